@@ -1,0 +1,46 @@
+# Everything a newcomer needs: `make demo` to see it, `make test` to trust it, `make help` for the rest.
+# Each target does the set-up it needs; nothing outside this directory is touched but system packages (see setup).
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help setup system demo test check format bench lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed system ## install everything into .venv, and system packages where that is allowed
+
+$(VENV)/.installed: pyproject.toml constraints.txt scripts/make-venv
+	@scripts/make-venv $(PYTHON) $(VENV)
+
+system:
+	@scripts/system-packages
+
+demo: $(VENV)/.installed ## play a guided tour
+	@$(BIN)/cheops demo
+
+test: setup ## run all tests, in parallel
+	$(BIN)/pytest -n auto
+
+check: $(VENV)/.installed ## style, types, and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed ## put the code into the one format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md
+	$(BIN)/python -m bench
+
+lock: ## pin the newest versions of all dependencies in constraints.txt
+	scripts/lock $(PYTHON)
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
