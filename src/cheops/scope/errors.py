@@ -1,0 +1,72 @@
+"""Errors of scope-lang: what is wrong, where (a caret under the place), and what would be accepted."""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from cheops.errors import ClientError
+from cheops.scope.names import INVISIBLE, read_name
+
+_EXCERPT = 72  # characters of the text shown around the place
+_SPELLING = re.compile(r'"(?:[^"\\]|\\.)*"|\w[\w.\-]*(?: [\w.\-]+)*')
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in which text: characters `start` to `end`, counted from 0."""
+
+    text: str
+    start: int
+    end: int
+
+
+class ScopeError(ClientError):
+    """A scope is refused."""
+
+    def __init__(self, problem: str, *, place: Place | None = None, hint: str | None = None) -> None:
+        self.problem = problem
+        self.place = place
+        self.hint = hint
+        lines = [problem, *([pointed(place)] if place else []), *([f"  {hint}"] if hint else [])]
+        super().__init__("\n".join(lines))
+
+
+class ScopeSyntaxError(ScopeError):
+    """The text is not a scope."""
+
+
+class ScopeResolutionError(ScopeError):
+    """The scope is well formed, but does not fit the sites and services that are known."""
+
+
+def pointed(place: Place) -> str:
+    """The text with carets under the place, cut to an excerpt where it is long."""
+    text = _visible(place.text)
+    start = max(0, min(place.start, len(text)))
+    first = max(0, start - _EXCERPT // 2)
+    last = min(len(text), first + _EXCERPT)
+    head, tail = ("…" if first else ""), ("…" if last < len(text) else "")
+    carets = max(1, _width(text[start : min(place.end, last)]))
+    indent = _width(head) + _width(text[first:start])
+    return f"  {head}{text[first:last]}{tail}\n  {' ' * indent}{'^' * carets}"
+
+
+def find_name(text: str, name: str, *, service: bool) -> Place | None:
+    """Where a site (or service) name stands in a canonical scope text."""
+    for match in _SPELLING.finditer(text):
+        is_service = text.startswith(":", match.end())
+        if is_service == service and read_name(match.group()) == name:
+            return Place(text, match.start(), match.end())
+    return None
+
+
+def _visible(text: str) -> str:
+    """The text as it can be printed on one line: same length, so that positions stay true."""
+    return INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", text).translate({9: " ", 10: " ", 13: " "})
+
+
+def _width(text: str) -> int:
+    """Columns that the text takes on a terminal."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )

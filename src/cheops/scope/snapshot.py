@@ -1,0 +1,45 @@
+"""What a site knows at one moment: sites, their services, who is up, and how far apart they are.
+
+A frozen value, so that resolving a scope is a function of it and can be tested without a network.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SiteInfo:
+    """A site as the catalogue and the heartbeats show it."""
+
+    name: str
+    services: frozenset[str] = frozenset()
+    up: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The sites known, by name, and the round-trip times known, by unordered pair.
+
+    `here` is the site that resolves; None where nobody in particular does (explaining without a file).
+    """
+
+    here: str | None
+    sites: Mapping[str, SiteInfo]
+    rtts_ms: Mapping[frozenset[str], float] = field(default_factory=dict)
+
+    @property
+    def services(self) -> frozenset[str]:
+        return frozenset().union(*(site.services for site in self.sites.values()))
+
+    def offering(self, service: str | None) -> Iterator[SiteInfo]:
+        """The sites that have a service; all of them where the service is left open."""
+        return (site for site in self.sites.values() if service is None or service in site.services)
+
+    def rtt_ms(self, one: str | None, other: str) -> float | None:
+        """The round-trip time between two sites, or None where it is not known."""
+        if one is None:
+            return None
+        return 0.0 if one == other else self.rtts_ms.get(frozenset((one, other)))
+
+    def is_up(self, site: str) -> bool:
+        return self.sites[site].up

@@ -1,0 +1,45 @@
+"""What holds for all tests: they are repeatable, and where CI runs them, none is skipped."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+# Repeatable: the same examples on every run, and no time limit that a busy machine could miss.
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=200)
+settings.register_profile("search", deadline=None, max_examples=20_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-transcripts",
+        action="store_true",
+        help="write what the commands print now into the transcripts; review the change as a diff",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("CI") and not hasattr(config, "workerinput"):  # once, not in each xdist worker
+        config.pluginmanager.register(NoSkips(), "no-skips")
+
+
+class NoSkips:
+    """In CI a skipped test is a failure: what a machine lacks must be installed, not passed over."""
+
+    def __init__(self) -> None:
+        self.skipped: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self.skipped.append(report.nodeid)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.skipped and session.exitstatus == 0:
+            session.exitstatus = 1
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.skipped:
+            terminalreporter.write_line(
+                f"skipped, which CI does not accept: {', '.join(self.skipped)}", red=True
+            )
