@@ -1,0 +1,62 @@
+"""The entry point: the tree of commands, and the one place where errors become messages and exit codes.
+
+Exit codes: 0 done; 1 refused or failed, with the reason on standard error; 2 the command line itself
+is wrong; 130 interrupted.
+"""
+
+from typing import Annotated
+
+import typer
+
+from cheops import __version__
+from cheops.cli import demo, scope
+from cheops.cli.output import complain
+from cheops.errors import CheopsError
+
+_EXAMPLES = """\
+Examples:
+
+  cheops scope parse '{compute: site1, image: site1 & site2}'
+
+  cheops scope explain 'site1 & site2'
+
+  cheops demo
+"""
+
+app = typer.Typer(
+    name="cheops",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_EXAMPLES,
+)
+app.add_typer(scope.app, name="scope", rich_help_panel="Say where")
+app.command("demo", rich_help_panel="Get started")(demo.demo_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cheops {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Cheops makes one application instance per site act together as one geo-distributed application."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line and give its exit code; nothing escapes as a traceback but a bug."""
+    try:
+        app(args=argv, prog_name="cheops")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except CheopsError as error:
+        complain(error)
+        return 1
+    return 0

@@ -1,0 +1,197 @@
+"""`cheops scope …`: look at scopes. Nothing is executed."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from cheops.cli.output import Output, OutputOption, emit, milliseconds, print_table, table
+from cheops.cli.sites_file import read_sites
+from cheops.errors import ClientError
+from cheops.plugins import scope_functions
+from cheops.scope import Scope, SiteInfo, Snapshot, parse
+from cheops.scope.data import explanation_data, scope_data
+from cheops.scope.explain import ServiceExplanation, explain
+from cheops.scope.route import Fallback, One, Replicas, Route
+from cheops.scope.scan import MAX_CHARACTERS
+from cheops.scope.tree import Across, And, Argument, At, Call, Otherwise, sites_in
+from cheops.text import listed, nearest
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Parse and explain scopes: the language in which a request says where it is executed.",
+)
+
+ScopeArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCOPE", show_default=False, help="The scope, or - to read it from standard input."
+    ),
+]
+
+
+@app.command("parse", epilog="Example: cheops scope parse '{compute: site1, image: site1 & site2}'")
+def parse_command(text: ScopeArgument, output: OutputOption = Output.TABLE) -> None:
+    """Show how a scope is understood: its tree and its canonical text."""
+    scope = _parsed(text)
+
+    def show(console: Console) -> None:
+        console.print(_scope_tree(scope))
+        console.print(f"\ncanonical: {scope}", soft_wrap=True)
+
+    emit(output, scope_data(scope), show)
+
+
+@app.command(
+    "explain",
+    epilog="Example: cheops scope explain '{image: around(paris, 10ms)}' --sites examples/sites.yaml",
+)
+def explain_command(
+    text: ScopeArgument,
+    service: Annotated[
+        str | None, typer.Option(help="Explain this service only.", show_default="each the scope names")
+    ] = None,
+    sites: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML file of sites, their services and round-trip times."),
+    ] = None,
+    here: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="SITE",
+            help="The site that receives the request.",
+            show_default="the file's 'here'",
+        ),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say which sites a scope involves, in which order and how far away, and what each method would do."""
+    scope = _parsed(text)
+    snapshot = _snapshot(scope, service, sites, here)
+    explanation = explain(scope, snapshot, service, scope_functions())
+
+    def show(console: Console) -> None:
+        console.print(explanation.scope, style="bold", soft_wrap=True)
+        console.print(
+            f"seen from {snapshot.here}" if snapshot.here else _NO_SITES, style="dim", soft_wrap=True
+        )
+        for explained in explanation.services:
+            _show_service(console, explained)
+
+    emit(output, explanation_data(explanation), show)
+
+
+@app.command("functions")
+def functions_command(output: OutputOption = Output.TABLE) -> None:
+    """List the functions that a scope may use, also those that installed plugins add."""
+    functions = sorted(scope_functions(), key=lambda function: function.name)
+    data = [{"name": f.name, "signature": f.signature, "summary": f.summary} for f in functions]
+
+    def show(console: Console) -> None:
+        listing = table("FUNCTION", "GIVES")
+        for function in functions:
+            listing.add_row(function.signature, function.summary)
+        print_table(console, listing)
+
+    emit(output, data, show)
+
+
+_NO_SITES = "no --sites file: all sites that are named count as up, at an unknown distance"
+
+
+def _parsed(text: str) -> Scope:
+    if text == "-":
+        text = sys.stdin.read(MAX_CHARACTERS + 2).removesuffix("\n")
+    return parse(text, scope_functions())
+
+
+def _snapshot(scope: Scope, service: str | None, sites: Path | None, here: str | None) -> Snapshot:
+    if sites is None:
+        return _named_only(scope, service, here)
+    snapshot = read_sites(sites, here)
+    if snapshot.here is not None and snapshot.here not in snapshot.sites:
+        meant = nearest(snapshot.here, snapshot.sites)
+        hint = f"Did you mean '{meant}'? " if meant else ""
+        raise ClientError(
+            f"--from: unknown site '{here}'\n  {hint}Sites of {sites}: {listed(snapshot.sites)}."
+        )
+    return snapshot
+
+
+def _named_only(scope: Scope, service: str | None, here: str | None) -> Snapshot:
+    """What can be known without a file: the sites and services that the scope itself names."""
+    services = frozenset(binding.service for binding in scope.bindings if binding.service is not None)
+    if scope.is_bare and service is not None:
+        services = frozenset({service})
+    names = [site for binding in scope.bindings for site in sites_in(binding.location)]
+    return Snapshot(here, {name: SiteInfo(name, services) for name in [*names, *filter(None, [here])]})
+
+
+def _scope_tree(scope: Scope) -> Tree:
+    if scope.is_bare:
+        return _node_tree(scope.bindings[0].location)
+    root = Tree(Text("scope", style="bold"))
+    for binding in scope.bindings:
+        root.add(Text(str(binding.service), style="cyan")).add(_node_tree(binding.location))
+    return root
+
+
+_OPERATOR_WORDS = {And: "& replicated at", Across: "% spanning", Otherwise: "; the first that works of"}
+
+
+def _node_tree(node: Argument) -> Tree:
+    match node:
+        case At(site):
+            return Tree(Text(site, style="green"))
+        case And(parts) | Across(parts) | Otherwise(parts):
+            return _branch(_OPERATOR_WORDS[type(node)], parts)
+        case Call(function, arguments):
+            return _branch(f"{function}( )", arguments)
+        case _:
+            return Tree(Text(str(node), style="magenta"))
+
+
+def _branch(label: str, children: tuple[Argument, ...]) -> Tree:
+    tree = Tree(Text(label))
+    for child in children:
+        tree.add(_node_tree(child))
+    return tree
+
+
+def _show_service(console: Console, explained: ServiceExplanation) -> None:
+    heading = f"\n{explained.service or 'any service'}: {explained.location}"
+    console.print(heading, style="bold cyan", soft_wrap=True)
+    if explained.means != explained.location:
+        console.print(f"means  {explained.means}", soft_wrap=True)
+    console.print(f"route  {_route_words(explained.route)}")
+    console.print()
+    sites = table("SITE", "ROLE", "STATE", "RTT")
+    for site in explained.sites:
+        state = Text("up", style="green") if site.up else Text("down", style="red")
+        sites.add_row(site.site, site.role, state, milliseconds(site.rtt_ms))
+    print_table(console, sites)
+    console.print()
+    methods = table("METHOD", "ANSWER AFTER", "WHAT IT DOES")
+    for effect in explained.effects:
+        answered = milliseconds(effect.latency_ms) if effect.sites else "-"
+        methods.add_row(effect.method.value, answered, effect.does)
+    print_table(console, methods)
+    for note in explained.notes:
+        console.print(f"note: {note}", style="yellow")
+
+
+def _route_words(route: Route) -> str:
+    match route:
+        case One():
+            return "one site"
+        case Replicas(sites, consistency):
+            return f"{len(sites)} replicas, consistency: {consistency}"
+        case Fallback(alternatives):
+            return f"the first that works of {len(alternatives)}"
+        case _:
+            return f"one resource spanning {len(route.sites)} sites"
