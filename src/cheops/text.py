@@ -1,7 +1,35 @@
 """Words for messages, used wherever Cheops tells somebody what is wrong."""
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
+
+# What cannot be seen, or reorders what is seen: control and format characters, lone surrogates (bytes that
+# were not UTF-8), line and paragraph separators, and the letters that Unicode leaves blank.
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_BLANK_LETTERS = frozenset(
+    map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x2800, 0x3164, 0xFFA0))
+)
+
+
+def is_invisible(character: str) -> bool:
+    """Whether a character would make two different texts look the same, or cannot be printed at all."""
+    return (
+        unicodedata.category(character) in _INVISIBLE_CATEGORIES
+        or character in _BLANK_LETTERS
+        or "\ufe00" <= character <= "\ufe0f"  # variation selectors
+        or "\U000e0000" <= character <= "\U000e0fff"  # tags and more selectors
+    )
+
+
+def printable(text: str) -> str:
+    """The text with a mark for each invisible character: same length, and harmless on a terminal."""
+    return "".join("\N{REPLACEMENT CHARACTER}" if is_invisible(c) else c for c in text)
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """A foreign text for a message, which it must not flood."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def code_point(character: str) -> str:

@@ -80,6 +80,13 @@ def test_every_command_explains_itself(command: str) -> None:
         ),
         (["scope", "parse", b"\xff\xfe"], 1, "invisible character U+DCFF"),
         (["scope", "parse", "a\x1b[31mb"], 1, "invisible character U+001B"),
+        (
+            ["scope", "explain", "a", "--service", "\x1b[31mred"],
+            1,
+            "--service: a name cannot hold the invisible",
+        ),
+        (["scope", "explain", "a", "--service", ""], 1, "--service: a name cannot be empty"),
+        (["scope", "explain", "a", "--from", b"\xff"], 1, "--from: a name cannot hold the invisible"),
     ],
 )
 def test_errors_go_to_standard_error_without_a_traceback(
@@ -99,7 +106,31 @@ def test_a_scope_is_read_from_standard_input() -> None:
 def test_a_megabyte_from_standard_input_is_refused() -> None:
     ran = run_process("scope", "parse", "-", stdin="a & " * 250_000)
     assert (ran.code, ran.out) == (1, "")
-    assert "characters long; at most 32,768 are accepted" in ran.err
+    assert ran.err == "error: the scope is longer than 65,536 characters\n"
+
+
+def test_standard_input_that_is_not_utf8_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cheops", "scope", "parse", "-"],
+        input=b"a & \xff",
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"invisible character U+DCFF" in done.stderr
+
+
+def test_a_full_disk_is_an_error_without_a_traceback() -> None:
+    command = f"{sys.executable} -m cheops scope functions > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: cannot write the answer: No space left on device\n")
+
+
+def test_a_terminal_without_unicode_gets_escapes() -> None:
+    ran = run_process("scope", "parse", "é", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert ran.code == 0
+    assert "canonical: \\xe9\n" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -126,11 +157,28 @@ def test_no_color_is_respected() -> None:
 
 
 def test_into_a_pipe_lines_are_neither_cut_nor_padded() -> None:
-    sites = " & ".join(f"a-site-with-a-long-name-{number}" for number in range(40))
+    sites = " & ".join(f"a-site-with-a-long-name-{number}" for number in range(1_000))
     out = run_here("scope", "explain", sites).out
     assert sites in out
-    assert "…" not in out
+    assert "and 800 more; -o json lists them all" in out
+    assert out.count("is updated at a-site") == 1
     assert not [line for line in out.splitlines() if line != line.rstrip()]
+
+
+def test_a_route_of_many_sites_is_explained_at_once() -> None:
+    text = " & ".join(["(s0 ; s1)"] * 10 + [f"s{number}" for number in range(20, 1_000)])
+    ran = run_here("scope", "explain", text)
+    assert (ran.code, ran.out) == (1, "")
+    assert "At most 1,024 alternatives and 8,192 sites are accepted." in ran.err
+
+
+def test_a_service_that_the_scope_does_not_name_stays_here_also_without_a_file() -> None:
+    out = run_here("scope", "explain", "{image: a}", "--service", "compute", "--from", "b").out
+    assert "The scope does not name compute: its requests stay here." in out
+
+
+def test_around_without_distances_says_so() -> None:
+    assert "note: No round-trip times are known" in run_here("scope", "explain", "around(a, 10ms)").out
 
 
 def test_a_reader_that_stops_early_is_no_error() -> None:

@@ -4,6 +4,8 @@ Exit codes: 0 done; 1 refused or failed, with the reason on standard error; 2 th
 is wrong; 130 interrupted.
 """
 
+import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -52,11 +54,23 @@ def _root(
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line and give its exit code; nothing escapes as a traceback but a bug."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode is no reason to stop
+    try:
+        return _run(argv)
+    except CheopsError as error:
+        complain(error)
+    except OSError as error:
+        complain(CheopsError(f"cannot write the answer: {error.strerror or error}"))
+        sys.stdout = None  # nothing more to flush when the interpreter ends
+    return 1
+
+
+def _run(argv: list[str] | None) -> int:
     try:
         app(args=argv, prog_name="cheops")
     except SystemExit as stop:
+        sys.stdout.flush()
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except CheopsError as error:
-        complain(error)
-        return 1
     return 0

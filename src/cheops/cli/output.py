@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from cheops.errors import CheopsError
+from cheops.text import printable
 
-_PIPE_WIDTH = 10_000
+_PIPE_WIDTH = 1_000_000
 
 
 class Output(StrEnum):
@@ -75,4 +76,5 @@ def complain(error: CheopsError) -> None:
     """Say on standard error what is wrong."""
     out = console(stderr=True)
     out.print("error: ", style="bold red", end="", soft_wrap=True)
-    out.print(str(error), soft_wrap=True)
+    for line in str(error).splitlines():
+        out.print(printable(line), soft_wrap=True)

@@ -16,6 +16,7 @@ from cheops.plugins import scope_functions
 from cheops.scope import Scope, SiteInfo, Snapshot, parse
 from cheops.scope.data import explanation_data, scope_data
 from cheops.scope.explain import ServiceExplanation, explain
+from cheops.scope.names import name_problem, normal
 from cheops.scope.route import Fallback, One, Replicas, Route
 from cheops.scope.scan import MAX_CHARACTERS
 from cheops.scope.tree import Across, And, Argument, At, Call, Otherwise, sites_in
@@ -72,11 +73,15 @@ def explain_command(
 ) -> None:
     """Say which sites a scope involves, in which order and how far away, and what each method would do."""
     scope = _parsed(text)
+    for option, name in (("--service", service), ("--from", here)):
+        if name is not None and (problem := name_problem(normal(name))):
+            raise ClientError(f"{option}: {problem}")
     snapshot = _snapshot(scope, service, sites, here)
     explanation = explain(scope, snapshot, service, scope_functions())
 
     def show(console: Console) -> None:
-        console.print(explanation.scope, style="bold", soft_wrap=True)
+        console.print(_scope_tree(scope))
+        console.print(f"\n{explanation.scope}", style="bold", soft_wrap=True)
         console.print(
             f"seen from {snapshot.here}" if snapshot.here else _NO_SITES, style="dim", soft_wrap=True
         )
@@ -101,12 +106,14 @@ def functions_command(output: OutputOption = Output.TABLE) -> None:
     emit(output, data, show)
 
 
+_ROWS = 200
 _NO_SITES = "no --sites file: all sites that are named count as up, at an unknown distance"
 
 
 def _parsed(text: str) -> Scope:
     if text == "-":
-        text = sys.stdin.read(MAX_CHARACTERS + 2).removesuffix("\n")
+        raw = sys.stdin.buffer.read(4 * MAX_CHARACTERS + 1)  # as much as any scope can take in UTF-8
+        text = raw.decode(errors="surrogateescape").removesuffix("\n")
     return parse(text, scope_functions())
 
 
@@ -126,8 +133,8 @@ def _snapshot(scope: Scope, service: str | None, sites: Path | None, here: str |
 def _named_only(scope: Scope, service: str | None, here: str | None) -> Snapshot:
     """What can be known without a file: the sites and services that the scope itself names."""
     services = frozenset(binding.service for binding in scope.bindings if binding.service is not None)
-    if scope.is_bare and service is not None:
-        services = frozenset({service})
+    if service is not None:
+        services |= {service}
     names = [site for binding in scope.bindings for site in sites_in(binding.location)]
     return Snapshot(here, {name: SiteInfo(name, services) for name in [*names, *filter(None, [here])]})
 
@@ -171,10 +178,12 @@ def _show_service(console: Console, explained: ServiceExplanation) -> None:
     console.print(f"route  {_route_words(explained.route)}")
     console.print()
     sites = table("SITE", "ROLE", "STATE", "RTT")
-    for site in explained.sites:
+    for site in explained.sites[:_ROWS]:
         state = Text("up", style="green") if site.up else Text("down", style="red")
         sites.add_row(site.site, site.role, state, milliseconds(site.rtt_ms))
     print_table(console, sites)
+    if len(explained.sites) > _ROWS:
+        console.print(f"… and {len(explained.sites) - _ROWS:,} more; -o json lists them all")
     console.print()
     methods = table("METHOD", "ANSWER AFTER", "WHAT IT DOES")
     for effect in explained.effects:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cheops.documents import Value, read_document
 from cheops.scope import SiteInfo, Snapshot
-from cheops.scope.names import name_problem
+from cheops.scope.names import name_problem, normal
 from cheops.text import listed, nearest
 
 
@@ -26,8 +26,9 @@ def read_sites(path: Path, here: str | None = None) -> Snapshot:
         raise root["sites"].fail("no site is named")
     sites = {name: _site(name, record) for name, record in records.items()}
     if "here" in root:
-        _check_known(root["here"], root["here"].string(), sites)
-        here = here or root["here"].string()
+        written = normal(root["here"].string())
+        _check_known(root["here"], written, sites)
+        here = here or written
     return Snapshot(here, sites, _rtts_ms(records))
 
 
@@ -40,9 +41,10 @@ def _site_record(name: str, value: Value) -> dict[str, Value]:
 def _site(name: str, record: dict[str, Value]) -> SiteInfo:
     services = []
     for value in record["services"].items() if "services" in record else ():
-        if problem := name_problem(value.string()):
+        service = normal(value.string())
+        if problem := name_problem(service):
             raise value.fail(problem)
-        services.append(value.string())
+        services.append(service)
     return SiteInfo(name, frozenset(services), record["up"].boolean() if "up" in record else True)
 
 
