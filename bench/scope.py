@@ -20,7 +20,9 @@ BAD = {
     "control characters": "{image: site1 & \x07site2}",
     "1 MB": "site1 & " * 131_072,
     "10,000 parentheses": "(" * 10_000 + "a" + ")" * 10_000,
-    "the largest text the parser sees, wrong at its end": "& ".join(["a"] * 2_047) + " b c |",
+    "as many names as the parser ever sees, wrong at the end": "& ".join(["a"] * 2_048) + " b c |",
+    "as many brackets as it ever sees, wrong at the end": "&".join(["((((((a))))))"] * 157) + " |",
+    "as many functions as it ever sees, the last unknown": "&".join(["none(a)"] * 682) + "&f(a)",
 }
 
 

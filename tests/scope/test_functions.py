@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,32 @@ def test_registries_do_not_leak_into_each_other() -> None:
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(ValueError, match="'everywhere' is already defined"):
         FUNCTIONS.with_function(EVERYWHERE)
+
+
+@pytest.mark.parametrize("name", ["a&b", "", "two words", "(", "10 ms"])
+def test_a_name_that_cannot_be_called_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be the name of a scope function"):
+        BUILTIN.with_function(Function(name, (), "", everywhere))
+
+
+@pytest.mark.parametrize(
+    ("gives", "problem"),
+    [
+        (lambda _context: At("atlantis"), "the scope function 'odd' gave the unknown site 'atlantis'"),
+        (lambda _context: None, "the scope function 'odd' gave a NoneType, not a location"),
+        (lambda _context: "site1", "the scope function 'odd' gave a str, not a location"),
+        (
+            lambda _context: And((At("site1"),)),
+            "the scope function 'odd' failed: ValueError: And needs two or more parts",
+        ),
+        (lambda _context: 1 / 0, "the scope function 'odd' failed: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_faulty_function_is_named(gives: Callable[[Context], Any], problem: str) -> None:
+    functions = BUILTIN.with_function(Function("odd", (), "odd", gives))
+    with pytest.raises(ScopeError) as refused:
+        resolve(parse("odd()", functions), None, world(), functions)
+    assert refused.value.problem == problem
 
 
 def test_a_function_without_end_is_refused() -> None:

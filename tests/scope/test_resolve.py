@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cheops.scope import (
+    BUILTIN,
     Across,
     And,
     At,
@@ -26,7 +27,9 @@ from cheops.scope import (
     parse,
     resolve,
 )
-from cheops.scope.resolve import expand, route, works_now
+from cheops.scope.expand import MAX_EXPANDED_SITES, expand
+from cheops.scope.reach import in_order, works_now
+from cheops.scope.resolve import route
 from cheops.scope.tree import sites_in
 from tests.scope.world import routed, world
 
@@ -62,19 +65,27 @@ def test_a_route_goes_to_named_sites_only(a: Location, snapshot: Snapshot) -> No
 
 
 @given(places, worlds)
-def test_what_works_now_comes_first_and_nothing_is_dropped(a: Location, snapshot: Snapshot) -> None:
-    everybody_up, now = meaning(a), meaning(a, snapshot)
-    if isinstance(now, Fallback):
-        assert isinstance(everybody_up, Fallback)
-        working = [works_now(one, snapshot) for one in now.alternatives]
-        assert working == sorted(working, reverse=True)
-        assert set(now.alternatives) == set(everybody_up.alternatives)
+def test_who_is_up_does_not_change_what_a_scope_means(a: Location, snapshot: Snapshot) -> None:
+    assert meaning(a, snapshot) == meaning(a)
+
+
+@given(places, worlds, st.booleans())
+def test_what_works_now_is_tried_first_and_nothing_is_dropped(
+    a: Location, snapshot: Snapshot, reading: bool
+) -> None:
+    meant = meaning(a)
+    ordered = in_order(meant, snapshot, reading=reading)
+    working = [works_now(one, snapshot, reading=reading) for one in ordered]
+    assert working == sorted(working, reverse=True)
+    assert set(ordered) == set(meant.alternatives if isinstance(meant, Fallback) else (meant,))
 
 
 @given(st.permutations(NAMES), st.integers(0, 20), st.sets(st.sampled_from(NAMES)))
 def test_around_is_a_fallback_by_distance(row: list[str], radius_ms: int, down: set[str]) -> None:
     snapshot = world(*row, down=tuple(down))
-    means = expand(parse(f"around(site1, {radius_ms}ms)").bindings[0].location, Context("image", snapshot))
+    means = expand(
+        parse(f"around(site1, {radius_ms}ms)").bindings[0].location, Context("image", snapshot), BUILTIN
+    )
     found = [snapshot.rtt_ms("site1", site) for site in sites_in(means)]
     assert found == sorted(found)  # type: ignore[type-var]
     near = {site for site in NAMES if (snapshot.rtt_ms("site1", site) or 0) <= radius_ms}
@@ -125,9 +136,54 @@ def test_a_site_named_twice_gets_one_replica() -> None:
     ],
 )
 def test_how_many_sites_each_level_needs(route_: One | Replicas, down: tuple[str, ...], works: bool) -> None:
-    assert works_now(route_, world(down=down)) is works
+    assert works_now(route_, world(down=down), reading=False) is works
 
 
 def test_spanning_parts_may_be_replicated_but_not_the_other_way_round() -> None:
     spanning = Scope((Binding(None, Across((And((At("site1"), At("site2"))), At("site3")))),))
     assert resolve(spanning, None, world()).sites == ("site1", "site2", "site3")
+
+
+@pytest.mark.parametrize("level", Consistency)
+def test_one_replica_will_do_for_reading(level: Consistency) -> None:
+    assert works_now(
+        Replicas(("site1", "site2", "site3"), level), world(down=("site1", "site2")), reading=True
+    )
+
+
+def test_an_alternative_that_is_nowhere_now_is_passed_over() -> None:
+    snapshot = replace(world(), sites={**world().sites, "far": SiteInfo("far")})
+    assert routed("around(far, 10ms) ; site2", "image", snapshot) == One("site2")
+    assert routed("site3 & around(far, 10ms) ; site2", "image", snapshot) == One("site2")
+    with pytest.raises(ScopeError, match="no service 'image' is known within 10ms of 'far'") as refused:
+        routed("strong(around(far, 10ms) & site1)", "image", snapshot)
+    assert (refused.value.status, refused.value.definite) == (503, False)
+
+
+def test_a_level_for_a_single_site_is_refused() -> None:
+    with pytest.raises(ScopeError, match="gives a level to a single site"):
+        routed("strong(site1 & site1)")
+    with pytest.raises(ScopeError, match="'site1 % site2' is not replicated"):
+        routed("strong(site1 % site2)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " ; ".join(f"s{number}" for number in range(1_025)),
+        " & ".join(["(s0 ; s1)"] * 11),
+        " & ".join(["(s0 ; s1)"] * 10 + [f"s{number}" for number in range(2, 100)]),
+        " % ".join(["(s0 ; s1)"] * 11),
+    ],
+)
+def test_the_size_of_a_route_is_refused_before_it_is_built(text: str) -> None:
+    snapshot = world(*(f"s{number}" for number in range(1_100)))
+    with pytest.raises(ScopeError) as refused:
+        routed(text, None, snapshot)
+    assert refused.value.hint == "At most 1,024 alternatives and 8,192 sites are accepted."
+
+
+def test_what_functions_expand_to_is_limited() -> None:
+    snapshot = world(*(f"s{number}" for number in range(100)), step_ms=0.001)
+    with pytest.raises(ScopeError, match=f"expand to more than {MAX_EXPANDED_SITES:,} sites"):
+        routed(" ; ".join(["around(s0, 1s)"] * 100), None, snapshot)

@@ -13,7 +13,7 @@ from cheops.scope.errors import Place, ScopeSyntaxError
 from cheops.scope.functions import Function, Functions, Kind
 from cheops.scope.names import is_duration, read_name
 from cheops.scope.tree import Across, And, Argument, At, Binding, Call, Duration, Location, Otherwise, Scope
-from cheops.text import listed, nearest
+from cheops.text import listed, nearest, shortened
 
 _MAX_DURATION_US = 86_400_000_000  # one day: nothing on one planet is further away
 
@@ -37,9 +37,10 @@ class Builder:
         service = read_name(_name(node))
         first = first_places.setdefault(service, _name(node))
         if first is not _name(node):
+            where = (first.start_pos or 0) + 1
             raise self._problem(
                 _name(node),
-                f"service '{service}' is bound twice, first at character {(first.start_pos or 0) + 1}",
+                f"service '{shortened(service)}' is bound twice, first at character {where}",
                 "Name each service once; several sites of one service are joined with '&', '%' or ';'.",
             )
         return Binding(service, self._location(*_trees(node)))
@@ -76,7 +77,8 @@ class Builder:
         known = [function.name for function in self._functions]
         suggestion = nearest(name, known)
         hint = f"Did you mean '{suggestion}'? " if suggestion else ""
-        return self._problem(name, f"unknown function '{name}'", f"{hint}Known functions: {listed(known)}.")
+        hint += f"Known functions: {listed(known)}."
+        return self._problem(name, f"unknown function '{shortened(name)}'", hint)
 
     def _argument(self, function: Function, index: int, node: Token | Node) -> Argument:
         kind = function.parameters[index].kind
@@ -97,7 +99,7 @@ class Builder:
         wanted = f"the {parameter.name} in {function.signature} is {parameter.kind.value}"
         hint = _duration_hint(location.site) if isinstance(location, At) else None
         return self._problem(
-            node, f"{wanted}, not '{given[:40]}'", hint if parameter.kind is Kind.DURATION else None
+            node, f"{wanted}, not '{shortened(given)}'", hint if parameter.kind is Kind.DURATION else None
         )
 
     def _duration(self, token: Token) -> Duration:

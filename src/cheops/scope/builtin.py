@@ -2,7 +2,19 @@
 
 from cheops.scope.errors import ScopeResolutionError
 from cheops.scope.functions import Context, Function, Functions, Kind, Parameter
-from cheops.scope.tree import Across, And, At, Call, Consistency, Duration, Leveled, Location, Otherwise
+from cheops.scope.tree import (
+    Across,
+    And,
+    At,
+    Call,
+    Consistency,
+    Duration,
+    Leveled,
+    Location,
+    Nowhere,
+    Otherwise,
+)
+from cheops.text import shortened
 
 
 def around(context: Context, centre: At, radius: Duration) -> Location:
@@ -18,18 +30,18 @@ def around(context: Context, centre: At, radius: Duration) -> Location:
     ]
     near = [At(name) for rtt_ms, name in sorted(distances) if rtt_ms <= radius.ms]
     if not near:
-        raise _nothing_near(context, centre, radius, sorted(distances))
+        return _nothing_near(context, centre, radius, sorted(distances))
     return near[0] if len(near) == 1 else Otherwise(tuple(near))
 
 
 def _nothing_near(
     context: Context, centre: At, radius: Duration, distances: list[tuple[float, str]]
-) -> ScopeResolutionError:
+) -> Nowhere:
     wanted = f"service '{context.service}'" if context.service else "site"
     hint = "No round-trip time from there is known."
     if distances:
         hint = f"The nearest is '{distances[0][1]}', {distances[0][0]:g} ms away."
-    return ScopeResolutionError(f"no {wanted} is known within {radius} of '{centre.site}'", hint=hint)
+    return Nowhere(f"no {wanted} is known within {radius} of '{centre.site}'", hint)
 
 
 def _level(level: Consistency, summary: str) -> Function:
@@ -46,10 +58,14 @@ def _leveled(level: Consistency, location: Location) -> Location:
         case Otherwise(parts):
             return Otherwise(tuple(_leveled(level, part) for part in parts))
         case Leveled(other, _):
-            raise ScopeResolutionError(f"'{location}' has a level already: it is either {other} or {level}")
+            raise ScopeResolutionError(
+                f"'{shortened(str(location))}' has a level already: it is either {other} or {level}"
+            )
+        case Nowhere():
+            return location
         case At() | Across() | Call():
             raise ScopeResolutionError(
-                f"{level}(…) is a level of replication, and '{location}' is not replicated",
+                f"{level}(…) is a level of replication, and '{shortened(str(location))}' is not replicated",
                 hint=f"Put it around a whole replication: {level}(site1 & site2).",
             )
 

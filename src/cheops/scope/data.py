@@ -4,7 +4,7 @@ from typing import Any, assert_never
 
 from cheops.scope.explain import Explanation, ServiceExplanation
 from cheops.scope.route import Cross, Fallback, One, Replicas, Route
-from cheops.scope.tree import Across, And, Argument, At, Call, Duration, Leveled, Otherwise, Scope
+from cheops.scope.tree import Across, And, Argument, At, Call, Duration, Leveled, Nowhere, Otherwise, Scope
 
 Data = dict[str, Any]
 
@@ -30,6 +30,8 @@ def node_data(node: Argument) -> Data:
             return {"kind": "level", "level": level.value, "location": node_data(location)}
         case Duration():
             return {"kind": "duration", "ms": node.ms}
+        case Nowhere(why):
+            return {"kind": "nowhere", "why": why}
         case _:
             assert_never(node)
 
@@ -60,6 +62,7 @@ def _service_data(service: ServiceExplanation) -> Data:
     return {
         "service": service.service,
         "location": service.location,
+        "tree": node_data(service.tree),
         "means": service.means,
         "route": route_data(service.route),
         "sites": [{"site": s.site, "role": s.role, "up": s.up, "rtt_ms": s.rtt_ms} for s in service.sites],

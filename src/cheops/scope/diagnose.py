@@ -1,11 +1,13 @@
 """Why the parser stopped, in words: what stands there, and what would have been accepted instead."""
 
+import re
 import unicodedata
 
 from lark.exceptions import UnexpectedInput, UnexpectedToken
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from cheops.scope.errors import Place, ScopeSyntaxError
+from cheops.text import shortened
 
 _SIGNS = {
     "COLON": "':'",
@@ -19,6 +21,7 @@ _SIGNS = {
 }
 _COMMA_HINT = "',' separates services; several sites of one service are joined with '&', '%' or ';'."
 _BRACES_HINT = "Braces hold a location for each service: {image: site1}."
+_DURATION_BEFORE = re.compile(r"[(,]\s*[0-9.]+m?s\s*$")
 _HINTS = {
     "'": 'Names with unusual characters stand in double quotes: "Saint-Malo (2)".',
     "=": "A service and its location are joined with ':', as in {image: site1}.",
@@ -37,7 +40,7 @@ def diagnose(parser: InteractiveParser, text: str, error: UnexpectedInput) -> Sc
         found = "the scope ends too early"
     elif isinstance(error, UnexpectedToken):
         end = start + len(error.token)
-        found = f"'{error.token}' cannot stand here"
+        found = f"'{shortened(error.token)}' cannot stand here"
     else:
         found = f"{_character(text[start])} cannot stand here"
     return ScopeSyntaxError(
@@ -63,6 +66,8 @@ def _words(accepted: set[str]) -> str:
 
 def _hint(text: str, start: int, accepted: set[str]) -> str | None:
     found = text[start : start + 1]
+    if _DURATION_BEFORE.search(text[:start]) and "DURATION" not in accepted and "NAME" not in accepted:
+        return 'A site that is called like a duration stands in quotes here: "10ms".'
     if found in _HINTS:
         return _HINTS[found]
     if accepted == {"COLON"}:

@@ -5,7 +5,8 @@ import unicodedata
 from dataclasses import dataclass
 
 from cheops.errors import ClientError
-from cheops.scope.names import INVISIBLE, read_name
+from cheops.scope.names import read_name
+from cheops.text import printable
 
 _EXCERPT = 72  # characters of the text shown around the place
 _SPELLING = re.compile(r'"(?:[^"\\]|\\.)*"|\w[\w.\-]*(?: [\w.\-]+)*')
@@ -36,12 +37,20 @@ class ScopeSyntaxError(ScopeError):
 
 
 class ScopeResolutionError(ScopeError):
-    """The scope is well formed, but does not fit the sites and services that are known."""
+    """The scope is well formed, but does not fit the sites and services that are known now."""
+
+    definite = False
+
+
+class NowhereError(ScopeResolutionError):
+    """Nothing that is known now is where the scope points."""
+
+    status = 503
 
 
 def pointed(place: Place) -> str:
     """The text with carets under the place, cut to an excerpt where it is long."""
-    text = _visible(place.text)
+    text = printable(place.text.translate({9: " ", 10: " ", 13: " "}))
     start = max(0, min(place.start, len(text)))
     first = max(0, start - _EXCERPT // 2)
     last = min(len(text), first + _EXCERPT)
@@ -58,11 +67,6 @@ def find_name(text: str, name: str, *, service: bool) -> Place | None:
         if is_service == service and read_name(match.group()) == name:
             return Place(text, match.start(), match.end())
     return None
-
-
-def _visible(text: str) -> str:
-    """The text as it can be printed on one line: same length, so that positions stay true."""
-    return INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", text).translate({9: " ", 10: " ", 13: " "})
 
 
 def _width(text: str) -> int:

@@ -14,12 +14,15 @@ An installed package adds one to the `cheops` command and the agent by naming su
 entry point group `cheops.scope_functions` (docs/scope-lang.md shows it whole).
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from cheops.scope.snapshot import Snapshot
 from cheops.scope.tree import Location
+
+_NAME = re.compile(r"\w[\w.\-]*")
 
 
 class Kind(Enum):
@@ -63,12 +66,16 @@ class Functions:
     """An immutable registry by name. Compared by identity, which makes it a cheap cache key."""
 
     def __init__(self, functions: tuple[Function, ...]) -> None:
-        self._by_name = {function.name: function for function in functions}
+        self._by_name: dict[str, Function] = {}
+        for function in functions:
+            if not _NAME.fullmatch(function.name):
+                raise ValueError(f"'{function.name}' cannot be the name of a scope function")
+            if function.name in self._by_name:
+                raise ValueError(f"the scope function '{function.name}' is already defined")
+            self._by_name[function.name] = function
 
     def with_function(self, function: Function) -> "Functions":
         """A registry that knows one more; a name that is taken is refused."""
-        if function.name in self._by_name:
-            raise ValueError(f"the scope function '{function.name}' is already defined")
         return Functions((*self, function))
 
     def get(self, name: str) -> Function | None:

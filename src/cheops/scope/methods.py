@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cheops.scope.resolve import works_now
+from cheops.scope.names import write_name
+from cheops.scope.reach import in_order, works_now
 from cheops.scope.route import Cross, Direct, Fallback, One, Replicas, Route
 from cheops.scope.snapshot import Snapshot
 from cheops.scope.tree import Consistency
@@ -75,7 +76,7 @@ def _read_replica(route: Replicas, snapshot: Snapshot) -> Effect:
 
 def _write_replicas(route: Replicas, method: Method, snapshot: Snapshot) -> Effect:
     up, down = _by_distance(route, snapshot)
-    if not works_now(route, snapshot):
+    if not works_now(route, snapshot, reading=False):
         return Effect(method, (), None, _refusal(route, up, down))
     done = _DONE[method]
     first, others = up[0], up[1:]
@@ -106,13 +107,11 @@ def _refusal(route: Replicas, up: tuple[str, ...], down: tuple[str, ...]) -> str
 
 
 def _cross(route: Cross, method: Method, snapshot: Snapshot) -> Effect:
-    if not works_now(route, snapshot):
+    if not works_now(route, snapshot, reading=method is Method.READ):
         down = [site for site in route.sites if not snapshot.is_up(site)]
         does = f"fails: {in_words(down)} {is_or_are(down)} down, and every part is needed"
         return Effect(method, (), None, does)
     parts = [effect(part, method, snapshot) for part in route.parts]
-    known = [part.latency_ms for part in parts]
-    latency_ms = None if None in known else max(ms for ms in known if ms is not None)
     sites = tuple(dict.fromkeys(site for part in parts for site in part.sites))
     texts = [_text(part) if isinstance(part, One) else f"({_text(part)})" for part in route.parts]
     does = {
@@ -121,12 +120,27 @@ def _cross(route: Cross, method: Method, snapshot: Snapshot) -> Effect:
         Method.UPDATE: f"is updated at those of {in_words(texts)} that it concerns",
         Method.DELETE: f"is deleted at {in_words(texts)}",
     }[method]
+    first, *rest = (part.latency_ms for part in parts)
+    latency_ms = _added(first, _greatest(rest)) if method is Method.CREATE else _greatest([first, *rest])
     return Effect(method, sites, latency_ms, does)
 
 
+def _greatest(latencies_ms: list[float | None]) -> float | None:
+    known = [ms for ms in latencies_ms if ms is not None]
+    return max(known) if len(known) == len(latencies_ms) else None
+
+
+def _added(one_ms: float | None, other_ms: float | None) -> float | None:
+    return None if one_ms is None or other_ms is None else one_ms + other_ms
+
+
 def _fallback(route: Fallback, method: Method, snapshot: Snapshot) -> Effect:
-    first, *rest = route.alternatives
+    first, *rest = in_order(route, snapshot, reading=method is Method.READ)
     now = effect(first, method, snapshot)
+    if not now.sites:
+        return Effect(
+            method, (), None, f"fails: none of its {len(route.alternatives)} alternatives works now"
+        )
     named = ", else ".join(_text(one) for one in rest[:_SHOWN])
     more = f", else {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""
     # What may have had an effect is not sent a second time, unless sending it twice does no harm.
@@ -160,11 +174,13 @@ def _slowest(sites: Iterable[str], snapshot: Snapshot) -> float | None:
 
 
 def _text(direct: Direct) -> str:
+    """A route as the scope that would give it."""
     match direct:
         case One(site):
-            return site
-        case Replicas(sites):
-            return " & ".join(sites)
+            return write_name(site)
+        case Replicas(sites, consistency):
+            text = " & ".join(map(write_name, sites))
+            return text if consistency is Consistency.EVENTUAL else f"{consistency}({text})"
         case Cross(parts):
             return " % ".join(_text(part) for part in parts)
 

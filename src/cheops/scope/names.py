@@ -6,23 +6,15 @@ is written in double quotes, with `\\"` and `\\\\` inside. So every name has exa
 """
 
 import re
+import unicodedata
 
-from cheops.text import code_point
+from cheops.text import code_point, is_invisible
 
 _DURATION = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:ms|s)")
 _BARE = re.compile(r"\w[\w.\-]*(?: [\w.\-]+)*")
 _BLANKS = re.compile(r"[ \t]+")
 _ESCAPE = re.compile(r'(["\\])')
 _UNESCAPE = re.compile(r"\\(.)")
-
-# What no name and no scope may hold: control characters (blanks between words aside), characters
-# that cannot be seen or that reorder what is seen, and halves of surrogate pairs (bytes that were not
-# UTF-8). They make two different names look the same, or cannot be printed at all.
-INVISIBLE = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
-_LINE_BLANKS = re.compile(r"[\t\r\n]")
 
 
 def write_name(name: str) -> str:
@@ -44,10 +36,15 @@ def is_duration(text: str) -> bool:
     return _DURATION.fullmatch(text) is not None
 
 
+def normal(text: str) -> str:
+    """The text in the composed form of Unicode (NFC), so that what looks the same is the same."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
 def name_problem(name: str) -> str | None:
     """Why this text cannot be a name, or None if it can."""
     if not name.strip():
         return "a name cannot be empty"
-    if bad := INVISIBLE.search(name) or _LINE_BLANKS.search(name):
-        return f"a name cannot hold the invisible character {code_point(bad.group())}"
-    return None
+    if bad := next(filter(is_invisible, name), None):
+        return f"a name cannot hold the invisible character {code_point(bad)}"
+    return None if name == normal(name) else "a name must be in the composed form of Unicode (NFC)"

@@ -12,8 +12,10 @@ from lark.exceptions import UnexpectedInput
 from cheops.scope.build import Builder
 from cheops.scope.builtin import BUILTIN
 from cheops.scope.diagnose import diagnose
+from cheops.scope.errors import ScopeSyntaxError
 from cheops.scope.functions import Functions
-from cheops.scope.scan import scan
+from cheops.scope.names import normal
+from cheops.scope.scan import MAX_CANONICAL, scan
 from cheops.scope.tree import Scope
 
 _SHORT = 1_024
@@ -27,6 +29,7 @@ def parse(text: str, functions: Functions = BUILTIN) -> Scope:
 
 
 def _parse(text: str, functions: Functions) -> Scope:
+    text = normal(text)
     scan(text)
     parser = _grammar.parse_interactive(text)  # on an error it can tell what it would have accepted
     try:
@@ -34,7 +37,10 @@ def _parse(text: str, functions: Functions) -> Scope:
         tree = parser.feed_eof()  # type: ignore[no-untyped-call]
     except UnexpectedInput as error:
         raise diagnose(parser, text, error) from None
-    return Builder(text, functions).scope(tree)
+    scope = Builder(text, functions).scope(tree)
+    if len(text) > _SHORT and len(str(scope)) > MAX_CANONICAL:
+        raise ScopeSyntaxError(f"the scope is longer than {MAX_CANONICAL:,} characters")
+    return scope
 
 
 # Two caches bound the memory that strangers can make us keep: many short texts, or a few long ones.

@@ -9,8 +9,8 @@ left. Then the operators mean:
     strong(a & b)  the same replicas with that level
 
 Invariants: every site of a route is known and has the service; no site is named twice in one
-set of replicas; alternatives that cannot work now come after those that can, otherwise the written
-order stands. Nothing is dropped because it looks dead: that knowledge may be stale.
+set of replicas; the written order stands (`reach` says what to try first); the size of a route is checked
+before it is built.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,9 @@ from itertools import product
 from math import prod
 
 from cheops.scope.builtin import BUILTIN
-from cheops.scope.errors import ScopeResolutionError, find_name
-from cheops.scope.functions import Context, Functions, Kind
+from cheops.scope.errors import NowhereError, ScopeResolutionError, find_name
+from cheops.scope.expand import expand
+from cheops.scope.functions import Context, Functions
 from cheops.scope.route import Cross, Direct, Fallback, One, Replicas, Route
 from cheops.scope.snapshot import Snapshot
 from cheops.scope.tree import (
@@ -29,17 +30,17 @@ from cheops.scope.tree import (
     At,
     Call,
     Consistency,
-    Duration,
     Leveled,
     Location,
+    Nowhere,
     Otherwise,
     Scope,
     sites_in,
 )
-from cheops.text import listed, nearest
+from cheops.text import listed, nearest, shortened
 
 MAX_ALTERNATIVES = 1_024
-_MAX_EXPANSIONS = 16  # functions that expand to functions
+MAX_ROUTE_SITES = 8_192  # over all alternatives together
 
 
 def resolve(scope: Scope, service: str | None, snapshot: Snapshot, functions: Functions = BUILTIN) -> Route:
@@ -58,64 +59,43 @@ def location_for(scope: Scope, context: Context) -> Location:
         return At(context.snapshot.here)
     what = f"service '{context.service}'" if context.service else "a request"
     raise ScopeResolutionError(
-        f"'{scope}' does not say where {what} goes",
+        f"'{shortened(str(scope))}' does not say where {what} goes",
         hint=f"It names: {listed(str(binding.service) for binding in scope.bindings)}.",
     )
 
 
 def route(location: Location, context: Context) -> Route:
     """The route of a location that holds operators only (see `expand`)."""
+    if isinstance(location, Nowhere):
+        raise NowhereError(location.why, hint=location.hint or None)
+    _check_size(location)
     alternatives = tuple(dict.fromkeys(_alternatives(location, context)))
-    if len(alternatives) == 1:
-        return alternatives[0]
-    return Fallback(tuple(sorted(alternatives, key=lambda one: not works_now(one, context.snapshot))))
+    return alternatives[0] if len(alternatives) == 1 else Fallback(alternatives)
 
 
-def works_now(direct: Direct, snapshot: Snapshot) -> bool:
-    """Whether enough of its sites are up, as far as we know, for a write to succeed."""
-    up = sum(map(snapshot.is_up, direct.sites))
-    match direct:
-        case One():
-            return up == 1
-        case Replicas(sites, Consistency.ATOMIC):
-            return up == len(sites)
-        case Replicas(_, Consistency.STRONG):
-            return up >= direct.majority
-        case Replicas():
-            return up > 0
-        case Cross(parts):
-            return all(works_now(part, snapshot) for part in parts)
+def _check_size(location: Location) -> None:
+    alternatives, sites = _size(location)
+    if alternatives > MAX_ALTERNATIVES or sites > MAX_ROUTE_SITES:
+        raise ScopeResolutionError(
+            f"'{shortened(str(location))}' has {alternatives:,} alternatives with {sites:,} sites together",
+            hint=f"At most {MAX_ALTERNATIVES:,} alternatives and {MAX_ROUTE_SITES:,} sites are accepted.",
+        )
 
 
-def expand(location: Location, context: Context, functions: Functions = BUILTIN, depth: int = 0) -> Location:
-    """The same location with every function replaced by what it stands for."""
+def _size(location: Location) -> tuple[int, int]:
+    """How many alternatives a location has, and how many sites these name together."""
     match location:
-        case At():
-            return location
-        case And(parts) | Across(parts) | Otherwise(parts):
-            return type(location)(tuple(expand(part, context, functions, depth) for part in parts))
-        case Leveled(level, inner):
-            return Leveled(level, expand(inner, context, functions, depth))
-        case Call():
-            return _expand_call(location, context, functions, depth)
-
-
-def _expand_call(call: Call, context: Context, functions: Functions, depth: int) -> Location:
-    function = functions.get(call.function)
-    if function is None:
-        raise ScopeResolutionError(f"unknown function '{call.function}'")
-    if depth == _MAX_EXPANSIONS:
-        raise ScopeResolutionError(f"'{function.name}' expands to functions again and again, without an end")
-    arguments = [
-        argument if isinstance(argument, Duration) else expand(argument, context, functions, depth)
-        for argument in call.arguments
-    ]
-    for parameter, argument in zip(function.parameters, arguments, strict=True):
-        if parameter.kind is Kind.SITE and not isinstance(argument, At):
-            raise ScopeResolutionError(
-                f"the {parameter.name} in {function.signature} is one site, and '{argument}' is not"
-            )
-    return expand(function.expand(context, *arguments), context, functions, depth + 1)
+        case Otherwise(parts):
+            sizes = [_size(part) for part in parts]
+            return sum(size[0] for size in sizes), sum(size[1] for size in sizes)
+        case And(parts) | Across(parts):
+            sizes = [_size(part) for part in parts]
+            alternatives = prod(size[0] for size in sizes)
+            return alternatives, sum(sites * (alternatives // own) for own, sites in sizes)
+        case Leveled(_, inner):
+            return _size(inner)
+        case _:
+            return 1, 1
 
 
 def _alternatives(location: Location, context: Context) -> list[Direct]:
@@ -123,7 +103,7 @@ def _alternatives(location: Location, context: Context) -> list[Direct]:
         case At(site):
             return [_one(site, context)]
         case Otherwise(parts):
-            return _limited([one for part in parts for one in _alternatives(part, context)], location)
+            return [one for part in parts for one in _alternatives(part, context)]
         case And(parts):
             _refuse_partial_level(parts, location)
             return _combined(parts, location, context, _replicas)
@@ -131,7 +111,7 @@ def _alternatives(location: Location, context: Context) -> list[Direct]:
             return _combined(parts, location, context, _cross)
         case Leveled(level, inner):
             return [_with_level(one, level, location) for one in _alternatives(inner, context)]
-        case Call():
+        case Call() | Nowhere():
             raise AssertionError("expand leaves no function behind")
 
 
@@ -151,16 +131,14 @@ def _combined(
     context: Context,
     combine: Callable[[tuple[Direct, ...], Location], Direct],
 ) -> list[Direct]:
-    choices = [_alternatives(part, context) for part in parts]
-    if prod(map(len, choices)) > MAX_ALTERNATIVES:
-        raise _too_many(location)
+    choices = (_alternatives(part, context) for part in parts)
     return [combine(chosen, location) for chosen in product(*choices)]
 
 
 def _replicas(chosen: tuple[Direct, ...], location: Location) -> Direct:
     if any(isinstance(part, Cross) for part in chosen):
         raise ScopeResolutionError(
-            f"'{location}' replicates a resource that spans sites, which is not possible",
+            f"'{shortened(str(location))}' replicates a resource that spans sites, which is not possible",
             hint="Replicate its parts instead: (a & b) % (c & d).",
         )
     sites = tuple(dict.fromkeys(site for part in chosen for site in part.sites))
@@ -173,7 +151,7 @@ def _refuse_partial_level(parts: tuple[Location, ...], location: Location) -> No
         match part:
             case Leveled(level, _):
                 raise ScopeResolutionError(
-                    f"'{location}' gives a level to some of its replicas only",
+                    f"'{shortened(str(location))}' gives a level to some of its replicas only",
                     hint=f"Put it around the whole replication: {level}(a & b & c).",
                 )
             case Otherwise(inner):
@@ -187,24 +165,10 @@ def _cross(chosen: tuple[Direct, ...], _location: Location) -> Direct:
 
 
 def _with_level(direct: Direct, level: Consistency, location: Location) -> Direct:
-    match direct:
-        case Replicas(sites):
-            return Replicas(sites, level)
-        case One():
-            return direct
-        case Cross():
-            raise ScopeResolutionError(f"'{location}': only replicas have a level, not a spanning resource")
-
-
-def _limited(alternatives: list[Direct], location: Location) -> list[Direct]:
-    if len(alternatives) > MAX_ALTERNATIVES:
-        raise _too_many(location)
-    return alternatives
-
-
-def _too_many(location: Location) -> ScopeResolutionError:
-    shown = f"{str(location)[:60]}…"
-    return ScopeResolutionError(f"'{shown}' has more than {MAX_ALTERNATIVES:,} alternatives")
+    if isinstance(direct, Replicas):
+        return Replicas(direct.sites, level)
+    what = "a single site" if isinstance(direct, One) else "a spanning resource"
+    raise ScopeResolutionError(f"'{shortened(str(location))}' gives a level to {what}, not to replicas")
 
 
 def check_names(scope: Scope, context: Context) -> None:
@@ -225,8 +189,8 @@ def _known(scope: Scope, name: str, known: AbstractSet[str], what: str) -> None:
     hint = f"Known {what}s: {listed(known)}."
     words = name.split()
     if len(words) > 1 and all(word in known for word in words):
-        hint = f"Is an operator missing, as in '{' & '.join(words)}'? {hint}"
+        hint = f"Is an operator missing, as in '{shortened(' & '.join(words))}'? {hint}"
     elif suggestion := nearest(name, known):
         hint = f"Did you mean '{suggestion}'? {hint}"
     place = find_name(str(scope), name, service=what == "service")
-    raise ScopeResolutionError(f"unknown {what} '{name}'", place=place, hint=hint)
+    raise ScopeResolutionError(f"unknown {what} '{shortened(name)}'", place=place, hint=hint)

@@ -7,15 +7,16 @@ anything grows with it, and it says more than a grammar can: *this* bracket is n
 import re
 
 from cheops.scope.errors import Place, ScopeSyntaxError
-from cheops.scope.names import INVISIBLE
-from cheops.text import code_point
+from cheops.text import code_point, is_invisible
 
-MAX_CHARACTERS = 32_768  # a thousand sites with long names fit
-MAX_OPERANDS = 2_048
+MAX_CANONICAL = 32_768  # characters of the canonical text: a thousand sites with long names fit
+MAX_CHARACTERS = 65_536  # of the text as it was typed, blanks and all
+MAX_SIGNS = 2_048  # operators, commas and parentheses: what the parser's time depends on
 MAX_DEPTH = 64
 
 _SIGNS = re.compile(r'"(?:[^"\\]|\\.)*"?|[(){}&%+;,]', re.DOTALL)
 _BAD_ESCAPE = re.compile(r'\\[^"\\]', re.DOTALL)
+_BLANKS = "\t\r\n"
 _EXAMPLES = "for example {image: site1} or site1 & site2"
 _CLOSING = {"(": ")", "{": "}"}
 
@@ -23,39 +24,35 @@ _CLOSING = {"(": ")", "{": "}"}
 def scan(text: str) -> None:
     """Refuse a text that no parser should see; says nothing about its grammar."""
     if len(text) > MAX_CHARACTERS:
-        raise ScopeSyntaxError(
-            f"the scope is {len(text):,} characters long; at most {MAX_CHARACTERS:,} are accepted"
-        )
+        raise ScopeSyntaxError(f"the scope is longer than {MAX_CHARACTERS:,} characters")
     if not text.strip():
         raise ScopeSyntaxError("the scope is empty", hint=f"Say where, {_EXAMPLES}.")
-    if bad := INVISIBLE.search(text):
-        raise ScopeSyntaxError(
-            f"the scope holds the control or invisible character {code_point(bad.group())}",
-            place=Place(text, bad.start(), bad.end()),
-        )
+    for position, character in enumerate(text):
+        if not " " <= character <= "~" and character not in _BLANKS and is_invisible(character):
+            raise ScopeSyntaxError(
+                f"the scope holds the control or invisible character {code_point(character)}",
+                place=Place(text, position, position + 1),
+            )
     _scan_signs(text)
 
 
 def _scan_signs(text: str) -> None:
-    operands = 1
+    signs = 0
     opened: list[re.Match[str]] = []
     for sign in _SIGNS.finditer(text):
         character = sign.group()[0]
+        signs += character not in '"{}'  # braces are optional, so they do not count
+        if signs > MAX_SIGNS:
+            raise _problem(text, sign, f"more than {MAX_SIGNS:,} operators and brackets; fewer will do")
         if character == '"':
             _check_quoted(text, sign)
         elif character in "({":
             opened.append(sign)
-            _check_depth(text, sign, len(opened))
+            _check_depth(text, sign, opened)
         elif character in ")}":
             _check_closing(text, sign, opened)
-        else:
-            operands += 1
     if opened:
         raise _problem(text, opened[-1], f"this '{opened[-1].group()}' is never closed")
-    if operands > MAX_OPERANDS:
-        raise ScopeSyntaxError(
-            f"the scope has {operands:,} operands or more; at most {MAX_OPERANDS:,} are accepted"
-        )
 
 
 def _check_quoted(text: str, quoted: re.Match[str]) -> None:
@@ -79,8 +76,8 @@ def _check_quoted(text: str, quoted: re.Match[str]) -> None:
         )
 
 
-def _check_depth(text: str, sign: re.Match[str], depth: int) -> None:
-    if depth > MAX_DEPTH:
+def _check_depth(text: str, sign: re.Match[str], opened: list[re.Match[str]]) -> None:
+    if len(opened) > MAX_DEPTH and sum(bracket.group() == "(" for bracket in opened) > MAX_DEPTH:
         raise _problem(text, sign, f"more than {MAX_DEPTH} brackets are open here; fewer will do")
 
 

@@ -5,6 +5,7 @@ A frozen value, so that resolving a scope is a function of it and can be tested 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class SiteInfo:
     up: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """The sites known, by name, and the round-trip times known, by unordered pair.
 
@@ -27,7 +28,7 @@ class Snapshot:
     sites: Mapping[str, SiteInfo]
     rtts_ms: Mapping[frozenset[str], float] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def services(self) -> frozenset[str]:
         return frozenset().union(*(site.services for site in self.sites.values()))
 

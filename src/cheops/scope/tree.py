@@ -123,7 +123,19 @@ class Leveled:
         return f"{self.level}({self.location})"
 
 
-Location: TypeAlias = At | And | Across | Otherwise | Call | Leveled
+@dataclass(frozen=True, slots=True)
+class Nowhere:
+    """What a function expands to when there is no such place now. Never a result of parsing."""
+
+    binding: ClassVar[int] = 4
+    why: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return "nowhere"
+
+
+Location: TypeAlias = At | And | Across | Otherwise | Call | Leveled | Nowhere
 Argument: TypeAlias = Location | Duration
 
 
@@ -173,5 +185,5 @@ def sites_in(node: Argument) -> Iterator[str]:
                 yield from sites_in(argument)
         case Leveled(_, location):
             yield from sites_in(location)
-        case Duration():
+        case Duration() | Nowhere():
             return
