@@ -1,0 +1,22 @@
+"""A digest of what a site applied: equal where the same operations took effect in the same way."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+
+from cheops.log.operation import OpId
+from cheops.log.vector import Vector
+
+
+def digest(
+    settled: Vector, matrix_hash: str, failed: Iterable[OpId], unenforced_order: Iterable[OpId]
+) -> str:
+    """The effective list is a function of the operations known, which the vector names; what can differ
+    between sites that know the same is what failed, and an order that nothing could enforce."""
+    parts = [
+        sorted([*origin, number] for origin, number in settled.items()),
+        matrix_hash,
+        sorted([*id_.origin, id_.seq] for id_ in failed),
+        [[*id_.origin, id_.seq] for id_ in unenforced_order],
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,211 @@
+"""The merge of one resource, one operation at a time.
+
+`add` takes operations in causal order (whoever delivers sees to that) and keeps what `rules.merged` would
+say of all of them together, without looking at all of them again. Why that is possible: within a class of
+replace types at most one operation is effective, so a new one is compared with a handful; and what is
+superseded never comes back, so nothing has to be reconsidered. Two cases do look at everything: another
+matrix is adopted, and a matrix that lets concurrent operations stay beside a replacing one.
+
+**Matrices.** Of all that were ever introduced, the one with the greatest stamp of introduction is in force,
+for all operations at once. What had been superseded in the past of the operation that introduced it stays
+so: a site may have forgotten it already (see `prune`).
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+from cheops.log.matrix import Matrix, key
+from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Stamp
+from cheops.log.rules import Fate, Rule, fate_at_origin, merged, superseding_rule
+from cheops.log.vector import Vector, contains, covers, joined
+
+FindMatrix = Callable[[str], Matrix]
+
+
+class History:
+    """Everything a site knows of the operations of one resource, and what follows from it."""
+
+    def __init__(self, find_matrix: FindMatrix) -> None:
+        self.find_matrix = find_matrix
+        self.matrix = Matrix()
+        self.adopted: MatrixRef | None = None
+        self.ops: dict[OpId, Operation] = {}
+        self.fates: dict[OpId, Fate] = {}
+        self.effective: list[Operation] = []
+        self.known: dict[Origin, int] = {}
+        self.floor: dict[Origin, int] = {}  # up to here, what is not in `ops` was forgotten on purpose
+        self.folded: dict[Origin, int] = {}  # up to here, a checkpoint holds the effect
+        self.roster: tuple[str, ...] = ()
+        self.roster_by: Operation | None = None
+        self.former: set[str] = set()
+        self.latest: Stamp | None = None
+        self._by_key: dict[str, dict[OpId, Operation]] = {}
+        # For each matrix ever introduced, by stamp: what was superseded before, which it does not bring back.
+        self.epochs: dict[Stamp, dict[OpId, Fate]] = {}
+
+    # -- growing ------------------------------------------------------------------------------
+
+    def add(self, op: Operation) -> int:
+        """Take one more operation; gives the first place of `effective` that changed."""
+        self.ops[op.id] = op
+        self.known[op.origin] = max(self.known.get(op.origin, 0), op.seq)
+        self.latest = op.stamp if self.latest is None else max(self.latest, op.stamp)
+        # Where a resource is and by which rules is not the application's affair: also of one that failed.
+        self._note_roster(op)
+        self._note_epoch(op)
+        if fate := fate_at_origin(op):
+            self.fates[op.id] = fate
+        elif self._is_folded(op):
+            self.fates[op.id] = Fate(Rule.FOLDED)
+        if self.adopted is None or op.matrix.introduced > self.adopted.introduced:
+            return self._adopt(op)
+        if self._is_without_effect(op):
+            return len(self.effective)
+        if self.matrix.has_overrides and not covers({**op.deps, op.origin: op.seq}, self.known):
+            return self._recompute()
+        return self._merge_in(op)
+
+    def _merge_in(self, op: Operation) -> int:
+        for head in self.heads():
+            if rule := superseding_rule(head, op, self.matrix):
+                self.fates[op.id] = Fate(rule, head.id)
+                return len(self.effective)
+        first = self._supersede_by(op)
+        place = bisect_left(self.effective, op.stamp, key=_stamp)
+        self.effective.insert(place, op)
+        self._by_key.setdefault(key(op), {})[op.id] = op
+        return min(first, place)
+
+    def heads(self) -> Iterable[Operation]:
+        for name, ops in self._by_key.items():
+            if self.matrix.is_replace_type(name):
+                yield from ops.values()
+
+    def _supersede_by(self, op: Operation) -> int:
+        """Take out what the newcomer supersedes; gives the place of the first."""
+        beaten: list[Operation] = []
+        for name in [name for name in self._by_key if self.matrix.replaces(key(op), name)]:
+            for other in list(self._by_key[name].values()):
+                if rule := superseding_rule(op, other, self.matrix):
+                    self.fates[other.id] = Fate(rule, op.id)
+                    del self._by_key[name][other.id]
+                    beaten.append(other)
+        return self._take_out(beaten)
+
+    def _take_out(self, beaten: list[Operation]) -> int:
+        if not beaten:
+            return len(self.effective)
+        places = [self._place(op) for op in beaten]
+        if len(beaten) == 1:
+            del self.effective[places[0]]
+        else:
+            gone = set(places)
+            self.effective = [op for place, op in enumerate(self.effective) if place not in gone]
+        return min(places)
+
+    def _place(self, op: Operation) -> int:
+        if self.matrix.has_overrides:
+            return self.effective.index(op)
+        return bisect_left(self.effective, op.stamp, key=_stamp)
+
+    # -- matrices ------------------------------------------------------------------------------
+
+    def _adopt(self, op: Operation) -> int:
+        """The newest matrix is in force from now on, for all operations at once."""
+        changed = self.adopted is None or self.adopted.hash != op.matrix.hash
+        self.adopted = op.matrix
+        self.matrix = self.find_matrix(op.matrix.hash)
+        if changed and len(self.ops) > 1:
+            return self._recompute()
+        return len(self.effective) if self._is_without_effect(op) else self._merge_in(op)
+
+    def _note_epoch(self, op: Operation) -> None:
+        """Remember what was superseded in the past of the operation that introduced a matrix."""
+        if op.matrix.introduced in self.epochs:
+            return
+        past = [other for other in self.ops.values() if other.is_before(op)]
+        if not past:
+            self.epochs[op.matrix.introduced] = {}
+            return
+        in_force = max((other.matrix for other in past), key=lambda ref: ref.introduced)
+        settled = self.epochs.get(in_force.introduced, {})
+        open_ = [other for other in past if other.id not in settled and not self._is_folded(other)]
+        fates = merged(open_, self.find_matrix(in_force.hash)).fates
+        self.epochs[op.matrix.introduced] = settled | fates
+
+    def _recompute(self) -> int:
+        before = self.effective
+        settled = self._settled()
+        open_ = [op for op in self.ops.values() if op.id not in settled and not self._is_folded(op)]
+        result = merged(open_, self.matrix)
+        self.effective = list(result.effective)
+        folded = {op.id: Fate(Rule.FOLDED) for op in self.ops.values() if self._is_folded(op)}
+        self.fates = folded | result.fates | {id_: fate for id_, fate in settled.items() if id_ in self.ops}
+        self._by_key = {}
+        for op in self.effective:
+            self._by_key.setdefault(key(op), {})[op.id] = op
+        pairs = enumerate(zip(before, self.effective, strict=False))
+        differing = (place for place, (old, new) in pairs if old != new)
+        return next(differing, min(len(before), len(self.effective)))
+
+    def _settled(self) -> dict[OpId, Fate]:
+        return self.epochs.get(self.adopted.introduced, {}) if self.adopted else {}
+
+    # -- sites ---------------------------------------------------------------------------------
+
+    def _note_roster(self, op: Operation) -> None:
+        """The list of sites is that of the operation with the greatest stamp that sets one."""
+        if op.sites is None:
+            return
+        self.former.update(op.sites)
+        if self.roster_by is None or op.stamp > self.roster_by.stamp:
+            self.roster, self.roster_by = op.sites, op
+
+    # -- forgetting ----------------------------------------------------------------------------
+
+    def prune(self, stable: Vector) -> list[OpId]:
+        """Forget what has no effect and is known everywhere; gives what was forgotten.
+
+        Safe because whatever comes later was made in knowledge of all that is stable: it cannot be concurrent
+        to what is forgotten, and what is superseded does not come back.
+        """
+        gone = [op.id for op in self.ops.values() if self._is_idle(op) and self._is_within(op, stable)]
+        for id_ in gone:
+            del self.ops[id_]
+            self.fates.pop(id_, None)
+            for settled in self.epochs.values():
+                settled.pop(id_, None)
+        if gone:
+            self.floor = joined(self.floor, {o: min(n, self.known.get(o, 0)) for o, n in stable.items()})
+        return gone
+
+    def fold(self) -> list[OpId]:
+        """Forget everything, because a checkpoint holds its effect; gives what was forgotten.
+
+        The operation that set the list of sites is kept, without effect on the application.
+        """
+        gone = [op.id for op in self.ops.values() if op is not self.roster_by]
+        for id_ in gone:
+            del self.ops[id_]
+        self.folded, self.floor = dict(self.known), dict(self.known)
+        self.fates = {id_: Fate(Rule.FOLDED) for id_ in self.ops}
+        self.epochs = {introduced: {} for introduced in self.epochs}
+        self.effective, self._by_key = [], {}
+        return gone
+
+    def _is_idle(self, op: Operation) -> bool:
+        return op is not self.roster_by and (op.id in self.fates or op.kind is Kind.SITES)
+
+    def _is_within(self, op: Operation, stable: Vector) -> bool:
+        by = self.fates[op.id].by if op.id in self.fates else None
+        return contains(stable, op.id) and (by is None or contains(stable, by))
+
+    def _is_folded(self, op: Operation) -> bool:
+        return contains(self.folded, op.id)
+
+    def _is_without_effect(self, op: Operation) -> bool:
+        return op.kind is Kind.SITES or op.id in self.fates
+
+
+def _stamp(op: Operation) -> Stamp:
+    return op.stamp

@@ -1,0 +1,202 @@
+"""The matrix of a resource type: for an ordered pair of operation types, how the two combine.
+
+From the entries follows one relation, *y replaces x* (the entry for (x, y) is take-one or reverse-order),
+closed under transitivity. Types that replace anything are *replace types* and replace themselves. They fall
+into classes: within one, types replace each other; between classes the relation is a partial order. The
+topmost class holds two reserved keys, `delete` and forced operations: both leave nothing of what was.
+
+Only an explicit take-both says that two types commute. A pair that nobody defined is ordered.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from cheops.errors import ClientError
+from cheops.log.operation import Kind, Operation
+
+FORCE_KEY = "!force"
+DELETE_KEY = "!delete"
+_RESERVED = (FORCE_KEY, DELETE_KEY)
+
+
+class Result(StrEnum):
+    """What to take of two operations that meet."""
+
+    TAKE_ONE = "take-one"
+    TAKE_BOTH = "take-both"
+    KEEP_ORDER = "take-both-keep-order"
+    REVERSE_ORDER = "take-both-reverse-order"
+
+    @property
+    def mirror(self) -> "Result":
+        return _MIRROR.get(self, self)
+
+
+_MIRROR = {Result.KEEP_ORDER: Result.REVERSE_ORDER, Result.REVERSE_ORDER: Result.KEEP_ORDER}
+_ALIASES = {"take-both-any-order": Result.TAKE_BOTH}
+
+
+class MatrixError(ClientError):
+    """The entries contradict each other, or say something that is not a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a user wrote: how `after` combines with `before`."""
+
+    before: str
+    after: str
+    result: Result
+    concurrent_both: bool = False  # when concurrent, both stay, the replacing one first
+
+    def __str__(self) -> str:
+        return f"({self.before}, {self.after}) {self.result}"
+
+
+def result_named(text: str) -> Result:
+    """The result that a text names; raises MatrixError."""
+    try:
+        return _ALIASES.get(text) or Result(text)
+    except ValueError:
+        known = ", ".join([*(result.value for result in Result), *_ALIASES])
+        raise MatrixError(f"unknown result '{text}'; known results: {known}") from None
+
+
+def key(op: Operation) -> str:
+    """Under which name an operation stands in the relation: its type, or a reserved one."""
+    if op.kind is Kind.DELETE:
+        return DELETE_KEY
+    return FORCE_KEY if op.kind is Kind.FORCE else op.type
+
+
+class Matrix:
+    """Validated entries and what follows from them. Immutable; equal when the hash is."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.entries = tuple(entries)
+        self._table = _with_mirrors(self.entries)
+        self._replaced = _closure(self._table)
+        _check_closure(self.entries, self._replaced)
+        self._concurrent_both = frozenset(_overrides(self.entries))
+
+    @cached_property
+    def hash(self) -> str:
+        """Equal for equal rules, in whatever order they were written."""
+        rows = sorted((e.before, e.after, e.result.value, e.concurrent_both) for e in self.entries)
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:32]
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for entry in self.entries for name in (entry.before, entry.after)))
+
+    def explicit(self, before: str, after: str) -> Result | None:
+        """What was written for this very pair."""
+        return next((e.result for e in self.entries if (e.before, e.after) == (before, after)), None)
+
+    def result(self, before: str, after: str) -> Result | None:
+        """What was written for the pair or its mirror; None where nobody said."""
+        return self._table.get((before, after))
+
+    def replaces(self, after: str, before: str) -> bool:
+        """Whether an operation of `after` wipes what one of `before` did."""
+        if after in _RESERVED:
+            return True
+        return before in self._replaced.get(after, ())
+
+    def is_replace_type(self, name: str) -> bool:
+        return name in _RESERVED or name in self._replaced
+
+    def commutes(self, one: str, other: str) -> bool:
+        """Whether the order of two operations is without meaning: only if somebody said so."""
+        return self._table.get((one, other)) is Result.TAKE_BOTH
+
+    def both_stay_when_concurrent(self, after: str, before: str) -> bool:
+        return (after, before) in self._concurrent_both
+
+    @property
+    def has_overrides(self) -> bool:
+        return bool(self._concurrent_both)
+
+    def wiped_by(self, name: str) -> tuple[str, ...]:
+        """Everything that a run of this key wipes, in a form that can be stored with the run."""
+        if name in _RESERVED:
+            return ("*",)
+        return tuple(sorted(self._replaced.get(name, ())))
+
+    def class_of_pair(self, one: str, other: str) -> int:
+        """The papers' classes: 1 commutes, 2 one replaces the other, 3 ordered."""
+        if self.replaces(one, other) or self.replaces(other, one):
+            return 2
+        return 1 if self.commutes(one, other) else 3
+
+
+def is_wiped(wiped: tuple[str, ...], name: str) -> bool:
+    """Whether a run that wiped these keys wiped this one."""
+    return name in wiped or "*" in wiped
+
+
+def _with_mirrors(entries: tuple[Entry, ...]) -> dict[tuple[str, str], Result]:
+    table: dict[tuple[str, str], Result] = {}
+    for entry in entries:
+        if entry.before == entry.after and entry.result.mirror is not entry.result:
+            raise MatrixError(
+                f"{entry}: a type has no order with itself; leave the pair out, and it is ordered by time"
+            )
+        for pair, result in (
+            ((entry.before, entry.after), entry.result),
+            ((entry.after, entry.before), entry.result.mirror),
+        ):
+            if table.setdefault(pair, result) is not result:
+                raise MatrixError(f"{entry} contradicts ({pair[0]}, {pair[1]}) {table[pair]}")
+    return table
+
+
+def _closure(table: Mapping[tuple[str, str], Result]) -> dict[str, frozenset[str]]:
+    """For each type that replaces anything, everything it replaces, itself included."""
+    direct: dict[str, set[str]] = {}
+    for (before, after), result in table.items():
+        if result in (Result.TAKE_ONE, Result.REVERSE_ORDER):
+            direct.setdefault(after, {after}).add(before)
+    changed = True
+    while changed:
+        changed = False
+        for reached in direct.values():
+            further = set().union(*(direct.get(name, ()) for name in reached)) - reached
+            reached.update(further)
+            changed = changed or bool(further)
+    return {name: frozenset(reached) for name, reached in direct.items()}
+
+
+def _check_closure(entries: tuple[Entry, ...], replaced: Mapping[str, frozenset[str]]) -> None:
+    """An entry that says otherwise than what follows from the others is a contradiction."""
+    for entry in entries:
+        after_replaces = entry.before in replaced.get(entry.after, ())
+        before_replaces = entry.after in replaced.get(entry.before, ())
+        said = {
+            Result.TAKE_ONE: (True, True),
+            Result.TAKE_BOTH: (False, False),
+            Result.KEEP_ORDER: (False, True),
+            Result.REVERSE_ORDER: (True, False),
+        }[entry.result]
+        if (after_replaces, before_replaces) != said:
+            who, whom = (
+                (entry.after, entry.before) if after_replaces and not said[0] else (entry.before, entry.after)
+            )
+            raise MatrixError(f"{entry} contradicts the other entries, by which '{who}' replaces '{whom}'")
+
+
+def _overrides(entries: tuple[Entry, ...]) -> Iterable[tuple[str, str]]:
+    for entry in entries:
+        if not entry.concurrent_both:
+            continue
+        match entry.result:
+            case Result.KEEP_ORDER:
+                yield (entry.before, entry.after)
+            case Result.REVERSE_ORDER:
+                yield (entry.after, entry.before)
+            case _:
+                raise MatrixError(f"{entry}: Concurrent goes with keep-order or reverse-order only")

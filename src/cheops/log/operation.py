@@ -1,0 +1,138 @@
+"""Operations, their verdicts, and the replies of sites: the immutable documents that sites exchange.
+
+An operation exists twice in its life. As a *draft* it is known to its origin alone, which runs it first. With
+the outcome comes the *verdict*, and from then on the operation, verdict included, is immutable and
+goes to the other sites. So nobody ever holds an operation whose fate at its origin is open. (A type that
+asks for `parallel` gets its verdict, OK, before it is run anywhere.)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Origin(NamedTuple):
+    """A site and the incarnation of its store: a site reborn with an empty disk is a new origin."""
+
+    site: str
+    incarnation: str
+
+
+class Stamp(NamedTuple):
+    """A time of the hybrid logical clock. Totally ordered, and later than everything it depends on."""
+
+    time_ms: int
+    counter: int
+    origin: Origin
+
+
+class OpId(NamedTuple):
+    """The name of an operation within its resource."""
+
+    origin: Origin
+    seq: int
+
+    def __str__(self) -> str:
+        return f"{self.origin.site}:{self.seq}"
+
+
+class Kind(StrEnum):
+    """What an operation is beyond its user-given type."""
+
+    NORMAL = "normal"
+    FORCE = "force"  # the operator's word: becomes the new base
+    DELETE = "delete"  # beats everything
+    SITES = "sites"  # changes the list of sites, touches no application
+
+
+class Verdict(StrEnum):
+    """What became of an operation at its origin."""
+
+    OK = "OK"
+    VOID = "VOID"  # definitely failed there: no effect anywhere
+    SUPERSEDED = "SUPERSEDED"  # beaten before it could run: no effect anywhere
+
+
+class Status(StrEnum):
+    """What became of an operation at one site."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    OK = "OK"
+    KO = "KO"
+    SUPERSEDED = "SUPERSEDED"
+    VOID = "VOID"
+    UNKNOWN = "UNKNOWN"
+
+
+class MatrixRef(NamedTuple):
+    """Which matrix an operation was made under: its hash, and the stamp of the operation that brought it."""
+
+    hash: str
+    introduced: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A payload: a command line, and the files that came with it (name and content hash)."""
+
+    line: str
+    files: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """One modifying request on one resource. Compared by identity of its id, never by content."""
+
+    resource: str
+    rtype: str  # the resource's type, by which a site finds reset, checkpoint, on_error …
+    type: str
+    kind: Kind
+    payload: Command
+    origin: Origin
+    seq: int
+    deps: Mapping[Origin, int]
+    stamp: Stamp
+    matrix: MatrixRef
+    sites: tuple[str, ...] | None = None  # the new list of sites, where it changes or begins one
+    parallel: bool = False
+    verdict: Verdict | None = None  # None: a draft
+    why: str = ""  # with a verdict other than OK: what failed, or what beat it
+
+    @property
+    def id(self) -> OpId:
+        return OpId(self.origin, self.seq)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Operation) and (self.origin, self.seq, self.resource) == (
+            other.origin,
+            other.seq,
+            other.resource,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.origin, self.seq))
+
+    def is_before(self, other: "Operation") -> bool:
+        """Whether the other was made in knowledge of this one."""
+        return other.deps.get(self.origin, 0) >= self.seq
+
+    def is_concurrent(self, other: "Operation") -> bool:
+        return self != other and not self.is_before(other) and not other.is_before(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The outcome of one run at one site: number `n` of that origin for this resource."""
+
+    resource: str
+    origin: Origin
+    n: int
+    op: OpId | None  # None: the type's reset command, or the base of a checkpoint
+    key: str  # the operation's key, see matrix.key
+    status: Status
+    wiped: tuple[str, ...] = ()  # the keys of the operations whose effect this run wiped
+    replay: bool = False
+    detail: str = ""
+    output: str = ""

@@ -1,0 +1,113 @@
+"""What a site must run to get from what it applied to what is effective.
+
+Both are lists of operations. They mean the same state when they hold the same operations and no two that do
+not commute stand in different order. The plan is the first of these that leads there:
+
+1. run what is missing, in order (this covers the tail, and what commutes with all that came after it);
+2. replay from the last base that will do: a replace operation again, then what it wiped;
+3. replay everything from the type's reset, or from the checkpoint;
+4. nothing leads there: run what is missing in the order at hand, and say that the order is not enforced.
+
+What was applied but is not effective any more must be wiped by something that is run; where nothing does,
+that too asks for a replay.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from cheops.log.matrix import Matrix, key
+from cheops.log.operation import Operation, OpId
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Operations to run, in order. `from_start`: the reset (or checkpoint) first."""
+
+    run: tuple[Operation, ...] = ()
+    replay: bool = False
+    from_start: bool = False
+    order_not_enforced: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.run) or self.from_start
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """An operation as a site remembers having run it: it may have been forgotten by the history since."""
+
+    id: OpId
+    key: str
+
+
+IsFailed = Callable[[OpId], bool]
+
+
+def plan(
+    applied: Sequence[Applied],
+    effective: Sequence[Operation],
+    matrix: Matrix,
+    *,
+    is_failed: IsFailed = lambda _id: False,
+    has_start: bool = False,
+) -> Plan:
+    """The plan for these lists. An operation that failed here is not run again but in a replay."""
+    wanted = [op for op in effective if not is_failed(op.id)]
+    if [a.id for a in applied] == [op.id for op in wanted]:
+        return Plan()
+    here = {a.id for a in applied}
+    missing = tuple(op for op in wanted if op.id not in here)
+    if same_state(after_running(applied, missing, matrix), wanted, matrix):
+        return Plan(missing)
+    return (
+        _from_last_base(applied, effective, here, matrix)
+        or _from_start(effective, has_start=has_start)
+        or Plan(missing, order_not_enforced=True)
+    )
+
+
+def _from_last_base(
+    applied: Sequence[Applied], effective: Sequence[Operation], here: set[OpId], matrix: Matrix
+) -> Plan | None:
+    for place in range(len(effective) - 1, -1, -1):
+        base = effective[place]
+        if not matrix.is_replace_type(key(base)):
+            continue
+        after = effective[place + 1 :]
+        redone = (base, *(op for op in after if matrix.replaces(key(base), key(op)) or op.id not in here))
+        earlier = tuple(op for op in effective[:place] if op.id not in here)
+        if same_state(after_running(applied, (*earlier, *redone), matrix), effective, matrix):
+            return Plan((*earlier, *redone), replay=True)
+    return None
+
+
+def _from_start(effective: Sequence[Operation], *, has_start: bool) -> Plan | None:
+    return Plan(tuple(effective), replay=True, from_start=True) if has_start else None
+
+
+def after_running(applied: Iterable[Applied], run: Iterable[Operation], matrix: Matrix) -> list[Applied]:
+    """What is applied once these were run: each wipes what it replaces, and itself if it is run again."""
+    state = list(applied)
+    for op in run:
+        name = key(op)
+        if matrix.is_replace_type(name):
+            state = [a for a in state if not matrix.replaces(name, a.key) and a.id != op.id]
+        state.append(Applied(op.id, name))
+    return state
+
+
+def same_state(state: Sequence[Applied], effective: Sequence[Operation], matrix: Matrix) -> bool:
+    """Whether both hold the same operations, and none that do not commute in different order."""
+    place = {op.id: number for number, op in enumerate(effective)}
+    if len(state) != len(place) or any(a.id not in place for a in state):
+        return False
+    if len({a.id for a in state}) != len(state):
+        return False
+    last: dict[str, int] = {}  # per key, the greatest place seen so far
+    for a in state:
+        here = place[a.id]
+        for name, greatest in last.items():
+            if greatest > here and not matrix.commutes(name, a.key):
+                return False
+        last[a.key] = max(last.get(a.key, -1), here)
+    return True

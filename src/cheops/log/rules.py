@@ -1,0 +1,141 @@
+"""The rules of the merge, each in one place. Everything else that decides uses these functions.
+
+1. Void: what definitely failed at its origin has no effect anywhere and supersedes nothing.
+2. Only the effective supersede. Classes are decided from the top down, within a class by falling stamp.
+3. Later replaces earlier.
+4. Replace wins over concurrent (unless the entry says that both stay).
+5. Last writer: of two that replace each other, concurrently, the greater stamp stays.
+6. What is left is effective, in one canonical order.
+7. Undefined pairs are ordered: see `Matrix.commutes`.
+8. Nothing is lost silently: what has no effect keeps its fate, the rule and what beat it.
+
+`merged` is the merge written straight from them, for any set of operations. `History` does the same, one
+operation at a time; a law says that the two agree.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from cheops.log.matrix import Matrix, key
+from cheops.log.operation import Kind, Operation, OpId, Verdict
+
+
+class Rule(IntEnum):
+    """The rule that took an operation's effect."""
+
+    VOID = 1
+    LATER_REPLACES_EARLIER = 3
+    REPLACE_WINS_OVER_CONCURRENT = 4
+    LAST_WRITER = 5
+    BEATEN_AT_ORIGIN = 8
+    FOLDED = 9
+
+    @property
+    def sentence(self) -> str:
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Rule.VOID: "it failed at its origin, so it has no effect anywhere",
+    Rule.LATER_REPLACES_EARLIER: "a later operation replaces it",
+    Rule.REPLACE_WINS_OVER_CONCURRENT: "an operation made at the same time replaces it",
+    Rule.LAST_WRITER: "of two that replace each other the later stamp stays",
+    Rule.BEATEN_AT_ORIGIN: "it was superseded before it could run at its origin",
+    Rule.FOLDED: "its effect is part of a checkpoint",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """Why an operation has no effect."""
+
+    rule: Rule
+    by: OpId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What follows from a set of operations."""
+
+    effective: tuple[Operation, ...]
+    fates: dict[OpId, Fate]
+
+
+def fate_at_origin(op: Operation) -> Fate | None:
+    """Rule 1, and its sibling for what never ran."""
+    if op.verdict is Verdict.VOID:
+        return Fate(Rule.VOID)
+    return Fate(Rule.BEATEN_AT_ORIGIN) if op.verdict is Verdict.SUPERSEDED else None
+
+
+def superseding_rule(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
+    """Rules 3 to 5: by which rule an effective y supersedes x, if it does."""
+    y_key, x_key = key(y), key(x)
+    if not matrix.replaces(y_key, x_key):
+        return None
+    if x.is_before(y):
+        return Rule.LATER_REPLACES_EARLIER
+    if y.is_before(x) or x == y:
+        return None
+    if matrix.replaces(x_key, y_key):
+        return Rule.LAST_WRITER if y.stamp > x.stamp else None
+    if matrix.both_stay_when_concurrent(y_key, x_key):
+        return None
+    return Rule.REPLACE_WINS_OVER_CONCURRENT
+
+
+def merged(ops: Iterable[Operation], matrix: Matrix) -> Merged:
+    """Rules 1 to 8 over a whole set, in the words of the rules."""
+    fates: dict[OpId, Fate] = {}
+    candidates = []
+    for op in ops:
+        if fate := fate_at_origin(op):
+            fates[op.id] = fate
+        elif op.kind is not Kind.SITES:
+            candidates.append(op)
+    effective: list[Operation] = []
+    superseders: list[Operation] = []  # only replace types supersede, and few of them are effective
+    for x in _top_down(candidates, matrix):
+        if beaten := next(filter(None, (_beats(y, x, matrix) for y in superseders)), None):
+            fates[x.id] = beaten
+            continue
+        effective.append(x)
+        if matrix.is_replace_type(key(x)):
+            superseders.append(x)
+    return Merged(canonical(effective, matrix), fates)
+
+
+def _beats(y: Operation, x: Operation, matrix: Matrix) -> Fate | None:
+    rule = superseding_rule(y, x, matrix)
+    return Fate(rule, y.id) if rule else None
+
+
+def _top_down(ops: Sequence[Operation], matrix: Matrix) -> list[Operation]:
+    """Rule 2: higher classes first, within a class by falling stamp."""
+    keys = {key(op) for op in ops}
+    height = {name: _rank(name, keys, matrix) for name in keys}
+    by_stamp = sorted(ops, key=lambda op: op.stamp, reverse=True)
+    return sorted(by_stamp, key=lambda op: height[key(op)], reverse=True)
+
+
+def _rank(name: str, keys: set[str], matrix: Matrix) -> int:
+    """How many keys it strictly replaces: greater than that of anything it strictly replaces."""
+    return sum(matrix.replaces(name, other) and not matrix.replaces(other, name) for other in keys)
+
+
+def canonical(effective: Iterable[Operation], matrix: Matrix) -> tuple[Operation, ...]:
+    """Rule 6: by stamp, which extends causality; then each operation that must stand before concurrent ones
+    (`Concurrent: take-both`) lets those, and what was made in knowledge of them, step behind it."""
+    order = sorted(effective, key=lambda op: op.stamp)
+    if not matrix.has_overrides:
+        return tuple(order)
+    for y in [op for op in order if matrix.is_replace_type(key(op))]:
+        place = order.index(y)
+        behind: list[Operation] = []
+        for x in order[:place]:
+            yields = matrix.both_stay_when_concurrent(key(y), key(x)) and x.is_concurrent(y)
+            if yields or any(b.is_before(x) for b in behind):
+                behind.append(x)
+        order = [op for op in order[:place] if op not in behind] + [y, *behind] + order[place + 1 :]
+    return tuple(order)
