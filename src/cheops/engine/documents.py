@@ -1,0 +1,74 @@
+"""What a site keeps: immutable documents, and a few local ones that are overwritten."""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from cheops.engine.messages import Base
+from cheops.log.clock import Clock
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp
+from cheops.log.rules import Fate
+from cheops.log.vector import Vector
+
+Key: TypeAlias = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Written before a run, so that a crash in between is seen."""
+
+    resource: str
+    n: int
+    op: OpId | None  # the operation, or with `replay` its base; None: nothing that a crash could leave open
+    replay: bool = False
+    from_start: bool = False
+    hook: bool = False
+    units: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What a site remembers of a resource beside its documents."""
+
+    resource: str
+    unsynced: bool = False  # some site involved is not known to have all of it
+    floor: Vector = field(default_factory=dict)
+    reply_floor: Vector = field(default_factory=dict)
+    base: Base | None = None
+    base_applied: bool = False
+    epochs: dict[Stamp, dict[OpId, Fate]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteClock:
+    """The clock must not go back over a crash."""
+
+    clock: Clock
+
+
+Document: TypeAlias = Operation | Reply | Matrix | Started | Ledger | SiteClock
+
+
+def key_of(document: Document) -> Key:
+    """Under which key a document is kept. A draft and the operation it becomes share theirs."""
+    match document:
+        case Operation():
+            return ("op", document.resource, document.origin, document.seq)
+        case Reply():
+            return ("reply", document.resource, document.origin, document.n)
+        case Matrix():
+            return ("matrix", document.hash)
+        case Started():
+            return ("started", document.resource)
+        case Ledger():
+            return ("ledger", document.resource)
+        case SiteClock():
+            return ("clock",)
+
+
+def op_key(resource: str, id_: OpId) -> Key:
+    return ("op", resource, id_.origin, id_.seq)
+
+
+def reply_key(resource: str, origin: Origin, n: int) -> Key:
+    return ("reply", resource, origin, n)

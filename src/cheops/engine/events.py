@@ -1,0 +1,202 @@
+"""What happens to a site, and what a site wants done. Plain data, both."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from cheops.engine.documents import Document, Key
+from cheops.engine.messages import Message
+from cheops.log.clock import Clock
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Command, Kind, OpId, Status
+
+
+class Result(StrEnum):
+    """How a run ended."""
+
+    OK = "OK"
+    KO = "KO"  # definitely failed
+    RETRY = "RETRY"  # definitely not run: connection refused, 503
+    MAYBE = "MAYBE"  # may have had an effect: a timeout
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    result: Result
+    output: str = ""
+
+
+# -- events ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A client wants an operation. `sites` is needed for a new resource, and to change them (SITES)."""
+
+    request: str
+    resource: str
+    type: str
+    payload: Command
+    kind: Kind = Kind.NORMAL
+    rtype: str = ""
+    sites: tuple[str, ...] | None = None
+    matrix: Matrix | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    peer: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A run has ended. One outcome per step; a step after one that was not run has none."""
+
+    resource: str
+    n: int
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUp:
+    peer: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDown:
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The documents of a resource, as asked for with `Load`; none if it is new."""
+
+    resource: str
+    documents: tuple[Document, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The site starts on an existing store."""
+
+    clock: Clock
+    matrices: tuple[Matrix, ...]
+    unsynced: tuple[str, ...]  # resources that must be looked after
+
+
+@dataclass(frozen=True, slots=True)
+class Involving:
+    """The resources in which a peer is involved, as asked for with `Enumerate`."""
+
+    peer: str
+    resources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The operator says what became of an operation that was UNKNOWN here."""
+
+    resource: str
+    op: OpId
+    happened: bool
+
+
+Event: TypeAlias = (
+    Submitted | Received | Ran | Tick | PeerUp | PeerDown | Loaded | Recovered | Involving | Resolved
+)
+
+
+# -- effects -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Make durable, all or nothing, before any later effect is begun."""
+
+    documents: tuple[Document, ...] = ()
+    forget: tuple[Key, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    op: OpId | None
+    payload: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run these in order on the local application; stop at the first that was not run (RETRY, MAYBE),
+    and, with `until_failure`, at the first that failed."""
+
+    resource: str
+    n: int
+    steps: tuple[Step, ...]
+    replay: bool = False
+    until_failure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    peer: str
+    message: Message
+
+
+class Stage(StrEnum):
+    REFUSED = "refused"
+    ACCEPTED = "accepted"  # durable here; the answer proper follows
+    DECIDED = "decided"  # run at its origin: this is the acknowledgement
+    SITE = "site"  # another site has answered
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    request: str
+    stage: Stage
+    op: OpId | None = None
+    site: str = ""
+    status: Status | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Something an operator wants to know."""
+
+    resource: str
+    what: str
+    op: OpId | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enumerate:
+    peer: str
+
+
+Effect: TypeAlias = Save | Run | Send | Answer | Notify | Load | Enumerate
+
+
+@dataclass(slots=True)
+class Effects:
+    """Effects being collected: saves of one step are made one, before everything else."""
+
+    documents: dict[Key, Document] = field(default_factory=dict)
+    forget: list[Key] = field(default_factory=list)
+    others: list[Effect] = field(default_factory=list)
+
+    def all(self) -> list[Effect]:
+        if not self.documents and not self.forget:
+            return self.others
+        return [Save(tuple(self.documents.values()), tuple(self.forget)), *self.others]

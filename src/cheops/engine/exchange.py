@@ -1,0 +1,275 @@
+"""What sites tell each other about a resource, so that all involved end up knowing the same.
+
+New documents of this site are pushed at once to the sites involved. Each message says what its sender knows;
+so each site knows what the others lack, and sends it again, its own and others', until they have it: any
+loss, reordering or duplication of messages costs time only. When nobody lacks anything there is silence.
+
+Only sites involved in a resource hear of it: those on its list, and those that left it, until they know that.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from cheops.engine.documents import key_of, op_key, reply_key
+from cheops.engine.events import Effects, Notify, Send
+from cheops.engine.messages import Base, Message, Snapshot
+from cheops.engine.replica import PeerView, Replica
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Command, Operation, OpId, Origin, Reply
+from cheops.log.vector import common, contains, covers, joined
+
+
+def targets(replica: Replica) -> Iterator[str]:
+    """The other sites that must hear of this resource."""
+    history = replica.history
+    for site in history.roster:
+        if site != replica.site:
+            yield site
+    for site in sorted(history.former.difference(history.roster)):
+        view = replica.peers.get(site)
+        knows_it_left = view and history.roster_by and contains(view.known, history.roster_by.id)
+        if site != replica.site and not knows_it_left:
+            yield site
+
+
+def view_of(replica: Replica, peer: str) -> PeerView:
+    return replica.peers.setdefault(peer, PeerView())
+
+
+# -- sending ---------------------------------------------------------------------------------------------
+
+
+def push(replica: Replica, ops: tuple[Operation, ...], replies: tuple[Reply, ...], out: Effects) -> None:
+    """Send new documents of this site to everybody involved, at once."""
+    if not ops and not replies:
+        return
+    find = replica.history.find_matrix
+    matrices = tuple(find(op.matrix.hash) for op in ops if op.matrix.introduced == op.stamp)
+    for peer in targets(replica):
+        out.others.append(Send(peer, _message(replica, ops=ops, replies=replies, matrices=matrices)))
+
+
+def acknowledge(replica: Replica, peer: str, out: Effects, wanted: Iterable[str] = ()) -> None:
+    out.others.append(Send(peer, _message(replica, wanted=tuple(sorted(wanted)))))
+
+
+def give_matrices(replica: Replica, peer: str, matrices: tuple[Matrix, ...], out: Effects) -> None:
+    out.others.append(Send(peer, _message(replica, matrices=matrices)))
+
+
+def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
+    """Send a site what it lacks, or ask what it knows; and not again before some time has passed."""
+    view = view_of(replica, peer)
+    view.wait_ms = min(max(replica.limits.resend_ms, view.wait_ms * 2), replica.limits.resend_most_ms)
+    view.next_send_ms = now_ms + view.wait_ms
+    if view.fresh:
+        out.others.append(Send(peer, _message(replica, ask=True)))
+        return
+    if not covers(view.known, replica.history.floor):
+        out.others.append(Send(peer, _snapshot(replica)))
+        return
+    ops = [op for op in replica.history.ops.values() if not contains(view.known, op.id)]
+    ops = sorted(ops, key=lambda op: op.stamp)[: replica.limits.batch]
+    replies = tuple(_lacking_replies(replica, view))[: replica.limits.batch]
+    out.others.append(Send(peer, _message(replica, ops=tuple(ops), replies=replies, ask=True)))
+
+
+def _lacking_replies(replica: Replica, view: PeerView) -> Iterator[Reply]:
+    for origin, last in replica.known_replies.items():
+        known = view.known_replies.get(origin, 0)
+        retained = replica.replies.get(origin, {})
+        yield from (retained[n] for n in range(known + 1, last + 1) if n in retained)
+
+
+def _snapshot(replica: Replica) -> Message:
+    history = replica.history
+    return _message(
+        replica,
+        ops=tuple(sorted(history.ops.values(), key=lambda op: op.stamp)),
+        replies=tuple(reply for replies in replica.replies.values() for reply in replies.values()),
+        matrices=tuple(map(history.find_matrix, sorted({op.matrix.hash for op in history.ops.values()}))),
+        ask=True,
+        snapshot=Snapshot(
+            dict(history.floor), dict(replica.known_replies), replica.base, dict(history.epochs)
+        ),
+    )
+
+
+def _message(  # noqa: PLR0913 - a message's fields
+    replica: Replica,
+    *,
+    ops: tuple[Operation, ...] = (),
+    replies: tuple[Reply, ...] = (),
+    matrices: tuple[Matrix, ...] = (),
+    wanted: tuple[str, ...] = (),
+    ask: bool = False,
+    snapshot: Snapshot | None = None,
+) -> Message:
+    return Message(
+        replica.resource,
+        ops,
+        replies,
+        matrices,
+        known=dict(replica.history.known),
+        known_replies=dict(replica.known_replies),
+        settled=dict(replica.settled),
+        digest=replica.digest(),
+        ask=ask,
+        wanted=wanted,
+        snapshot=snapshot,
+    )
+
+
+# -- receiving -------------------------------------------------------------------------------------------
+
+
+def take(replica: Replica, message: Message, matrices: Mapping[str, Matrix], out: Effects) -> set[str]:
+    """Take what is new in a message; gives the hashes of matrices that are lacking."""
+    if message.snapshot and not covers(replica.history.known, message.snapshot.floor):
+        _take_snapshot(replica, message, message.snapshot, out)
+    for op in message.ops:
+        if not contains(replica.history.known, op.id) and len(replica.waiting) < replica.limits.waiting:
+            replica.waiting[op.id] = op
+    lacking = deliver(replica, matrices, out)
+    for reply in sorted(message.replies, key=lambda reply: reply.n):
+        if reply.n == replica.known_replies.get(reply.origin, 0) + 1:
+            _take_reply(replica, reply, out)
+    return lacking
+
+
+def deliver(replica: Replica, matrices: Mapping[str, Matrix], out: Effects) -> set[str]:
+    """Take every waiting operation whose past is here (causal delivery), and whose matrix is."""
+    lacking: set[str] = set()
+    moved = True
+    while moved:
+        moved = False
+        for op in sorted(replica.waiting.values(), key=lambda op: op.stamp):
+            if contains(replica.history.known, op.id):
+                del replica.waiting[op.id]
+            elif not _is_ready(replica, op):
+                continue
+            elif op.matrix.hash not in matrices:
+                lacking.add(op.matrix.hash)
+            else:
+                del replica.waiting[op.id]
+                replica.add(op)
+                out.documents[key_of(op)] = op
+                moved = True
+    return lacking
+
+
+def _is_ready(replica: Replica, op: Operation) -> bool:
+    known = replica.history.known
+    return known.get(op.origin, 0) == op.seq - 1 and covers(known, op.deps)
+
+
+def _take_reply(replica: Replica, reply: Reply, out: Effects) -> None:
+    replica.note_reply(reply)
+    out.documents[key_of(reply)] = reply
+
+
+def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: Effects) -> None:
+    """Others have forgotten what we lack: begin again from what they have left."""
+    history = replica.history
+    kept = {op.id for op in message.ops}
+    for id_ in [id_ for id_ in history.ops if contains(snapshot.floor, id_) and id_ not in kept]:
+        out.forget.append(op_key(replica.resource, id_))
+    ours = [op for op in history.ops.values() if not contains(snapshot.floor, op.id)]
+    theirs = [op for op in message.ops if contains(snapshot.floor, op.id)]
+    fresh = type(history)(history.find_matrix)
+    fresh.floor, fresh.known = dict(snapshot.floor), dict(snapshot.floor)
+    fresh.epochs = {introduced: dict(fates) for introduced, fates in snapshot.epochs.items()}
+    if snapshot.base:
+        fresh.folded = dict(snapshot.base.vector)
+        replica.base, replica.base_applied = snapshot.base, False
+    replica.history, replica.agreed = fresh, 0
+    for op in sorted([*theirs, *ours], key=lambda op: op.stamp):
+        replica.add(op)
+        out.documents[key_of(op)] = op
+    for reply in message.replies:
+        if reply.n <= snapshot.reply_floor.get(reply.origin, 0) and reply.origin != replica.origin:
+            _take_reply(replica, reply, out)
+    replica.known_replies = joined(replica.known_replies, snapshot.reply_floor)
+    ledger = replica.ledger()
+    out.documents[key_of(ledger)] = ledger
+
+
+def note_peer(replica: Replica, peer: str, message: Message, now_ms: int) -> None:
+    """What a message says of its sender."""
+    view = view_of(replica, peer)
+    view.fresh = False
+    progress = not covers(view.known, message.known) or not covers(view.known_replies, message.known_replies)
+    view.known = joined(view.known, message.known)
+    view.known_replies = joined(view.known_replies, message.known_replies)
+    view.settled = joined(view.settled, message.settled)
+    view.digest = message.digest
+    view.heard_ms = now_ms
+    if progress:
+        view.wait_ms = 0
+
+
+def lacks_something(replica: Replica, peer: str) -> bool:
+    view = view_of(replica, peer)
+    return (
+        view.fresh
+        or not covers(view.known, replica.history.known)
+        or not covers(view.known_replies, replica.known_replies)
+    )
+
+
+def is_synced(replica: Replica) -> bool:
+    return not any(lacks_something(replica, peer) for peer in targets(replica))
+
+
+# -- forgetting ------------------------------------------------------------------------------------------
+
+
+def all_settled(replica: Replica) -> bool:
+    """Whether every site involved has applied everything that we know."""
+    return is_synced(replica) and covers(_stable(replica), replica.history.known)
+
+
+def _stable(replica: Replica) -> dict[Origin, int]:
+    """What every site involved has applied, and what therefore no unknown operation is concurrent to.
+
+    The latter holds only if we know all that the others knew when they said so: an operation that was made
+    before, and is still on its way to us, need not have known any of it.
+    """
+    views = [view_of(replica, peer) for peer in targets(replica)]
+    if not all(covers(replica.history.known, view.known) for view in views):
+        return {}
+    return common([replica.settled, *(view.settled for view in views)])
+
+
+def prune(replica: Replica, out: Effects) -> None:
+    """Forget what has no effect any more and is settled everywhere, with the replies to it."""
+    gone = replica.history.prune(_stable(replica))
+    if gone:
+        _forget(replica, gone, out)
+
+
+def fold(replica: Replica, write: Command, out: Effects) -> None:
+    """A checkpoint takes the place of everything that is settled everywhere."""
+    if not all_settled(replica):
+        return
+    vector = dict(replica.history.known)
+    gone = replica.history.fold()
+    replica.base, replica.base_applied = Base(vector, write), True
+    replica.applied, replica.agreed = [], 0
+    _forget(replica, gone, out)
+    out.others.append(Notify(replica.resource, "checkpoint", None, f"{len(gone)} operations folded"))
+
+
+def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
+    out.forget += [op_key(replica.resource, id_) for id_ in gone]
+    dropped, drafts = set(gone), {draft.id for draft in replica.drafts}
+    views = [view_of(replica, peer) for peer in targets(replica)]
+    everywhere = common([replica.known_replies, *(view.known_replies for view in views)])
+    for origin, replies in replica.replies.items():
+        for n, reply in list(replies.items()):
+            without_op = reply.op not in replica.history.ops and reply.op not in drafts
+            if without_op and n <= everywhere.get(origin, 0):
+                del replies[n]
+                out.forget.append(reply_key(replica.resource, origin, n))
+    replica.by_op = {(op, site): r for (op, site), r in replica.by_op.items() if op not in dropped}
+    ledger = replica.ledger()
+    out.documents[key_of(ledger)] = ledger

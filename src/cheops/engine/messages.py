@@ -1,0 +1,44 @@
+"""What sites say to each other about one resource: documents, and what the sender knows and has applied.
+
+One form for everything. A message without documents is an acknowledgement, or a question (`ask`). A
+*snapshot* is for a site that lacks what others have forgotten: all that is left, and up to where it counts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Command, Operation, OpId, Reply, Stamp
+from cheops.log.rules import Fate
+from cheops.log.vector import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A checkpoint: the state after everything up to `vector`, as the command that writes it."""
+
+    vector: Vector
+    write: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    floor: Vector
+    reply_floor: Vector
+    base: Base | None
+    epochs: Mapping[Stamp, Mapping[OpId, Fate]]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    resource: str
+    ops: tuple[Operation, ...] = ()
+    replies: tuple[Reply, ...] = ()
+    matrices: tuple[Matrix, ...] = ()
+    known: Vector = field(default_factory=dict)
+    known_replies: Vector = field(default_factory=dict)
+    settled: Vector = field(default_factory=dict)
+    digest: str = ""
+    ask: bool = False
+    wanted: tuple[str, ...] = ()  # hashes of matrices that the sender lacks
+    snapshot: Snapshot | None = None

@@ -1,0 +1,221 @@
+"""The state of one resource at one site: its history, what was applied here, and what others know of it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from cheops.engine.documents import Document, Ledger, Started
+from cheops.engine.messages import Base
+from cheops.engine.types import Limits, ResourceType
+from cheops.log.digest import digest
+from cheops.log.history import FindMatrix, History
+from cheops.log.matrix import Matrix, is_wiped, key
+from cheops.log.operation import Operation, OpId, Origin, Reply, Status
+from cheops.log.plan import Applied, Plan
+from cheops.log.vector import joined
+
+
+class Purpose(Enum):
+    """Why something is being run."""
+
+    DRAFT = auto()  # for the first time, at its origin
+    OPERATION = auto()
+    REPLAY = auto()
+    UNITS = auto()  # an operation that failed, in unit steps
+    HOOK = auto()  # on_error
+    READ = auto()  # the state, for a checkpoint
+
+
+@dataclass(slots=True)
+class Running:
+    n: int
+    purpose: Purpose
+    op: Operation | None = None
+    plan: Plan = field(default_factory=Plan)
+    rewritten: bool = False  # a logic plugin's commands run in place of the plan's operations
+
+
+@dataclass(slots=True)
+class PeerView:
+    """What we know of another site's knowledge of this resource."""
+
+    fresh: bool = True  # we do not know what it knows: ask before sending everything
+    known: dict[Origin, int] = field(default_factory=dict)
+    known_replies: dict[Origin, int] = field(default_factory=dict)
+    settled: dict[Origin, int] = field(default_factory=dict)
+    digest: str = ""
+    heard_ms: int | None = None
+    next_send_ms: int = 0
+    wait_ms: int = 0
+
+
+@dataclass(slots=True)
+class Unknown:
+    """An operation of which nobody knows whether it ran here."""
+
+    id: OpId
+    key: str
+
+
+class Replica:
+    def __init__(self, resource: str, origin: Origin, find_matrix: FindMatrix, limits: Limits) -> None:
+        self.resource = resource
+        self.origin = origin
+        self.limits = limits
+        self.history = History(find_matrix)
+        self.type = ResourceType()
+        self.drafts: list[Operation] = []
+        self.waiting: dict[OpId, Operation] = {}
+        self.requests: dict[OpId, str] = {}
+        self.peers: dict[str, PeerView] = {}
+        # what was run here
+        self.applied: list[Applied] = []
+        self.agreed = 0  # so many leading entries of `applied` are those of the effective list
+        self.failed: dict[OpId, str] = {}
+        self.troubled: list[OpId] = []  # failed here and not at their origin: on_error is to see to them
+        self.unknown: Unknown | None = None
+        self.needs_start = False  # a replay from the start was cut short
+        self.order_not_enforced = False
+        self.last_replay: tuple[OpId, ...] = ()  # a replay that changes nothing is not begun a second time
+        self.running: Running | None = None
+        self.retry_at_ms = 0
+        self.retry_ms = 0
+        # replies of all sites
+        self.replies: dict[Origin, dict[int, Reply]] = {}
+        self.known_replies: dict[Origin, int] = {}
+        self.by_op: dict[tuple[OpId, str], Reply] = {}
+        # checkpoint
+        self.base: Base | None = None
+        self.base_applied = False
+        self.settled: dict[Origin, int] = {}
+        self.was_unsynced = False
+        self.touched_ms = 0
+
+    @property
+    def site(self) -> str:
+        return self.origin.site
+
+    @property
+    def matrix(self) -> Matrix:
+        return self.history.matrix
+
+    @property
+    def is_involved(self) -> bool:
+        return self.site in self.history.roster
+
+    @property
+    def next_reply(self) -> int:
+        return self.known_replies.get(self.origin, 0) + 1
+
+    def digest(self) -> str:
+        if self.settled != self.history.known:
+            return ""
+        order = [a.id for a in self.applied] if self.order_not_enforced else []
+        return digest(self.settled, self.matrix.hash, self.failed, order)
+
+    def rules_for(self, op: Operation) -> Matrix:
+        """The matrix under which an operation counts: a draft may bring one that is not in force yet."""
+        adopted = self.history.adopted
+        if op.verdict is None and (adopted is None or op.matrix.introduced > adopted.introduced):
+            return self.history.find_matrix(op.matrix.hash)
+        return self.matrix
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def add(self, op: Operation) -> None:
+        """Take a decided operation into the history."""
+        self.last_replay = ()
+        self.agreed = min(self.agreed, self.history.add(op))
+
+    def note_run(self, id_: OpId | None, name: str, wiped: tuple[str, ...]) -> None:
+        """What is applied after a run that succeeded."""
+        if wiped:
+            kept = [a for a in self.applied if not is_wiped(wiped, a.key) and a.id != id_]
+            if len(kept) != len(self.applied):
+                pairs = zip(self.applied, [*kept, None], strict=False)
+                first = next(place for place, (old, new) in enumerate(pairs) if old is not new)
+                self.applied, self.agreed = kept, min(self.agreed, first)
+            if self.unknown and is_wiped(wiped, self.unknown.key):
+                self.unknown = None
+        if id_ is not None:
+            self.applied.append(Applied(id_, name))
+            self.failed.pop(id_, None)
+        while self.agreed < len(self.applied) and self._agrees_at(self.agreed):
+            self.agreed += 1
+
+    def _agrees_at(self, place: int) -> bool:
+        effective = self.history.effective
+        return place < len(effective) and effective[place].id == self.applied[place].id
+
+    def note_reply(self, reply: Reply) -> None:
+        self.replies.setdefault(reply.origin, {})[reply.n] = reply
+        self.known_replies[reply.origin] = max(reply.n, self.known_replies.get(reply.origin, 0))
+        if reply.op is not None:
+            self.by_op[reply.op, reply.origin.site] = reply
+
+    # -- from and to the store -----------------------------------------------------------------
+
+    def load(self, documents: Iterable[Document]) -> Started | None:
+        """Become what the store says; gives the run that was under way, if any."""
+        documents = list(documents)
+        started = next((d for d in documents if isinstance(d, Started)), None)
+        for ledger in (d for d in documents if isinstance(d, Ledger)):
+            self._load_ledger(ledger)
+        ops = sorted((d for d in documents if isinstance(d, Operation)), key=lambda op: op.stamp)
+        for op in ops:
+            if op.verdict is None:
+                self.drafts.append(op)
+            else:
+                self.add(op)
+        self.history.known = joined(self.history.known, self.history.floor)
+        self.drafts.sort(key=lambda op: op.seq)
+        for reply in sorted((d for d in documents if isinstance(d, Reply)), key=lambda reply: reply.n):
+            self._load_reply(reply)
+        self.drop_stale_failures()
+        return started
+
+    def drop_stale_failures(self) -> None:
+        """What is not effective any more need not have succeeded."""
+        fates = self.history.fates
+        self.failed = {
+            id_: why for id_, why in self.failed.items() if id_ in self.history.ops and id_ not in fates
+        }
+        self.troubled = [id_ for id_ in self.troubled if id_ in self.history.ops and id_ not in fates]
+
+    def _load_ledger(self, ledger: Ledger) -> None:
+        self.history.floor = dict(ledger.floor)
+        self.history.known = dict(ledger.floor)
+        self.history.epochs = {introduced: dict(fates) for introduced, fates in ledger.epochs.items()}
+        self.known_replies = dict(ledger.reply_floor)
+        self.base, self.base_applied = ledger.base, ledger.base_applied
+        if ledger.base:
+            self.history.folded = dict(ledger.base.vector)
+        self.was_unsynced = ledger.unsynced
+
+    def _load_reply(self, reply: Reply) -> None:
+        self.note_reply(reply)
+        if reply.origin != self.origin:
+            return
+        if self.unknown and self.unknown.id == reply.op:
+            self.unknown = None
+        match reply.status:
+            case Status.OK:
+                self.note_run(reply.op, reply.key, reply.wiped)
+            case Status.KO if reply.op is not None:
+                self.failed[reply.op] = reply.detail
+            case Status.UNKNOWN if reply.op is not None:
+                self.unknown = Unknown(reply.op, reply.key)
+
+    def ledger(self) -> Ledger:
+        return Ledger(
+            self.resource,
+            unsynced=self.was_unsynced,
+            floor=dict(self.history.floor),
+            reply_floor={origin: n for origin, n in self.known_replies.items() if n},
+            base=self.base,
+            base_applied=self.base_applied,
+            epochs={introduced: dict(fates) for introduced, fates in self.history.epochs.items()},
+        )
+
+    def key_of(self, id_: OpId) -> str:
+        return key(self.history.ops[id_])

@@ -1,0 +1,333 @@
+"""A site: all its resources, its peers, its clock. `step` takes one event and gives effects."""
+
+from collections.abc import Iterator
+from functools import singledispatchmethod
+
+from cheops.engine import exchange, running
+from cheops.engine.documents import SiteClock, Started, key_of
+from cheops.engine.events import (
+    Answer,
+    Effect,
+    Effects,
+    Enumerate,
+    Event,
+    Involving,
+    Load,
+    Loaded,
+    PeerDown,
+    PeerUp,
+    Ran,
+    Received,
+    Recovered,
+    Resolved,
+    Stage,
+    Submitted,
+    Tick,
+)
+from cheops.engine.messages import Message
+from cheops.engine.replica import Replica
+from cheops.engine.types import Settings
+from cheops.log.clock import Clock
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Stamp, Verdict
+from cheops.log.plan import Plan
+from cheops.log.vector import joined
+
+_BEFORE_ALL = Stamp(0, 0, Origin("", ""))
+
+
+class Site:
+    """One site. Resources come into memory when something happens to them, and leave when nothing does."""
+
+    def __init__(self, origin: Origin, settings: Settings) -> None:
+        self.origin = origin
+        self.settings = settings
+        self.clock = Clock()
+        self.replicas: dict[str, Replica] = {}
+        self.matrices: dict[str, Matrix] = {Matrix().hash: Matrix()}
+        self.up: dict[str, str] = {}  # peers that are up, and their incarnation
+        self._seen: dict[str, str] = {}  # every peer's last incarnation
+        self._loading: dict[str, list[Event]] = {}
+        self._active: set[str] = set()  # resources with something left to do or to tell
+        self._now_ms = 0
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take an event; the effects are to be carried out in their order."""
+        self._now_ms = now_ms
+        out = Effects()
+        self._take(event, out)
+        return out.all()
+
+    @singledispatchmethod
+    def _take(self, event: Event, out: Effects) -> None:
+        """Events of one resource: it is loaded first if it must be."""
+        resource = _resource_of(event)
+        if resource in self.replicas:
+            self._take_for(self.replicas[resource], event, out)
+        elif resource in self._loading:
+            self._loading[resource].append(event)
+        else:
+            self._loading[resource] = [event]
+            out.others.append(Load(resource))
+
+    # -- events of the site ----------------------------------------------------------------------
+
+    @_take.register
+    def _recovered(self, event: Recovered, out: Effects) -> None:
+        self.clock = event.clock
+        self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
+        for resource in event.unsynced:
+            self._wake(resource, out)
+
+    @_take.register
+    def _peer_up(self, event: PeerUp, out: Effects) -> None:
+        before = self._seen.get(event.peer)
+        self.up[event.peer] = self._seen[event.peer] = event.incarnation
+        if before not in (None, event.incarnation):
+            self._forget_peer(event.peer)
+            out.others.append(Enumerate(event.peer))  # it was born again and may know nothing
+        for replica in self._active_replicas():
+            if event.peer in set(exchange.targets(replica)):
+                exchange.view_of(replica, event.peer).wait_ms = 0
+                self._tell(replica, event.peer, out)
+
+    def _forget_peer(self, peer: str) -> None:
+        for replica in self.replicas.values():
+            replica.peers.pop(peer, None)
+
+    @_take.register
+    def _peer_down(self, event: PeerDown, out: Effects) -> None:
+        del out
+        self.up.pop(event.peer, None)
+
+    @_take.register
+    def _involving(self, event: Involving, out: Effects) -> None:
+        for resource in event.resources:
+            self._wake(resource, out)
+
+    def _wake(self, resource: str, out: Effects) -> None:
+        if resource in self.replicas:
+            self._active.add(resource)
+        elif resource not in self._loading:
+            self._loading[resource] = []
+            out.others.append(Load(resource))
+
+    @_take.register
+    def _tick(self, event: Tick, out: Effects) -> None:
+        del event
+        for replica in list(self._active_replicas()):
+            running.advance(replica, out, self._now_ms)
+            for peer in exchange.targets(replica):
+                self._tell(replica, peer, out)
+            self._ask_for_matrices(replica, out)
+            self._look_after(replica, out)
+        for resource in [r for r, replica in self.replicas.items() if self._is_idle(replica)]:
+            del self.replicas[resource]
+
+    def _active_replicas(self) -> Iterator[Replica]:
+        return (self.replicas[resource] for resource in sorted(self._active) if resource in self.replicas)
+
+    def _is_idle(self, replica: Replica) -> bool:
+        quiet_ms = self._now_ms - replica.touched_ms
+        return replica.resource not in self._active and quiet_ms > self.settings.limits.idle_ms
+
+    # -- events of a resource ----------------------------------------------------------------------
+
+    def _take_for(self, replica: Replica, event: Event, out: Effects) -> None:
+        replica.touched_ms = self._now_ms
+        match event:
+            case Submitted():
+                self._submit(replica, event, out)
+            case Received():
+                self._receive(replica, event.peer, event.message, out)
+            case Ran():
+                running.finish(replica, event.n, event.outcomes, out, self._now_ms)
+            case Resolved():
+                running.resolve(replica, event.op, happened=event.happened, out=out)
+            case _:
+                raise AssertionError(f"not an event of a resource: {event}")
+        running.advance(replica, out, self._now_ms)
+        self._look_after(replica, out)
+
+    @_take.register
+    def _loaded(self, event: Loaded, out: Effects) -> None:
+        replica = Replica(event.resource, self.origin, self._matrix, self.settings.limits)
+        self.replicas[event.resource] = replica
+        replica.touched_ms = self._now_ms
+        started = replica.load(event.documents)
+        self._learn_type(replica)
+        if started:
+            _after_crash(replica, started, out)
+        for waiting in self._loading.pop(event.resource, []):
+            self._take_for(replica, waiting, out)
+        running.advance(replica, out, self._now_ms)
+        self._active.add(event.resource)
+        self._look_after(replica, out)
+
+    def _matrix(self, hash_: str) -> Matrix:
+        return self.matrices[hash_]
+
+    def _learn_type(self, replica: Replica) -> None:
+        for op in (*replica.history.ops.values(), *replica.drafts):
+            replica.type = self.settings.type_named(op.rtype)
+            return
+
+    def _look_after(self, replica: Replica, out: Effects) -> None:
+        """Forget what can be forgotten, and remember whether there is more to do or to tell."""
+        exchange.prune(replica, out)
+        busy = replica.running or replica.drafts or replica.waiting or replica.retry_ms or replica.unknown
+        settled = replica.settled == replica.history.known
+        done = not busy and settled and exchange.is_synced(replica)
+        if replica.was_unsynced == done:
+            replica.was_unsynced = not done
+            ledger = replica.ledger()
+            out.documents[key_of(ledger)] = ledger
+        (self._active.discard if done else self._active.add)(replica.resource)
+
+    # -- submitting --------------------------------------------------------------------------------
+
+    def _submit(self, replica: Replica, event: Submitted, out: Effects) -> None:
+        if problem := _refusal(replica, event):
+            out.others.append(Answer(event.request, Stage.REFUSED, detail=problem))
+            return
+        draft = self._draft(replica, event, out)
+        replica.requests[draft.id] = event.request
+        self._save_clock(out)
+        if draft.verdict is None:
+            replica.drafts.append(draft)
+        else:
+            replica.add(draft)
+        if len(draft.deps) == 0 and draft.sites:
+            for site in draft.sites:  # the very first operation: nobody knows anything of it yet
+                exchange.view_of(replica, site).fresh = False
+        out.documents[key_of(draft)] = draft
+        out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site))
+        if draft.verdict is not None:
+            exchange.push(replica, (draft,), (), out)
+
+    def _draft(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
+        self.clock = self.clock.tick(self._now_ms)
+        stamp = self.clock.stamp(self.origin)
+        own = max([replica.history.known.get(self.origin, 0), *(draft.seq for draft in replica.drafts)])
+        if not replica.history.ops and not replica.drafts:
+            replica.type = self.settings.type_named(event.rtype)
+        parallel = replica.type.parallel or event.kind is Kind.SITES
+        deps = joined(replica.history.known, {self.origin: own} if own else {})
+        return Operation(
+            event.resource,
+            replica.type.name,
+            event.type,
+            event.kind,
+            event.payload,
+            self.origin,
+            own + 1,
+            deps,
+            stamp,
+            self._matrix_ref(replica, event, MatrixRef("", stamp), out),
+            event.sites if (own == 0 and not replica.history.roster) or event.kind is Kind.SITES else None,
+            parallel,
+            Verdict.OK if parallel else None,
+        )
+
+    def _matrix_ref(self, replica: Replica, event: Submitted, new: MatrixRef, out: Effects) -> MatrixRef:
+        """The matrix in force, unless the client brings another one."""
+        refs = [draft.matrix for draft in replica.drafts]
+        if replica.history.adopted is not None:
+            refs.append(replica.history.adopted)
+        default = MatrixRef(Matrix().hash, _BEFORE_ALL)  # weaker than any that somebody brought
+        in_force = max(refs, key=lambda ref: ref.introduced, default=default)
+        matrix = event.matrix or self.matrices.get(in_force.hash) or Matrix()
+        if matrix.hash not in self.matrices:
+            self.matrices[matrix.hash] = matrix
+            out.documents[key_of(matrix)] = matrix
+        return in_force if matrix.hash == in_force.hash else MatrixRef(matrix.hash, new.introduced)
+
+    def _save_clock(self, out: Effects) -> None:
+        document = SiteClock(self.clock)
+        out.documents[key_of(document)] = document
+
+    # -- receiving ---------------------------------------------------------------------------------
+
+    def _receive(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
+        for matrix in message.matrices:
+            if matrix.hash not in self.matrices:
+                self.matrices[matrix.hash] = matrix
+                out.documents[key_of(matrix)] = matrix
+        before = len(replica.history.ops)
+        lacking = exchange.take(replica, message, self.matrices, out)
+        if replica.history.latest:
+            self.clock = self.clock.seen(replica.history.latest)
+        if len(replica.history.ops) != before:
+            self._learn_type(replica)
+            self._save_clock(out)
+        exchange.note_peer(replica, peer, message, self._now_ms)
+        self._pass_on_replies(replica, message, out)
+        running.advance(replica, out, self._now_ms)
+        if message.ops or message.replies or message.ask or lacking:
+            exchange.acknowledge(replica, peer, out, lacking)
+        if message.wanted:
+            found = tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices)
+            exchange.give_matrices(replica, peer, found, out)
+        self._tell(replica, peer, out)
+
+    def _pass_on_replies(self, replica: Replica, message: Message, out: Effects) -> None:
+        for reply in message.replies:
+            request = replica.requests.get(reply.op) if reply.op else None
+            if request:
+                site = reply.origin.site
+                out.others.append(Answer(request, Stage.SITE, reply.op, site, reply.status, reply.detail))
+
+    def _tell(self, replica: Replica, peer: str, out: Effects) -> None:
+        """Send a peer what it lacks, if it is up and it is time."""
+        view = exchange.view_of(replica, peer)
+        involved = peer in set(exchange.targets(replica))
+        due = view.next_send_ms <= self._now_ms
+        if peer in self.up and involved and due and exchange.lacks_something(replica, peer):
+            exchange.catch_up(replica, peer, out, self._now_ms)
+
+    def _ask_for_matrices(self, replica: Replica, out: Effects) -> None:
+        lacking = {op.matrix.hash for op in replica.waiting.values()} - self.matrices.keys()
+        for peer in exchange.targets(replica) if lacking else ():
+            if peer in self.up:
+                exchange.acknowledge(replica, peer, out, lacking)
+
+
+def _resource_of(event: Event) -> str:
+    if isinstance(event, Received):
+        return event.message.resource
+    assert isinstance(event, Submitted | Ran | Resolved)  # noqa: S101 - the others are registered above
+    return event.resource
+
+
+def _refusal(replica: Replica, event: Submitted) -> str | None:
+    """Why an operation cannot be taken, or None if it can."""
+    none: tuple[str, ...] = ()
+    roster = replica.history.roster or next((d.sites for d in replica.drafts if d.sites), none)
+    changes = event.kind is Kind.SITES
+    if len(replica.drafts) >= replica.limits.drafts:
+        return f"{len(replica.drafts)} operations are waiting already; try again later"
+    if changes and not roster:
+        return "no such resource is known here"
+    if not event.sites and (changes or not roster):
+        return "say at which sites the resource is to be"
+    if replica.site not in (roster or event.sites or none):
+        where = ", ".join(roster or event.sites or none)
+        return f"this site, {replica.site}, is not involved; the resource is at {where}"
+    if roster and event.sites and not changes and set(event.sites) != set(roster):
+        return f"the resource is at {', '.join(roster)}; changing that is an operation of its own"
+    return None
+
+
+def _after_crash(replica: Replica, started: Started, out: Effects) -> None:
+    """A run was under way when the site stopped."""
+    out.forget.append(("started", replica.resource))
+    op = replica.history.ops.get(started.op) if started.op else None
+    op = op or next((draft for draft in replica.drafts if draft.id == started.op), None)
+    if started.replay:
+        running.taint(replica, Plan((op,) if op else (), from_start=started.from_start), out)
+    elif op is not None and started.hook:
+        replica.failed[op.id] = "the site stopped while on_error was running"
+    elif op is not None:
+        if started.units:
+            replica.failed[op.id] = "it failed, and the site stopped while it was done in steps"
+        running.doubt(replica, op, "the site stopped while this was running", out)
