@@ -1,0 +1,206 @@
+"""Applications for the simulator: small state machines that behave like the real ones, failures included."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from cheops.engine.types import Checkpoint, ResourceType
+from cheops.log.matrix import Entry, Matrix, Result
+from cheops.log.operation import Command
+
+State = Any
+
+
+class RefusedError(Exception):
+    """The application says no, definitely."""
+
+
+@dataclass(frozen=True)
+class App:
+    """What the simulator needs of an application: a start, commands, and somebody who thinks some up."""
+
+    name: str
+    start: State
+    run: Callable[[State, str], State]
+    matrix: Matrix
+    type: ResourceType
+    invent: Callable[[Random], tuple[str, str]]  # operation type, command line
+
+
+def _entries(*rows: tuple[str, str, Result]) -> Matrix:
+    return Matrix(Entry(*row) for row in rows)
+
+
+_KEEP, _BOTH, _ONE = Result.KEEP_ORDER, Result.TAKE_BOTH, Result.TAKE_ONE
+
+
+# -- counter: set replaces inc, incs commute -----------------------------------------------------------
+
+
+def _counter(state: int, line: str) -> int:
+    match line.split():
+        case ["set" | "write", number]:
+            return int(number)
+        case ["inc", number]:
+            return state + int(number)
+    raise RefusedError(f"unknown command: {line}")
+
+
+def _invent_counter(random: Random) -> tuple[str, str]:
+    if random.random() < 0.25:
+        return "set", f"set {random.randint(0, 99)}"
+    return "inc", f"inc {random.randint(-20, 20)}"
+
+
+COUNTER = App(
+    "counter",
+    0,
+    _counter,
+    _entries(("set", "inc", _KEEP), ("inc", "inc", _BOTH), ("set", "set", _ONE)),
+    ResourceType(
+        "counter",
+        reset=Command("set 0"),
+        checkpoint=Checkpoint(Command("read"), lambda state: Command(f"write {state}"), after=8),
+    ),
+    _invent_counter,
+)
+
+
+# -- text file: set replaces, appends are ordered --------------------------------------------------------
+
+
+def _file(state: tuple[str, ...], line: str) -> tuple[str, ...]:
+    match line.split():
+        case ["set", word]:
+            return (word,)
+        case ["add", word]:
+            return (*state, word)
+        case ["truncate"]:
+            return ()
+    raise RefusedError(f"unknown command: {line}")
+
+
+def _invent_file(random: Random) -> tuple[str, str]:
+    word = f"w{random.randint(0, 999)}"
+    return ("set", f"set {word}") if random.random() < 0.2 else ("add", f"add {word}")
+
+
+FILE = App(
+    "file",
+    (),
+    _file,
+    _entries(("set", "add", _KEEP), ("set", "set", _ONE)),
+    ResourceType("file", reset=Command("truncate")),
+    _invent_file,
+)
+
+
+# -- set: adds commute, removes commute, add and remove are ordered --------------------------------------
+
+
+def _set(state: frozenset[str], line: str) -> frozenset[str]:
+    match line.split():
+        case ["add", item]:
+            return state | {item}
+        case ["remove", item]:
+            return state - {item}
+        case ["clear"]:
+            return frozenset()
+    raise RefusedError(f"unknown command: {line}")
+
+
+def _invent_set(random: Random) -> tuple[str, str]:
+    choice = random.random()
+    if choice < 0.1:
+        return "clear", "clear"
+    kind = "add" if choice < 0.6 else "remove"
+    return kind, f"{kind} i{random.randint(0, 5)}"
+
+
+SET = App(
+    "set",
+    frozenset(),
+    _set,
+    _entries(
+        ("add", "add", _BOTH),
+        ("remove", "remove", _BOTH),
+        ("clear", "add", _KEEP),
+        ("clear", "remove", _KEEP),
+    ),
+    ResourceType("set", reset=Command("clear")),
+    _invent_set,
+)
+
+
+# -- key-value store: each key is replaced by itself, keys are independent, wipe replaces all --------------
+
+_KEYS = ("a", "b", "c")
+
+
+def _store(state: tuple[tuple[str, str], ...], line: str) -> tuple[tuple[str, str], ...]:
+    match line.split():
+        case ["put", name, value]:
+            return tuple(sorted({**dict(state), name: value}.items()))
+        case ["wipe"]:
+            return ()
+    raise RefusedError(f"unknown command: {line}")
+
+
+def _invent_store(random: Random) -> tuple[str, str]:
+    if random.random() < 0.08:
+        return "wipe", "wipe"
+    name = random.choice(_KEYS)
+    return f"put-{name}", f"put {name} {random.randint(0, 99)}"
+
+
+STORE = App(
+    "store",
+    (),
+    _store,
+    _entries(
+        *((f"put-{k}", f"put-{k}", _ONE) for k in _KEYS),
+        *((f"put-{k}", f"put-{other}", _BOTH) for k in _KEYS for other in _KEYS if k < other),
+        *(("wipe", f"put-{k}", _KEEP) for k in _KEYS),
+    ),
+    ResourceType("store"),
+    _invent_store,
+)
+
+
+# -- P-counter: never below zero; what fails elsewhere is done in unit steps --------------------------------
+
+
+def _pcounter(state: int, line: str) -> int:
+    match line.split():
+        case ["set", number]:
+            return int(number)
+        case ["dec", number] if state >= int(number):
+            return state - int(number)
+        case ["dec", number]:
+            raise RefusedError(f"{state} is less than {number}")
+    raise RefusedError(f"unknown command: {line}")
+
+
+def _invent_pcounter(random: Random) -> tuple[str, str]:
+    if random.random() < 0.1:
+        return "set", f"set {random.randint(20, 60)}"
+    return "dec", f"dec {random.randint(1, 12)}"
+
+
+def unit_decrements(payload: Command) -> tuple[Command, ...]:
+    """`dec 3` is three times `dec 1`."""
+    verb, number = payload.line.split()
+    return (Command("dec 1"),) * int(number) if verb == "dec" else ()
+
+
+PCOUNTER = App(
+    "pcounter",
+    0,
+    _pcounter,
+    _entries(("set", "dec", _KEEP), ("dec", "dec", _BOTH), ("set", "set", _ONE)),
+    ResourceType("pcounter", reset=Command("set 0"), decompose=unit_decrements),
+    _invent_pcounter,
+)
+
+APPS = {app.name: app for app in (COUNTER, FILE, SET, STORE, PCOUNTER)}

@@ -1,0 +1,145 @@
+"""What must hold at the end of a simulated history, whatever happened in it."""
+
+from collections.abc import Iterator
+
+from cheops.engine.replica import Replica
+from cheops.log.history import History
+from cheops.log.matrix import Matrix, key
+from cheops.log.operation import Operation, OpId
+from cheops.log.vector import contains
+from cheops.sim.apps import RefusedError, State
+from cheops.sim.node import Node
+from cheops.sim.world import World, rosters
+
+
+def problems(world: World) -> list[str]:
+    """Everything that is wrong; empty if all is well."""
+    found: list[str] = []
+    for resource in sorted(world.decided):
+        found += (f"{resource}: {problem}" for problem in _of_resource(world, resource))
+    return found
+
+
+def _of_resource(world: World, resource: str) -> Iterator[str]:
+    oracle = _oracle(world, resource)
+    replicas = {name: _replica(world.nodes[name], resource) for name in oracle.roster}
+    for name in sorted(world.heard.get(resource, set()) - rosters(world.decided[resource])):
+        yield f"{name} is not involved and heard of it"
+    for name in oracle.roster:
+        replica = replicas[name]
+        if replica is None:
+            yield f"{name} is involved and knows nothing of it"
+            continue
+        yield from _of_replica(world, name, replica, oracle)
+    yield from _of_states(world, resource, oracle)
+    for name in oracle.roster:
+        yield from _of_runs(world, world.nodes[name], resource)
+
+
+def _replica(node: Node, resource: str) -> Replica | None:
+    """As the node has it in memory, or else as it would load it."""
+    if node.site is None:
+        return None
+    if resource in node.site.replicas:
+        return node.site.replicas[resource]
+    documents = node.disk.of_resource(resource)
+    if not documents:
+        return None
+    replica = Replica(resource, node.origin, node.site.matrices.__getitem__, node.settings.limits)
+    replica.load(documents)
+    replica.settled = dict(replica.history.known)
+    return replica
+
+
+def _oracle(world: World, resource: str) -> History:
+    """The merge of all operations that were ever decided, without forgetting anything."""
+    matrices = {Matrix().hash: Matrix()}
+    for node in world.nodes.values():
+        matrices |= {d.hash: d for d in node.disk.durable.values() if isinstance(d, Matrix)}
+    history = History(matrices.__getitem__)
+    for op in sorted(world.decided[resource].values(), key=lambda op: op.stamp):
+        history.add(op)
+    return history
+
+
+def _of_replica(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
+    for id_ in sorted(world.acknowledged.get(replica.resource, ())):
+        if not contains(replica.history.known, id_):
+            yield f"{name} lost {id_}, which was acknowledged"
+    if replica.history.known != oracle.known:
+        yield f"{name} knows {_short(replica.history.known)}, not {_short(oracle.known)}"
+    expected = [op.id for op in oracle.effective if not contains(replica.history.folded, op.id)]
+    found = [op.id for op in replica.history.effective]
+    if found != expected:
+        yield f"{name} has {_ids(found)} effective, not {_ids(expected)}"
+    if replica.running or replica.drafts or replica.unknown or replica.waiting:
+        yield f"{name} is not done: {_todo(replica)}"
+    elif replica.settled != replica.history.known:
+        yield f"{name} has not applied all it knows"
+    if replica.order_not_enforced:
+        yield f"{name} could not enforce the order"
+    if replica.failed:
+        yield f"{name} diverged: {_ids(list(replica.failed))} failed there"
+
+
+def _todo(replica: Replica) -> str:
+    parts = {
+        "running": replica.running,
+        "drafts": [str(draft.id) for draft in replica.drafts],
+        "unknown": replica.unknown,
+        "waiting": [str(id_) for id_ in replica.waiting],
+    }
+    return ", ".join(f"{what}: {which}" for what, which in parts.items() if which)
+
+
+def _of_states(world: World, resource: str, oracle: History) -> Iterator[str]:
+    app = world.apps[resource]
+    states = {name: world.nodes[name].states.get(resource, app.start) for name in oracle.roster}
+    if any(state != states[oracle.roster[0]] for state in states.values()):
+        yield f"the application's states differ: {states}"
+    elif app.name != "pcounter":
+        expected = _replayed(app.start, oracle.effective, app.run)
+        for name, state in states.items():
+            if state != expected:
+                yield f"{name} has the state {state!r}, and the operations give {expected!r}"
+                return
+
+
+def _replayed(state: State, ops: list[Operation], run: object) -> State:
+    for op in ops:
+        try:
+            state = run(state, op.payload.line)  # type: ignore[operator]
+        except RefusedError:
+            continue
+    return state
+
+
+def _of_runs(world: World, node: Node, resource: str) -> Iterator[str]:
+    """Nothing is applied on top of itself, and causes run before their effects."""
+    ops, matrix = world.decided[resource], world.apps[resource].matrix
+    first: dict[OpId, int] = {}
+    present: set[OpId] = set()  # what the application's state holds, as far as its own log tells
+    for place, execution in enumerate(node.log):
+        op = execution.op
+        if execution.resource != resource or not execution.ok or execution.partial:
+            continue
+        if op is None:
+            present.clear()  # a reset, or a checkpoint written
+        elif op in ops:
+            present = {other for other in present if not matrix.replaces(key(ops[op]), key(ops[other]))}
+            if op in present:
+                yield f"{node.name} applied {op} twice"
+            present.add(op)
+            first.setdefault(op, place)
+    for later, place in first.items():
+        for earlier, earlier_place in first.items():
+            if ops[earlier].is_before(ops[later]) and place < earlier_place:
+                yield f"{node.name} ran {later} before {earlier}, on which it depends"
+
+
+def _ids(ids: list[OpId]) -> str:
+    return "[" + " ".join(map(str, ids)) + "]"
+
+
+def _short(vector: object) -> str:
+    return " ".join(f"{origin.site}:{n}" for origin, n in sorted(vector.items()))  # type: ignore[attr-defined]

@@ -1,0 +1,144 @@
+"""One simulated site: the production engine, a disk that loses unsynced writes, an application, a clock."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+from cheops.engine.documents import Document, Key, Ledger, SiteClock, key_of
+from cheops.engine.events import Event, Loaded, Outcome, Recovered, Result, Run, Save
+from cheops.engine.site import Site
+from cheops.engine.types import Settings
+from cheops.log.clock import Clock
+from cheops.log.matrix import Matrix
+from cheops.log.operation import OpId, Origin
+from cheops.sim.apps import App, RefusedError, State
+
+
+@dataclass
+class Disk:
+    """Durable is what was synced; a crash loses the rest."""
+
+    durable: dict[Key, Document] = field(default_factory=dict)
+    written: list[Save] = field(default_factory=list)
+
+    def write(self, save: Save) -> None:
+        self.written.append(save)
+
+    def sync(self) -> None:
+        for save in self.written:
+            for key in save.forget:
+                self.durable.pop(key, None)
+            for document in save.documents:
+                self.durable[key_of(document)] = document
+        self.written.clear()
+
+    def crash(self) -> None:
+        self.written.clear()
+
+    def of_resource(self, resource: str) -> tuple[Document, ...]:
+        return tuple(d for d in self.durable.values() if getattr(d, "resource", None) == resource)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """The application did something: which operation, as part of a replay or not, and how it went."""
+
+    resource: str
+    op: OpId | None
+    replay: bool
+    ok: bool
+    partial: bool = False
+
+
+class Node:
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name = name
+        self.settings = settings
+        self.births = 0
+        self.disk = Disk()
+        self.site: Site | None = None
+        self.life = 0  # grows with every crash: what was under way in an earlier life is void
+        self.skew_ms = 0
+        self.states: dict[str, State] = {}
+        self.log: list[Execution] = []
+        self.attempted: dict[tuple[str, OpId], bool] = {}  # the last attempt: did the application do it?
+        self.injected: Counter[str] = Counter()
+        self.reborn()
+
+    def reborn(self) -> None:
+        """A new, empty disk and a new incarnation."""
+        self.births += 1
+        self.disk = Disk()
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.name, str(self.births))
+
+    def now_ms(self, now_ms: int) -> int:
+        return max(0, now_ms + self.skew_ms)
+
+    def start(self) -> Event:
+        """A fresh process on the disk as it is; gives the event to begin with."""
+        self.site = Site(self.origin, self.settings)
+        durable = self.disk.durable.values()
+        clock = next((d.clock for d in durable if isinstance(d, SiteClock)), Clock())
+        matrices = tuple(d for d in durable if isinstance(d, Matrix))
+        unsynced = sorted(d.resource for d in durable if isinstance(d, Ledger) and d.unsynced)
+        return Recovered(clock, matrices, tuple(unsynced))
+
+    def crash(self) -> None:
+        self.disk.crash()
+        self.site = None
+        self.life += 1
+
+    def loaded(self, resource: str) -> Loaded:
+        return Loaded(resource, self.disk.of_resource(resource))
+
+    # -- the application ---------------------------------------------------------------------------
+
+    def execute(self, run: Run, app: App, random: Random, trouble: float) -> tuple[Outcome, ...]:
+        """Run the steps, with the failures that a real application has."""
+        outcomes: list[Outcome] = []
+        for step in run.steps:
+            outcome = self._execute_step(run, step.op, step.payload.line, app, random, trouble)
+            outcomes.append(outcome)
+            if outcome.result in (Result.RETRY, Result.MAYBE):
+                break
+            if run.until_failure and outcome.result is Result.KO:
+                break
+        return tuple(outcomes)
+
+    def _execute_step(  # noqa: PLR0913, PLR0917 - what a step needs
+        self, run: Run, op: OpId | None, line: str, app: App, random: Random, trouble: float
+    ) -> Outcome:
+        luck = random.random()
+        if luck < trouble:
+            self.injected["application refused connection"] += 1
+            return self._note(run, op, Outcome(Result.RETRY, "connection refused"), done=False)
+        if line == "read":
+            return Outcome(Result.OK, str(self.states.get(run.resource, app.start)))
+        lost = luck < trouble * 1.5
+        if lost and random.random() < 0.5:
+            self.injected["application timed out without effect"] += 1
+            return self._note(run, op, Outcome(Result.MAYBE, "timeout"), done=False)
+        try:
+            self.states[run.resource] = app.run(self.states.get(run.resource, app.start), line)
+        except RefusedError as error:
+            self.log.append(
+                Execution(
+                    run.resource, op, run.replay, ok=False, partial=run.until_failure and not run.replay
+                )
+            )
+            return self._note(run, op, Outcome(Result.KO, str(error)), done=False)
+        self.log.append(
+            Execution(run.resource, op, run.replay, ok=True, partial=run.until_failure and not run.replay)
+        )
+        if lost:
+            self.injected["application timed out after its effect"] += 1
+            return self._note(run, op, Outcome(Result.MAYBE, "timeout"), done=True)
+        return self._note(run, op, Outcome(Result.OK), done=True)
+
+    def _note(self, run: Run, op: OpId | None, outcome: Outcome, *, done: bool) -> Outcome:
+        if op is not None:
+            self.attempted[run.resource, op] = done
+        return outcome

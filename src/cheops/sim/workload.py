@@ -1,0 +1,133 @@
+"""What clients and bad luck do in a simulated history: operations, cuts, crashes, clocks that jump."""
+
+from cheops.engine.events import Submitted
+from cheops.log.matrix import Entry, Matrix, Result
+from cheops.log.operation import Command, Kind
+from cheops.sim.apps import APPS, App
+from cheops.sim.world import World
+
+
+def schedule(world: World) -> None:
+    """Fill the time of a world with work and trouble, all drawn from its seed."""
+    random, profile = world.random, world.profile
+    names = list(world.nodes)
+    resources = [_resource(world, number) for number in range(profile.resources)]
+    for number in range(profile.operations):
+        resource = resources[number] if number < len(resources) else random.choice(resources)
+        at_ms = 5 if number < len(resources) else random.randint(10, profile.duration_ms)
+        world.after(at_ms, lambda r=resource, n=number: _submit(world, r, n))  # type: ignore[misc]
+    for _ in range(profile.partitions):
+        world.after(random.randint(0, profile.duration_ms), lambda: _partition(world))
+    for _ in range(profile.one_way_cuts):
+        world.after(random.randint(0, profile.duration_ms), lambda: _one_way(world))
+    for _ in range(profile.crashes):
+        world.after(random.randint(0, profile.duration_ms), lambda: _crash(world, random.choice(names)))
+    for _ in range(profile.clock_jumps):
+        world.after(random.randint(0, profile.duration_ms), lambda: _jump(world, random.choice(names)))
+    for _ in range(profile.rebirths):
+        world.after(random.randint(3_000, profile.duration_ms), lambda: _reborn(world, random.choice(names)))
+    for node in world.nodes.values():
+        node.skew_ms = random.randint(-profile.skew_ms, profile.skew_ms)
+
+
+class _Resource:
+    def __init__(self, name: str, app: App, sites: tuple[str, ...]) -> None:
+        self.name = name
+        self.app = app
+        self.sites = sites
+        self.matrix = app.matrix
+
+
+def _resource(world: World, number: int) -> _Resource:
+    app = world.random.choice(list(APPS.values()))
+    names = list(world.nodes)
+    sites = tuple(sorted(world.random.sample(names, world.random.randint(min(2, len(names)), len(names)))))
+    resource = _Resource(f"{app.name}-{number}", app, sites)
+    world.apps[resource.name] = app
+    return resource
+
+
+def _submit(world: World, resource: _Resource, number: int) -> None:
+    random, profile = world.random, world.profile
+    site = random.choice(resource.sites)
+    kind, type_, line = Kind.NORMAL, *resource.app.invent(random)
+    # A client may not know whether its site has heard of the resource: it says where, and by which rules.
+    new = number < profile.resources or random.random() < 0.3
+    sites: tuple[str, ...] | None = resource.sites if new else None
+    matrix = resource.matrix if new else None
+    luck = random.random()
+    if number < profile.resources:
+        pass
+    elif luck < profile.bad_command:
+        line = "fail"
+    elif luck < profile.bad_command + profile.deletes:
+        kind, type_, line = Kind.DELETE, "delete", _reset_line(resource.app)
+    elif luck < profile.bad_command + profile.deletes + profile.forces:
+        kind, type_, line = Kind.FORCE, "force", _reset_line(resource.app)
+    elif luck < profile.bad_command + profile.deletes + profile.forces + profile.site_changes:
+        kind, type_, line = Kind.SITES, "sites", ""
+        sites = resource.sites = _other_sites(world, resource)
+    elif luck > 1 - profile.matrix_changes:
+        matrix = resource.matrix = _other_matrix(resource)
+        world.inject("matrix changed")
+    world.inject(
+        "operation submitted", f"{site} gets {type_} {line!r} for {resource.name} {sites or ''}".rstrip()
+    )
+    request = f"{resource.name}#{number}"
+    event = Submitted(request, resource.name, type_, Command(line), kind, resource.app.name, sites, matrix)
+    world.deliver(site, event)
+
+
+def _reset_line(app: App) -> str:
+    return app.type.reset.line if app.type.reset else "wipe"
+
+
+def _other_sites(world: World, resource: _Resource) -> tuple[str, ...]:
+    names = list(world.nodes)
+    sites = set(resource.sites) ^ {world.random.choice(names)}
+    return tuple(sorted(sites)) if len(sites) > 1 else tuple(names)
+
+
+def _other_matrix(resource: _Resource) -> Matrix:
+    """The same rules and one more that changes nothing for the types in use, so that it is another matrix."""
+    extra = Entry("never", f"used-{len(resource.matrix.entries)}", Result.TAKE_BOTH)
+    return Matrix((*resource.matrix.entries, extra))
+
+
+def _partition(world: World) -> None:
+    names = list(world.nodes)
+    side = set(world.random.sample(names, world.random.randint(1, max(1, len(names) - 1))))
+    links = {(a, b) for a in names for b in names if (a in side) != (b in side)}
+    world.inject("partition", f"partition: {', '.join(sorted(side))} | the others")
+    _cut(world, links, world.random.randint(300, 4_000))
+
+
+def _one_way(world: World) -> None:
+    a, b = world.random.sample(list(world.nodes), 2)
+    world.inject("one-way cut", f"one-way cut: nothing from {a} to {b}")
+    _cut(world, {(a, b)}, world.random.randint(300, 4_000))
+
+
+def _cut(world: World, links: set[tuple[str, str]], duration_ms: int) -> None:
+    world.cut |= links
+    world.after(duration_ms, lambda: world.cut.difference_update(links))
+
+
+def _crash(world: World, name: str) -> None:
+    world.inject("crash")
+    world.crash(name, world.random.randint(50, 3_000))
+
+
+def _jump(world: World, name: str) -> None:
+    by_ms = world.random.randint(-world.profile.skew_ms, world.profile.skew_ms)
+    world.nodes[name].skew_ms += by_ms
+    world.inject("clock jump", f"the clock of {name} jumps by {by_ms} ms")
+
+
+def _reborn(world: World, name: str) -> None:
+    """A disk is lost, when everything that was acknowledged there is known elsewhere."""
+    node = world.nodes[name]
+    if node.site is not None and not any(
+        d.unsynced for d in node.disk.durable.values() if hasattr(d, "unsynced")
+    ):
+        world.reborn(name)

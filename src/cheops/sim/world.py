@@ -1,0 +1,265 @@
+"""A simulated world: nodes, a network, and one queue of what happens next."""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+from cheops.engine.events import (
+    Answer,
+    Effect,
+    Enumerate,
+    Event,
+    Involving,
+    Load,
+    Notify,
+    PeerDown,
+    PeerUp,
+    Ran,
+    Received,
+    Resolved,
+    Run,
+    Save,
+    Send,
+    Stage,
+    Tick,
+)
+from cheops.engine.types import Limits, Settings
+from cheops.log.operation import Operation, OpId, Status, Verdict
+from cheops.sim.apps import APPS, App
+from cheops.sim.node import Node
+from cheops.sim.profile import Profile
+
+_TICK_MS = 100
+_HEARTBEAT_MS = 250
+
+
+class CrashError(Exception):
+    """The node stopped between two effects."""
+
+
+@dataclass(order=True)
+class _Happening:
+    at_ms: int
+    number: int
+    what: Callable[[], None] = field(compare=False)
+
+
+class World:
+    """Carries out effects as an agent would, and makes trouble."""
+
+    def __init__(self, seed: int, names: tuple[str, ...], profile: Profile) -> None:
+        self.random = Random(seed)  # noqa: S311 - repeatable is the point
+        self.profile = profile
+        self.now_ms = 1_000_000
+        self.injected: Counter[str] = Counter()
+        self.story: list[str] = []
+        self.acknowledged: dict[str, set[OpId]] = {}
+        self.decided: dict[str, dict[OpId, Operation]] = {}
+        self.heard: dict[str, set[str]] = {}  # resource → sites that ever got a message about it
+        self.notices: list[tuple[str, Notify]] = []
+        self.resolved: set[tuple[str, str, OpId]] = set()
+        self.apps: dict[str, App] = {}
+        self.cut: set[tuple[str, str]] = set()  # directed links that are down
+        self.calm = False
+        self._queue: list[_Happening] = []
+        self._numbers = count()
+        settings = Settings({app.name: app.type for app in APPS.values()}, Limits(idle_ms=3_000))
+        self.nodes = {name: Node(name, settings) for name in names}
+        self._up: dict[tuple[str, str], str | None] = {}
+        for number, name in enumerate(names):
+            self.restart(name)
+            self.after(number * 7, self._ticker(name))
+            self.after(number * 11, self._heart(name))
+
+    # -- time ----------------------------------------------------------------------------------------
+
+    def after(self, delay_ms: int, what: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, _Happening(self.now_ms + max(0, delay_ms), next(self._numbers), what))
+
+    def run_until(self, end_ms: int) -> None:
+        while self._queue and self._queue[0].at_ms <= end_ms:
+            happening = heapq.heappop(self._queue)
+            self.now_ms = happening.at_ms
+            happening.what()
+        self.now_ms = max(self.now_ms, end_ms)
+
+    def tell(self, line: str) -> None:
+        self.story.append(f"{self.now_ms - 1_000_000:>7} ms  {line}")
+
+    def inject(self, kind: str, line: str = "") -> None:
+        self.injected[kind] += 1
+        if line:
+            self.tell(line)
+
+    # -- nodes ---------------------------------------------------------------------------------------
+
+    def restart(self, name: str) -> None:
+        node = self.nodes[name]
+        if node.site is None:
+            self.deliver(name, node.start())
+
+    def crash(self, name: str, down_ms: int, why: str = "") -> None:
+        node = self.nodes[name]
+        if node.site is not None:
+            node.crash()
+            self.tell(f"{name} crashes {why}".rstrip())
+            for key in [key for key in self._up if key[0] == name]:
+                del self._up[key]
+            self.after(down_ms, lambda: self.restart(name))
+
+    def reborn(self, name: str) -> None:
+        """The disk of a node is lost for good, and its application with it."""
+        node = self.nodes[name]
+        node.crash()
+        node.reborn()
+        node.states.clear()
+        node.log.clear()
+        self.inject("rebirth", f"{name} comes back with an empty disk")
+        for key in [key for key in self._up if key[0] == name]:
+            del self._up[key]
+        self.restart(name)
+
+    def _ticker(self, name: str) -> Callable[[], None]:
+        def tick() -> None:
+            self.deliver(name, Tick())
+            self.after(_TICK_MS, tick)
+
+        return tick
+
+    def _heart(self, name: str) -> Callable[[], None]:
+        def beat() -> None:
+            for other, peer in self.nodes.items():
+                if other != name and self.nodes[name].site:
+                    self._sense(name, other, peer)
+            self.after(_HEARTBEAT_MS, beat)
+
+        return beat
+
+    def _sense(self, name: str, other: str, peer: Node) -> None:
+        reachable = peer.site is not None and not {(name, other), (other, name)} & self.cut
+        now = peer.origin.incarnation if reachable else None
+        if self._up.get((name, other)) != now:
+            self._up[name, other] = now
+            self.deliver(name, PeerUp(other, now) if now else PeerDown(other))
+
+    def deliver(self, name: str, event: Event) -> None:
+        """An event reaches a node; its effects are carried out, unless it crashes in between."""
+        node = self.nodes[name]
+        if node.site is None:
+            return
+        effects = node.site.step(event, node.now_ms(self.now_ms))
+        try:
+            for effect in effects:
+                self._maybe_crash(name)
+                self._carry_out(node, effect)
+        except CrashError:
+            self.inject("crash between effects")
+            self.crash(name, self.random.randint(50, 2_000), "between two effects")
+
+    def _maybe_crash(self, name: str) -> None:
+        del name
+        if not self.calm and self.random.random() < self.profile.crash_between_effects:
+            raise CrashError
+
+    # -- effects -------------------------------------------------------------------------------------
+
+    def _carry_out(self, node: Node, effect: Effect) -> None:
+        match effect:
+            case Save():
+                node.disk.write(effect)
+                self._maybe_crash(node.name)  # written, but not synced
+                node.disk.sync()
+                self._note_decided(effect)
+            case Run():
+                self._run(node, effect)
+            case Send():
+                self._send(node, effect)
+            case Answer():
+                self._answered(node, effect)
+            case Notify():
+                self.notices.append((node.name, effect))
+            case Load():
+                self._soon(node, lambda: self.deliver(node.name, node.loaded(effect.resource)))
+            case Enumerate():
+                resources = tuple(
+                    sorted({d.resource for d in node.disk.durable.values() if isinstance(d, Operation)})
+                )
+                self._soon(node, lambda: self.deliver(node.name, Involving(effect.peer, resources)))
+
+    def _soon(self, node: Node, what: Callable[[], None]) -> None:
+        life = node.life
+        self.after(self.random.randint(0, 2), lambda: what() if node.life == life else None)
+
+    def _note_decided(self, save: Save) -> None:
+        for document in save.documents:
+            if isinstance(document, Operation) and document.verdict is not None:
+                self.decided.setdefault(document.resource, {})[document.id] = document
+
+    def _run(self, node: Node, run: Run) -> None:
+        life = node.life
+
+        def ended(outcomes: tuple[object, ...]) -> None:
+            if node.life == life:
+                self.deliver(node.name, Ran(run.resource, run.n, outcomes))  # type: ignore[arg-type]
+
+        def execute() -> None:
+            if node.life == life:
+                trouble = 0 if self.calm else self.profile.trouble
+                outcomes = node.execute(run, self.apps[run.resource], self.random, trouble)
+                self.after(self.random.randint(0, 10), lambda: ended(outcomes))
+
+        self.after(self.random.randint(1, 15), execute)
+
+    def _answered(self, node: Node, answer: Answer) -> None:
+        if answer.stage is Stage.DECIDED and answer.op and answer.status is not Status.KO:
+            resource = answer.request.rpartition("#")[0]
+            self.acknowledged.setdefault(resource, set()).add(answer.op)
+            self.tell(f"{node.name} answers {answer.op} {answer.status}")
+
+    def _send(self, node: Node, send: Send) -> None:
+        resource = send.message.resource
+        profile = self.profile
+        copies = 1
+        if not self.calm and self.random.random() < profile.loss:
+            self.inject("message lost")
+            copies = 0
+        elif not self.calm and self.random.random() < profile.duplication:
+            self.inject("message duplicated")
+            copies = 2
+        for _ in range(copies):
+            delay_ms = self.random.randint(*profile.delay_ms)
+            if not self.calm and self.random.random() < profile.long_delay:
+                self.inject("message delayed and overtaken")
+                delay_ms += self.random.randint(200, 3_000)
+            self.after(delay_ms, lambda: self._arrive(node.name, send, resource))
+
+    def _arrive(self, sender: str, send: Send, resource: str) -> None:
+        if (sender, send.peer) in self.cut:
+            self.injected["message cut off"] += 1
+            return
+        self.heard.setdefault(resource, set()).add(send.peer)
+        self.deliver(send.peer, Received(sender, send.message))
+
+    # -- the operator --------------------------------------------------------------------------------
+
+    def resolve_unknown(self) -> None:
+        """An operator looks at every UNKNOWN, and says what happened."""
+        for name, node in self.nodes.items():
+            for resource, replica in list(node.site.replicas.items() if node.site else ()):
+                if replica.unknown is not None:
+                    happened = node.attempted.get((resource, replica.unknown.id), False)
+                    self.resolved.add((name, resource, replica.unknown.id))
+                    self.inject("operator resolved an unknown")
+                    self.deliver(name, Resolved(resource, replica.unknown.id, happened))
+
+
+def rosters(ops: dict[OpId, Operation]) -> set[str]:
+    """Every site that was ever on the list of a resource."""
+    return {site for op in ops.values() if op.sites for site in op.sites}
+
+
+def in_effect(op: Operation) -> bool:
+    return op.verdict is Verdict.OK
