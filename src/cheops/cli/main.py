@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cheops import __version__
-from cheops.cli import demo, scope
+from cheops.cli import demo, matrix, scope, sim
 from cheops.cli.output import complain
 from cheops.errors import CheopsError
 
@@ -21,6 +21,10 @@ Examples:
   cheops scope parse '{compute: site1, image: site1 & site2}'
 
   cheops scope explain 'site1 & site2'
+
+  cheops matrix check examples/matrices/counter.json
+
+  cheops sim --seeds 100
 
   cheops demo
 """
@@ -33,7 +37,9 @@ app = typer.Typer(
     epilog=_EXAMPLES,
 )
 app.add_typer(scope.app, name="scope", rich_help_panel="Say where")
+app.add_typer(matrix.app, name="matrix", rich_help_panel="Say how changes combine")
 app.command("demo", rich_help_panel="Get started")(demo.demo_command)
+app.command("sim", rich_help_panel="Trust it")(sim.sim_command)
 
 
 def _print_version(wanted: bool) -> None:

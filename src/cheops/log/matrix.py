@@ -43,6 +43,10 @@ _ALIASES = {"take-both-any-order": Result.TAKE_BOTH}
 class MatrixError(ClientError):
     """The entries contradict each other, or say something that is not a result."""
 
+    def __init__(self, message: str, entry: "Entry | None" = None) -> None:
+        super().__init__(message)
+        self.entry = entry  # the one concerned, so that whoever read it from a file can say where it stands
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -85,9 +89,18 @@ class Matrix:
 
     @cached_property
     def hash(self) -> str:
-        """Equal for equal rules, in whatever order they were written."""
-        rows = sorted((e.before, e.after, e.result.value, e.concurrent_both) for e in self.entries)
-        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:32]
+        """Equal for equal rules, however they were written: in any order, with or without mirrors."""
+        rules = [
+            sorted([*pair, result.value] for pair, result in self._table.items()),
+            sorted(self._concurrent_both),
+        ]
+        return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Matrix) and self.hash == other.hash
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -144,14 +157,15 @@ def _with_mirrors(entries: tuple[Entry, ...]) -> dict[tuple[str, str], Result]:
     for entry in entries:
         if entry.before == entry.after and entry.result.mirror is not entry.result:
             raise MatrixError(
-                f"{entry}: a type has no order with itself; leave the pair out, and it is ordered by time"
+                f"{entry}: a type has no order with itself; leave the pair out, and it is ordered by time",
+                entry,
             )
         for pair, result in (
             ((entry.before, entry.after), entry.result),
             ((entry.after, entry.before), entry.result.mirror),
         ):
             if table.setdefault(pair, result) is not result:
-                raise MatrixError(f"{entry} contradicts ({pair[0]}, {pair[1]}) {table[pair]}")
+                raise MatrixError(f"{entry} contradicts ({pair[0]}, {pair[1]}) {table[pair]}", entry)
     return table
 
 
@@ -186,7 +200,9 @@ def _check_closure(entries: tuple[Entry, ...], replaced: Mapping[str, frozenset[
             who, whom = (
                 (entry.after, entry.before) if after_replaces and not said[0] else (entry.before, entry.after)
             )
-            raise MatrixError(f"{entry} contradicts the other entries, by which '{who}' replaces '{whom}'")
+            raise MatrixError(
+                f"{entry} contradicts the other entries, by which '{who}' replaces '{whom}'", entry
+            )
 
 
 def _overrides(entries: tuple[Entry, ...]) -> Iterable[tuple[str, str]]:
@@ -199,4 +215,4 @@ def _overrides(entries: tuple[Entry, ...]) -> Iterable[tuple[str, str]]:
             case Result.REVERSE_ORDER:
                 yield (entry.after, entry.before)
             case _:
-                raise MatrixError(f"{entry}: Concurrent goes with keep-order or reverse-order only")
+                raise MatrixError(f"{entry}: Concurrent goes with keep-order or reverse-order only", entry)

@@ -36,6 +36,13 @@ _TICK_MS = 100
 _HEARTBEAT_MS = 250
 
 
+_MAX_RUNS_PER_OPERATION = 60  # at all sites together, replays included
+
+
+class RunawayError(Exception):
+    """It does not come to rest."""
+
+
 class CrashError(Exception):
     """The node stopped between two effects."""
 
@@ -153,15 +160,14 @@ class World:
         effects = node.site.step(event, node.now_ms(self.now_ms))
         try:
             for effect in effects:
-                self._maybe_crash(name)
+                self._maybe_crash("crash between effects")
                 self._carry_out(node, effect)
         except CrashError:
-            self.inject("crash between effects")
             self.crash(name, self.random.randint(50, 2_000), "between two effects")
 
-    def _maybe_crash(self, name: str) -> None:
-        del name
+    def _maybe_crash(self, kind: str) -> None:
         if not self.calm and self.random.random() < self.profile.crash_between_effects:
+            self.inject(kind)
             raise CrashError
 
     # -- effects -------------------------------------------------------------------------------------
@@ -170,7 +176,7 @@ class World:
         match effect:
             case Save():
                 node.disk.write(effect)
-                self._maybe_crash(node.name)  # written, but not synced
+                self._maybe_crash("unsynced write lost")
                 node.disk.sync()
                 self._note_decided(effect)
             case Run():
@@ -208,10 +214,15 @@ class World:
         def execute() -> None:
             if node.life == life:
                 trouble = 0 if self.calm else self.profile.trouble
+                self._check_rest(node)
                 outcomes = node.execute(run, self.apps[run.resource], self.random, trouble)
                 self.after(self.random.randint(0, 10), lambda: ended(outcomes))
 
         self.after(self.random.randint(1, 15), execute)
+
+    def _check_rest(self, node: Node) -> None:
+        if len(node.log) > _MAX_RUNS_PER_OPERATION * self.profile.operations:
+            raise RunawayError(f"{node.name} runs and runs, and does not come to rest")
 
     def _answered(self, node: Node, answer: Answer) -> None:
         if answer.stage is Stage.DECIDED and answer.op and answer.status is not Status.KO:

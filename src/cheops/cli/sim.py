@@ -1,0 +1,140 @@
+"""`cheops sim`: try to break the engine, over many seeded histories."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cheops.cli.output import Output, OutputOption, console, emit, print_table, table
+from cheops.errors import ClientError
+from cheops.sim.history import Outcome, play
+from cheops.sim.lanes import lanes
+from cheops.sim.profile import PROFILES, Profile
+from cheops.sim.shrink import shrink
+from cheops.text import listed
+
+_SHOWN = 5
+
+
+def sim_command(  # noqa: PLR0913, PLR0917 - one per option
+    seeds: Annotated[int, typer.Option(min=1, help="How many histories to play.")] = 100,
+    sites: Annotated[int, typer.Option(min=2, max=50, help="How many sites each has.")] = 3,
+    seed: Annotated[int | None, typer.Option(help="Play this one history, and tell its story.")] = None,
+    first: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    profile: Annotated[str, typer.Option(help=f"What may go wrong: {', '.join(PROFILES)}.")] = "hostile",
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.", show_default="one per core")] = os.cpu_count()
+    or 1,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Simulate many sites under a hostile network, with crashes and skewed clocks, and check what must hold.
+
+    The production engine is driven through random histories, each repeatable by its seed. Nothing
+    acknowledged may be lost, all sites must end equal, causes run before effects, nothing is applied twice,
+    nobody uninvolved hears of anything, and everything comes to rest after healing.
+    """
+    chosen = PROFILES.get(profile)
+    if chosen is None:
+        raise ClientError(f"unknown profile '{profile}'\n  Known profiles: {listed(PROFILES)}.")
+    if seed is not None:
+        _tell_one(seed, sites, chosen, output)
+        return
+    outcomes = list(_progress(_played(range(first, first + seeds), sites, chosen, jobs), seeds))
+    failures = [outcome for outcome in outcomes if outcome.problems]
+    emit(output, _data(outcomes, failures), lambda out: _show(out, outcomes, failures, sites, chosen))
+    if failures:
+        raise typer.Exit(1)
+
+
+def _play(arguments: tuple[int, int, Profile]) -> Outcome:
+    return play(*arguments)
+
+
+def _played(seeds: Iterable[int], sites: int, profile: Profile, jobs: int) -> Iterator[Outcome]:
+    work = [(seed, sites, profile) for seed in seeds]
+    if jobs == 1 or len(work) < 4:
+        yield from map(_play, work)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(_play, work, chunksize=max(1, min(20, len(work) // (jobs * 4))))
+
+
+def _progress(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
+    """Show how far it is, on a terminal."""
+    columns = (TextColumn("histories"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    out = console(stderr=True)
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:
+        task = progress.add_task("", total=total)
+        for outcome in outcomes:
+            progress.advance(task)
+            yield outcome
+
+
+def _data(outcomes: list[Outcome], failures: list[Outcome]) -> dict[str, Any]:
+    return {
+        "histories": len(outcomes),
+        "operations": sum(outcome.operations for outcome in outcomes),
+        "replayed_runs": sum(outcome.replays for outcome in outcomes),
+        "injected": dict(sorted(_injected(outcomes).items())),
+        "failures": [{"seed": failure.seed, "problems": list(failure.problems)} for failure in failures],
+    }
+
+
+def _injected(outcomes: list[Outcome]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for outcome in outcomes:
+        total += outcome.injected
+    return total
+
+
+def _show(
+    out: Console, outcomes: list[Outcome], failures: list[Outcome], sites: int, profile: Profile
+) -> None:
+    injected = table("INJECTED", "TIMES")
+    for kind, times in sorted(_injected(outcomes).items()):
+        injected.add_row(kind, f"{times:,}")
+    print_table(out, injected)
+    operations = sum(outcome.operations for outcome in outcomes)
+    replays = sum(outcome.replays for outcome in outcomes)
+    out.print(
+        f"\n{len(outcomes):,} histories, {sites} sites, profile {profile.name}: "
+        f"{operations:,} operations decided, {replays:,} runs in replays, {len(failures):,} failed",
+        style="red" if failures else "green",
+        soft_wrap=True,
+    )
+    for failure in failures[:_SHOWN]:
+        out.print(f"  seed {failure.seed}: {failure.problems[0]}", soft_wrap=True)
+    if failures:
+        _show_smallest(out, failures[0].seed, sites, profile)
+
+
+def _show_smallest(out: Console, seed: int, sites: int, profile: Profile) -> None:
+    smallest, outcome = shrink(seed, sites, profile)
+    out.print(f"\nthe shortest story of seed {seed} ({smallest.operations} operations):", style="bold")
+    _show_story(out, outcome, sites)
+    again = f"cheops sim --seed {seed} --sites {sites} --profile {profile.name}"
+    out.print(f"\nto play it whole: {again}", soft_wrap=True)
+
+
+def _tell_one(seed: int, sites: int, profile: Profile, output: Output) -> None:
+    outcome = play(seed, sites, profile)
+    emit(
+        output,
+        _data([outcome], [outcome] if outcome.problems else []),
+        lambda out: _show_story(out, outcome, sites),
+    )
+    if outcome.problems:
+        raise typer.Exit(1)
+
+
+def _show_story(out: Console, outcome: Outcome, sites: int) -> None:
+    out.print(lanes(outcome.story, [f"site{number}" for number in range(1, sites + 1)]), soft_wrap=True)
+    out.print()
+    for problem in outcome.problems:
+        out.print(f"wrong: {problem}", style="red", soft_wrap=True)
+    if not outcome.problems:
+        out.print("all is well in the end", style="green")

@@ -1,0 +1,170 @@
+"""A matrix in a file: the JSON of the papers, or YAML. Every complaint names file, line and place.
+
+{"ResolutionMatrix": [{"Before": "set", "After": "inc", "Result": "take-both-keep-order"}]}
+
+types: [set, inc]           # optional: all types there are, so that a misspelt one is found
+matrix:
+  - {before: set, after: inc, result: take-both-keep-order}
+  - {before: inc, after: inc, result: take-both}
+
+An entry may carry `concurrent: take-both`. Keys may begin with a capital or not, in either form. JSON is read
+as the YAML that it is; the tabs that it may be indented with are harmless between braces.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from cheops.documents import Value, read_document
+from cheops.log.matrix import Entry, Matrix, MatrixError, Result, result_named
+from cheops.scope.names import name_problem, normal
+from cheops.text import listed, nearest, printable, shortened
+
+MAX_TYPES = 100  # what follows from the entries grows with the square of this
+MAX_ENTRIES = MAX_TYPES**2
+MAX_TYPE_CHARACTERS = 100
+_RESERVED_MARKS = ("!", "*")
+
+_Row: TypeAlias = tuple[Value, Entry]  # an entry, and where it stands
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixFile:
+    """What a file says: the matrix, and all types that it lists or, without a list, mentions."""
+
+    matrix: Matrix
+    types: tuple[str, ...]
+
+
+def read_matrix(path: Path) -> MatrixFile:
+    """The matrix of a file in either form; raises DocumentError."""
+    root = read_document(path)
+    record = _record(root, optional=("matrix", "resolutionMatrix", "types"))
+    types = _listed_types(record["types"]) if "types" in record else None
+    entries = _the_entries(root, record)
+    matrix = _checked(entries, [(value, _entry(value, types)) for value in _at_most(entries, MAX_ENTRIES)])
+    return MatrixFile(matrix, matrix.types if types is None else types)
+
+
+def type_problem(name: str) -> str | None:
+    """Why this text cannot be the name of an operation type, or None if it can."""
+    if name.startswith(_RESERVED_MARKS):
+        return f"'{printable(shortened(name))}': names that start with '{name[0]}' are reserved"
+    if len(name) > MAX_TYPE_CHARACTERS:
+        return f"a type has at most {MAX_TYPE_CHARACTERS} characters"
+    return name_problem(name)
+
+
+def _the_entries(root: Value, record: dict[str, Value]) -> Value:
+    """The list of entries, under the name of either form."""
+    found = [record[name] for name in ("matrix", "resolutionMatrix") if name in record]
+    if not found:
+        raise root.fail("'matrix' (or 'ResolutionMatrix') is missing")
+    if len(found) > 1:
+        raise found[1].fail("the matrix is given twice; keep one of 'matrix' and 'ResolutionMatrix'")
+    return found[0]
+
+
+def _entry(value: Value, types: tuple[str, ...] | None) -> Entry:
+    record = _record(value, required=("before", "after", "result"), optional=("concurrent",))
+    return Entry(
+        _known_type(record["before"], types),
+        _known_type(record["after"], types),
+        _result(record["result"]),
+        "concurrent" in record and _both_stay(record["concurrent"]),
+    )
+
+
+def _result(value: Value) -> Result:
+    try:
+        return result_named(printable(shortened(value.string())))
+    except MatrixError as error:
+        raise value.fail(str(error)) from None
+
+
+def _both_stay(value: Value) -> bool:
+    """True: the one value there is. Without the key the replacing operation wins over concurrent ones."""
+    if (text := value.string()) != Result.TAKE_BOTH:
+        raise value.fail(
+            f"unknown value '{printable(shortened(text))}'; write {Result.TAKE_BOTH}, or leave the key out"
+        )
+    return True
+
+
+def _listed_types(value: Value) -> tuple[str, ...]:
+    types: list[str] = []
+    for item in _at_most(value, MAX_TYPES):
+        name = _type(item)
+        if name in types:
+            raise item.fail(f"'{name}' is given twice")
+        types.append(name)
+    return tuple(types)
+
+
+def _known_type(value: Value, types: tuple[str, ...] | None) -> str:
+    """A type that the file lists, if it lists any: a misspelt one would silently combine with nothing."""
+    name = _type(value)
+    if types is not None and name not in types:
+        meant = nearest(name, types)
+        hint = f"did you mean '{meant}'? " if meant else ""
+        raise value.fail(f"unknown type '{name}'; {hint}Types of this file: {listed(types)}")
+    return name
+
+
+def _type(value: Value) -> str:
+    name = normal(value.string())
+    if problem := type_problem(name):
+        raise value.fail(problem)
+    return name
+
+
+def _at_most(value: Value, limit: int) -> list[Value]:
+    items = list(value.items())
+    if len(items) > limit:
+        raise items[limit].fail(f"at most {limit:,} are accepted")
+    return items
+
+
+def _checked(entries: Value, rows: list[_Row]) -> Matrix:
+    """The matrix of the entries; a contradiction is reported where its entry stands."""
+    names = {name for _, entry in rows for name in (entry.before, entry.after)}
+    if len(names) > MAX_TYPES:
+        raise entries.fail(f"{len(names):,} types are mentioned; at most {MAX_TYPES} are accepted")
+    try:
+        return Matrix(entry for _, entry in rows)
+    except MatrixError as error:
+        place = next((value for value, entry in rows if entry == error.entry), entries)
+        raise place.fail(f"{error}{_see_also(place, error.entry, rows)}") from None
+
+
+def _see_also(place: Value, wrong: Entry | None, rows: Iterable[_Row]) -> str:
+    """Where else the same two types are spoken of: the message may name the mirror of what was written."""
+    pair = {wrong.before, wrong.after} if wrong else set()
+    others = [value for value, entry in rows if {entry.before, entry.after} == pair and entry != wrong]
+    lines = sorted({value.node.start_mark.line + 1 for value in others} - {place.node.start_mark.line + 1})
+    return f" (see line {lines[0]})" if lines else ""
+
+
+def _record(
+    value: Value, *, required: tuple[str, ...] = (), optional: tuple[str, ...] = ()
+) -> dict[str, Value]:
+    """Known keys, by the names given here, however the file begins them; others are refused."""
+    written = value.mapping()
+    spelling = {name: _spelling(name, written) for name in (*required, *optional)}
+    held = value.record(
+        required=tuple(spelling[name] for name in required),
+        optional=tuple(spelling[name] for name in optional),
+    )
+    return {name: held[spelled] for name, spelled in spelling.items() if spelled in held}
+
+
+def _spelling(name: str, written: dict[str, Value]) -> str:
+    """How the file spells a key, or would spell it: with a capital where others have one."""
+    capitalised = name[0].upper() + name[1:]
+    if name in written and capitalised in written:
+        raise written[name].fail(f"this is given twice, also as '{capitalised}'")
+    if name in written:
+        return name
+    has_capitals = any(key[:1].isupper() for key in written)
+    return capitalised if capitalised in written or has_capitals else name
