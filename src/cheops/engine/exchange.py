@@ -38,18 +38,29 @@ def view_of(replica: Replica, peer: str) -> PeerView:
 # -- sending ---------------------------------------------------------------------------------------------
 
 
-def push(replica: Replica, ops: tuple[Operation, ...], replies: tuple[Reply, ...], out: Effects) -> None:
-    """Send new documents of this site to everybody involved, at once."""
-    if not ops and not replies:
-        return
+def push(replica: Replica, ops: tuple[Operation, ...], replies: tuple[Reply, ...]) -> None:
+    """New documents of this site are to go to everybody involved."""
+    replica.new_ops += ops
+    replica.new_replies += replies
+
+
+def acknowledge(replica: Replica, peer: str, wanted: Iterable[str] = ()) -> None:
+    """A peer is to hear what we know, and which matrices we lack."""
+    replica.owed.setdefault(peer, set()).update(wanted)
+
+
+def flush(replica: Replica, out: Effects) -> None:
+    """Send what this step gave rise to: one message per peer, which says how things stand at its end."""
+    ops, replies, owed = tuple(replica.new_ops), tuple(replica.new_replies), replica.owed
+    replica.new_ops, replica.new_replies, replica.owed = [], [], {}
     find = replica.history.find_matrix
     matrices = tuple(find(op.matrix.hash) for op in ops if op.matrix.introduced == op.stamp)
-    for peer in targets(replica):
-        out.others.append(Send(peer, _message(replica, ops=ops, replies=replies, matrices=matrices)))
-
-
-def acknowledge(replica: Replica, peer: str, out: Effects, wanted: Iterable[str] = ()) -> None:
-    out.others.append(Send(peer, _message(replica, wanted=tuple(sorted(wanted)))))
+    for peer in targets(replica) if ops or replies else ():
+        wanted = tuple(sorted(owed.pop(peer, ())))
+        message = _message(replica, ops=ops, replies=replies, matrices=matrices, wanted=wanted)
+        out.others.append(Send(peer, message))
+    for peer, lacking in owed.items():
+        out.others.append(Send(peer, _message(replica, wanted=tuple(sorted(lacking)))))
 
 
 def give_matrices(replica: Replica, peer: str, matrices: tuple[Matrix, ...], out: Effects) -> None:
@@ -106,6 +117,7 @@ def _message(  # noqa: PLR0913 - a message's fields
 ) -> Message:
     return Message(
         replica.resource,
+        replica.origin.incarnation,
         ops,
         replies,
         matrices,

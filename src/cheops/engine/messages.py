@@ -32,6 +32,7 @@ class Snapshot:
 @dataclass(frozen=True, slots=True)
 class Message:
     resource: str
+    incarnation: str  # of the sender's store: what one incarnation knew, the next may not
     ops: tuple[Operation, ...] = ()
     replies: tuple[Reply, ...] = ()
     matrices: tuple[Matrix, ...] = ()

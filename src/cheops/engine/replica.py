@@ -68,6 +68,9 @@ class Replica:
         self.waiting: dict[OpId, Operation] = {}
         self.requests: dict[OpId, str] = {}
         self.peers: dict[str, PeerView] = {}
+        self.new_ops: list[Operation] = []  # to be sent at the end of this step
+        self.new_replies: list[Reply] = []
+        self.owed: dict[str, set[str]] = {}  # peers to be acknowledged, and the matrices we want of them
         # what was run here
         self.applied: list[Applied] = []
         self.agreed = 0  # so many leading entries of `applied` are those of the effective list
@@ -77,6 +80,9 @@ class Replica:
         self.needs_start = False  # a replay from the start was cut short
         self.order_not_enforced = False
         self.last_replay: tuple[OpId, ...] = ()  # a replay that changes nothing is not begun a second time
+        self.rewritten: list[OpId] | None = (
+            None  # the effective list that a logic plugin's commands stand for
+        )
         self.running: Running | None = None
         self.retry_at_ms = 0
         self.retry_ms = 0

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import singledispatchmethod
 
-from cheops.engine import exchange, running
+from cheops.engine import exchange, outcome, running
 from cheops.engine.documents import SiteClock, Started, key_of
 from cheops.engine.events import (
     Answer,
@@ -29,7 +29,7 @@ from cheops.engine.replica import Replica
 from cheops.engine.types import Settings
 from cheops.log.clock import Clock
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Stamp, Verdict
+from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Reply, Stamp, Verdict
 from cheops.log.plan import Plan
 from cheops.log.vector import joined
 
@@ -119,7 +119,7 @@ class Site:
             running.advance(replica, out, self._now_ms)
             for peer in exchange.targets(replica):
                 self._tell(replica, peer, out)
-            self._ask_for_matrices(replica, out)
+            self._ask_for_matrices(replica)
             self._look_after(replica, out)
         for resource in [r for r, replica in self.replicas.items() if self._is_idle(replica)]:
             del self.replicas[resource]
@@ -141,9 +141,9 @@ class Site:
             case Received():
                 self._receive(replica, event.peer, event.message, out)
             case Ran():
-                running.finish(replica, event.n, event.outcomes, out, self._now_ms)
+                outcome.finish(replica, event.n, event.outcomes, out, self._now_ms)
             case Resolved():
-                running.resolve(replica, event.op, happened=event.happened, out=out)
+                outcome.resolve(replica, event.op, happened=event.happened, out=out)
             case _:
                 raise AssertionError(f"not an event of a resource: {event}")
         running.advance(replica, out, self._now_ms)
@@ -173,7 +173,8 @@ class Site:
             return
 
     def _look_after(self, replica: Replica, out: Effects) -> None:
-        """Forget what can be forgotten, and remember whether there is more to do or to tell."""
+        """Tell, forget what can be forgotten, and remember whether there is more to do or to tell."""
+        exchange.flush(replica, out)
         exchange.prune(replica, out)
         busy = replica.running or replica.drafts or replica.waiting or replica.retry_ms or replica.unknown
         settled = replica.settled == replica.history.known
@@ -203,7 +204,7 @@ class Site:
         out.documents[key_of(draft)] = draft
         out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site))
         if draft.verdict is not None:
-            exchange.push(replica, (draft,), (), out)
+            exchange.push(replica, (draft,), ())
 
     def _draft(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
         self.clock = self.clock.tick(self._now_ms)
@@ -253,25 +254,27 @@ class Site:
             if matrix.hash not in self.matrices:
                 self.matrices[matrix.hash] = matrix
                 out.documents[key_of(matrix)] = matrix
-        before = len(replica.history.ops)
+        before, heard = len(replica.history.ops), dict(replica.known_replies)
         lacking = exchange.take(replica, message, self.matrices, out)
         if replica.history.latest:
             self.clock = self.clock.seen(replica.history.latest)
         if len(replica.history.ops) != before:
             self._learn_type(replica)
             self._save_clock(out)
-        exchange.note_peer(replica, peer, message, self._now_ms)
-        self._pass_on_replies(replica, message, out)
+        if self._seen.get(peer, message.incarnation) == message.incarnation:
+            exchange.note_peer(replica, peer, message, self._now_ms)
+        news = [reply for reply in message.replies if reply.n > heard.get(reply.origin, 0)]
+        self._pass_on_replies(replica, news, out)
         running.advance(replica, out, self._now_ms)
         if message.ops or message.replies or message.ask or lacking:
-            exchange.acknowledge(replica, peer, out, lacking)
+            exchange.acknowledge(replica, peer, lacking)
         if message.wanted:
             found = tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices)
             exchange.give_matrices(replica, peer, found, out)
         self._tell(replica, peer, out)
 
-    def _pass_on_replies(self, replica: Replica, message: Message, out: Effects) -> None:
-        for reply in message.replies:
+    def _pass_on_replies(self, replica: Replica, replies: list[Reply], out: Effects) -> None:
+        for reply in replies:
             request = replica.requests.get(reply.op) if reply.op else None
             if request:
                 site = reply.origin.site
@@ -285,11 +288,11 @@ class Site:
         if peer in self.up and involved and due and exchange.lacks_something(replica, peer):
             exchange.catch_up(replica, peer, out, self._now_ms)
 
-    def _ask_for_matrices(self, replica: Replica, out: Effects) -> None:
+    def _ask_for_matrices(self, replica: Replica) -> None:
         lacking = {op.matrix.hash for op in replica.waiting.values()} - self.matrices.keys()
         for peer in exchange.targets(replica) if lacking else ():
             if peer in self.up:
-                exchange.acknowledge(replica, peer, out, lacking)
+                exchange.acknowledge(replica, peer, lacking)
 
 
 def _resource_of(event: Event) -> str:
@@ -324,10 +327,10 @@ def _after_crash(replica: Replica, started: Started, out: Effects) -> None:
     op = replica.history.ops.get(started.op) if started.op else None
     op = op or next((draft for draft in replica.drafts if draft.id == started.op), None)
     if started.replay:
-        running.taint(replica, Plan((op,) if op else (), from_start=started.from_start), out)
+        outcome.taint(replica, Plan((op,) if op else (), from_start=started.from_start), out)
     elif op is not None and started.hook:
         replica.failed[op.id] = "the site stopped while on_error was running"
     elif op is not None:
         if started.units:
             replica.failed[op.id] = "it failed, and the site stopped while it was done in steps"
-        running.doubt(replica, op, "the site stopped while this was running", out)
+        outcome.doubt(replica, op, "the site stopped while this was running", out)

@@ -1,0 +1,282 @@
+"""What follows from how a run ended: verdicts, replies, doubts.
+
+A definite failure at the origin makes an operation void; elsewhere it means that replicas differ, and the
+type's `on_error` sees to it, or the operator. What was definitely not run is tried again later. What may
+have had an effect is never guessed: see `doubt`.
+"""
+
+from dataclasses import replace
+
+from cheops.engine import exchange
+from cheops.engine.documents import Started, key_of
+from cheops.engine.events import Answer, Effects, Notify, Outcome, Result, Stage
+from cheops.engine.replica import Purpose, Replica, Running, Unknown
+from cheops.log.matrix import key
+from cheops.log.operation import Operation, OpId, Reply, Status, Verdict
+from cheops.log.plan import Plan
+
+_FINISHED = (Result.OK, Result.KO)
+
+
+def finish(replica: Replica, n: int, outcomes: tuple[Outcome, ...], out: Effects, now_ms: int) -> None:
+    """A run has ended."""
+    running = replica.running
+    if running is None or running.n != n:
+        return  # the answer to a run that we gave up with a crash
+    replica.running = None
+    out.forget.append(("started", replica.resource))
+    if outcomes[-1].result not in _FINISHED:
+        _interrupted(replica, running, outcomes, out)
+        replica.retry_ms = min(
+            max(replica.limits.retry_ms, replica.retry_ms * 2), replica.limits.retry_most_ms
+        )
+        replica.retry_at_ms = now_ms + replica.retry_ms
+        return
+    replica.retry_ms = 0
+    match running.purpose:
+        case Purpose.DRAFT:
+            _draft_ran(replica, running, outcomes[0], out)
+        case Purpose.OPERATION:
+            _operation_ran(replica, running, outcomes[0], out)
+        case Purpose.REPLAY:
+            _replayed(replica, running, outcomes, out)
+        case Purpose.UNITS:
+            _units_ran(replica, running, outcomes, out)
+        case Purpose.HOOK:
+            _hook_ran(replica, running, outcomes[0], out)
+        case Purpose.READ:
+            _fold(replica, outcomes[0], out)
+
+
+def _interrupted(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects) -> None:
+    """It was not run, or may have been: try again later, but only what can be run twice."""
+    op, last = running.op, outcomes[-1]
+    maybe = last.result is Result.MAYBE
+    match running.purpose:
+        case Purpose.REPLAY:
+            taint(replica, running.plan, out)
+        case Purpose.UNITS if op and (maybe or len(outcomes) > 1):
+            doubt(replica, op, f"some of its units ran, then: {last.output}", out)
+        case Purpose.UNITS | Purpose.HOOK if op and not maybe:
+            replica.troubled.insert(0, op.id)
+        case Purpose.HOOK if op:
+            fail(replica, op, f"on_error may not have run: {last.output}", out)
+        case Purpose.DRAFT | Purpose.OPERATION if op and maybe:
+            doubt(replica, op, last.output, out)
+
+
+def doubt(replica: Replica, op: Operation, why: str, out: Effects) -> None:
+    """It may have had its effect, or part of it. What replaces is run again. What failed before and was being
+    done in steps is replayed from a base. Of anything else the operator must say what became of it."""
+    if replica.rules_for(op).is_replace_type(key(op)):
+        return
+    if op.id in replica.failed and _rebase(replica, key(op), out):
+        del replica.failed[op.id]
+    else:
+        mark_unknown(replica, op, why, out)
+
+
+def _rebase(replica: Replica, name: str, out: Effects) -> bool:
+    """Have everything replayed from a base that wipes this key, if there is one."""
+    for base in reversed(replica.history.effective):
+        if replica.matrix.replaces(key(base), name):
+            taint(replica, Plan((base,)), out)
+            return True
+    if replica.type.reset or replica.base:
+        taint(replica, Plan(from_start=True), out)
+        return True
+    return False
+
+
+def taint(replica: Replica, wanted: Plan, out: Effects) -> None:
+    """A replay was cut short: what its base wipes counts as not applied, so it is run again."""
+    base = None
+    if wanted.from_start:
+        replica.needs_start = True
+        replica.applied, replica.agreed = [], 0
+    elif wanted.run:
+        base = wanted.run[0].id
+        replica.note_run(None, "", replica.matrix.wiped_by(key(wanted.run[0])))
+    started = Started(replica.resource, 0, base, replay=True, from_start=wanted.from_start)
+    out.documents[key_of(started)] = started  # until the replay is done, also over a crash
+
+
+def mark_unknown(replica: Replica, op: Operation, why: str, out: Effects) -> None:
+    replica.unknown = Unknown(op.id, key(op))
+    _reply(replica, op.id, key(op), Status.UNKNOWN, out, detail=why)
+    out.others.append(Notify(replica.resource, "unknown", op.id, why))
+
+
+def _draft_ran(replica: Replica, running: Running, outcome: Outcome, out: Effects) -> None:
+    draft = running.op
+    assert draft is not None  # noqa: S101 - a draft's run has its draft
+    if outcome.result is Result.OK:
+        while replica.drafts[0].id != draft.id:  # those that were UNKNOWN or waited behind one: wiped now
+            decide(replica, Verdict.SUPERSEDED, f"by {draft.id}", out)
+        replica.unknown = None
+        decide(replica, Verdict.OK, outcome.output, out)
+    elif replica.drafts[0].id == draft.id:
+        decide(replica, Verdict.VOID, outcome.output, out)
+
+
+def decide(replica: Replica, verdict: Verdict, why: str, out: Effects) -> None:
+    """The first draft gets its verdict, and with it becomes an operation that others hear of."""
+    draft = replica.drafts.pop(0)
+    ok = verdict is Verdict.OK
+    op = replace(draft, verdict=verdict, why="" if ok else why)
+    out.documents[key_of(op)] = op
+    replica.add(op)
+    status = {Verdict.OK: Status.OK, Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}[verdict]
+    if ok:
+        reply = _apply(replica, op, out, output=why)
+    else:
+        reply = _reply(replica, op.id, key(op), status, out, detail=why, push=False)
+    exchange.push(replica, (op,), (reply,))
+    if request := replica.requests.get(op.id):
+        out.others.append(Answer(request, Stage.DECIDED, op.id, replica.site, status, why))
+
+
+def _apply(  # noqa: PLR0913 - a document's fields
+    replica: Replica, op: Operation, out: Effects, *, output: str = "", detail: str = "", replay: bool = False
+) -> Reply:
+    name = key(op)
+    wiped = replica.matrix.wiped_by(name)
+    replica.note_run(op.id, name, wiped)
+    return _reply(
+        replica,
+        op.id,
+        name,
+        Status.OK,
+        out,
+        wiped=wiped,
+        detail=detail,
+        output=output,
+        replay=replay,
+        push=False,
+    )
+
+
+def _reply(  # noqa: PLR0913 - a document's fields
+    replica: Replica,
+    id_: OpId | None,
+    name: str,
+    status: Status,
+    out: Effects,
+    *,
+    wiped: tuple[str, ...] = (),
+    detail: str = "",
+    output: str = "",
+    replay: bool = False,
+    push: bool = True,
+) -> Reply:
+    reply = Reply(
+        replica.resource, replica.origin, replica.next_reply, id_, name, status, wiped, replay, detail, output
+    )
+    replica.note_reply(reply)
+    out.documents[key_of(reply)] = reply
+    if push:
+        exchange.push(replica, (), (reply,))
+    return reply
+
+
+def _operation_ran(replica: Replica, running: Running, outcome: Outcome, out: Effects) -> None:
+    op = running.op
+    assert op is not None  # noqa: S101
+    if outcome.result is Result.OK:
+        exchange.push(replica, (), (_apply(replica, op, out, output=outcome.output),))
+        return
+    _trouble(replica, op, outcome.output, out)
+
+
+def _trouble(replica: Replica, op: Operation, why: str, out: Effects) -> None:
+    """It succeeded at its origin and failed here."""
+    if replica.type.decompose or replica.type.on_error:
+        replica.troubled.append(op.id)
+        replica.failed[op.id] = why
+    else:
+        fail(replica, op, why, out)
+
+
+def fail(replica: Replica, op: Operation, why: str, out: Effects) -> None:
+    replica.failed[op.id] = why
+    _reply(replica, op.id, key(op), Status.KO, out, detail=why)
+    out.others.append(Notify(replica.resource, "diverged", op.id, why))
+
+
+def _units_ran(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects) -> None:
+    op = running.op
+    assert op is not None  # noqa: S101
+    done = sum(o.result is Result.OK for o in outcomes)
+    refused = next((o.output for o in outcomes if o.result is Result.KO), "")
+    detail = (
+        f"applied {done} units; unit {done + 1} was refused: {refused}"
+        if refused or done < len(outcomes)
+        else ""
+    )
+    exchange.push(replica, (), (_apply(replica, op, out, detail=detail),))
+    if detail:
+        out.others.append(Notify(replica.resource, "unit-refused", op.id, detail))
+
+
+def _hook_ran(replica: Replica, running: Running, outcome: Outcome, out: Effects) -> None:
+    op = running.op
+    assert op is not None  # noqa: S101
+    if outcome.result is Result.OK:
+        exchange.push(replica, (), (_apply(replica, op, out, detail="handled by on_error"),))
+    else:
+        fail(replica, op, f"on_error failed too: {outcome.output}", out)
+
+
+def _replayed(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects) -> None:
+    wanted, results = running.plan, list(outcomes)
+    replies = []
+    if wanted.from_start:
+        start = results.pop(0)
+        if start.result is not Result.OK:
+            taint(replica, wanted, out)
+            out.others.append(Notify(replica.resource, "reset-failed", None, start.output))
+            replica.retry_at_ms = replica.retry_at_ms + replica.limits.retry_most_ms
+            return
+        replica.needs_start = False
+        replica.base_applied = replica.base is not None
+        replica.note_run(None, "", ("*",))
+        replies.append(_reply(replica, None, "", Status.OK, out, wiped=("*",), replay=True, push=False))
+        ledger = replica.ledger()
+        out.documents[key_of(ledger)] = ledger
+    if running.rewritten:
+        replica.rewritten = [op.id for op in replica.history.effective]
+        results = [*results[: 0 if wanted.from_start else 1], *[_worst(results)] * len(wanted.run)]
+    for op, outcome in zip(wanted.run, results, strict=False):
+        if outcome.result is Result.OK:
+            replies.append(_apply(replica, op, out, output=outcome.output, replay=True))
+        else:
+            _trouble(replica, op, outcome.output, out)
+    replica.last_replay = tuple(op.id for op in wanted.run)
+    exchange.push(replica, (), tuple(replies))
+
+
+def _worst(outcomes: list[Outcome]) -> Outcome:
+    return next((o for o in outcomes if o.result is Result.KO), Outcome(Result.OK))
+
+
+def _fold(replica: Replica, outcome: Outcome, out: Effects) -> None:
+    checkpoint = replica.type.checkpoint
+    something_new = replica.settled != replica.history.known
+    if outcome.result is not Result.OK or checkpoint is None or something_new:
+        return
+    exchange.fold(replica, checkpoint.write(outcome.output), out)
+
+
+def resolve(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> None:
+    """The operator has looked, and says whether an UNKNOWN operation took effect here."""
+    unknown = replica.unknown
+    if unknown is None or unknown.id != id_:
+        return
+    replica.unknown = None
+    if not happened:
+        _reply(replica, id_, unknown.key, Status.PENDING, out, detail="the operator says that it did not run")
+    elif replica.drafts and replica.drafts[0].id == id_:
+        decide(replica, Verdict.OK, "the operator says that it ran", out)
+    elif id_ in replica.history.ops:
+        op = replica.history.ops[id_]
+        exchange.push(replica, (), (_apply(replica, op, out, detail="the operator says that it ran"),))

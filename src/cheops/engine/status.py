@@ -1,0 +1,97 @@
+"""Is all well? The state of a resource over all its sites, as one site knows it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cheops.engine import exchange
+from cheops.engine.replica import PeerView, Replica
+from cheops.log.operation import OpId, Status, Verdict
+from cheops.log.vector import contains, covers
+
+
+class Overall(StrEnum):
+    CONVERGED = "CONVERGED"  # every site has applied everything, and the same
+    CONVERGING = "CONVERGING"  # something is on its way
+    DIVERGED = "DIVERGED"  # replicas differ until somebody deals with it
+    UNREACHABLE = "UNREACHABLE"  # as far as is known all is well, but not every site can be asked
+
+
+@dataclass(frozen=True, slots=True)
+class SiteStatus:
+    """What is known of one site, as of a moment."""
+
+    site: str
+    reachable: bool
+    heard_ms: int | None  # None: this site itself, or never
+    digest: str
+    pending: int  # operations it is not known to have dealt with
+    failed: tuple[OpId, ...]
+    unknown: tuple[OpId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceStatus:
+    resource: str
+    overall: Overall
+    unreachable: tuple[str, ...]
+    order_not_enforced: bool
+    sites: tuple[SiteStatus, ...]
+
+
+def status(replica: Replica, up: set[str]) -> ResourceStatus:
+    """The status in one call; `up` are the peers that are reachable now."""
+    sites = tuple(_site(replica, site, up) for site in replica.history.roster)
+    unreachable = tuple(site.site for site in sites if not site.reachable)
+    return ResourceStatus(
+        replica.resource, _overall(replica, sites), unreachable, replica.order_not_enforced, sites
+    )
+
+
+def _overall(replica: Replica, sites: tuple[SiteStatus, ...]) -> Overall:
+    if any(site.failed or site.unknown for site in sites) or replica.order_not_enforced:
+        return Overall.DIVERGED
+    digests = {site.digest for site in sites}
+    done = not any(site.pending for site in sites) and not replica.drafts and "" not in digests
+    if done and len(digests) > 1 and exchange.is_synced(replica):
+        return Overall.DIVERGED
+    if not all(site.reachable for site in sites):
+        return Overall.UNREACHABLE
+    return Overall.CONVERGED if done and len(digests) == 1 else Overall.CONVERGING
+
+
+def _site(replica: Replica, site: str, up: set[str]) -> SiteStatus:
+    failed = _with_status(replica, site, Status.KO)
+    unknown = _with_status(replica, site, Status.UNKNOWN)
+    if site == replica.site:
+        pending = _pending(replica, PeerView(settled=replica.settled)) + len(replica.drafts)
+        return SiteStatus(site, True, None, replica.digest(), pending, failed, unknown)
+    view = exchange.view_of(replica, site)
+    return SiteStatus(site, site in up, view.heard_ms, view.digest, _pending(replica, view), failed, unknown)
+
+
+def _pending(replica: Replica, view: PeerView) -> int:
+    if covers(view.settled, replica.history.known):
+        return 0
+    return sum(not contains(view.settled, op.id) for op in replica.history.ops.values())
+
+
+def _with_status(replica: Replica, site: str, wanted: Status) -> tuple[OpId, ...]:
+    """Operations whose last word from a site is this, unless they have no effect any more."""
+    return tuple(
+        id_
+        for (id_, replier), reply in replica.by_op.items()
+        if replier == site and reply.status is wanted and id_ not in replica.history.fates
+    )
+
+
+def operation_status(replica: Replica, id_: OpId, site: str) -> Status:
+    """The status of one operation at one site."""
+    op = replica.history.ops.get(id_)
+    if op is not None and op.verdict is Verdict.VOID:
+        return Status.VOID
+    if id_ in replica.history.fates:
+        return Status.SUPERSEDED
+    if site == replica.site and replica.running and replica.running.op and replica.running.op.id == id_:
+        return Status.RUNNING
+    reply = replica.by_op.get((id_, site))
+    return reply.status if reply else Status.PENDING
