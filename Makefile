@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup system demo test check format bench lock clean
+.PHONY: help setup system demo test check format soak bench lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,11 @@ check: $(VENV)/.installed ## style, types, and who may import whom
 format: $(VENV)/.installed ## put the code into the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+soak: $(VENV)/.installed ## simulate 10,000 hostile histories, and a thousand of each other profile
+	$(BIN)/cheops sim --seeds 10000 --sites 5
+	for profile in network crashes moving; do $(BIN)/cheops sim --seeds 1000 --sites 4 --profile $$profile || exit 1; done
+	$(BIN)/cheops sim --seeds 200 --sites 4 --profile long
 
 bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md
 	$(BIN)/python -m bench

@@ -1,0 +1,205 @@
+"""Deliberate defects, to see whether the simulator would find them. They exist only here, as patches."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from cheops.engine import exchange, outcome, site
+from cheops.engine.events import Effect, Effects, Save, Send
+from cheops.engine.replica import PeerView, Replica
+from cheops.log import history, plan, rules
+from cheops.log.clock import Clock
+from cheops.log.history import History
+from cheops.log.matrix import Matrix, key
+from cheops.log.operation import Operation, Reply, Verdict
+from cheops.log.plan import Plan
+from cheops.log.rules import Fate, Rule
+from cheops.log.vector import covers
+
+Bug = Callable[[], AbstractContextManager[object]]
+
+
+def _no_causal_wait() -> AbstractContextManager[object]:
+    return patch.object(exchange, "_is_ready", lambda _replica, _op: True)
+
+
+@contextmanager
+def _duplicates_taken() -> Iterator[None]:
+    def ready(replica: Replica, op: Operation) -> bool:
+        return covers(replica.history.known, op.deps)
+
+    with (
+        patch.object(exchange, "contains", lambda _vector, _id: False),
+        patch.object(exchange, "_is_ready", ready),
+    ):
+        yield
+
+
+def _save_after_send() -> AbstractContextManager[object]:
+    def late(self: Effects) -> list[Effect]:
+        saves: list[Effect] = [Save(tuple(self.documents.values()), tuple(self.forget))]
+        return [
+            *(e for e in self.others if isinstance(e, Send)),
+            *saves,
+            *(e for e in self.others if not isinstance(e, Send)),
+        ]
+
+    return patch.object(Effects, "all", late)
+
+
+def _answer_before_save() -> AbstractContextManager[object]:
+    return patch.object(
+        Effects, "all", lambda self: [*self.others, Save(tuple(self.documents.values()), tuple(self.forget))]
+    )
+
+
+@contextmanager
+def _stamp_ties_unbroken() -> Iterator[None]:
+    """As if clocks had seconds only: of two that tie, the one that comes last stays."""
+
+    def rule(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
+        found = true_rule(y, x, matrix)
+        both = matrix.replaces(key(y), key(x)) and matrix.replaces(key(x), key(y))
+        if both and y.is_concurrent(x) and y.stamp.time_ms // 5_000 == x.stamp.time_ms // 5_000:
+            return Rule.LAST_WRITER if y.id not in arrived or x.id in arrived else None
+        return found
+
+    true_rule = rules.superseding_rule
+    arrived: set[object] = set()
+    with patch.object(history, "superseding_rule", rule):
+        yield
+
+
+def _replay_without_the_base() -> AbstractContextManager[object]:
+    def wrong(*args: Any, **named: Any) -> Plan | None:
+        found = true(*args, **named)
+        return replace(found, run=found.run[1:]) if found and len(found.run) > 1 else found
+
+    true = plan._from_last_base
+    return patch.object(plan, "_from_last_base", wrong)
+
+
+@contextmanager
+def _void_that_supersedes() -> Iterator[None]:
+    def fate(op: Operation) -> Fate | None:
+        return Fate(Rule.BEATEN_AT_ORIGIN) if op.verdict is Verdict.SUPERSEDED else None
+
+    with patch.object(history, "fate_at_origin", fate):
+        yield
+
+
+def _superseded_that_supersedes() -> AbstractContextManager[object]:
+    def all_ever(self: History) -> list[Operation]:
+        return [
+            op
+            for op in self.ops.values()
+            if self.matrix.is_replace_type(key(op)) and op.verdict is Verdict.OK
+        ]
+
+    return patch.object(History, "heads", all_ever)
+
+
+def _fold_too_early() -> AbstractContextManager[object]:
+    return patch.object(exchange, "all_settled", lambda _replica: True)
+
+
+def _prune_what_others_lack() -> AbstractContextManager[object]:
+    def prune_all(self: History, stable: object) -> list[object]:
+        del stable
+        gone = [op.id for op in self.ops.values() if op.id in self.fates and op is not self.roster_by]
+        for id_ in gone:
+            del self.ops[id_]
+            self.fates.pop(id_)
+        return list(gone)  # and no floor: nobody is told that it is gone
+
+    return patch.object(History, "prune", prune_all)
+
+
+def _undefined_pairs_commute() -> AbstractContextManager[object]:
+    def commutes(self: Matrix, one: str, other: str) -> bool:
+        return not self.replaces(one, other) and not self.replaces(other, one)
+
+    return patch.object(Matrix, "commutes", commutes)
+
+
+def _crash_forgets_what_was_running() -> AbstractContextManager[object]:
+    return patch.object(site, "_after_crash", lambda *_: None)
+
+
+def _timeout_is_simply_retried() -> AbstractContextManager[object]:
+    return patch.object(outcome, "doubt", lambda *_: None)
+
+
+def _clock_ignores_others() -> AbstractContextManager[object]:
+    return patch.object(Clock, "seen", lambda self, _stamp: self)
+
+
+def _everybody_hears() -> AbstractContextManager[object]:
+    def everybody(replica: Replica) -> list[str]:
+        return [f"site{n}" for n in range(1, 6) if f"site{n}" != replica.site]
+
+    return patch.object(exchange, "targets", everybody)
+
+
+def _never_sent_again() -> AbstractContextManager[object]:
+    return patch.object(exchange, "catch_up", lambda *_: None)
+
+
+def _newcomers_are_taken_to_know_everything() -> AbstractContextManager[object]:
+    true = exchange.view_of
+
+    def view(replica: Replica, peer: str) -> PeerView:
+        if peer not in replica.peers:
+            known = dict(replica.history.known)
+            replica.peers[peer] = PeerView(
+                fresh=False, known=known, known_replies=dict(replica.known_replies)
+            )
+        return true(replica, peer)
+
+    return patch.object(exchange, "view_of", view)
+
+
+def _failure_elsewhere_is_passed_over() -> AbstractContextManager[object]:
+    def pretend(replica: Replica, op: Operation, why: str, out: Effects) -> None:
+        exchange.push(replica, (), (outcome._apply(replica, op, out, detail=why),))
+
+    return patch.object(outcome, "_trouble", pretend)
+
+
+def _own_drafts_run_twice() -> AbstractContextManager[object]:
+    """The draft is run again when it is met in the effective list."""
+    true = outcome._apply
+
+    def forgetful(replica: Replica, op: Operation, out: Effects, **named: Any) -> Reply:
+        reply = true(replica, op, out, **named)
+        if op.origin == replica.origin and not named.get("replay"):
+            replica.applied.pop()
+            replica.agreed = min(replica.agreed, len(replica.applied))
+        return reply
+
+    return patch.object(outcome, "_apply", forgetful)
+
+
+BUGS: dict[str, Bug] = {
+    "no causal wait": _no_causal_wait,
+    "duplicates taken": _duplicates_taken,
+    "save after send": _save_after_send,
+    "answer before save": _answer_before_save,
+    "stamp ties unbroken": _stamp_ties_unbroken,
+    "replay without the base": _replay_without_the_base,
+    "void that supersedes": _void_that_supersedes,
+    "superseded that supersedes": _superseded_that_supersedes,
+    "checkpoint too early": _fold_too_early,
+    "prune what others lack": _prune_what_others_lack,
+    "undefined pairs commute": _undefined_pairs_commute,
+    "crash forgets what was running": _crash_forgets_what_was_running,
+    "a timeout is simply retried": _timeout_is_simply_retried,
+    "the clock ignores others": _clock_ignores_others,
+    "everybody hears": _everybody_hears,
+    "nothing is sent again": _never_sent_again,
+    "newcomers are taken to know everything": _newcomers_are_taken_to_know_everything,
+    "a failure elsewhere is passed over": _failure_elsewhere_is_passed_over,
+    "own operations run twice": _own_drafts_run_twice,
+}

@@ -1,0 +1,52 @@
+"""`cheops sim`: repeatable, and a failure is told as a story."""
+
+import json
+import os
+
+from tests.sim.planted import BUGS
+from tests.support.command import run_here, run_process
+
+
+def test_a_seed_gives_the_same_story_in_every_process() -> None:
+    stories = {
+        run_process("sim", "--seed", "11", "--sites", "4", env={**os.environ, "PYTHONHASHSEED": seed}).out
+        for seed in ("1", "2", "3")
+    }
+    assert len(stories) == 1
+    (story,) = stories
+    assert "everything is healed" in story
+    assert story.rstrip().endswith("all is well in the end")
+
+
+def test_a_failure_is_told_with_its_seed_and_its_shortest_story() -> None:
+    with BUGS["superseded that supersedes"]():
+        ran = run_here("sim", "--seeds", "12", "--jobs", "1")
+    assert ran.code == 1
+    assert " failed\n" in ran.out
+    assert "the shortest story of seed" in ran.out
+    assert "wrong: " in ran.out
+    assert "to play it whole: cheops sim --seed" in ran.out
+    assert "site1                         site2" in ran.out  # the lanes
+
+
+def test_programs_get_the_failures_as_data() -> None:
+    with BUGS["nothing is sent again"]():
+        ran = run_here("sim", "--seeds", "3", "--jobs", "1", "-o", "json")
+    data = json.loads(ran.out)
+    assert ran.code == 1
+    assert data["histories"] == 3
+    assert data["failures"][0]["problems"]
+    assert data["injected"]["partition"] > 0
+
+
+def test_processes_share_the_work_and_give_the_same() -> None:
+    assert (
+        run_here("sim", "--seeds", "6", "--jobs", "2").out
+        == run_here("sim", "--seeds", "6", "--jobs", "1").out
+    )
+
+
+def test_an_unknown_profile_is_refused() -> None:
+    ran = run_here("sim", "--profile", "gentle")
+    assert (ran.code, ran.out) == (1, "")
+    assert "Known profiles: calm, crashes, hostile, long, moving, network." in ran.err

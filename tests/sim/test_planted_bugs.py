@@ -1,0 +1,33 @@
+"""The simulator finds every planted bug: it can fail, and it would have told us."""
+
+from itertools import chain
+
+import pytest
+
+from cheops.sim.history import play
+from cheops.sim.profile import PROFILES
+from tests.sim.planted import BUGS
+
+_ENOUGH = 120  # histories in which each bug must show
+
+
+def found_after(limit: int) -> int | None:
+    """How many histories it took until something was wrong, or None."""
+    plans = chain.from_iterable(
+        ((seed, 3, PROFILES["hostile"]), (seed, 4, PROFILES["moving"]), (seed, 3, PROFILES["crashes"]))
+        for seed in range(limit // 3)
+    )
+    for number, (seed, sites, profile) in enumerate(plans, 1):
+        if play(seed, sites, profile, patience_ms=20_000).problems:
+            return number
+    return None
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=[name.replace(" ", "-") for name in BUGS])
+def test_every_planted_bug_is_found(bug: str) -> None:
+    with BUGS[bug]():
+        assert found_after(_ENOUGH) is not None, f"{bug}: not found in {_ENOUGH} histories"
+
+
+def test_without_a_bug_nothing_is_found() -> None:
+    assert found_after(30) is None

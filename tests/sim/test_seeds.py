@@ -1,0 +1,26 @@
+"""Five hundred histories on every run of the tests; `make soak` plays twenty times as many."""
+
+import pytest
+
+from cheops.sim.history import play
+from cheops.sim.profile import PROFILES
+
+_CHUNK = 25
+# profile, sites, chunks of histories
+PLAN = [("hostile", 3, 6), ("hostile", 5, 6), ("network", 4, 3), ("crashes", 3, 3), ("moving", 4, 2)]
+CHUNKS = [(profile, sites, chunk) for profile, sites, chunks in PLAN for chunk in range(chunks)]
+
+
+def test_there_are_five_hundred() -> None:
+    assert len(CHUNKS) * _CHUNK == 500
+
+
+@pytest.mark.parametrize(("profile", "sites", "chunk"), CHUNKS)
+def test_nothing_is_lost_and_all_converge(profile: str, sites: int, chunk: int) -> None:
+    for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
+        outcome = play(seed, sites, PROFILES[profile])
+        assert not outcome.problems, f"cheops sim --seed {seed} --sites {sites} --profile {profile}"
+
+
+def test_a_history_is_the_same_every_time_it_is_played() -> None:
+    assert play(5, 4, PROFILES["hostile"]) == play(5, 4, PROFILES["hostile"])
