@@ -49,7 +49,7 @@ def acknowledge(replica: Replica, peer: str, wanted: Iterable[str] = ()) -> None
     replica.owed.setdefault(peer, set()).update(wanted)
 
 
-def flush(replica: Replica, out: Effects) -> None:
+def flush(replica: Replica, out: Effects, now_ms: int) -> None:
     """Send what this step gave rise to: one message per peer, which says how things stand at its end."""
     ops, replies, owed = tuple(replica.new_ops), tuple(replica.new_replies), replica.owed
     replica.new_ops, replica.new_replies, replica.owed = [], [], {}
@@ -59,6 +59,8 @@ def flush(replica: Replica, out: Effects) -> None:
         wanted = tuple(sorted(owed.pop(peer, ())))
         message = _message(replica, ops=ops, replies=replies, matrices=matrices, wanted=wanted)
         out.others.append(Send(peer, message))
+        view = view_of(replica, peer)  # give it time to arrive before it counts as lost
+        view.next_send_ms = max(view.next_send_ms, now_ms + replica.limits.resend_ms)
     for peer, lacking in owed.items():
         out.others.append(Send(peer, _message(replica, wanted=tuple(sorted(lacking)))))
 
@@ -76,11 +78,13 @@ def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
         out.others.append(Send(peer, _message(replica, ask=True)))
         return
     if not covers(view.known, replica.history.floor):
+        view.unfinished = True
         out.others.append(Send(peer, _snapshot(replica)))
         return
     ops = [op for op in replica.history.ops.values() if not contains(view.known, op.id)]
     ops = sorted(ops, key=lambda op: op.stamp)[: replica.limits.batch]
     replies = tuple(_lacking_replies(replica, view))[: replica.limits.batch]
+    view.unfinished = replica.limits.batch in (len(ops), len(replies))
     out.others.append(Send(peer, _message(replica, ops=tuple(ops), replies=replies, ask=True)))
 
 
@@ -208,6 +212,7 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
 def note_peer(replica: Replica, peer: str, message: Message, now_ms: int) -> None:
     """What a message says of its sender."""
     view = view_of(replica, peer)
+    go_on = view.fresh or view.unfinished
     view.fresh = False
     progress = not covers(view.known, message.known) or not covers(view.known_replies, message.known_replies)
     view.known = joined(view.known, message.known)
@@ -217,6 +222,8 @@ def note_peer(replica: Replica, peer: str, message: Message, now_ms: int) -> Non
     view.heard_ms = now_ms
     if progress:
         view.wait_ms = 0
+    if go_on:
+        view.next_send_ms, view.unfinished = 0, False
 
 
 def lacks_something(replica: Replica, peer: str) -> bool:

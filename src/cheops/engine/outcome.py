@@ -174,6 +174,9 @@ def _reply(  # noqa: PLR0913 - a document's fields
     )
     replica.note_reply(reply)
     out.documents[key_of(reply)] = reply
+    op = replica.history.ops.get(id_) if id_ else None
+    if op is not None and op.parallel and (request := replica.requests.get(op.id)):
+        out.others.append(Answer(request, Stage.SITE, op.id, replica.site, status, detail))
     if push:
         exchange.push(replica, (), (reply,))
     return reply

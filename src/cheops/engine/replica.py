@@ -12,7 +12,7 @@ from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix, is_wiped, key
 from cheops.log.operation import Operation, OpId, Origin, Reply, Status
 from cheops.log.plan import Applied, Plan
-from cheops.log.vector import joined
+from cheops.log.vector import contains, joined
 
 
 class Purpose(Enum):
@@ -45,6 +45,7 @@ class PeerView:
     settled: dict[Origin, int] = field(default_factory=dict)
     digest: str = ""
     heard_ms: int | None = None
+    unfinished: bool = False  # what we sent last was not all: go on as soon as it is acknowledged
     next_send_ms: int = 0
     wait_ms: int = 0
 
@@ -79,7 +80,9 @@ class Replica:
         self.unknown: Unknown | None = None
         self.needs_start = False  # a replay from the start was cut short
         self.order_not_enforced = False
-        self.last_replay: tuple[OpId, ...] = ()  # a replay that changes nothing is not begun a second time
+        self.last_replay: tuple[OpId, ...] | None = (
+            None  # a replay that changes nothing is not begun a second time
+        )
         self.rewritten: list[OpId] | None = (
             None  # the effective list that a logic plugin's commands stand for
         )
@@ -130,7 +133,7 @@ class Replica:
 
     def add(self, op: Operation) -> None:
         """Take a decided operation into the history."""
-        self.last_replay = ()
+        self.last_replay = None
         self.agreed = min(self.agreed, self.history.add(op))
 
     def note_run(self, id_: OpId | None, name: str, wiped: tuple[str, ...]) -> None:
@@ -204,6 +207,8 @@ class Replica:
             return
         if self.unknown and self.unknown.id == reply.op:
             self.unknown = None
+        if reply.op is not None and contains(self.history.folded, reply.op):
+            return  # its effect is part of the checkpoint
         match reply.status:
             case Status.OK:
                 self.note_run(reply.op, reply.key, reply.wiped)

@@ -11,15 +11,13 @@ from dataclasses import replace
 
 from cheops.engine import exchange
 from cheops.engine.documents import Started, key_of
-from cheops.engine.events import Effects, Result, Run, Step
+from cheops.engine.events import Effects, Notify, Run, Step
 from cheops.engine.outcome import decide, fail
 from cheops.engine.replica import Purpose, Replica, Running
 from cheops.log.matrix import key
 from cheops.log.operation import Operation, Status, Verdict
 from cheops.log.plan import Plan, plan
 from cheops.log.rules import superseding_rule
-
-_FINISHED = (Result.OK, Result.KO)
 
 
 def advance(replica: Replica, out: Effects, now_ms: int) -> None:
@@ -38,6 +36,8 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
     wanted = _logic_plan(replica) or _plan(replica)
     if wanted.replay and tuple(op.id for op in wanted.run) == replica.last_replay:
         wanted = Plan(order_not_enforced=True)  # it did not help: say so, rather than try for ever
+    if wanted.order_not_enforced and not replica.order_not_enforced:
+        out.others.append(Notify(replica.resource, "order-not-enforced"))
     replica.order_not_enforced = wanted.order_not_enforced
     if wanted and _may_run(replica, wanted):
         _start_plan(replica, wanted, out)
@@ -140,7 +140,7 @@ def _start_plan(replica: Replica, wanted: Plan, out: Effects) -> None:
 def _ran_before(replica: Replica, base: Operation) -> bool:
     """Whether a replay was cut short: its base is to be run a second time."""
     reply = replica.by_op.get((base.id, replica.site))
-    again = reply is not None and reply.status is Status.OK
+    again = reply is not None and reply.status is Status.OK and reply.origin == replica.origin
     return again and replica.matrix.is_replace_type(key(base))
 
 

@@ -29,7 +29,7 @@ from cheops.engine.replica import Replica
 from cheops.engine.types import Settings
 from cheops.log.clock import Clock
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Reply, Stamp, Verdict
+from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Reply, Stamp, Status, Verdict
 from cheops.log.plan import Plan
 from cheops.log.vector import joined
 
@@ -88,7 +88,8 @@ class Site:
             out.others.append(Enumerate(event.peer))  # it was born again and may know nothing
         for replica in self._active_replicas():
             if event.peer in set(exchange.targets(replica)):
-                exchange.view_of(replica, event.peer).wait_ms = 0
+                view = exchange.view_of(replica, event.peer)
+                view.wait_ms = view.next_send_ms = 0  # what was sent before it was up is lost: at once
                 self._tell(replica, event.peer, out)
 
     def _forget_peer(self, peer: str) -> None:
@@ -174,7 +175,7 @@ class Site:
 
     def _look_after(self, replica: Replica, out: Effects) -> None:
         """Tell, forget what can be forgotten, and remember whether there is more to do or to tell."""
-        exchange.flush(replica, out)
+        exchange.flush(replica, out, self._now_ms)
         exchange.prune(replica, out)
         busy = replica.running or replica.drafts or replica.waiting or replica.retry_ms or replica.unknown
         settled = replica.settled == replica.history.known
@@ -205,6 +206,8 @@ class Site:
         out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site))
         if draft.verdict is not None:
             exchange.push(replica, (draft,), ())
+            status = Status.OK if draft.kind is Kind.SITES else Status.PENDING  # nothing is run, or not yet
+            out.others.append(Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, status))
 
     def _draft(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
         self.clock = self.clock.tick(self._now_ms)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from cheops.log.matrix import Matrix, key
 from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Stamp
-from cheops.log.rules import Fate, Rule, fate_at_origin, merged, superseding_rule
+from cheops.log.rules import Fate, Rule, fate_at_origin, merged, reason_for, superseding_rule
 from cheops.log.vector import Vector, contains, covers, joined
 
 FindMatrix = Callable[[str], Matrix]
@@ -108,14 +108,23 @@ class History:
             return self.effective.index(op)
         return bisect_left(self.effective, op.stamp, key=_stamp)
 
+    def reason(self, id_: OpId) -> Fate | None:
+        """Why an operation has no effect; the same at every site that knows the same operations."""
+        fate = self.fates.get(id_)
+        if fate is None or fate.by is None:
+            return fate
+        return reason_for(self.ops[id_], self.heads(), self.matrix) or fate
+
     # -- matrices ------------------------------------------------------------------------------
 
     def _adopt(self, op: Operation) -> int:
-        """The newest matrix is in force from now on, for all operations at once."""
-        changed = self.adopted is None or self.adopted.hash != op.matrix.hash
+        """The newest matrix is in force from now on, for all operations at once.
+
+        Also where the same one is introduced a second time: what had been superseded before differs.
+        """
         self.adopted = op.matrix
         self.matrix = self.find_matrix(op.matrix.hash)
-        if changed and len(self.ops) > 1:
+        if len(self.ops) > 1:
             return self._recompute()
         return len(self.effective) if self._is_without_effect(op) else self._merge_in(op)
 

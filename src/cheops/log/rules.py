@@ -96,19 +96,25 @@ def merged(ops: Iterable[Operation], matrix: Matrix) -> Merged:
             candidates.append(op)
     effective: list[Operation] = []
     superseders: list[Operation] = []  # only replace types supersede, and few of them are effective
+    beaten: list[Operation] = []
     for x in _top_down(candidates, matrix):
-        if beaten := next(filter(None, (_beats(y, x, matrix) for y in superseders)), None):
-            fates[x.id] = beaten
+        if any(superseding_rule(y, x, matrix) for y in superseders):
+            beaten.append(x)
             continue
         effective.append(x)
         if matrix.is_replace_type(key(x)):
             superseders.append(x)
+    fates |= {x.id: reason for x in beaten if (reason := reason_for(x, superseders, matrix))}
     return Merged(canonical(effective, matrix), fates)
 
 
-def _beats(y: Operation, x: Operation, matrix: Matrix) -> Fate | None:
-    rule = superseding_rule(y, x, matrix)
-    return Fate(rule, y.id) if rule else None
+def reason_for(x: Operation, superseders: Iterable[Operation], matrix: Matrix) -> Fate | None:
+    """Rule 8: of all that supersede x, the one with the greatest stamp, so that every site names the same."""
+    beating = [(y.stamp, y.id, rule) for y in superseders if (rule := superseding_rule(y, x, matrix))]
+    if not beating:
+        return None
+    _, by, rule = max(beating)
+    return Fate(rule, by)
 
 
 def _top_down(ops: Sequence[Operation], matrix: Matrix) -> list[Operation]:
