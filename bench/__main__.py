@@ -7,10 +7,10 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from bench import scope
+from bench import merge, scope
 from bench.report import write
 
-SUITES = {"scope": scope.run}
+SUITES = {"scope": scope.run, "merge": merge.run}
 
 
 def machine() -> str:

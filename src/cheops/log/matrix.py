@@ -16,11 +16,10 @@ from enum import StrEnum
 from functools import cached_property
 
 from cheops.errors import ClientError
-from cheops.log.operation import Kind, Operation
+from cheops.log.operation import RESERVED_KEYS, Kind, Operation
 
-FORCE_KEY = "!force"
-DELETE_KEY = "!delete"
-_RESERVED = (FORCE_KEY, DELETE_KEY)
+FORCE_KEY, DELETE_KEY = RESERVED_KEYS[Kind.FORCE], RESERVED_KEYS[Kind.DELETE]
+_RESERVED = frozenset(RESERVED_KEYS.values())
 
 
 class Result(StrEnum):
@@ -72,9 +71,7 @@ def result_named(text: str) -> Result:
 
 def key(op: Operation) -> str:
     """Under which name an operation stands in the relation: its type, or a reserved one."""
-    if op.kind is Kind.DELETE:
-        return DELETE_KEY
-    return FORCE_KEY if op.kind is Kind.FORCE else op.type
+    return op.key
 
 
 class Matrix:

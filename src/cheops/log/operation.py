@@ -7,7 +7,7 @@ asks for `parallel` gets its verdict, OK, before it is run anywhere.)
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -44,6 +44,10 @@ class Kind(StrEnum):
     FORCE = "force"  # the operator's word: becomes the new base
     DELETE = "delete"  # beats everything
     SITES = "sites"  # changes the list of sites, touches no application
+
+
+# The keys of operations that replace everything, whatever their type.
+RESERVED_KEYS = {Kind.FORCE: "!force", Kind.DELETE: "!delete"}
 
 
 class Verdict(StrEnum):
@@ -99,20 +103,21 @@ class Operation:
     parallel: bool = False
     verdict: Verdict | None = None  # None: a draft
     why: str = ""  # with a verdict other than OK: what failed, or what beat it
+    # Asked for all the time, so made once: the name, and under which key it stands in the matrix.
+    id: OpId = field(init=False)
+    key: str = field(init=False)
 
-    @property
-    def id(self) -> OpId:
-        return OpId(self.origin, self.seq)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", OpId(self.origin, self.seq))
+        object.__setattr__(self, "key", RESERVED_KEYS.get(self.kind, self.type))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Operation) and (self.origin, self.seq, self.resource) == (
-            other.origin,
-            other.seq,
-            other.resource,
+        return self is other or (
+            isinstance(other, Operation) and self.id == other.id and self.resource == other.resource
         )
 
     def __hash__(self) -> int:
-        return hash((self.origin, self.seq))
+        return hash(self.id)
 
     def is_before(self, other: "Operation") -> bool:
         """Whether the other was made in knowledge of this one."""
