@@ -36,8 +36,8 @@ format: $(VENV)/.installed ## put the code into the one format
 	$(BIN)/ruff format .
 
 soak: $(VENV)/.installed ## simulate 10,000 hostile histories, and a thousand of each other profile
-	$(BIN)/cheops sim --seeds 10000 --sites 5
-	for profile in network crashes moving; do $(BIN)/cheops sim --seeds 1000 --sites 4 --profile $$profile || exit 1; done
+	$(BIN)/cheops sim --seeds 10000 --sites 3
+	for profile in hostile network crashes moving rules; do $(BIN)/cheops sim --seeds 1000 --first 20000 --sites 5 --profile $$profile || exit 1; done
 	$(BIN)/cheops sim --seeds 200 --sites 4 --profile long
 
 bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md

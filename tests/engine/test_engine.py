@@ -5,7 +5,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from cheops.engine.documents import Started
-from cheops.engine.events import Answer, Effect, Event, Loaded, Run, Save, Send, Stage, Submitted
+from cheops.engine.events import Answer, Effect, Event, Loaded, Resolved, Run, Save, Send, Stage, Submitted
 from cheops.engine.site import Site
 from cheops.engine.status import Overall
 from cheops.engine.types import Limits, Settings
@@ -277,6 +277,19 @@ def test_the_newest_matrix_is_adopted_everywhere_and_asked_for() -> None:
     assert lab.states("f", "ab") == [frozenset("xy")] * 2
 
 
+def test_a_site_that_lacks_a_matrix_asks_for_it_and_waits() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("a", "n", "set 5")
+    lab.flights = [replace(flight, message=replace(flight.message, matrices=())) for flight in lab.flights]
+    lab.deliver(lab.flights[0])
+    assert lab.at("b", "n").waiting
+    assert lab.states("n", "b") == [0]
+    assert [flight.message.wanted for flight in lab.flights] == [(COUNTER.matrix.hash,)]
+    lab.run()
+    assert lab.states("n", "ab") == [5, 5]
+
+
 def test_a_submission_is_refused_with_the_reason() -> None:
     site = Site(Origin("a", "1"), Settings(limits=Limits(drafts=1)))
     site.step(Submitted("r0", "x", "inc", Command("")), 1)
@@ -338,3 +351,95 @@ def test_refused_units_are_reported() -> None:
     assert lab.states("p", "ab") == [0, 0]
     assert sum("was refused" in line for line in lab.told) >= 2
     assert lab.status("a", "p").overall is Overall.CONVERGED
+
+
+def test_a_leaver_that_is_still_running_something_is_waited_for() -> None:
+    """What it made without knowing that it left must not meet a checkpoint that was made without it."""
+    lab = Lab()
+    lab.make("n", COUNTER, "abc")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.benches["c"].paused = True
+    lab.submit("c", "n", "inc 5")
+    lab.submit("a", "n", "set 3")
+    lab.run()
+    lab.move("a", "n", "ab")
+    lab.run()
+    for _ in range(9):
+        lab.submit("a", "n", "inc 1")
+        lab.run()
+    lab.resume("c")
+    lab.run()
+    assert len(set(lab.states("n", "ab"))) == 1
+    assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
+
+
+def test_what_is_taken_and_forgotten_in_one_step_does_not_stay_on_disk() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    for _ in range(20):
+        lab.submit("a", "n", "fail")
+        lab.run()
+    for site in "ab":
+        assert len(lab.nodes[site].disk.of_resource("n")) < 10
+
+
+def test_the_matrix_in_force_outlives_the_operation_that_brought_it() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("a", "n", "set 0")
+    lab.run()
+    newer = Matrix((*COUNTER.matrix.entries, Entry("inc", "dec", Result.TAKE_BOTH)))
+    lab.submit("a", "n", "inc 1", matrix=newer)
+    for _ in range(12):
+        lab.submit("b", "n", "inc 1")
+        lab.run()
+    assert lab.at("a", "n").base
+    for site in "ab":
+        lab.crash(site)
+        lab.restart(site)
+    lab.run()
+    assert {lab.at(site, "n").matrix.hash for site in "ab"} == {newer.hash}
+
+
+def test_a_replace_draft_that_fails_behind_an_unknown_one_waits_for_its_turn() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.benches["a"].trouble.append(Trouble.TIMEOUT_AFTER)
+    lab.submit("a", "n", "inc 1")
+    lab.take("a", Submitted("r", "n", "set", Command("fail"), rtype="n"))
+    lab.run()
+    assert sum('"fail"' in line for line in lab.told) == 1
+    unknown = lab.at("a", "n").unknown
+    assert unknown
+    lab.take("a", Resolved("n", unknown.id, True))
+    lab.run()
+    assert lab.states("n", "ab") == [2, 2]
+    assert lab.status("a", "n").overall is Overall.CONVERGED
+
+
+def test_a_state_that_cannot_be_read_is_not_read_for_ever() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab", checkpoint=replace(COUNTER.type.checkpoint, read=Command("fail")))  # type: ignore[type-var]
+    for _ in range(12):
+        lab.submit("a", "n", "inc 1")
+    lab.run()
+    assert sum('"fail"' in line for line in lab.told) < 10
+    assert lab.states("n", "ab") == [12, 12]
+
+
+def test_a_reborn_site_is_recognised_also_after_our_own_restart() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("a", "n", "set 7")
+    lab.run()
+    lab.crash("a")
+    lab.lose_disk("b")
+    lab.restart("a")
+    lab.restart("b")
+    lab.run()
+    assert lab.states("n", "ab") == [7, 7]

@@ -1,12 +1,13 @@
 """What a site keeps: immutable documents, and a few local ones that are overwritten."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cheops.engine.messages import Base
 from cheops.log.clock import Clock
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp
+from cheops.log.operation import MatrixRef, Operation, OpId, Origin, Reply, Stamp
 from cheops.log.rules import Fate
 from cheops.log.vector import Vector
 
@@ -24,6 +25,7 @@ class Started:
     from_start: bool = False
     hook: bool = False
     units: bool = False
+    dirty: tuple[str, ...] = ()  # keys of which the application may hold parts until something wipes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,15 @@ class Ledger:
     reply_floor: Vector = field(default_factory=dict)
     base: Base | None = None
     base_applied: bool = False
+    adopted: MatrixRef | None = None
     epochs: dict[Stamp, dict[OpId, Fate]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The incarnations of other sites that were last seen."""
+
+    incarnations: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +56,10 @@ class SiteClock:
     clock: Clock
 
 
-Document: TypeAlias = Operation | Reply | Matrix | Started | Ledger | SiteClock
+Document: TypeAlias = Operation | Reply | Matrix | Started | Ledger | SiteClock | Peers
 
 
-def key_of(document: Document) -> Key:
+def key_of(document: Document) -> Key:  # noqa: PLR0911 - one per kind
     """Under which key a document is kept. A draft and the operation it becomes share theirs."""
     match document:
         case Operation():
@@ -64,6 +74,8 @@ def key_of(document: Document) -> Key:
             return ("ledger", document.resource)
         case SiteClock():
             return ("clock",)
+        case Peers():
+            return ("peers",)
 
 
 def op_key(resource: str, id_: OpId) -> Key:

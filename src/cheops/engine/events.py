@@ -1,5 +1,6 @@
 """What happens to a site, and what a site wants done. Plain data, both."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
@@ -89,6 +90,7 @@ class Recovered:
     clock: Clock
     matrices: tuple[Matrix, ...]
     unsynced: tuple[str, ...]  # resources that must be looked after
+    peers: Mapping[str, str] = field(default_factory=dict)  # the incarnations that were last seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Make durable, all or nothing, before any later effect is begun."""
+    """Make durable, all or nothing, before any later effect is begun. No key is in both."""
 
     documents: tuple[Document, ...] = ()
     forget: tuple[Key, ...] = ()
@@ -199,4 +201,11 @@ class Effects:
     def all(self) -> list[Effect]:
         if not self.documents and not self.forget:
             return self.others
-        return [Save(tuple(self.documents.values()), tuple(self.forget)), *self.others]
+        forget = tuple(key for key in dict.fromkeys(self.forget) if key not in self.documents)
+        return [Save(tuple(self.documents.values()), forget), *self.others]
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Forget documents, also those that this very step was going to save."""
+        for key in keys:
+            self.documents.pop(key, None)
+            self.forget.append(key)

@@ -9,7 +9,7 @@ Only sites involved in a resource hear of it: those on its list, and those that 
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from cheops.engine.documents import key_of, op_key, reply_key
+from cheops.engine.documents import Started, key_of, op_key, reply_key
 from cheops.engine.events import Effects, Notify, Send
 from cheops.engine.messages import Base, Message, Snapshot
 from cheops.engine.replica import PeerView, Replica
@@ -25,10 +25,16 @@ def targets(replica: Replica) -> Iterator[str]:
         if site != replica.site:
             yield site
     for site in sorted(history.former.difference(history.roster)):
-        view = replica.peers.get(site)
-        knows_it_left = view and history.roster_by and contains(view.known, history.roster_by.id)
-        if site != replica.site and not knows_it_left:
+        if site != replica.site and not _is_gone(replica, site):
             yield site
+
+
+def _is_gone(replica: Replica, site: str) -> bool:
+    """Whether a site that left knows that it did, and we know all that it ever made."""
+    view, by = replica.peers.get(site), replica.history.roster_by
+    if view is None or by is None or view.busy:
+        return False
+    return contains(view.known, by.id) and covers(replica.history.known, view.known)
 
 
 def view_of(replica: Replica, peer: str) -> PeerView:
@@ -85,7 +91,10 @@ def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
     ops = sorted(ops, key=lambda op: op.stamp)[: replica.limits.batch]
     replies = tuple(_lacking_replies(replica, view))[: replica.limits.batch]
     view.unfinished = replica.limits.batch in (len(ops), len(replies))
-    out.others.append(Send(peer, _message(replica, ops=tuple(ops), replies=replies, ask=True)))
+    brought = {op.matrix.hash for op in ops if op.matrix.introduced == op.stamp}
+    matrices = tuple(map(replica.history.find_matrix, sorted(brought)))
+    message = _message(replica, ops=tuple(ops), replies=replies, matrices=matrices, ask=True)
+    out.others.append(Send(peer, message))
 
 
 def _lacking_replies(replica: Replica, view: PeerView) -> Iterator[Reply]:
@@ -101,12 +110,21 @@ def _snapshot(replica: Replica) -> Message:
         replica,
         ops=tuple(sorted(history.ops.values(), key=lambda op: op.stamp)),
         replies=tuple(reply for replies in replica.replies.values() for reply in replies.values()),
-        matrices=tuple(map(history.find_matrix, sorted({op.matrix.hash for op in history.ops.values()}))),
+        matrices=tuple(map(history.find_matrix, sorted(_hashes(replica)))),
         ask=True,
         snapshot=Snapshot(
-            dict(history.floor), dict(replica.known_replies), replica.base, dict(history.epochs)
+            dict(history.floor),
+            dict(replica.known_replies),
+            replica.base,
+            history.adopted,
+            dict(history.epochs),
         ),
     )
+
+
+def _hashes(replica: Replica) -> set[str]:
+    adopted = replica.history.adopted
+    return {op.matrix.hash for op in replica.history.ops.values()} | ({adopted.hash} if adopted else set())
 
 
 def _message(  # noqa: PLR0913 - a message's fields
@@ -129,6 +147,7 @@ def _message(  # noqa: PLR0913 - a message's fields
         known_replies=dict(replica.known_replies),
         settled=dict(replica.settled),
         digest=replica.digest(),
+        busy=bool(replica.drafts or replica.running),
         ask=ask,
         wanted=wanted,
         snapshot=snapshot,
@@ -188,15 +207,21 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     history = replica.history
     kept = {op.id for op in message.ops}
     for id_ in [id_ for id_ in history.ops if contains(snapshot.floor, id_) and id_ not in kept]:
-        out.forget.append(op_key(replica.resource, id_))
+        out.drop([op_key(replica.resource, id_)])
     ours = [op for op in history.ops.values() if not contains(snapshot.floor, op.id)]
     theirs = [op for op in message.ops if contains(snapshot.floor, op.id)]
     fresh = type(history)(history.find_matrix)
     fresh.floor, fresh.known = dict(snapshot.floor), dict(snapshot.floor)
     fresh.epochs = {introduced: dict(fates) for introduced, fates in snapshot.epochs.items()}
+    fresh.take_matrix(snapshot.adopted)
     if snapshot.base:
         fresh.folded = dict(snapshot.base.vector)
-        replica.base, replica.base_applied = snapshot.base, False
+    if snapshot.base or replica.base:
+        # What we have applied counts from a base that is not theirs: begin from the start.
+        replica.base, replica.base_applied, replica.needs_start = snapshot.base, False, True
+        replica.applied = []
+        started = Started(replica.resource, 0, None, replay=True, from_start=True)
+        out.documents[key_of(started)] = started
     replica.history, replica.agreed = fresh, 0
     for op in sorted([*theirs, *ours], key=lambda op: op.stamp):
         replica.add(op)
@@ -217,8 +242,9 @@ def note_peer(replica: Replica, peer: str, message: Message, now_ms: int) -> Non
     progress = not covers(view.known, message.known) or not covers(view.known_replies, message.known_replies)
     view.known = joined(view.known, message.known)
     view.known_replies = joined(view.known_replies, message.known_replies)
+    if covers(message.settled, view.settled):  # not one that was overtaken
+        view.digest, view.busy, view.incarnation = message.digest, message.busy, message.incarnation
     view.settled = joined(view.settled, message.settled)
-    view.digest = message.digest
     view.heard_ms = now_ms
     if progress:
         view.wait_ms = 0
@@ -261,7 +287,8 @@ def _stable(replica: Replica) -> dict[Origin, int]:
 
 def prune(replica: Replica, out: Effects) -> None:
     """Forget what has no effect any more and is settled everywhere, with the replies to it."""
-    gone = replica.history.prune(_stable(replica))
+    stable = _stable(replica)
+    gone = replica.history.prune(stable) if stable else []
     if gone:
         _forget(replica, gone, out)
 
@@ -279,7 +306,7 @@ def fold(replica: Replica, write: Command, out: Effects) -> None:
 
 
 def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
-    out.forget += [op_key(replica.resource, id_) for id_ in gone]
+    out.drop(op_key(replica.resource, id_) for id_ in gone)
     dropped, drafts = set(gone), {draft.id for draft in replica.drafts}
     views = [view_of(replica, peer) for peer in targets(replica)]
     everywhere = common([replica.known_replies, *(view.known_replies for view in views)])
@@ -288,7 +315,7 @@ def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
             without_op = reply.op not in replica.history.ops and reply.op not in drafts
             if without_op and n <= everywhere.get(origin, 0):
                 del replies[n]
-                out.forget.append(reply_key(replica.resource, origin, n))
+                out.drop([reply_key(replica.resource, origin, n)])
     replica.by_op = {(op, site): r for (op, site), r in replica.by_op.items() if op not in dropped}
     ledger = replica.ledger()
     out.documents[key_of(ledger)] = ledger

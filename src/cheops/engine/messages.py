@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Command, Operation, OpId, Reply, Stamp
+from cheops.log.operation import Command, MatrixRef, Operation, OpId, Reply, Stamp
 from cheops.log.rules import Fate
 from cheops.log.vector import Vector
 
@@ -26,6 +26,7 @@ class Snapshot:
     floor: Vector
     reply_floor: Vector
     base: Base | None
+    adopted: MatrixRef | None
     epochs: Mapping[Stamp, Mapping[OpId, Fate]]
 
 
@@ -40,6 +41,7 @@ class Message:
     known_replies: Vector = field(default_factory=dict)
     settled: Vector = field(default_factory=dict)
     digest: str = ""
+    busy: bool = False  # the sender may still make operations of which nobody has heard
     ask: bool = False
     wanted: tuple[str, ...] = ()  # hashes of matrices that the sender lacks
     snapshot: Snapshot | None = None

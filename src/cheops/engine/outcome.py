@@ -12,7 +12,7 @@ from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Answer, Effects, Notify, Outcome, Result, Stage
 from cheops.engine.replica import Purpose, Replica, Running, Unknown
 from cheops.log.matrix import key
-from cheops.log.operation import Operation, OpId, Reply, Status, Verdict
+from cheops.log.operation import Kind, Operation, OpId, Reply, Status, Verdict
 from cheops.log.plan import Plan
 
 _FINISHED = (Result.OK, Result.KO)
@@ -25,6 +25,10 @@ def finish(replica: Replica, n: int, outcomes: tuple[Outcome, ...], out: Effects
         return  # the answer to a run that we gave up with a crash
     replica.running = None
     out.forget.append(("started", replica.resource))
+    if running.purpose is Purpose.READ:
+        _fold(replica, outcomes[0], out)
+        replica.read_at_ms = now_ms + replica.limits.retry_most_ms  # not again at once, whatever came of it
+        return
     if outcomes[-1].result not in _FINISHED:
         _interrupted(replica, running, outcomes, out)
         replica.retry_ms = min(
@@ -44,8 +48,6 @@ def finish(replica: Replica, n: int, outcomes: tuple[Outcome, ...], out: Effects
             _units_ran(replica, running, outcomes, out)
         case Purpose.HOOK:
             _hook_ran(replica, running, outcomes[0], out)
-        case Purpose.READ:
-            _fold(replica, outcomes[0], out)
 
 
 def _interrupted(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects) -> None:
@@ -90,15 +92,21 @@ def _rebase(replica: Replica, name: str, out: Effects) -> bool:
 
 def taint(replica: Replica, wanted: Plan, out: Effects) -> None:
     """A replay was cut short: what its base wipes counts as not applied, so it is run again."""
-    base = None
+    dirty: tuple[str, ...] = ()
     if wanted.from_start:
         replica.needs_start = True
         replica.applied, replica.agreed = [], 0
     elif wanted.run:
-        base = wanted.run[0].id
-        replica.note_run(None, "", replica.matrix.wiped_by(key(wanted.run[0])))
-    started = Started(replica.resource, 0, base, replay=True, from_start=wanted.from_start)
+        dirty = replica.matrix.wiped_by(wanted.run[0].key)
+        soil(replica, dirty)
+    started = Started(replica.resource, 0, None, replay=True, from_start=wanted.from_start, dirty=dirty)
     out.documents[key_of(started)] = started  # until the replay is done, also over a crash
+
+
+def soil(replica: Replica, keys: tuple[str, ...]) -> None:
+    """Of these keys the application may hold anything, until they are wiped."""
+    replica.note_run(None, "", keys)
+    replica.dirty = keys
 
 
 def mark_unknown(replica: Replica, op: Operation, why: str, out: Effects) -> None:
@@ -117,6 +125,8 @@ def _draft_ran(replica: Replica, running: Running, outcome: Outcome, out: Effect
         decide(replica, Verdict.OK, outcome.output, out)
     elif replica.drafts[0].id == draft.id:
         decide(replica, Verdict.VOID, outcome.output, out)
+    else:
+        replica.skipped.add(draft.id)  # its verdict waits behind the UNKNOWN before it
 
 
 def decide(replica: Replica, verdict: Verdict, why: str, out: Effects) -> None:
@@ -127,7 +137,7 @@ def decide(replica: Replica, verdict: Verdict, why: str, out: Effects) -> None:
     out.documents[key_of(op)] = op
     replica.add(op)
     status = {Verdict.OK: Status.OK, Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}[verdict]
-    if ok:
+    if ok and op.kind is not Kind.SITES:
         reply = _apply(replica, op, out, output=why)
     else:
         reply = _reply(replica, op.id, key(op), status, out, detail=why, push=False)
@@ -246,8 +256,8 @@ def _replayed(replica: Replica, running: Running, outcomes: tuple[Outcome, ...],
         replies.append(_reply(replica, None, "", Status.OK, out, wiped=("*",), replay=True, push=False))
         ledger = replica.ledger()
         out.documents[key_of(ledger)] = ledger
-    if running.rewritten:
-        replica.rewritten = [op.id for op in replica.history.effective]
+    if running.rewritten is not None:
+        replica.rewritten = running.rewritten
         results = [*results[: 0 if wanted.from_start else 1], *[_worst(results)] * len(wanted.run)]
     for op, outcome in zip(wanted.run, results, strict=False):
         if outcome.result is Result.OK:

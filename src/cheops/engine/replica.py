@@ -9,7 +9,7 @@ from cheops.engine.messages import Base
 from cheops.engine.types import Limits, ResourceType
 from cheops.log.digest import digest
 from cheops.log.history import FindMatrix, History
-from cheops.log.matrix import Matrix, is_wiped, key
+from cheops.log.matrix import SITES_KEY, Matrix, is_wiped, key
 from cheops.log.operation import Operation, OpId, Origin, Reply, Status
 from cheops.log.plan import Applied, Plan
 from cheops.log.vector import contains, joined
@@ -32,13 +32,15 @@ class Running:
     purpose: Purpose
     op: Operation | None = None
     plan: Plan = field(default_factory=Plan)
-    rewritten: bool = False  # a logic plugin's commands run in place of the plan's operations
+    rewritten: list[OpId] | None = None  # a logic plugin's commands run, for this effective list
 
 
 @dataclass(slots=True)
 class PeerView:
     """What we know of another site's knowledge of this resource."""
 
+    incarnation: str = ""
+    busy: bool = False
     fresh: bool = True  # we do not know what it knows: ask before sending everything
     known: dict[Origin, int] = field(default_factory=dict)
     known_replies: dict[Origin, int] = field(default_factory=dict)
@@ -79,6 +81,8 @@ class Replica:
         self.troubled: list[OpId] = []  # failed here and not at their origin: on_error is to see to them
         self.unknown: Unknown | None = None
         self.needs_start = False  # a replay from the start was cut short
+        self.dirty: tuple[str, ...] = ()  # a replay was cut short: these keys must be wiped before all else
+        self.skipped: set[OpId] = set()  # drafts that failed out of turn: they wait for it
         self.order_not_enforced = False
         self.last_replay: tuple[OpId, ...] | None = (
             None  # a replay that changes nothing is not begun a second time
@@ -99,6 +103,8 @@ class Replica:
         self.settled: dict[Origin, int] = {}
         self.was_unsynced = False
         self.touched_ms = 0
+        self.ask_at_ms = 0  # for matrices
+        self.read_at_ms = 0  # the state, for a checkpoint
 
     @property
     def site(self) -> str:
@@ -146,11 +152,18 @@ class Replica:
                 self.applied, self.agreed = kept, min(self.agreed, first)
             if self.unknown and is_wiped(wiped, self.unknown.key):
                 self.unknown = None
+            self.dirty = tuple(name for name in self.dirty if not is_wiped(wiped, name))
         if id_ is not None:
             self.applied.append(Applied(id_, name))
             self.failed.pop(id_, None)
         while self.agreed < len(self.applied) and self._agrees_at(self.agreed):
             self.agreed += 1
+
+    def reorder_applied(self) -> None:
+        """What was run in another order, to the same effect, counts as run in the effective one."""
+        by_id = {a.id: a for a in self.applied}
+        self.applied = [by_id[op.id] for op in self.history.effective]
+        self.agreed = len(self.applied)
 
     def _agrees_at(self, place: int) -> bool:
         effective = self.history.effective
@@ -199,6 +212,7 @@ class Replica:
         self.base, self.base_applied = ledger.base, ledger.base_applied
         if ledger.base:
             self.history.folded = dict(ledger.base.vector)
+        self.history.take_matrix(ledger.adopted)
         self.was_unsynced = ledger.unsynced
 
     def _load_reply(self, reply: Reply) -> None:
@@ -207,8 +221,8 @@ class Replica:
             return
         if self.unknown and self.unknown.id == reply.op:
             self.unknown = None
-        if reply.op is not None and contains(self.history.folded, reply.op):
-            return  # its effect is part of the checkpoint
+        if reply.key == SITES_KEY or (reply.op and contains(self.history.folded, reply.op)):
+            return  # it has no effect of its own, or that is part of the checkpoint
         match reply.status:
             case Status.OK:
                 self.note_run(reply.op, reply.key, reply.wiped)
@@ -225,6 +239,7 @@ class Replica:
             reply_floor={origin: n for origin, n in self.known_replies.items() if n},
             base=self.base,
             base_applied=self.base_applied,
+            adopted=self.history.adopted,
             epochs={introduced: dict(fates) for introduced, fates in self.history.epochs.items()},
         )
 

@@ -15,7 +15,7 @@ from cheops.engine.events import Effects, Notify, Run, Step
 from cheops.engine.outcome import decide, fail
 from cheops.engine.replica import Purpose, Replica, Running
 from cheops.log.matrix import key
-from cheops.log.operation import Operation, Status, Verdict
+from cheops.log.operation import Kind, Operation, Status, Verdict
 from cheops.log.plan import Plan, plan
 from cheops.log.rules import superseding_rule
 
@@ -33,28 +33,36 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
     if replica.troubled:
         _see_to(replica, replica.history.ops[replica.troubled.pop(0)], out)
         return
-    wanted = _logic_plan(replica) or _plan(replica)
+    wanted = _wanted(replica, out)
+    if wanted and _may_run(replica, wanted):
+        _start_plan(replica, wanted, out)
+    elif not wanted and replica.drafts and replica.drafts[0].kind is Kind.SITES:
+        decide(replica, Verdict.OK, "", out)  # nothing is to be run
+        advance(replica, out, now_ms)
+    elif not wanted and (draft := _next_draft(replica)):
+        _start(replica, Running(replica.next_reply, Purpose.DRAFT, draft), (_step(draft),), out)
+    elif not wanted:
+        _settle(replica, out, now_ms)
+
+
+def _wanted(replica: Replica, out: Effects) -> Plan:
+    wanted = _cleaned(replica, _logic_plan(replica) or _plan(replica))
     if wanted.replay and tuple(op.id for op in wanted.run) == replica.last_replay:
         wanted = Plan(order_not_enforced=True)  # it did not help: say so, rather than try for ever
     if wanted.order_not_enforced and not replica.order_not_enforced:
         out.others.append(Notify(replica.resource, "order-not-enforced"))
     replica.order_not_enforced = wanted.order_not_enforced
-    if wanted and _may_run(replica, wanted):
-        _start_plan(replica, wanted, out)
-    elif not wanted and (draft := _next_draft(replica)):
-        _start(replica, Running(replica.next_reply, Purpose.DRAFT, draft), (_step(draft),), out)
-    elif not wanted:
-        _settle(replica, out)
+    return wanted
 
 
-def _settle(replica: Replica, out: Effects) -> None:
+def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
     if replica.unknown or not replica.is_involved:
         return
     replica.settled = dict(replica.history.known)
     checkpoint = replica.type.checkpoint
     if checkpoint is None or len(replica.history.effective) < checkpoint.after:
         return
-    in_doubt = replica.failed or replica.order_not_enforced or replica.drafts
+    in_doubt = replica.failed or replica.order_not_enforced or replica.drafts or now_ms < replica.read_at_ms
     if not in_doubt and exchange.all_settled(replica):
         _start(replica, Running(replica.next_reply, Purpose.READ), (Step(None, checkpoint.read),), out)
 
@@ -81,7 +89,26 @@ def _plan(replica: Replica) -> Plan:
         found = plan(applied, effective, replica.matrix, is_failed=replica.failed.__contains__)
     if found.order_not_enforced and (replica.type.reset or replica.base):
         found = Plan(tuple(effective), replay=True, from_start=True)
+    if not found and not found.order_not_enforced and not replica.failed:
+        replica.reorder_applied()
     return found
+
+
+def _cleaned(replica: Replica, wanted: Plan) -> Plan:
+    """After a replay that was cut short nothing may run but what wipes the parts that it left."""
+    if not replica.dirty or wanted.from_start:
+        return wanted
+    effective = replica.history.effective
+    for place, base in enumerate(effective):
+        if all(replica.matrix.replaces(base.key, name) for name in replica.dirty):
+            here = {a.id for a in replica.applied}
+            after = effective[place + 1 :]
+            redone = (op for op in after if replica.matrix.replaces(base.key, op.key) or op.id not in here)
+            earlier = (op for op in effective[:place] if op.id not in here)
+            return Plan((base, *earlier, *redone), replay=True)
+    if replica.type.reset or replica.base:
+        return Plan(tuple(effective), replay=True, from_start=True)
+    return replace(wanted, order_not_enforced=True)
 
 
 def _may_run(replica: Replica, wanted: Plan) -> bool:
@@ -98,6 +125,8 @@ def _next_draft(replica: Replica) -> Operation | None:
     if replica.unknown is None:
         return replica.drafts[0]
     for place, draft in enumerate(replica.drafts):
+        if draft.id in replica.skipped:
+            continue
         before = [key(d) for d in replica.drafts[:place]]
         rules = replica.rules_for(draft)
         if all(rules.replaces(key(draft), name) for name in (*before, replica.unknown.key)):
@@ -148,8 +177,8 @@ def _start_replay(replica: Replica, wanted: Plan, out: Effects) -> None:
     start = replica.base.write if replica.base else replica.type.reset
     steps = [Step(None, start)] if wanted.from_start and start else []
     logic, after = replica.type.logic, wanted.run if wanted.from_start else wanted.run[1:]
-    rewritten = logic is not None and _clash(replica, after)
-    if logic and rewritten:
+    rewritten = [op.id for op in replica.history.effective] if logic and _clash(replica, after) else None
+    if logic and rewritten is not None:
         steps += [_step(op) for op in wanted.run[: len(wanted.run) - len(after)]]
         steps += [Step(None, command) for command in logic(after)]
     else:
@@ -192,6 +221,7 @@ def _start(replica: Replica, running: Running, steps: tuple[Step, ...], out: Eff
         from_start=running.plan.from_start,
         hook=running.purpose is Purpose.HOOK,
         units=running.purpose is Purpose.UNITS,
+        dirty=_left_dirty(replica, running),
     )
     if running.purpose is not Purpose.READ:
         out.documents[key_of(started)] = started
@@ -199,6 +229,13 @@ def _start(replica: Replica, running: Running, steps: tuple[Step, ...], out: Eff
     in_place = replica.type.decompose is not None or replica.type.on_error is not None
     until_failure = running.purpose is Purpose.UNITS or (replay and in_place)
     out.others.append(Run(replica.resource, running.n, steps, replay=replay, until_failure=until_failure))
+
+
+def _left_dirty(replica: Replica, running: Running) -> tuple[str, ...]:
+    """What a crash during this run would leave in an unknown state."""
+    if running.purpose is not Purpose.REPLAY or running.plan.from_start or not running.plan.run:
+        return replica.dirty
+    return replica.matrix.wiped_by(running.plan.run[0].key)
 
 
 def _step(op: Operation) -> Step:

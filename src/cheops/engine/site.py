@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import singledispatchmethod
 
 from cheops.engine import exchange, outcome, running
-from cheops.engine.documents import SiteClock, Started, key_of
+from cheops.engine.documents import Peers, SiteClock, Started, key_of
 from cheops.engine.events import (
     Answer,
     Effect,
@@ -76,6 +76,7 @@ class Site:
     def _recovered(self, event: Recovered, out: Effects) -> None:
         self.clock = event.clock
         self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
+        self._seen = dict(event.peers)
         for resource in event.unsynced:
             self._wake(resource, out)
 
@@ -83,18 +84,23 @@ class Site:
     def _peer_up(self, event: PeerUp, out: Effects) -> None:
         before = self._seen.get(event.peer)
         self.up[event.peer] = self._seen[event.peer] = event.incarnation
-        if before not in (None, event.incarnation):
-            self._forget_peer(event.peer)
-            out.others.append(Enumerate(event.peer))  # it was born again and may know nothing
+        self._forget_earlier(event.peer, event.incarnation)
+        if before != event.incarnation:
+            peers = Peers(dict(self._seen))
+            out.documents[key_of(peers)] = peers
+            if before is not None:
+                out.others.append(Enumerate(event.peer))  # it was born again and may know nothing
         for replica in self._active_replicas():
             if event.peer in set(exchange.targets(replica)):
                 view = exchange.view_of(replica, event.peer)
                 view.wait_ms = view.next_send_ms = 0  # what was sent before it was up is lost: at once
                 self._tell(replica, event.peer, out)
 
-    def _forget_peer(self, peer: str) -> None:
+    def _forget_earlier(self, peer: str, incarnation: str) -> None:
+        """What an earlier incarnation knew, this one need not."""
         for replica in self.replicas.values():
-            replica.peers.pop(peer, None)
+            if peer in replica.peers and replica.peers[peer].incarnation not in ("", incarnation):
+                del replica.peers[peer]
 
     @_take.register
     def _peer_down(self, event: PeerDown, out: Effects) -> None:
@@ -206,8 +212,9 @@ class Site:
         out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site))
         if draft.verdict is not None:
             exchange.push(replica, (draft,), ())
-            status = Status.OK if draft.kind is Kind.SITES else Status.PENDING  # nothing is run, or not yet
-            out.others.append(Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, status))
+            out.others.append(
+                Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING)
+            )
 
     def _draft(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
         self.clock = self.clock.tick(self._now_ms)
@@ -215,7 +222,7 @@ class Site:
         own = max([replica.history.known.get(self.origin, 0), *(draft.seq for draft in replica.drafts)])
         if not replica.history.ops and not replica.drafts:
             replica.type = self.settings.type_named(event.rtype)
-        parallel = replica.type.parallel or event.kind is Kind.SITES
+        parallel = replica.type.parallel and event.kind is not Kind.SITES
         deps = joined(replica.history.known, {self.origin: own} if own else {})
         return Operation(
             event.resource,
@@ -269,11 +276,12 @@ class Site:
         news = [reply for reply in message.replies if reply.n > heard.get(reply.origin, 0)]
         self._pass_on_replies(replica, news, out)
         running.advance(replica, out, self._now_ms)
-        if message.ops or message.replies or message.ask or lacking:
+        if message.ops or message.replies or message.ask:
             exchange.acknowledge(replica, peer, lacking)
         if message.wanted:
             found = tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices)
-            exchange.give_matrices(replica, peer, found, out)
+            if found:
+                exchange.give_matrices(replica, peer, found, out)
         self._tell(replica, peer, out)
 
     def _pass_on_replies(self, replica: Replica, replies: list[Reply], out: Effects) -> None:
@@ -293,7 +301,10 @@ class Site:
 
     def _ask_for_matrices(self, replica: Replica) -> None:
         lacking = {op.matrix.hash for op in replica.waiting.values()} - self.matrices.keys()
-        for peer in exchange.targets(replica) if lacking else ():
+        if not lacking or self._now_ms < replica.ask_at_ms:
+            return
+        replica.ask_at_ms = self._now_ms + self.settings.limits.resend_ms
+        for peer in exchange.targets(replica):
             if peer in self.up:
                 exchange.acknowledge(replica, peer, lacking)
 
@@ -329,8 +340,11 @@ def _after_crash(replica: Replica, started: Started, out: Effects) -> None:
     out.forget.append(("started", replica.resource))
     op = replica.history.ops.get(started.op) if started.op else None
     op = op or next((draft for draft in replica.drafts if draft.id == started.op), None)
-    if started.replay:
-        outcome.taint(replica, Plan((op,) if op else (), from_start=started.from_start), out)
+    if started.replay and started.from_start:
+        outcome.taint(replica, Plan(from_start=True), out)
+    elif started.replay:
+        outcome.soil(replica, started.dirty)
+        out.documents[key_of(started)] = started
     elif op is not None and started.hook:
         replica.failed[op.id] = "the site stopped while on_error was running"
     elif op is not None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from cheops.log.matrix import Matrix, key
 from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Stamp
-from cheops.log.rules import Fate, Rule, fate_at_origin, merged, reason_for, superseding_rule
+from cheops.log.rules import Fate, Rule, canonical, fate_at_origin, merged, reason_for, superseding_rule
 from cheops.log.vector import Vector, contains, covers, joined
 
 FindMatrix = Callable[[str], Matrix]
@@ -38,8 +38,10 @@ class History:
         self.roster: tuple[str, ...] = ()
         self.roster_by: Operation | None = None
         self.former: set[str] = set()
+        self._brought: list[Operation] = []  # those operations in `ops` that introduced a matrix
         self.latest: Stamp | None = None
         self._by_key: dict[str, dict[OpId, Operation]] = {}
+        self._sites_changes: dict[OpId, None] = {}
         # For each matrix ever introduced, by stamp: what was superseded before, which it does not bring back.
         self.epochs: dict[Stamp, dict[OpId, Fate]] = {}
 
@@ -57,6 +59,8 @@ class History:
             self.fates[op.id] = fate
         elif self._is_folded(op):
             self.fates[op.id] = Fate(Rule.FOLDED)
+        elif op.id in self._settled():
+            self.fates[op.id] = self._settled()[op.id]  # loaded: what beat it may be forgotten
         if self.adopted is None or op.matrix.introduced > self.adopted.introduced:
             return self._adopt(op)
         if self._is_without_effect(op):
@@ -95,7 +99,9 @@ class History:
     def _take_out(self, beaten: list[Operation]) -> int:
         if not beaten:
             return len(self.effective)
-        places = [self._place(op) for op in beaten]
+        if self.matrix.has_overrides:
+            return self._take_out_and_reorder(beaten)
+        places = [bisect_left(self.effective, op.stamp, key=_stamp) for op in beaten]
         if len(beaten) == 1:
             del self.effective[places[0]]
         else:
@@ -103,10 +109,12 @@ class History:
             self.effective = [op for place, op in enumerate(self.effective) if place not in gone]
         return min(places)
 
-    def _place(self, op: Operation) -> int:
-        if self.matrix.has_overrides:
-            return self.effective.index(op)
-        return bisect_left(self.effective, op.stamp, key=_stamp)
+    def _take_out_and_reorder(self, beaten: list[Operation]) -> int:
+        """What had stepped behind one that is gone may step forward again."""
+        gone = {op.id for op in beaten}
+        before = self.effective
+        self.effective = list(canonical((op for op in before if op.id not in gone), self.matrix))
+        return _first_difference(before, self.effective)
 
     def reason(self, id_: OpId) -> Fate | None:
         """Why an operation has no effect; the same at every site that knows the same operations."""
@@ -114,6 +122,11 @@ class History:
         if fate is None or fate.by is None:
             return fate
         return reason_for(self.ops[id_], self.heads(), self.matrix) or fate
+
+    def take_matrix(self, ref: MatrixRef | None) -> None:
+        """What was in force when the operation that introduced it was forgotten."""
+        if ref is not None:
+            self.adopted, self.matrix = ref, self.find_matrix(ref.hash)
 
     # -- matrices ------------------------------------------------------------------------------
 
@@ -130,6 +143,8 @@ class History:
 
     def _note_epoch(self, op: Operation) -> None:
         """Remember what was superseded in the past of the operation that introduced a matrix."""
+        if op.matrix.introduced == op.stamp:
+            self._brought.append(op)
         if op.matrix.introduced in self.epochs:
             return
         past = [other for other in self.ops.values() if other.is_before(op)]
@@ -153,9 +168,7 @@ class History:
         self._by_key = {}
         for op in self.effective:
             self._by_key.setdefault(key(op), {})[op.id] = op
-        pairs = enumerate(zip(before, self.effective, strict=False))
-        differing = (place for place, (old, new) in pairs if old != new)
-        return next(differing, min(len(before), len(self.effective)))
+        return _first_difference(before, self.effective)
 
     def _settled(self) -> dict[OpId, Fate]:
         return self.epochs.get(self.adopted.introduced, {}) if self.adopted else {}
@@ -167,6 +180,8 @@ class History:
         if op.sites is None:
             return
         self.former.update(op.sites)
+        if op.kind is Kind.SITES:
+            self._sites_changes[op.id] = None
         if self.roster_by is None or op.stamp > self.roster_by.stamp:
             self.roster, self.roster_by = op.sites, op
 
@@ -178,10 +193,20 @@ class History:
         Safe because whatever comes later was made in knowledge of all that is stable: it cannot be concurrent
         to what is forgotten, and what is superseded does not come back.
         """
-        gone = [op.id for op in self.ops.values() if self._is_idle(op) and self._is_within(op, stable)]
+        bringer = self._bringer()
+        if bringer is not None and not contains(stable, bringer.id):
+            return []  # another matrix may come that was made without knowing this one
+        without_effect = dict.fromkeys(
+            (*self.fates, *self._sites_changes)
+        )  # few: they go as soon as they can
+        idle = (self.ops[id_] for id_ in without_effect if id_ in self.ops)
+        gone = [
+            op.id for op in idle if self._is_idle(op) and op is not bringer and self._is_within(op, stable)
+        ]
         for id_ in gone:
             del self.ops[id_]
             self.fates.pop(id_, None)
+            self._sites_changes.pop(id_, None)
             for settled in self.epochs.values():
                 settled.pop(id_, None)
         if gone:
@@ -191,9 +216,10 @@ class History:
     def fold(self) -> list[OpId]:
         """Forget everything, because a checkpoint holds its effect; gives what was forgotten.
 
-        The operation that set the list of sites is kept, without effect on the application.
+        The operations that set the list of sites and the matrix are kept, without effect on the application.
         """
-        gone = [op.id for op in self.ops.values() if op is not self.roster_by]
+        kept = (self.roster_by, self._bringer())
+        gone = [op.id for op in self.ops.values() if op not in kept]
         for id_ in gone:
             del self.ops[id_]
         self.folded, self.floor = dict(self.known), dict(self.known)
@@ -201,6 +227,12 @@ class History:
         self.epochs = {introduced: {} for introduced in self.epochs}
         self.effective, self._by_key = [], {}
         return gone
+
+    def _bringer(self) -> Operation | None:
+        """The operation that introduced the matrix in force. It is never forgotten: by that matrix is judged
+        what had been superseded when the next one comes, and it must be in force again after a restart."""
+        self._brought = [op for op in self._brought if op.id in self.ops]
+        return max(self._brought, key=_stamp, default=None)
 
     def _is_idle(self, op: Operation) -> bool:
         return op is not self.roster_by and (op.id in self.fates or op.kind is Kind.SITES)
@@ -218,3 +250,8 @@ class History:
 
 def _stamp(op: Operation) -> Stamp:
     return op.stamp
+
+
+def _first_difference(before: list[Operation], after: list[Operation]) -> int:
+    pairs = enumerate(zip(before, after, strict=False))
+    return next((place for place, (old, new) in pairs if old != new), min(len(before), len(after)))

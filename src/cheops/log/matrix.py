@@ -19,7 +19,8 @@ from cheops.errors import ClientError
 from cheops.log.operation import RESERVED_KEYS, Kind, Operation
 
 FORCE_KEY, DELETE_KEY = RESERVED_KEYS[Kind.FORCE], RESERVED_KEYS[Kind.DELETE]
-_RESERVED = frozenset(RESERVED_KEYS.values())
+_RESERVED = frozenset((FORCE_KEY, DELETE_KEY))
+SITES_KEY = RESERVED_KEYS[Kind.SITES]
 
 
 class Result(StrEnum):

@@ -46,8 +46,8 @@ class Kind(StrEnum):
     SITES = "sites"  # changes the list of sites, touches no application
 
 
-# The keys of operations that replace everything, whatever their type.
-RESERVED_KEYS = {Kind.FORCE: "!force", Kind.DELETE: "!delete"}
+# The keys of operations of a special kind, whatever their type.
+RESERVED_KEYS = {Kind.FORCE: "!force", Kind.DELETE: "!delete", Kind.SITES: "!sites"}
 
 
 class Verdict(StrEnum):

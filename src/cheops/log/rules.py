@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from cheops.log.matrix import Matrix, key
-from cheops.log.operation import Kind, Operation, OpId, Verdict
+from cheops.log.operation import Kind, Operation, OpId, Origin, Verdict
 
 
 class Rule(IntEnum):
@@ -131,17 +131,36 @@ def _rank(name: str, keys: set[str], matrix: Matrix) -> int:
 
 
 def canonical(effective: Iterable[Operation], matrix: Matrix) -> tuple[Operation, ...]:
-    """Rule 6: by stamp, which extends causality; then each operation that must stand before concurrent ones
-    (`Concurrent: take-both`) lets those, and what was made in knowledge of them, step behind it."""
-    order = sorted(effective, key=lambda op: op.stamp)
-    if not matrix.has_overrides:
-        return tuple(order)
-    for y in [op for op in order if matrix.is_replace_type(key(op))]:
-        place = order.index(y)
-        behind: list[Operation] = []
-        for x in order[:place]:
-            yields = matrix.both_stay_when_concurrent(key(y), key(x)) and x.is_concurrent(y)
-            if yields or any(b.is_before(x) for b in behind):
-                behind.append(x)
-        order = [op for op in order[:place] if op not in behind] + [y, *behind] + order[place + 1 :]
-    return tuple(order)
+    """Rule 6: by stamp, which extends causality. Where an operation must stand before concurrent ones
+    (`Concurrent: take-both`), always the smallest stamp of those that need not wait for another one."""
+    left = sorted(effective, key=lambda op: op.stamp)
+    ahead = [op for op in left if matrix.is_replace_type(key(op))] if matrix.has_overrides else []
+    order: list[Operation] = []
+    while ahead:
+        free, first, left = _up_to_one_ahead(left, ahead, matrix)
+        order += [*free, first]
+        ahead = [y for y in ahead if y != first]
+    return (*order, *left)
+
+
+def _up_to_one_ahead(
+    left: Sequence[Operation], ahead: Sequence[Operation], matrix: Matrix
+) -> tuple[list[Operation], Operation, list[Operation]]:
+    """What comes before the first of those ahead, that one, and what is left after it, by stamp."""
+    free: list[Operation] = []
+    held: list[Operation] = []
+    held_from: dict[Origin, int] = {}
+    for place, op in enumerate(left):
+        knows_held = any(op.deps.get(origin, 0) >= seq for origin, seq in held_from.items())
+        if knows_held or any(_stands_before(y, op, matrix) for y in ahead):
+            held.append(op)
+            held_from.setdefault(op.origin, op.seq)
+        elif matrix.is_replace_type(key(op)):
+            return free, op, [*held, *left[place + 1 :]]
+        else:
+            free.append(op)
+    return free, held[0], held[1:]  # they wait for each other in a circle: the matrix yields to causality
+
+
+def _stands_before(y: Operation, x: Operation, matrix: Matrix) -> bool:
+    return matrix.both_stay_when_concurrent(key(y), key(x)) and x.is_concurrent(y)

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-from cheops.engine.documents import Document, Key, Ledger, SiteClock, key_of
+from cheops.engine.documents import Document, Key, Ledger, Peers, SiteClock, key_of
 from cheops.engine.events import Event, Loaded, Outcome, Recovered, Result, Run, Save
 from cheops.engine.site import Site
 from cheops.engine.types import Settings
@@ -83,8 +83,9 @@ class Node:
         durable = self.disk.durable.values()
         clock = next((d.clock for d in durable if isinstance(d, SiteClock)), Clock())
         matrices = tuple(d for d in durable if isinstance(d, Matrix))
+        peers = next((d.incarnations for d in durable if isinstance(d, Peers)), {})
         unsynced = sorted(d.resource for d in durable if isinstance(d, Ledger) and d.unsynced)
-        return Recovered(clock, matrices, tuple(unsynced))
+        return Recovered(clock, matrices, tuple(unsynced), peers)
 
     def crash(self) -> None:
         self.disk.crash()

@@ -25,6 +25,7 @@ class Profile:
     forces: float = 0.02
     site_changes: float = 0.03
     matrix_changes: float = 0.02
+    other_rules: bool = False  # matrices that differ in more than their hash
     rebirths: int = 0
 
 
@@ -42,5 +43,6 @@ PROFILES = {
         Profile("crashes", crashes=12, crash_between_effects=0.01, trouble=0.1, partitions=1),
         Profile("long", operations=250, duration_ms=40_000, resources=3, partitions=10, crashes=10),
         Profile("moving", site_changes=0.15, rebirths=1, deletes=0.05),
+        Profile("rules", matrix_changes=0.15, other_rules=True),
     )
 }  # fmt: skip

@@ -36,6 +36,7 @@ class _Resource:
         self.app = app
         self.sites = sites
         self.matrix = app.matrix
+        self.changes = 0
 
 
 def _resource(world: World, number: int) -> _Resource:
@@ -68,7 +69,7 @@ def _submit(world: World, resource: _Resource, number: int) -> None:
         kind, type_, line = Kind.SITES, "sites", ""
         sites = resource.sites = _other_sites(world, resource)
     elif luck > 1 - profile.matrix_changes:
-        matrix = resource.matrix = _other_matrix(resource)
+        matrix = resource.matrix = _other_matrix(resource, other_rules=profile.other_rules)
         world.inject("matrix changed")
     world.inject(
         "operation submitted", f"{site} gets {type_} {line!r} for {resource.name} {sites or ''}".rstrip()
@@ -88,10 +89,13 @@ def _other_sites(world: World, resource: _Resource) -> tuple[str, ...]:
     return tuple(sorted(sites)) if len(sites) > 1 else tuple(names)
 
 
-def _other_matrix(resource: _Resource) -> Matrix:
-    """The same rules and one more that changes nothing for the types in use, so that it is another matrix."""
-    extra = Entry("never", f"used-{len(resource.matrix.entries)}", Result.TAKE_BOTH)
-    return Matrix((*resource.matrix.entries, extra))
+def _other_matrix(resource: _Resource, *, other_rules: bool) -> Matrix:
+    """Another matrix that is as true of the application: with the same rules, or with none at all, by which
+    everything is ordered (which takes a type that has a reset)."""
+    resource.changes += 1
+    bare = other_rules and resource.app.type.reset is not None and resource.changes % 2
+    entries = () if bare else resource.app.matrix.entries
+    return Matrix((*entries, Entry("never", f"used-{resource.changes}", Result.TAKE_BOTH)))
 
 
 def _partition(world: World) -> None:
