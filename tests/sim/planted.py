@@ -182,6 +182,35 @@ def _own_drafts_run_twice() -> AbstractContextManager[object]:
     return patch.object(outcome, "_apply", forgetful)
 
 
+@contextmanager
+def _concurrent_by_stamp_alone() -> Iterator[None]:
+    """Rule 4 forgotten: of two concurrent ones the later stamp stays, also if only one of them replaces."""
+
+    def rule(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
+        found = true(y, x, matrix)
+        return None if found is Rule.REPLACE_WINS_OVER_CONCURRENT and y.stamp < x.stamp else found
+
+    true = rules.superseding_rule
+    with patch.object(history, "superseding_rule", rule), patch.object(rules, "superseding_rule", rule):
+        yield
+
+
+def _new_matrix_never_adopted() -> AbstractContextManager[object]:
+    true = History._adopt
+
+    def stubborn(self: History, op: Operation) -> int:
+        if self.adopted is None:
+            return true(self, op)
+        return len(self.effective) if self._is_without_effect(op) else self._merge_in(op)
+
+    return patch.object(History, "_adopt", stubborn)
+
+
+def _settled_fates_judged_anew() -> AbstractContextManager[object]:
+    """What an earlier matrix had superseded is judged anew, though some have forgotten it."""
+    return patch.object(History, "_settled", lambda _self: {})
+
+
 BUGS: dict[str, Bug] = {
     "no causal wait": _no_causal_wait,
     "duplicates taken": _duplicates_taken,
@@ -202,4 +231,7 @@ BUGS: dict[str, Bug] = {
     "newcomers are taken to know everything": _newcomers_are_taken_to_know_everything,
     "a failure elsewhere is passed over": _failure_elsewhere_is_passed_over,
     "own operations run twice": _own_drafts_run_twice,
+    "concurrent operations by stamp alone": _concurrent_by_stamp_alone,
+    "a new matrix is never adopted": _new_matrix_never_adopted,
+    "what was superseded before is judged anew": _settled_fates_judged_anew,
 }

@@ -8,14 +8,19 @@ from cheops.sim.history import play
 from cheops.sim.profile import PROFILES
 from tests.sim.planted import BUGS
 
-_ENOUGH = 120  # histories in which each bug must show
+_ENOUGH = 160  # histories in which each bug must show
 
 
 def found_after(limit: int) -> int | None:
     """How many histories it took until something was wrong, or None."""
     plans = chain.from_iterable(
-        ((seed, 3, PROFILES["hostile"]), (seed, 4, PROFILES["moving"]), (seed, 3, PROFILES["crashes"]))
-        for seed in range(limit // 3)
+        (
+            (seed, 3, PROFILES["hostile"]),
+            (seed, 4, PROFILES["moving"]),
+            (seed, 3, PROFILES["crashes"]),
+            (seed, 3, PROFILES["rules"]),
+        )
+        for seed in range(limit // 4)
     )
     for number, (seed, sites, profile) in enumerate(plans, 1):
         if play(seed, sites, profile, patience_ms=20_000).problems:

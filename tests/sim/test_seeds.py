@@ -7,7 +7,9 @@ from cheops.sim.profile import PROFILES
 
 _CHUNK = 25
 # profile, sites, chunks of histories
-PLAN = [("hostile", 3, 6), ("hostile", 5, 6), ("network", 4, 3), ("crashes", 3, 3), ("moving", 4, 2)]
+PLAN = [
+    ("hostile", 3, 6), ("hostile", 5, 4), ("network", 4, 2), ("crashes", 3, 3), ("moving", 4, 2), ("rules", 4, 3),
+]  # fmt: skip
 CHUNKS = [(profile, sites, chunk) for profile, sites, chunks in PLAN for chunk in range(chunks)]
 
 

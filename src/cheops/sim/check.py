@@ -8,6 +8,7 @@ from cheops.log.matrix import Matrix, key
 from cheops.log.operation import Operation, OpId
 from cheops.log.vector import contains
 from cheops.sim.apps import RefusedError, State
+from cheops.sim.book import effective_by_the_book
 from cheops.sim.node import Node
 from cheops.sim.world import World, rosters
 
@@ -22,6 +23,11 @@ def problems(world: World) -> list[str]:
 
 def _of_resource(world: World, resource: str) -> Iterator[str]:
     oracle = _oracle(world, resource)
+    ops = world.decided[resource].values()
+    if len({op.matrix.hash for op in ops}) == 1:
+        by_the_book = effective_by_the_book(ops, oracle.matrix.entries)
+        if by_the_book != [op.id for op in oracle.effective]:
+            yield f"the merge gives {_ids([op.id for op in oracle.effective])}, the rules {_ids(by_the_book)}"
     replicas = {name: _replica(world.nodes[name], resource) for name in oracle.roster}
     for name in sorted(world.heard.get(resource, set()) - rosters(world.decided[resource])):
         yield f"{name} is not involved and heard of it"

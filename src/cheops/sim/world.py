@@ -3,7 +3,7 @@
 import heapq
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 
@@ -26,7 +26,7 @@ from cheops.engine.events import (
     Stage,
     Tick,
 )
-from cheops.engine.types import Limits, Settings
+from cheops.engine.types import Limits, ResourceType, Settings
 from cheops.log.operation import Operation, OpId, Status, Verdict
 from cheops.sim.apps import APPS, App
 from cheops.sim.node import Node
@@ -73,7 +73,7 @@ class World:
         self.calm = False
         self._queue: list[_Happening] = []
         self._numbers = count()
-        settings = Settings({app.name: app.type for app in APPS.values()}, Limits(idle_ms=3_000))
+        settings = Settings({app.name: _hasty(app.type) for app in APPS.values()}, Limits(idle_ms=3_000))
         self.nodes = {name: Node(name, settings) for name in names}
         self._up: dict[tuple[str, str], str | None] = {}
         for number, name in enumerate(names):
@@ -265,6 +265,12 @@ class World:
                     self.resolved.add((name, resource, replica.unknown.id))
                     self.inject("operator resolved an unknown")
                     self.deliver(name, Resolved(resource, replica.unknown.id, happened))
+
+
+def _hasty(type_: ResourceType) -> ResourceType:
+    """The type with checkpoints as often as possible: they are where most can go wrong."""
+    checkpoint = type_.checkpoint
+    return replace(type_, checkpoint=replace(checkpoint, after=4)) if checkpoint else type_
 
 
 def rosters(ops: dict[OpId, Operation]) -> set[str]:
