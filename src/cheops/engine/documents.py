@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 from cheops.engine.messages import Base
 from cheops.log.clock import Clock
+from cheops.log.history import Epoch
 from cheops.log.matrix import Matrix
 from cheops.log.operation import MatrixRef, Operation, OpId, Origin, Reply, Stamp
-from cheops.log.rules import Fate
 from cheops.log.vector import Vector
 
 Key: TypeAlias = tuple[object, ...]
@@ -39,7 +39,7 @@ class Ledger:
     base: Base | None = None
     base_applied: bool = False
     adopted: MatrixRef | None = None
-    epochs: dict[Stamp, dict[OpId, Fate]] = field(default_factory=dict)
+    epochs: dict[Stamp, Epoch] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

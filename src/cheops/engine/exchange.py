@@ -117,7 +117,7 @@ def _snapshot(replica: Replica) -> Message:
             dict(replica.known_replies),
             replica.base,
             history.adopted,
-            dict(history.epochs),
+            {introduced: epoch.copy() for introduced, epoch in history.epochs.items()},
         ),
     )
 
@@ -212,7 +212,7 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     theirs = [op for op in message.ops if contains(snapshot.floor, op.id)]
     fresh = type(history)(history.find_matrix)
     fresh.floor, fresh.known = dict(snapshot.floor), dict(snapshot.floor)
-    fresh.epochs = {introduced: dict(fates) for introduced, fates in snapshot.epochs.items()}
+    fresh.epochs = {introduced: epoch.copy() for introduced, epoch in snapshot.epochs.items()}
     fresh.take_matrix(snapshot.adopted)
     if snapshot.base:
         fresh.folded = dict(snapshot.base.vector)

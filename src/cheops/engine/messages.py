@@ -7,9 +7,9 @@ One form for everything. A message without documents is an acknowledgement, or a
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cheops.log.history import Epoch
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Command, MatrixRef, Operation, OpId, Reply, Stamp
-from cheops.log.rules import Fate
+from cheops.log.operation import Command, MatrixRef, Operation, Reply, Stamp
 from cheops.log.vector import Vector
 
 
@@ -27,7 +27,7 @@ class Snapshot:
     reply_floor: Vector
     base: Base | None
     adopted: MatrixRef | None
-    epochs: Mapping[Stamp, Mapping[OpId, Fate]]
+    epochs: Mapping[Stamp, Epoch]
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ class Replica:
     def _load_ledger(self, ledger: Ledger) -> None:
         self.history.floor = dict(ledger.floor)
         self.history.known = dict(ledger.floor)
-        self.history.epochs = {introduced: dict(fates) for introduced, fates in ledger.epochs.items()}
+        self.history.epochs = {introduced: epoch.copy() for introduced, epoch in ledger.epochs.items()}
         self.known_replies = dict(ledger.reply_floor)
         self.base, self.base_applied = ledger.base, ledger.base_applied
         if ledger.base:
@@ -240,7 +240,7 @@ class Replica:
             base=self.base,
             base_applied=self.base_applied,
             adopted=self.history.adopted,
-            epochs={introduced: dict(fates) for introduced, fates in self.history.epochs.items()},
+            epochs={introduced: epoch.copy() for introduced, epoch in self.history.epochs.items()},
         )
 
     def key_of(self, id_: OpId) -> str:

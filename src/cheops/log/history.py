@@ -13,13 +13,29 @@ so: a site may have forgotten it already (see `prune`).
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from cheops.log.matrix import Matrix, key
 from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Stamp
-from cheops.log.rules import Fate, Rule, canonical, fate_at_origin, merged, reason_for, superseding_rule
+from cheops.log.rules import Fate, Rule, canonical, fate_at_origin, merged, reason_for, rule_between
 from cheops.log.vector import Vector, contains, covers, joined
 
 FindMatrix = Callable[[str], Matrix]
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What was there when a matrix came: the past of the operation that brought it, and what had been
+    superseded in it, which the matrix does not bring back."""
+
+    past: Vector = field(default_factory=dict)
+    settled: dict[OpId, Fate] = field(default_factory=dict)
+
+    def copy(self) -> "Epoch":
+        return Epoch(self.past, dict(self.settled))
+
+
+_NO_EPOCH = Epoch()
 
 
 class History:
@@ -42,8 +58,7 @@ class History:
         self.latest: Stamp | None = None
         self._by_key: dict[str, dict[OpId, Operation]] = {}
         self._sites_changes: dict[OpId, None] = {}
-        # For each matrix ever introduced, by stamp: what was superseded before, which it does not bring back.
-        self.epochs: dict[Stamp, dict[OpId, Fate]] = {}
+        self.epochs: dict[Stamp, Epoch] = {}  # for each matrix ever introduced, by stamp
 
     # -- growing ------------------------------------------------------------------------------
 
@@ -71,7 +86,7 @@ class History:
 
     def _merge_in(self, op: Operation) -> int:
         for head in self.heads():
-            if rule := superseding_rule(head, op, self.matrix):
+            if rule := rule_between(head, op, self.matrix, self._past()):
                 self.fates[op.id] = Fate(rule, head.id)
                 return len(self.effective)
         first = self._supersede_by(op)
@@ -90,7 +105,7 @@ class History:
         beaten: list[Operation] = []
         for name in [name for name in self._by_key if self.matrix.replaces(key(op), name)]:
             for other in list(self._by_key[name].values()):
-                if rule := superseding_rule(op, other, self.matrix):
+                if rule := rule_between(op, other, self.matrix, self._past()):
                     self.fates[other.id] = Fate(rule, op.id)
                     del self._by_key[name][other.id]
                     beaten.append(other)
@@ -121,7 +136,7 @@ class History:
         fate = self.fates.get(id_)
         if fate is None or fate.by is None:
             return fate
-        return reason_for(self.ops[id_], self.heads(), self.matrix) or fate
+        return reason_for(self.ops[id_], self.heads(), self.matrix, self._past()) or fate
 
     def take_matrix(self, ref: MatrixRef | None) -> None:
         """What was in force when the operation that introduced it was forgotten."""
@@ -148,20 +163,19 @@ class History:
         if op.matrix.introduced in self.epochs:
             return
         past = [other for other in self.ops.values() if other.is_before(op)]
-        if not past:
-            self.epochs[op.matrix.introduced] = {}
-            return
-        in_force = max((other.matrix for other in past), key=lambda ref: ref.introduced)
-        settled = self.epochs.get(in_force.introduced, {})
-        open_ = [other for other in past if other.id not in settled and not self._is_folded(other)]
-        fates = merged(open_, self.find_matrix(in_force.hash)).fates
-        self.epochs[op.matrix.introduced] = settled | fates
+        in_force = max((other.matrix for other in past), key=lambda ref: ref.introduced, default=None)
+        before = self.epochs.get(in_force.introduced, Epoch()) if in_force else Epoch()
+        settled = dict(before.settled)
+        if in_force:
+            open_ = [other for other in past if other.id not in settled and not self._is_folded(other)]
+            settled |= merged(open_, self.find_matrix(in_force.hash), before.past).fates
+        self.epochs[op.matrix.introduced] = Epoch(dict(op.deps), settled)
 
     def _recompute(self) -> int:
         before = self.effective
         settled = self._settled()
         open_ = [op for op in self.ops.values() if op.id not in settled and not self._is_folded(op)]
-        result = merged(open_, self.matrix)
+        result = merged(open_, self.matrix, self._past())
         self.effective = list(result.effective)
         folded = {op.id: Fate(Rule.FOLDED) for op in self.ops.values() if self._is_folded(op)}
         self.fates = folded | result.fates | {id_: fate for id_, fate in settled.items() if id_ in self.ops}
@@ -171,7 +185,13 @@ class History:
         return _first_difference(before, self.effective)
 
     def _settled(self) -> dict[OpId, Fate]:
-        return self.epochs.get(self.adopted.introduced, {}) if self.adopted else {}
+        return self._epoch().settled
+
+    def _past(self) -> Vector:
+        return self._epoch().past
+
+    def _epoch(self) -> "Epoch":
+        return self.epochs.get(self.adopted.introduced, _NO_EPOCH) if self.adopted else _NO_EPOCH
 
     # -- sites ---------------------------------------------------------------------------------
 
@@ -207,8 +227,8 @@ class History:
             del self.ops[id_]
             self.fates.pop(id_, None)
             self._sites_changes.pop(id_, None)
-            for settled in self.epochs.values():
-                settled.pop(id_, None)
+            for epoch in self.epochs.values():
+                epoch.settled.pop(id_, None)
         if gone:
             self.floor = joined(self.floor, {o: min(n, self.known.get(o, 0)) for o, n in stable.items()})
         return gone
@@ -224,7 +244,7 @@ class History:
             del self.ops[id_]
         self.folded, self.floor = dict(self.known), dict(self.known)
         self.fates = {id_: Fate(Rule.FOLDED) for id_ in self.ops}
-        self.epochs = {introduced: {} for introduced in self.epochs}
+        self.epochs = {introduced: Epoch(epoch.past) for introduced, epoch in self.epochs.items()}
         self.effective, self._by_key = [], {}
         return gone
 

@@ -16,9 +16,11 @@ operation at a time; a law says that the two agree.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 
 from cheops.log.matrix import Matrix, key
 from cheops.log.operation import Kind, Operation, OpId, Origin, Verdict
+from cheops.log.vector import Vector, contains
 
 
 class Rule(IntEnum):
@@ -85,7 +87,23 @@ def superseding_rule(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
     return Rule.REPLACE_WINS_OVER_CONCURRENT
 
 
-def merged(ops: Iterable[Operation], matrix: Matrix) -> Merged:
+def rule_in_past(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
+    """For two that were there before the matrix came: their order stands, also if they were concurrent.
+
+    So the state that they had led to, which may be folded already, is not changed in hindsight.
+    """
+    later = matrix.replaces(key(y), key(x)) and y.stamp > x.stamp
+    return Rule.LATER_REPLACES_EARLIER if later else None
+
+
+def rule_between(y: Operation, x: Operation, matrix: Matrix, past: Vector) -> Rule | None:
+    """By which rule y supersedes x, where `past` was there before the matrix came."""
+    if past and contains(past, y.id) and contains(past, x.id):
+        return rule_in_past(y, x, matrix)
+    return superseding_rule(y, x, matrix)
+
+
+def merged(ops: Iterable[Operation], matrix: Matrix, past: Vector = MappingProxyType({})) -> Merged:
     """Rules 1 to 8 over a whole set, in the words of the rules."""
     fates: dict[OpId, Fate] = {}
     candidates = []
@@ -98,19 +116,21 @@ def merged(ops: Iterable[Operation], matrix: Matrix) -> Merged:
     superseders: list[Operation] = []  # only replace types supersede, and few of them are effective
     beaten: list[Operation] = []
     for x in _top_down(candidates, matrix):
-        if any(superseding_rule(y, x, matrix) for y in superseders):
+        if any(rule_between(y, x, matrix, past) for y in superseders):
             beaten.append(x)
             continue
         effective.append(x)
         if matrix.is_replace_type(key(x)):
             superseders.append(x)
-    fates |= {x.id: reason for x in beaten if (reason := reason_for(x, superseders, matrix))}
+    fates |= {x.id: reason for x in beaten if (reason := reason_for(x, superseders, matrix, past))}
     return Merged(canonical(effective, matrix), fates)
 
 
-def reason_for(x: Operation, superseders: Iterable[Operation], matrix: Matrix) -> Fate | None:
+def reason_for(
+    x: Operation, superseders: Iterable[Operation], matrix: Matrix, past: Vector = MappingProxyType({})
+) -> Fate | None:
     """Rule 8: of all that supersede x, the one with the greatest stamp, so that every site names the same."""
-    beating = [(y.stamp, y.id, rule) for y in superseders if (rule := superseding_rule(y, x, matrix))]
+    beating = [(y.stamp, y.id, rule) for y in superseders if (rule := rule_between(y, x, matrix, past))]
     if not beating:
         return None
     _, by, rule = max(beating)
