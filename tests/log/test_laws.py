@@ -399,7 +399,7 @@ def ledger(kept: History) -> History:
     """What a site saves beside the operations when it forgets: an otherwise empty history."""
     saved = history(())
     saved.floor, saved.known, saved.folded = dict(kept.floor), dict(kept.floor), dict(kept.folded)
-    saved.epochs = {introduced: dict(fates) for introduced, fates in kept.epochs.items()}
+    saved.epochs = {introduced: epoch.copy() for introduced, epoch in kept.epochs.items()}
     saved.take_matrix(kept.adopted)
     return saved
 
