@@ -68,7 +68,7 @@ def _stamp_ties_unbroken() -> Iterator[None]:
 
     true_rule = rules.superseding_rule
     arrived: set[object] = set()
-    with patch.object(history, "superseding_rule", rule):
+    with patch.object(rules, "superseding_rule", rule):
         yield
 
 
@@ -191,7 +191,7 @@ def _concurrent_by_stamp_alone() -> Iterator[None]:
         return None if found is Rule.REPLACE_WINS_OVER_CONCURRENT and y.stamp < x.stamp else found
 
     true = rules.superseding_rule
-    with patch.object(history, "superseding_rule", rule), patch.object(rules, "superseding_rule", rule):
+    with patch.object(rules, "superseding_rule", rule):
         yield
 
 
