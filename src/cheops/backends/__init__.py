@@ -1,0 +1,1 @@
+"""Running an operation on the local application."""

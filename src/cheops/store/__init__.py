@@ -1,0 +1,1 @@
+"""Where the documents of a site are kept: SQLite, or memory."""

@@ -1,0 +1,75 @@
+"""What a store of a site must do. One acceptance suite holds for every implementation (tests/store).
+
+A store keeps the engine's documents by their key (`engine.documents.key_of`). Methods block: whoever has an
+event loop calls them from one thread of its own. `commit` is the only one that changes documents, and is
+all or nothing: what it was given is durable when it returns, also over a power loss.
+
+Documents that sites exchange (decided operations, replies, matrices) are *shared*: each gets the next number
+of the store's *feed* when it is committed, from which CouchDB's replication reads. A draft is not shared; the
+operation that it becomes is, under the same key. What is forgotten leaves the feed without a trace.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cheops.engine.documents import Document, Key
+from cheops.engine.events import Recovered, Save
+from cheops.errors import CheopsError
+
+
+class StoreError(CheopsError):
+    """The store cannot do what it was asked; nothing of it was done. The text says why, and what to do."""
+
+    status = 503
+    definite = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A shared document at its place in the feed."""
+
+    seq: int
+    key: Key
+
+
+class Store(Protocol):
+    """The documents of one site."""
+
+    @property
+    def incarnation(self) -> str:
+        """Drawn at random when the store was made; a site reborn with an empty disk has another one."""
+
+    def commit(self, saves: Sequence[Save]) -> int:
+        """Make all of these durable, in order, in one go; gives the feed's last number afterwards."""
+
+    def load(self, resource: str) -> tuple[Document, ...]:
+        """Every document of a resource, in no particular order."""
+
+    def recovered(self) -> Recovered:
+        """What a site needs to begin on this store."""
+
+    def involving(self, site: str) -> tuple[str, ...]:
+        """The resources that have, or ever had, a site on their list, sorted."""
+
+    def resources(self, after: str = "", limit: int = 1000) -> tuple[str, ...]:
+        """The resources that have documents, sorted, from the first one greater than `after`."""
+
+    def read(self, keys: Iterable[Key]) -> dict[Key, Document]:
+        """Those of these documents that are there."""
+
+    def last_seq(self) -> int:
+        """The feed's last number; 0 if nothing was ever shared."""
+
+    def changes(self, since: int, limit: int, site: str | None = None) -> tuple[Change, ...]:
+        """Shared documents with a greater number, in order; with `site` only those of resources that involve
+        it (from an index of that site: the cost does not grow with what others have), and all matrices."""
+
+    def local(self, name: str) -> dict[str, Any] | None:
+        """A small note that is never shared, such as how far a replication got."""
+
+    def put_local(self, name: str, note: dict[str, Any] | None) -> None:
+        """Keep a note durably, or forget it."""
+
+    def close(self) -> None:
+        """Give everything back. Closing twice does no harm."""

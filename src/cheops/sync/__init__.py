@@ -1,0 +1,1 @@
+"""Between sites: CouchDB's replication protocol, both ends, and heartbeats."""
