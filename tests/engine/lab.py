@@ -19,7 +19,7 @@ class Lab(HandWorld):
     """Three sites a, b and c (or others), and short words for what tests do."""
 
     def __init__(self, sites: str = "abc") -> None:
-        super().__init__()
+        super().__init__(seal_after=1)
         for name in sites:
             self.add_site(name)
 

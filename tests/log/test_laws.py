@@ -1,17 +1,18 @@
 """The laws of the merge. Each holds for every history that could happen; each test is named after its law."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cheops.log.history import History
-from cheops.log.matrix import Entry, Result, key
-from cheops.log.operation import Kind, Operation, OpId, Verdict
+from cheops.log.matrix import Entry, Result
+from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Seal, Stamp, Verdict
 from cheops.log.plan import Applied, Plan, after_running, plan, same_state
 from cheops.log.rules import merged
-from cheops.log.vector import contains
+from cheops.log.vector import Vector, common, contains, joined
 from tests.log.histories import (
     COUNTER,
     FILE,
@@ -31,6 +32,7 @@ from tests.log.histories import (
     in_causal_order,
     pairs,
     past_cone,
+    past_of,
     pasts,
     pasts_with_changes,
     run,
@@ -385,6 +387,69 @@ def test_a_history_loaded_from_what_was_kept_is_the_same(past: tuple[Stage, ...]
         growing.prune(stage.stable)
 
 
+def seal(after: Sequence[Operation], number: int, stable: Vector) -> Operation:
+    """Somebody who knows all these says that everything up to `stable` is settled for good."""
+    known: Vector = {}
+    for op in after:
+        known = joined(known, past_of(op))
+    origin, last = Origin("z", "1"), max(after, key=lambda op: op.stamp)
+    stamp = Stamp(last.stamp.time_ms, last.stamp.counter + 1, origin)
+    root = next((op.seal.root for op in after if op.seal), stamp)
+    ref = max((op.matrix for op in after), key=lambda ref: ref.introduced)
+    about = dict(kind=Kind.SEAL, type="seal", origin=origin, seq=number, deps=known, stamp=stamp, matrix=ref)
+    return replace(last, **about, sites=None, verdict=Verdict.OK, seal=Seal(stable, root))
+
+
+def stranger(like: Operation, number: int) -> Operation:
+    """The same, but made at a site that nobody knows of, and that knows of nobody."""
+    origin = Origin("s", "1")
+    stamp = Stamp(like.stamp.time_ms, like.stamp.counter, origin)
+    deps = {origin: number - 1} if number > 1 else {}
+    return replace(like, origin=origin, seq=number, deps=deps, stamp=stamp, matrix=MatrixRef(like.matrix.hash, stamp))
+
+
+def with_strangers(past: tuple[Stage, ...], wish: bytes) -> tuple[list[list[Operation]], list[Vector]]:
+    """Per stage the operations in an order of delivery, with a seal at its end, and strangers in between."""
+    found, stables, before, outside = list[list[Operation]](), list[Vector](), list[Operation](), 0
+    for number, stage in enumerate(past, start=1):
+        inside = [*stage.ops, seal([*before, *stage.ops], number, stage.stable)]
+        before += inside
+        order = []
+        for op, byte in zip(inside, wish[number:], strict=False):
+            order.append(op)
+            if byte % 4 == 0:
+                outside += 1
+                order.append(stranger(op if op.kind is not Kind.SEAL else stage.ops[0], outside))
+        found.append(order)
+        stables.append(joined(stage.stable, past_of(inside[-1])))
+    return found, stables
+
+
+@given(stages(changes=True), wishes)
+def test_a_stranger_means_the_same_whether_the_past_is_forgotten_or_not(past: tuple[Stage, ...], wish: bytes) -> None:
+    told, stables = with_strangers(tuple(stage for stage in past if stage.ops), wish)
+    pruned, whole = history(()), history(())
+    for order, stable in zip(told, stables, strict=True):
+        for op in order:
+            pruned.add(op)
+            whole.add(op)
+        pruned = loaded(ledger(pruned), pruned.ops.values())
+        assert_same_effect(pruned, whole)
+        assert (pruned.adopted, pruned.roster) == (whole.adopted, whole.roster)
+        pruned.prune(common([stable, pruned.known]))
+        assert_same_effect(pruned, whole)
+
+
+@given(stages(), wishes, wishes)
+def test_strangers_may_come_in_any_order(past: tuple[Stage, ...], wish: bytes, order: bytes) -> None:
+    told, _ = with_strangers(tuple(stage for stage in past if stage.ops), wish)
+    ops = [op for stage in told for op in stage]
+    one, other = history(ops), history(delivered(ops[:18], order) if len(ops) <= 18 else ops[:1])
+    if len(ops) <= 18:
+        assert ids(one.effective) == ids(other.effective)
+        assert (one.fates.keys(), one.roster, one.adopted) == (other.fates.keys(), other.roster, other.adopted)
+
+
 @given(pasts_with_changes())
 def test_a_checkpoint_takes_the_effect_and_leaves_the_matrix(past: Past) -> None:
     folded, whole = history(past.ops), history(past.ops)
@@ -400,6 +465,7 @@ def ledger(kept: History) -> History:
     saved = history(())
     saved.floor, saved.known, saved.folded = dict(kept.floor), dict(kept.floor), dict(kept.folded)
     saved.epochs = {introduced: epoch.copy() for introduced, epoch in kept.epochs.items()}
+    saved.disowned = set(kept.disowned)
     saved.take_matrix(kept.adopted)
     return saved
 
@@ -439,4 +505,4 @@ def test_the_newest_matrix_is_in_force(past: Past, wish: bytes) -> None:
     final = history(delivered(past.ops, wish))
     assert final.adopted == max((op.matrix for op in past.ops), key=lambda ref: ref.introduced)
     assert all(contains(final.known, op.id) for op in past.ops)
-    assert all(not final.matrix.replaces(key(a), key(b)) for a, b in pairs(final.effective) if b.is_before(a))
+    assert all(not final.matrix.replaces(a.key, b.key) for a, b in pairs(final.effective) if b.is_before(a))

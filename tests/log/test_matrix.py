@@ -12,7 +12,6 @@ from cheops.log.matrix import (
     MatrixError,
     Result,
     is_wiped,
-    key,
     result_named,
 )
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Stamp
@@ -262,7 +261,7 @@ def test_an_operation_stands_under_its_type_or_a_reserved_key(kind: Kind, expect
     stamp = Stamp(0, 0, origin)
     ref = MatrixRef(COUNTER.hash, stamp)
     op = Operation("r", "counter", "set", kind, Command("set 1"), origin, 1, {}, stamp, ref)
-    assert key(op) == expected
+    assert op.key == expected
 
 
 # -- the hash --------------------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from cheops.engine import exchange, outcome, site
+from cheops.engine import exchange, forgetting, outcome, site
 from cheops.engine.events import Effect, Effects, Save, Send
 from cheops.engine.replica import PeerView, Replica
 from cheops.log import history, plan, rules
 from cheops.log.clock import Clock
 from cheops.log.history import History
-from cheops.log.matrix import Matrix, key
+from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply, Verdict
 from cheops.log.plan import Plan
 from cheops.log.rules import Fate, Rule
@@ -61,7 +61,7 @@ def _stamp_ties_unbroken() -> Iterator[None]:
 
     def rule(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
         found = true_rule(y, x, matrix)
-        both = matrix.replaces(key(y), key(x)) and matrix.replaces(key(x), key(y))
+        both = matrix.replaces(y.key, x.key) and matrix.replaces(x.key, y.key)
         if both and y.is_concurrent(x) and y.stamp.time_ms // 5_000 == x.stamp.time_ms // 5_000:
             return Rule.LAST_WRITER if y.id not in arrived or x.id in arrived else None
         return found
@@ -95,14 +95,14 @@ def _superseded_that_supersedes() -> AbstractContextManager[object]:
         return [
             op
             for op in self.ops.values()
-            if self.matrix.is_replace_type(key(op)) and op.verdict is Verdict.OK
+            if self.matrix.is_replace_type(op.key) and op.verdict is Verdict.OK
         ]
 
     return patch.object(History, "heads", all_ever)
 
 
 def _fold_too_early() -> AbstractContextManager[object]:
-    return patch.object(exchange, "all_settled", lambda _replica: True)
+    return patch.object(forgetting, "all_settled", lambda _replica: True)
 
 
 def _prune_what_others_lack() -> AbstractContextManager[object]:

@@ -9,13 +9,13 @@ Only sites involved in a resource hear of it: those on its list, and those that 
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from cheops.engine.documents import Started, key_of, op_key, reply_key
-from cheops.engine.events import Effects, Notify, Send
+from cheops.engine.documents import Started, key_of, op_key
+from cheops.engine.events import Effects, Send
 from cheops.engine.messages import Base, Message, Snapshot
 from cheops.engine.replica import PeerView, Replica
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Command, Operation, OpId, Origin, Reply
-from cheops.log.vector import common, contains, covers, joined
+from cheops.log.operation import Operation, Reply
+from cheops.log.vector import contains, covers, joined
 
 
 def targets(replica: Replica) -> Iterator[str]:
@@ -118,6 +118,8 @@ def _snapshot(replica: Replica) -> Message:
             replica.base,
             history.adopted,
             {introduced: epoch.copy() for introduced, epoch in history.epochs.items()},
+            frozenset(history.disowned),
+            history.root,
         ),
     )
 
@@ -188,6 +190,8 @@ def deliver(replica: Replica, matrices: Mapping[str, Matrix], out: Effects) -> s
                 del replica.waiting[op.id]
                 replica.add(op)
                 out.documents[key_of(op)] = op
+                if replica.history.dethroned:
+                    _give_way(replica, out)
                 moved = True
     return lacking
 
@@ -205,6 +209,13 @@ def _take_reply(replica: Replica, reply: Reply, out: Effects) -> None:
 def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: Effects) -> None:
     """Others have forgotten what we lack: begin again from what they have left."""
     history = replica.history
+    if history.root and snapshot.root and history.root < snapshot.root:
+        # Two resources of one name meet, and theirs has to give way: what it forgot is without effect.
+        history.known = joined(history.known, snapshot.floor)
+        history.floor = joined(history.floor, snapshot.floor)
+        replica.known_replies = joined(replica.known_replies, snapshot.reply_floor)
+        save_ledger(replica, out)
+        return
     kept = {op.id for op in message.ops}
     for id_ in [id_ for id_ in history.ops if contains(snapshot.floor, id_) and id_ not in kept]:
         out.drop([op_key(replica.resource, id_)])
@@ -213,15 +224,15 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     fresh = type(history)(history.find_matrix)
     fresh.floor, fresh.known = dict(snapshot.floor), dict(snapshot.floor)
     fresh.epochs = {introduced: epoch.copy() for introduced, epoch in snapshot.epochs.items()}
+    fresh.disowned = set(snapshot.disowned)
     fresh.take_matrix(snapshot.adopted)
     if snapshot.base:
         fresh.folded = dict(snapshot.base.vector)
     if snapshot.base or replica.base:
-        # What we have applied counts from a base that is not theirs: begin from the start.
-        replica.base, replica.base_applied, replica.needs_start = snapshot.base, False, True
-        replica.applied = []
-        started = Started(replica.resource, 0, None, replay=True, from_start=True)
-        out.documents[key_of(started)] = started
+        _begin_anew(replica, snapshot.base, out)
+    if history.root and snapshot.root and history.root != snapshot.root:
+        fresh.known = joined(fresh.known, history.floor)  # what we forgot is without effect now
+        fresh.floor = joined(fresh.floor, history.floor)
     replica.history, replica.agreed = fresh, 0
     for op in sorted([*theirs, *ours], key=lambda op: op.stamp):
         replica.add(op)
@@ -230,6 +241,25 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
         if reply.n <= snapshot.reply_floor.get(reply.origin, 0) and reply.origin != replica.origin:
             _take_reply(replica, reply, out)
     replica.known_replies = joined(replica.known_replies, snapshot.reply_floor)
+    save_ledger(replica, out)
+
+
+def _give_way(replica: Replica, out: Effects) -> None:
+    """What we had forgotten belonged to a resource that stands back: begin with what the other one is."""
+    replica.history.dethroned = False
+    _begin_anew(replica, None, out)
+    save_ledger(replica, out)
+
+
+def _begin_anew(replica: Replica, base: Base | None, out: Effects) -> None:
+    """What we have applied counts from a base that is not this one: begin from the start."""
+    replica.base, replica.base_applied, replica.needs_start = base, False, True
+    replica.applied, replica.agreed = [], 0
+    started = Started(replica.resource, 0, None, replay=True, from_start=True)
+    out.documents[key_of(started)] = started
+
+
+def save_ledger(replica: Replica, out: Effects) -> None:
     ledger = replica.ledger()
     out.documents[key_of(ledger)] = ledger
 
@@ -263,59 +293,3 @@ def lacks_something(replica: Replica, peer: str) -> bool:
 
 def is_synced(replica: Replica) -> bool:
     return not any(lacks_something(replica, peer) for peer in targets(replica))
-
-
-# -- forgetting ------------------------------------------------------------------------------------------
-
-
-def all_settled(replica: Replica) -> bool:
-    """Whether every site involved has applied everything that we know."""
-    return is_synced(replica) and covers(_stable(replica), replica.history.known)
-
-
-def _stable(replica: Replica) -> dict[Origin, int]:
-    """What every site involved has applied, and what therefore no unknown operation is concurrent to.
-
-    The latter holds only if we know all that the others knew when they said so: an operation that was made
-    before, and is still on its way to us, need not have known any of it.
-    """
-    views = [view_of(replica, peer) for peer in targets(replica)]
-    if not all(covers(replica.history.known, view.known) for view in views):
-        return {}
-    return common([replica.settled, *(view.settled for view in views)])
-
-
-def prune(replica: Replica, out: Effects) -> None:
-    """Forget what has no effect any more and is settled everywhere, with the replies to it."""
-    stable = _stable(replica)
-    gone = replica.history.prune(stable) if stable else []
-    if gone:
-        _forget(replica, gone, out)
-
-
-def fold(replica: Replica, write: Command, out: Effects) -> None:
-    """A checkpoint takes the place of everything that is settled everywhere."""
-    if not all_settled(replica):
-        return
-    vector = dict(replica.history.known)
-    gone = replica.history.fold()
-    replica.base, replica.base_applied = Base(vector, write), True
-    replica.applied, replica.agreed = [], 0
-    _forget(replica, gone, out)
-    out.others.append(Notify(replica.resource, "checkpoint", None, f"{len(gone)} operations folded"))
-
-
-def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
-    out.drop(op_key(replica.resource, id_) for id_ in gone)
-    dropped, drafts = set(gone), {draft.id for draft in replica.drafts}
-    views = [view_of(replica, peer) for peer in targets(replica)]
-    everywhere = common([replica.known_replies, *(view.known_replies for view in views)])
-    for origin, replies in replica.replies.items():
-        for n, reply in list(replies.items()):
-            without_op = reply.op not in replica.history.ops and reply.op not in drafts
-            if without_op and n <= everywhere.get(origin, 0):
-                del replies[n]
-                out.drop([reply_key(replica.resource, origin, n)])
-    replica.by_op = {(op, site): r for (op, site), r in replica.by_op.items() if op not in dropped}
-    ledger = replica.ledger()
-    out.documents[key_of(ledger)] = ledger

@@ -28,6 +28,8 @@ class Snapshot:
     base: Base | None
     adopted: MatrixRef | None
     epochs: Mapping[Stamp, Epoch]
+    disowned: frozenset[Stamp] = frozenset()
+    root: Stamp | None = None  # which of several resources of this name it is
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,11 @@ have had an effect is never guessed: see `doubt`.
 
 from dataclasses import replace
 
-from cheops.engine import exchange
+from cheops.engine import exchange, forgetting
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Answer, Effects, Notify, Outcome, Result, Stage
 from cheops.engine.replica import Purpose, Replica, Running, Unknown
-from cheops.log.matrix import key
-from cheops.log.operation import Kind, Operation, OpId, Reply, Status, Verdict
+from cheops.log.operation import Operation, OpId, Reply, Status, Verdict
 from cheops.log.plan import Plan
 
 _FINISHED = (Result.OK, Result.KO)
@@ -70,9 +69,9 @@ def _interrupted(replica: Replica, running: Running, outcomes: tuple[Outcome, ..
 def doubt(replica: Replica, op: Operation, why: str, out: Effects) -> None:
     """It may have had its effect, or part of it. What replaces is run again. What failed before and was being
     done in steps is replayed from a base. Of anything else the operator must say what became of it."""
-    if replica.rules_for(op).is_replace_type(key(op)):
+    if replica.rules_for(op).is_replace_type(op.key):
         return
-    if op.id in replica.failed and _rebase(replica, key(op), out):
+    if op.id in replica.failed and _rebase(replica, op.key, out):
         del replica.failed[op.id]
     else:
         mark_unknown(replica, op, why, out)
@@ -81,7 +80,7 @@ def doubt(replica: Replica, op: Operation, why: str, out: Effects) -> None:
 def _rebase(replica: Replica, name: str, out: Effects) -> bool:
     """Have everything replayed from a base that wipes this key, if there is one."""
     for base in reversed(replica.history.effective):
-        if replica.matrix.replaces(key(base), name):
+        if replica.matrix.replaces(base.key, name):
             taint(replica, Plan((base,)), out)
             return True
     if replica.type.reset or replica.base:
@@ -110,8 +109,8 @@ def soil(replica: Replica, keys: tuple[str, ...]) -> None:
 
 
 def mark_unknown(replica: Replica, op: Operation, why: str, out: Effects) -> None:
-    replica.unknown = Unknown(op.id, key(op))
-    _reply(replica, op.id, key(op), Status.UNKNOWN, out, detail=why)
+    replica.unknown = Unknown(op.id, op.key)
+    _reply(replica, op.id, op.key, Status.UNKNOWN, out, detail=why)
     out.others.append(Notify(replica.resource, "unknown", op.id, why))
 
 
@@ -137,10 +136,10 @@ def decide(replica: Replica, verdict: Verdict, why: str, out: Effects) -> None:
     out.documents[key_of(op)] = op
     replica.add(op)
     status = {Verdict.OK: Status.OK, Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}[verdict]
-    if ok and op.kind is not Kind.SITES:
+    if ok and not op.is_silent:
         reply = _apply(replica, op, out, output=why)
     else:
-        reply = _reply(replica, op.id, key(op), status, out, detail=why, push=False)
+        reply = _reply(replica, op.id, op.key, status, out, detail=why, push=False)
     exchange.push(replica, (op,), (reply,))
     if request := replica.requests.get(op.id):
         out.others.append(Answer(request, Stage.DECIDED, op.id, replica.site, status, why))
@@ -149,7 +148,7 @@ def decide(replica: Replica, verdict: Verdict, why: str, out: Effects) -> None:
 def _apply(  # noqa: PLR0913 - a document's fields
     replica: Replica, op: Operation, out: Effects, *, output: str = "", detail: str = "", replay: bool = False
 ) -> Reply:
-    name = key(op)
+    name = op.key
     wiped = replica.matrix.wiped_by(name)
     replica.note_run(op.id, name, wiped)
     return _reply(
@@ -212,7 +211,7 @@ def _trouble(replica: Replica, op: Operation, why: str, out: Effects) -> None:
 
 def fail(replica: Replica, op: Operation, why: str, out: Effects) -> None:
     replica.failed[op.id] = why
-    _reply(replica, op.id, key(op), Status.KO, out, detail=why)
+    _reply(replica, op.id, op.key, Status.KO, out, detail=why)
     out.others.append(Notify(replica.resource, "diverged", op.id, why))
 
 
@@ -277,7 +276,7 @@ def _fold(replica: Replica, outcome: Outcome, out: Effects) -> None:
     something_new = replica.settled != replica.history.known
     if outcome.result is not Result.OK or checkpoint is None or something_new:
         return
-    exchange.fold(replica, checkpoint.write(outcome.output), out)
+    forgetting.fold(replica, checkpoint.write(outcome.output), out)
 
 
 def resolve(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> None:

@@ -9,8 +9,8 @@ from cheops.engine.messages import Base
 from cheops.engine.types import Limits, ResourceType
 from cheops.log.digest import digest
 from cheops.log.history import FindMatrix, History
-from cheops.log.matrix import SITES_KEY, Matrix, is_wiped, key
-from cheops.log.operation import Operation, OpId, Origin, Reply, Status
+from cheops.log.matrix import Matrix, is_wiped
+from cheops.log.operation import SILENT_KEYS, Operation, OpId, Origin, Reply, Status
 from cheops.log.plan import Applied, Plan
 from cheops.log.vector import contains, joined
 
@@ -105,6 +105,7 @@ class Replica:
         self.touched_ms = 0
         self.ask_at_ms = 0  # for matrices
         self.read_at_ms = 0  # the state, for a checkpoint
+        self.wants_seal = False  # for a checkpoint
 
     @property
     def site(self) -> str:
@@ -208,6 +209,7 @@ class Replica:
         self.history.floor = dict(ledger.floor)
         self.history.known = dict(ledger.floor)
         self.history.epochs = {introduced: epoch.copy() for introduced, epoch in ledger.epochs.items()}
+        self.history.disowned = set(ledger.disowned)
         self.known_replies = dict(ledger.reply_floor)
         self.base, self.base_applied = ledger.base, ledger.base_applied
         if ledger.base:
@@ -221,7 +223,7 @@ class Replica:
             return
         if self.unknown and self.unknown.id == reply.op:
             self.unknown = None
-        if reply.key == SITES_KEY or (reply.op and contains(self.history.folded, reply.op)):
+        if reply.key in SILENT_KEYS or (reply.op and contains(self.history.folded, reply.op)):
             return  # it has no effect of its own, or that is part of the checkpoint
         match reply.status:
             case Status.OK:
@@ -241,7 +243,8 @@ class Replica:
             base_applied=self.base_applied,
             adopted=self.history.adopted,
             epochs={introduced: epoch.copy() for introduced, epoch in self.history.epochs.items()},
+            disowned=frozenset(self.history.disowned),
         )
 
     def key_of(self, id_: OpId) -> str:
-        return key(self.history.ops[id_])
+        return self.history.ops[id_].key

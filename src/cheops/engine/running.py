@@ -9,15 +9,15 @@ something that wipes it.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cheops.engine import exchange
+from cheops.engine import forgetting
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Run, Step
 from cheops.engine.outcome import decide, fail
 from cheops.engine.replica import Purpose, Replica, Running
-from cheops.log.matrix import key
-from cheops.log.operation import Kind, Operation, Status, Verdict
+from cheops.log.operation import Operation, Status, Verdict
 from cheops.log.plan import Plan, plan
 from cheops.log.rules import superseding_rule
+from cheops.log.seals import estranging
 
 
 def advance(replica: Replica, out: Effects, now_ms: int) -> None:
@@ -36,7 +36,7 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
     wanted = _wanted(replica, out)
     if wanted and _may_run(replica, wanted):
         _start_plan(replica, wanted, out)
-    elif not wanted and replica.drafts and replica.drafts[0].kind is Kind.SITES:
+    elif not wanted and replica.drafts and replica.drafts[0].is_silent:
         decide(replica, Verdict.OK, "", out)  # nothing is to be run
         advance(replica, out, now_ms)
     elif not wanted and (draft := _next_draft(replica)):
@@ -58,12 +58,15 @@ def _wanted(replica: Replica, out: Effects) -> Plan:
 def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
     if replica.unknown or not replica.is_involved:
         return
-    replica.settled = dict(replica.history.known)
+    replica.settled, replica.wants_seal = dict(replica.history.known), False
     checkpoint = replica.type.checkpoint
     if checkpoint is None or len(replica.history.effective) < checkpoint.after:
         return
     in_doubt = replica.failed or replica.order_not_enforced or replica.drafts or now_ms < replica.read_at_ms
-    if not in_doubt and exchange.all_settled(replica):
+    if in_doubt or not forgetting.all_settled(replica):
+        return
+    replica.wants_seal = not forgetting.is_sealed(replica)
+    if not replica.wants_seal:
         _start(replica, Running(replica.next_reply, Purpose.READ), (Step(None, checkpoint.read),), out)
 
 
@@ -115,7 +118,7 @@ def _may_run(replica: Replica, wanted: Plan) -> bool:
     """Where something is UNKNOWN, only what wipes it may run."""
     if replica.unknown is None or wanted.from_start:
         return True
-    return replica.matrix.replaces(key(wanted.run[0]), replica.unknown.key)
+    return replica.matrix.replaces(wanted.run[0].key, replica.unknown.key)
 
 
 def _next_draft(replica: Replica) -> Operation | None:
@@ -127,9 +130,9 @@ def _next_draft(replica: Replica) -> Operation | None:
     for place, draft in enumerate(replica.drafts):
         if draft.id in replica.skipped:
             continue
-        before = [key(d) for d in replica.drafts[:place]]
+        before = [d.key for d in replica.drafts[:place]]
         rules = replica.rules_for(draft)
-        if all(rules.replaces(key(draft), name) for name in (*before, replica.unknown.key)):
+        if all(rules.replaces(draft.key, name) for name in (*before, replica.unknown.key)):
             return draft
     return None
 
@@ -139,7 +142,10 @@ def _drop_beaten_drafts(replica: Replica, out: Effects) -> None:
     while replica.drafts:
         draft = replica.drafts[0]
         heads = replica.history.heads()
-        if not (beaten := next((y for y in heads if superseding_rule(y, draft, replica.matrix)), None)):
+        beaten = estranging(draft, replica.history.seals) or next(
+            (y for y in heads if superseding_rule(y, draft, replica.matrix)), None
+        )
+        if not beaten:
             return
         if replica.unknown and replica.unknown.id == draft.id:
             replica.unknown = None
@@ -170,7 +176,7 @@ def _ran_before(replica: Replica, base: Operation) -> bool:
     """Whether a replay was cut short: its base is to be run a second time."""
     reply = replica.by_op.get((base.id, replica.site))
     again = reply is not None and reply.status is Status.OK and reply.origin == replica.origin
-    return again and replica.matrix.is_replace_type(key(base))
+    return again and replica.matrix.is_replace_type(base.key)
 
 
 def _start_replay(replica: Replica, wanted: Plan, out: Effects) -> None:
@@ -193,7 +199,7 @@ def _logic_plan(replica: Replica) -> Plan | None:
     if replica.type.logic is None or [op.id for op in effective] == replica.rewritten:
         return None
     is_base = replica.matrix.is_replace_type
-    place = next((n for n in range(len(effective) - 1, -1, -1) if is_base(key(effective[n]))), None)
+    place = next((n for n in range(len(effective) - 1, -1, -1) if is_base(effective[n].key)), None)
     after = tuple(effective[place + 1 :] if place is not None else effective)
     if not _clash(replica, after):
         return None
@@ -205,7 +211,7 @@ def _logic_plan(replica: Replica) -> Plan | None:
 def _clash(replica: Replica, ops: Sequence[Operation]) -> bool:
     """Whether there are concurrent operations of class 3 among these."""
     return any(
-        a.is_concurrent(b) and replica.matrix.class_of_pair(key(a), key(b)) == 3
+        a.is_concurrent(b) and replica.matrix.class_of_pair(a.key, b.key) == 3
         for place, a in enumerate(ops)
         for b in ops[place + 1 :]
     )

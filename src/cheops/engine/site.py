@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import singledispatchmethod
 
-from cheops.engine import exchange, outcome, running
+from cheops.engine import exchange, forgetting, outcome, running
 from cheops.engine.documents import Peers, SiteClock, Started, key_of
 from cheops.engine.events import (
     Answer,
@@ -14,6 +14,7 @@ from cheops.engine.events import (
     Involving,
     Load,
     Loaded,
+    Notify,
     PeerDown,
     PeerUp,
     Ran,
@@ -29,8 +30,22 @@ from cheops.engine.replica import Replica
 from cheops.engine.types import Settings
 from cheops.log.clock import Clock
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Reply, Stamp, Status, Verdict
+from cheops.log.operation import (
+    SILENT_KINDS,
+    Command,
+    Kind,
+    MatrixRef,
+    Operation,
+    OpId,
+    Origin,
+    Reply,
+    Seal,
+    Stamp,
+    Status,
+    Verdict,
+)
 from cheops.log.plan import Plan
+from cheops.log.rules import Rule
 from cheops.log.vector import joined
 
 _BEFORE_ALL = Stamp(0, 0, Origin("", ""))
@@ -181,8 +196,9 @@ class Site:
 
     def _look_after(self, replica: Replica, out: Effects) -> None:
         """Tell, forget what can be forgotten, and remember whether there is more to do or to tell."""
+        forgetting.prune(replica, out)
+        self._seal_if_due(replica, out)
         exchange.flush(replica, out, self._now_ms)
-        exchange.prune(replica, out)
         busy = replica.running or replica.drafts or replica.waiting or replica.retry_ms or replica.unknown
         settled = replica.settled == replica.history.known
         done = not busy and settled and exchange.is_synced(replica)
@@ -191,6 +207,15 @@ class Site:
             ledger = replica.ledger()
             out.documents[key_of(ledger)] = ledger
         (self._active.discard if done else self._active.add)(replica.resource)
+
+    def _seal_if_due(self, replica: Replica, out: Effects) -> None:
+        """Where no operation comes along that could carry a seal, one is made for it."""
+        if replica.drafts or replica.running or not forgetting.seal_due(replica, at_rest=True):
+            return
+        seal = self._draft(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
+        self._save_clock(out)
+        replica.drafts.append(seal)
+        running.advance(replica, out, self._now_ms)
 
     # -- submitting --------------------------------------------------------------------------------
 
@@ -222,8 +247,9 @@ class Site:
         own = max([replica.history.known.get(self.origin, 0), *(draft.seq for draft in replica.drafts)])
         if not replica.history.ops and not replica.drafts:
             replica.type = self.settings.type_named(event.rtype)
-        parallel = replica.type.parallel and event.kind is not Kind.SITES
+        parallel = replica.type.parallel and event.kind not in SILENT_KINDS
         deps = joined(replica.history.known, {self.origin: own} if own else {})
+        stable = forgetting.seal_due(replica, at_rest=event.kind is Kind.SEAL)
         return Operation(
             event.resource,
             replica.type.name,
@@ -238,6 +264,7 @@ class Site:
             event.sites if (own == 0 and not replica.history.roster) or event.kind is Kind.SITES else None,
             parallel,
             Verdict.OK if parallel else None,
+            seal=Seal(stable, replica.history.root or stamp) if stable else None,
         )
 
     def _matrix_ref(self, replica: Replica, event: Submitted, new: MatrixRef, out: Effects) -> MatrixRef:
@@ -265,7 +292,9 @@ class Site:
                 self.matrices[matrix.hash] = matrix
                 out.documents[key_of(matrix)] = matrix
         before, heard = len(replica.history.ops), dict(replica.known_replies)
+        strangers = set(replica.history.strangers)
         lacking = exchange.take(replica, message, self.matrices, out)
+        self._tell_of_strangers(replica, strangers, out)
         if replica.history.latest:
             self.clock = self.clock.seen(replica.history.latest)
         if len(replica.history.ops) != before:
@@ -283,6 +312,12 @@ class Site:
             if found:
                 exchange.give_matrices(replica, peer, found, out)
         self._tell(replica, peer, out)
+
+    def _tell_of_strangers(self, replica: Replica, before: set[OpId], out: Effects) -> None:
+        """What was acknowledged here and has come to nothing, somebody should hear of."""
+        for id_, fate in replica.history.strangers.items():
+            if id_ not in before and id_.origin == self.origin and fate.rule is Rule.ESTRANGED:
+                out.others.append(Notify(replica.resource, "estranged", id_, fate.rule.sentence))
 
     def _pass_on_replies(self, replica: Replica, replies: list[Reply], out: Effects) -> None:
         for reply in replies:

@@ -9,15 +9,28 @@ matrix is adopted, and a matrix that lets concurrent operations stay beside a re
 **Matrices.** Of all that were ever introduced, the one with the greatest stamp of introduction is in force,
 for all operations at once. What had been superseded in the past of the operation that introduced it stays
 so: a site may have forgotten it already (see `prune`).
+
+**Strangers.** What a seal estranges (see seals.py) has no effect on anything: not on the application, the
+list of sites, or the matrix. A seal that comes after what it estranges has all of it judged again.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from cheops.log.matrix import Matrix, key
-from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Stamp
-from cheops.log.rules import Fate, Rule, canonical, fate_at_origin, merged, reason_for, rule_between
+from cheops.log.matrix import Matrix
+from cheops.log.operation import MatrixRef, Operation, OpId, Origin, Stamp
+from cheops.log.rules import (
+    Fate,
+    Rule,
+    canonical,
+    fate_at_origin,
+    fate_of_stranger,
+    merged,
+    reason_for,
+    rule_between,
+)
+from cheops.log.seals import estranges, latest, standing
 from cheops.log.vector import Vector, contains, covers, joined
 
 FindMatrix = Callable[[str], Matrix]
@@ -57,8 +70,13 @@ class History:
         self._brought: list[Operation] = []  # those operations in `ops` that introduced a matrix
         self.latest: Stamp | None = None
         self._by_key: dict[str, dict[OpId, Operation]] = {}
-        self._sites_changes: dict[OpId, None] = {}
+        self._silent: dict[OpId, None] = {}  # those in `ops` that touch no application
         self.epochs: dict[Stamp, Epoch] = {}  # for each matrix ever introduced, by stamp
+        self.seals: list[Operation] = []  # those that count, in their order
+        self._sealing: dict[OpId, Operation] = {}  # those operations in `ops` that carry a seal
+        self.strangers: dict[OpId, Fate] = {}
+        self.disowned: set[Stamp] = set()  # matrices that strangers introduced: never in force
+        self.dethroned = False  # what was forgotten here belonged to a resource that has to give way
 
     # -- growing ------------------------------------------------------------------------------
 
@@ -67,6 +85,13 @@ class History:
         self.ops[op.id] = op
         self.known[op.origin] = max(self.known.get(op.origin, 0), op.seq)
         self.latest = op.stamp if self.latest is None else max(self.latest, op.stamp)
+        self.former.update(op.sites or ())
+        if op.is_silent:
+            self._silent[op.id] = None
+        if op.seal and self._take_seal(op):
+            return self._reconsider()
+        if fate := fate_of_stranger(op, self.seals):
+            return self._set_aside(op, fate)
         # Where a resource is and by which rules is not the application's affair: also of one that failed.
         self._note_roster(op)
         self._note_epoch(op)
@@ -76,7 +101,7 @@ class History:
             self.fates[op.id] = Fate(Rule.FOLDED)
         elif op.id in self._settled():
             self.fates[op.id] = self._settled()[op.id]  # loaded: what beat it may be forgotten
-        if self.adopted is None or op.matrix.introduced > self.adopted.introduced:
+        if self._is_newer(op.matrix):
             return self._adopt(op)
         if self._is_without_effect(op):
             return len(self.effective)
@@ -92,7 +117,7 @@ class History:
         first = self._supersede_by(op)
         place = bisect_left(self.effective, op.stamp, key=_stamp)
         self.effective.insert(place, op)
-        self._by_key.setdefault(key(op), {})[op.id] = op
+        self._by_key.setdefault(op.key, {})[op.id] = op
         return min(first, place)
 
     def heads(self) -> Iterable[Operation]:
@@ -103,7 +128,7 @@ class History:
     def _supersede_by(self, op: Operation) -> int:
         """Take out what the newcomer supersedes; gives the place of the first."""
         beaten: list[Operation] = []
-        for name in [name for name in self._by_key if self.matrix.replaces(key(op), name)]:
+        for name in [name for name in self._by_key if self.matrix.replaces(op.key, name)]:
             for other in list(self._by_key[name].values()):
                 if rule := rule_between(op, other, self.matrix, self._past()):
                     self.fates[other.id] = Fate(rule, op.id)
@@ -145,6 +170,15 @@ class History:
 
     # -- matrices ------------------------------------------------------------------------------
 
+    def _is_newer(self, ref: MatrixRef) -> bool:
+        if ref.introduced in self.disowned:
+            return False
+        return self.adopted is None or ref.introduced > self.adopted.introduced
+
+    def _newest_matrix(self, ops: Iterable[Operation]) -> MatrixRef | None:
+        refs = (op.matrix for op in ops if op.matrix.introduced not in self.disowned)
+        return max(refs, key=lambda ref: ref.introduced, default=None)
+
     def _adopt(self, op: Operation) -> int:
         """The newest matrix is in force from now on, for all operations at once.
 
@@ -160,10 +194,12 @@ class History:
         """Remember what was superseded in the past of the operation that introduced a matrix."""
         if op.matrix.introduced == op.stamp:
             self._brought.append(op)
-        if op.matrix.introduced in self.epochs:
+        if op.matrix.introduced in self.epochs or op.matrix.introduced in self.disowned:
             return
-        past = [other for other in self.ops.values() if other.is_before(op)]
-        in_force = max((other.matrix for other in past), key=lambda ref: ref.introduced, default=None)
+        past = [
+            other for other in self.ops.values() if other.is_before(op) and other.id not in self.strangers
+        ]
+        in_force = self._newest_matrix(past)
         before = self.epochs.get(in_force.introduced, Epoch()) if in_force else Epoch()
         settled = dict(before.settled)
         if in_force:
@@ -174,14 +210,16 @@ class History:
     def _recompute(self) -> int:
         before = self.effective
         settled = self._settled()
-        open_ = [op for op in self.ops.values() if op.id not in settled and not self._is_folded(op)]
+        aside = self.strangers.keys() | settled.keys()
+        open_ = [op for op in self.ops.values() if op.id not in aside and not self._is_folded(op)]
         result = merged(open_, self.matrix, self._past())
         self.effective = list(result.effective)
         folded = {op.id: Fate(Rule.FOLDED) for op in self.ops.values() if self._is_folded(op)}
-        self.fates = folded | result.fates | {id_: fate for id_, fate in settled.items() if id_ in self.ops}
+        kept = {id_: fate for id_, fate in settled.items() if id_ in self.ops}
+        self.fates = folded | result.fates | kept | self.strangers
         self._by_key = {}
         for op in self.effective:
-            self._by_key.setdefault(key(op), {})[op.id] = op
+            self._by_key.setdefault(op.key, {})[op.id] = op
         return _first_difference(before, self.effective)
 
     def _settled(self) -> dict[OpId, Fate]:
@@ -199,13 +237,68 @@ class History:
         """The list of sites is that of the operation with the greatest stamp that sets one."""
         if op.sites is None:
             return
-        self.former.update(op.sites)
-        if op.kind is Kind.SITES:
-            self._sites_changes[op.id] = None
         if self.roster_by is None or op.stamp > self.roster_by.stamp:
             self.roster, self.roster_by = op.sites, op
 
+    # -- seals ---------------------------------------------------------------------------------
+
+    @property
+    def root(self) -> Stamp | None:
+        """Which of several resources of this name it is, once something is sealed."""
+        return self.seals[0].seal.root if self.seals and self.seals[0].seal else None
+
+    def _take_seal(self, op: Operation) -> bool:
+        """Whether something that is here already must be judged again."""
+        self._sealing[op.id] = op
+        before, root = self.seals, self.root
+        self.seals = standing(self._sealing.values())
+        if any(other not in self.seals for other in before):
+            self.dethroned = root != self.root and bool(self.floor)
+            return True
+        if op not in self.seals:
+            return False
+        return any(estranges(op, other) for other in self.ops.values() if not self._is_folded(other))
+
+    def _set_aside(self, op: Operation, fate: Fate) -> int:
+        self.fates[op.id] = self.strangers[op.id] = fate
+        if op.matrix.introduced == op.stamp:
+            self.disowned.add(op.stamp)
+        return len(self.effective)
+
+    def _reconsider(self) -> int:
+        """Judge everything again, without those that have become strangers."""
+        if self.dethroned:
+            self.folded = {}
+        open_ = [op for op in self.ops.values() if not self._is_folded(op)]
+        fates = {op.id: fate_of_stranger(op, self.seals) for op in open_}
+        self.strangers = {id_: fate for id_, fate in fates.items() if fate}
+        strangers = [self.ops[id_] for id_ in self.strangers]
+        self.disowned.update(op.stamp for op in strangers if op.matrix.introduced == op.stamp)
+        loyal = sorted((op for op in self.ops.values() if op.id not in self.strangers), key=_stamp)
+        self.roster, self.roster_by, self._brought = (), None, []
+        stale = [
+            op for op in loyal if op.matrix.introduced == op.stamp and any(o.is_before(op) for o in strangers)
+        ]
+        for stamp in (*self.disowned, *(op.stamp for op in stale)):
+            self.epochs.pop(stamp, None)
+        for op in loyal:
+            self._note_roster(op)
+            self._note_epoch(op)
+        self.adopted = self._newest_matrix(loyal)
+        self.matrix = self.find_matrix(self.adopted.hash) if self.adopted else Matrix()
+        return self._recompute()
+
     # -- forgetting ----------------------------------------------------------------------------
+
+    def forgettable(self, stable: Vector) -> list[Operation]:
+        """What has no effect and is known everywhere, so that it can go."""
+        bringer = self._bringer()
+        if bringer is not None and not contains(stable, bringer.id):
+            return []  # another matrix may come that was made without knowing this one
+        without_effect = dict.fromkeys((*self.fates, *self._silent))  # few: they go as soon as they can
+        needed = self._needed_seals() | {op.id for op in (self.roster_by, bringer) if op}
+        idle = (self.ops[id_] for id_ in without_effect if id_ in self.ops and id_ not in needed)
+        return [op for op in idle if self._is_within(op, stable)]
 
     def prune(self, stable: Vector) -> list[OpId]:
         """Forget what has no effect and is known everywhere; gives what was forgotten.
@@ -213,23 +306,15 @@ class History:
         Safe because whatever comes later was made in knowledge of all that is stable: it cannot be concurrent
         to what is forgotten, and what is superseded does not come back.
         """
-        bringer = self._bringer()
-        if bringer is not None and not contains(stable, bringer.id):
-            return []  # another matrix may come that was made without knowing this one
-        without_effect = dict.fromkeys(
-            (*self.fates, *self._sites_changes)
-        )  # few: they go as soon as they can
-        idle = (self.ops[id_] for id_ in without_effect if id_ in self.ops)
-        gone = [
-            op.id for op in idle if self._is_idle(op) and op is not bringer and self._is_within(op, stable)
-        ]
+        gone = [op.id for op in self.forgettable(stable)]
         for id_ in gone:
             del self.ops[id_]
-            self.fates.pop(id_, None)
-            self._sites_changes.pop(id_, None)
+            for index in (self.fates, self._silent, self._sealing, self.strangers):
+                index.pop(id_, None)
             for epoch in self.epochs.values():
                 epoch.settled.pop(id_, None)
         if gone:
+            self.seals = standing(self._sealing.values())
             self.floor = joined(self.floor, {o: min(n, self.known.get(o, 0)) for o, n in stable.items()})
         return gone
 
@@ -238,24 +323,29 @@ class History:
 
         The operations that set the list of sites and the matrix are kept, without effect on the application.
         """
-        kept = (self.roster_by, self._bringer())
+        kept = (self.roster_by, self._bringer(), latest(self.seals))
         gone = [op.id for op in self.ops.values() if op not in kept]
         for id_ in gone:
             del self.ops[id_]
         self.folded, self.floor = dict(self.known), dict(self.known)
         self.fates = {id_: Fate(Rule.FOLDED) for id_ in self.ops}
         self.epochs = {introduced: Epoch(epoch.past) for introduced, epoch in self.epochs.items()}
-        self.effective, self._by_key = [], {}
+        self.effective, self._by_key, self.strangers = [], {}, {}
+        self._silent = {id_: None for id_ in self._silent if id_ in self.ops}
+        self._sealing = {id_: op for id_, op in self._sealing.items() if id_ in self.ops}
+        self.seals = standing(self._sealing.values())
         return gone
 
     def _bringer(self) -> Operation | None:
         """The operation that introduced the matrix in force. It is never forgotten: by that matrix is judged
         what had been superseded when the next one comes, and it must be in force again after a restart."""
-        self._brought = [op for op in self._brought if op.id in self.ops]
+        self._brought = [op for op in self._brought if op.id in self.ops and op.stamp not in self.disowned]
         return max(self._brought, key=_stamp, default=None)
 
-    def _is_idle(self, op: Operation) -> bool:
-        return op is not self.roster_by and (op.id in self.fates or op.kind is Kind.SITES)
+    def _needed_seals(self) -> set[OpId]:
+        """The newest, for what is still to come; and those that say why a stranger is one."""
+        newest = latest(self.seals)
+        return {fate.by for fate in self.strangers.values() if fate.by} | ({newest.id} if newest else set())
 
     def _is_within(self, op: Operation, stable: Vector) -> bool:
         by = self.fates[op.id].by if op.id in self.fates else None
@@ -265,7 +355,7 @@ class History:
         return contains(self.folded, op.id)
 
     def _is_without_effect(self, op: Operation) -> bool:
-        return op.kind is Kind.SITES or op.id in self.fates
+        return op.is_silent or op.id in self.fates
 
 
 def _stamp(op: Operation) -> Stamp:

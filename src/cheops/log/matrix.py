@@ -16,11 +16,10 @@ from enum import StrEnum
 from functools import cached_property
 
 from cheops.errors import ClientError
-from cheops.log.operation import RESERVED_KEYS, Kind, Operation
+from cheops.log.operation import RESERVED_KEYS, Kind
 
 FORCE_KEY, DELETE_KEY = RESERVED_KEYS[Kind.FORCE], RESERVED_KEYS[Kind.DELETE]
 _RESERVED = frozenset((FORCE_KEY, DELETE_KEY))
-SITES_KEY = RESERVED_KEYS[Kind.SITES]
 
 
 class Result(StrEnum):
@@ -68,11 +67,6 @@ def result_named(text: str) -> Result:
     except ValueError:
         known = ", ".join([*(result.value for result in Result), *_ALIASES])
         raise MatrixError(f"unknown result '{text}'; known results: {known}") from None
-
-
-def key(op: Operation) -> str:
-    """Under which name an operation stands in the relation: its type, or a reserved one."""
-    return op.key
 
 
 class Matrix:

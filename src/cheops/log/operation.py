@@ -44,10 +44,19 @@ class Kind(StrEnum):
     FORCE = "force"  # the operator's word: becomes the new base
     DELETE = "delete"  # beats everything
     SITES = "sites"  # changes the list of sites, touches no application
+    SEAL = "seal"  # only says what is settled for good, touches no application
 
 
 # The keys of operations of a special kind, whatever their type.
-RESERVED_KEYS = {Kind.FORCE: "!force", Kind.DELETE: "!delete", Kind.SITES: "!sites"}
+RESERVED_KEYS = {
+    Kind.FORCE: "!force",
+    Kind.DELETE: "!delete",
+    Kind.SITES: "!sites",
+    Kind.SEAL: "!seal",
+}
+# Kinds that touch no application: nothing is run for them.
+SILENT_KINDS = frozenset((Kind.SITES, Kind.SEAL))
+SILENT_KEYS = frozenset(RESERVED_KEYS[kind] for kind in SILENT_KINDS)
 
 
 class Verdict(StrEnum):
@@ -77,6 +86,18 @@ class MatrixRef(NamedTuple):
     introduced: Stamp
 
 
+class Seal(NamedTuple):
+    """What an operation says to be settled for good: every site involved has applied all up to `stable`.
+
+    Only what is under a seal that all sites know may be forgotten, see seals.py. `root` is the stamp of the
+    resource's first seal: it tells apart two resources that were made under one name without knowing of each
+    other.
+    """
+
+    stable: Mapping[Origin, int]
+    root: Stamp
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """A payload: a command line, and the files that came with it (name and content hash)."""
@@ -103,6 +124,7 @@ class Operation:
     parallel: bool = False
     verdict: Verdict | None = None  # None: a draft
     why: str = ""  # with a verdict other than OK: what failed, or what beat it
+    seal: Seal | None = None
     # Asked for all the time, so made once: the name, and under which key it stands in the matrix.
     id: OpId = field(init=False)
     key: str = field(init=False)
@@ -110,6 +132,11 @@ class Operation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", OpId(self.origin, self.seq))
         object.__setattr__(self, "key", RESERVED_KEYS.get(self.kind, self.type))
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it touches no application."""
+        return self.kind in SILENT_KINDS
 
     def __eq__(self, other: object) -> bool:
         return self is other or (

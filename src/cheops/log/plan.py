@@ -15,7 +15,7 @@ that too asks for a replay.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from cheops.log.matrix import Matrix, key
+from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId
 
 
@@ -71,10 +71,10 @@ def _from_last_base(
 ) -> Plan | None:
     for place in range(len(effective) - 1, -1, -1):
         base = effective[place]
-        if not matrix.is_replace_type(key(base)):
+        if not matrix.is_replace_type(base.key):
             continue
         after = effective[place + 1 :]
-        redone = (base, *(op for op in after if matrix.replaces(key(base), key(op)) or op.id not in here))
+        redone = (base, *(op for op in after if matrix.replaces(base.key, op.key) or op.id not in here))
         earlier = tuple(op for op in effective[:place] if op.id not in here)
         if same_state(after_running(applied, (*earlier, *redone), matrix), effective, matrix):
             return Plan((*earlier, *redone), replay=True)
@@ -89,7 +89,7 @@ def after_running(applied: Iterable[Applied], run: Iterable[Operation], matrix: 
     """What is applied once these were run: each wipes what it replaces, and itself if it is run again."""
     state = list(applied)
     for op in run:
-        name = key(op)
+        name = op.key
         if matrix.is_replace_type(name):
             state = [a for a in state if not matrix.replaces(name, a.key) and a.id != op.id]
         state.append(Applied(op.id, name))

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
-from cheops.log.matrix import Matrix, key
-from cheops.log.operation import Kind, Operation, OpId, Origin, Verdict
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Operation, OpId, Origin, Verdict
+from cheops.log.seals import estranging, standing
 from cheops.log.vector import Vector, contains
 
 
@@ -32,6 +33,7 @@ class Rule(IntEnum):
     LAST_WRITER = 5
     BEATEN_AT_ORIGIN = 8
     FOLDED = 9
+    ESTRANGED = 10
 
     @property
     def sentence(self) -> str:
@@ -45,6 +47,7 @@ _SENTENCES = {
     Rule.LAST_WRITER: "of two that replace each other the later stamp stays",
     Rule.BEATEN_AT_ORIGIN: "it was superseded before it could run at its origin",
     Rule.FOLDED: "its effect is part of a checkpoint",
+    Rule.ESTRANGED: "it was made without knowing what all sites had settled for good",
 }
 
 
@@ -71,9 +74,15 @@ def fate_at_origin(op: Operation) -> Fate | None:
     return Fate(Rule.BEATEN_AT_ORIGIN) if op.verdict is Verdict.SUPERSEDED else None
 
 
+def fate_of_stranger(op: Operation, seals: Iterable[Operation]) -> Fate | None:
+    """Of what comes too late: see seals.py."""
+    sealing = estranging(op, seals)
+    return (fate_at_origin(op) or Fate(Rule.ESTRANGED, sealing.id)) if sealing else None
+
+
 def superseding_rule(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
     """Rules 3 to 5: by which rule an effective y supersedes x, if it does."""
-    y_key, x_key = key(y), key(x)
+    y_key, x_key = y.key, x.key
     if not matrix.replaces(y_key, x_key):
         return None
     if x.is_before(y):
@@ -92,7 +101,7 @@ def rule_in_past(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
 
     So the state that they had led to, which may be folded already, is not changed in hindsight.
     """
-    later = matrix.replaces(key(y), key(x)) and y.stamp > x.stamp
+    later = matrix.replaces(y.key, x.key) and y.stamp > x.stamp
     return Rule.LATER_REPLACES_EARLIER if later else None
 
 
@@ -107,10 +116,12 @@ def merged(ops: Iterable[Operation], matrix: Matrix, past: Vector = MappingProxy
     """Rules 1 to 8 over a whole set, in the words of the rules."""
     fates: dict[OpId, Fate] = {}
     candidates = []
+    ops = list(ops)
+    seals = standing(op for op in ops if op.seal)
     for op in ops:
-        if fate := fate_at_origin(op):
+        if fate := fate_of_stranger(op, seals) or fate_at_origin(op):
             fates[op.id] = fate
-        elif op.kind is not Kind.SITES:
+        elif not op.is_silent:
             candidates.append(op)
     effective: list[Operation] = []
     superseders: list[Operation] = []  # only replace types supersede, and few of them are effective
@@ -120,7 +131,7 @@ def merged(ops: Iterable[Operation], matrix: Matrix, past: Vector = MappingProxy
             beaten.append(x)
             continue
         effective.append(x)
-        if matrix.is_replace_type(key(x)):
+        if matrix.is_replace_type(x.key):
             superseders.append(x)
     fates |= {x.id: reason for x in beaten if (reason := reason_for(x, superseders, matrix, past))}
     return Merged(canonical(effective, matrix), fates)
@@ -139,10 +150,10 @@ def reason_for(
 
 def _top_down(ops: Sequence[Operation], matrix: Matrix) -> list[Operation]:
     """Rule 2: higher classes first, within a class by falling stamp."""
-    keys = {key(op) for op in ops}
+    keys = {op.key for op in ops}
     height = {name: _rank(name, keys, matrix) for name in keys}
     by_stamp = sorted(ops, key=lambda op: op.stamp, reverse=True)
-    return sorted(by_stamp, key=lambda op: height[key(op)], reverse=True)
+    return sorted(by_stamp, key=lambda op: height[op.key], reverse=True)
 
 
 def _rank(name: str, keys: set[str], matrix: Matrix) -> int:
@@ -154,7 +165,7 @@ def canonical(effective: Iterable[Operation], matrix: Matrix) -> tuple[Operation
     """Rule 6: by stamp, which extends causality. Where an operation must stand before concurrent ones
     (`Concurrent: take-both`), always the smallest stamp of those that need not wait for another one."""
     left = sorted(effective, key=lambda op: op.stamp)
-    ahead = [op for op in left if matrix.is_replace_type(key(op))] if matrix.has_overrides else []
+    ahead = [op for op in left if matrix.is_replace_type(op.key)] if matrix.has_overrides else []
     order: list[Operation] = []
     while ahead:
         free, first, left = _up_to_one_ahead(left, ahead, matrix)
@@ -175,7 +186,7 @@ def _up_to_one_ahead(
         if knows_held or any(_stands_before(y, op, matrix) for y in ahead):
             held.append(op)
             held_from.setdefault(op.origin, op.seq)
-        elif matrix.is_replace_type(key(op)):
+        elif matrix.is_replace_type(op.key):
             return free, op, [*held, *left[place + 1 :]]
         else:
             free.append(op)
@@ -183,4 +194,4 @@ def _up_to_one_ahead(
 
 
 def _stands_before(y: Operation, x: Operation, matrix: Matrix) -> bool:
-    return matrix.both_stay_when_concurrent(key(y), key(x)) and x.is_concurrent(y)
+    return matrix.both_stay_when_concurrent(y.key, x.key) and x.is_concurrent(y)

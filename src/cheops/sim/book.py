@@ -14,7 +14,10 @@ _MIRRORED = {"take-one", "take-both-keep-order"}
 
 def effective_by_the_book(ops: Iterable[Operation], entries: Iterable[Entry]) -> list[OpId]:
     """The operations that have an effect, in their order."""
-    running = [op for op in ops if op.verdict is Verdict.OK and op.kind is not Kind.SITES]  # rule 1
+    ops = list(ops)
+    silent = (Kind.SITES, Kind.SEAL)
+    running = [op for op in ops if op.verdict is Verdict.OK and op.kind not in silent]  # rule 1
+    running = [op for op in running if not _comes_too_late(op, ops)]
     names = {_name(op) for op in running}
     replaces = _replaces(entries, names)
     strictly = {n: sum((n, m) in replaces and (m, n) not in replaces for m in names) for n in names}
@@ -28,6 +31,22 @@ def effective_by_the_book(ops: Iterable[Operation], entries: Iterable[Entry]) ->
 
 def _name(op: Operation) -> str:
     return "*" if op.kind in (Kind.DELETE, Kind.FORCE) else op.type
+
+
+def _comes_too_late(op: Operation, ops: list[Operation], *, asking: frozenset[OpId] = frozenset()) -> bool:
+    """Whether it is neither known to somebody who sealed the past, nor made in knowledge of that past."""
+    for other in ops:
+        if other.seal is None or other.id in asking or other.id == op.id:
+            continue
+        if op.seq <= other.deps.get(op.origin, 0):
+            continue
+        if all(op.deps.get(origin, 0) >= n for origin, n in other.seal.stable.items()):
+            continue
+        if op.seal and (op.seal.root, op.stamp) < (other.seal.root, other.stamp):
+            continue  # the seal that was there first stands
+        if not _comes_too_late(other, ops, asking=asking | {op.id}):
+            return True
+    return False
 
 
 def _beats(y: Operation, x: Operation, replaces: set[tuple[str, str]]) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from cheops.engine.replica import Replica
 from cheops.log.history import History
-from cheops.log.matrix import Matrix, key
+from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId
 from cheops.log.vector import contains
 from cheops.sim.apps import RefusedError, State
@@ -141,7 +141,7 @@ def _of_runs(world: World, node: Node, resource: str) -> Iterator[str]:
         if op is None:
             present.clear()  # a reset, or a checkpoint written
         elif op in ops:
-            present = {other for other in present if not matrix.replaces(key(ops[op]), key(ops[other]))}
+            present = {other for other in present if not matrix.replaces(ops[op].key, ops[other].key)}
             if op in present:
                 yield f"{node.name} applied {op} twice"
             present.add(op)

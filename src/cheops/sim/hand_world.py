@@ -34,7 +34,7 @@ from cheops.engine.events import (
 )
 from cheops.engine.messages import Message
 from cheops.engine.replica import Replica
-from cheops.engine.types import Settings
+from cheops.engine.types import Limits, Settings
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation
 from cheops.log.vector import contains
@@ -91,10 +91,10 @@ class Bench:
 
 
 class HandWorld:
-    def __init__(self) -> None:
+    def __init__(self, *, seal_after: int = 3) -> None:
         self.now_ms = 1_000_000
         self.told: list[str] = []
-        self.settings = Settings()
+        self.settings = Settings(limits=Limits(seal_after=seal_after))
         self.nodes: dict[str, Node] = {}
         self.benches: dict[str, Bench] = {}
         self.resources: dict[str, Resource] = {}

@@ -118,6 +118,8 @@ def _without_effect(replica: Replica, op: Operation) -> Iterator[str]:
     fate = replica.history.reason(op.id)
     if op.kind is Kind.SITES:
         yield f"sites {described_id(op.id)} {' '.join(op.sites or ())}"
+    elif op.kind is Kind.SEAL:
+        yield f"seal {described_id(op.id)}"
     elif fate and fate.rule is Rule.VOID:
         yield f"void {_described(op)} ({_sentence(fate.rule)}: {op.why})"
     elif fate and fate.rule is Rule.BEATEN_AT_ORIGIN:

@@ -73,7 +73,9 @@ class World:
         self.calm = False
         self._queue: list[_Happening] = []
         self._numbers = count()
-        settings = Settings({app.name: _hasty(app.type) for app in APPS.values()}, Limits(idle_ms=3_000))
+        settings = Settings(
+            {app.name: _hasty(app.type) for app in APPS.values()}, Limits(idle_ms=3_000, seal_after=3)
+        )
         self.nodes = {name: Node(name, settings) for name in names}
         self._up: dict[tuple[str, str], str | None] = {}
         for number, name in enumerate(names):
@@ -206,6 +208,9 @@ class World:
 
     def _run(self, node: Node, run: Run) -> None:
         life = node.life
+        for step in run.steps:  # what an earlier attempt did is no longer the question
+            if step.op is not None:
+                node.attempted[run.resource, step.op] = False
 
         def ended(outcomes: tuple[object, ...]) -> None:
             if node.life == life:
