@@ -25,6 +25,7 @@ class Result(StrEnum):
 class Outcome:
     result: Result
     output: str = ""
+    took_ms: int = 0
 
 
 # -- events ------------------------------------------------------------------------------------------
@@ -110,8 +111,15 @@ class Resolved:
     happened: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody wants to know how a resource is: have it in memory, and ask the other sites anew."""
+
+    resource: str
+
+
 Event: TypeAlias = (
-    Submitted | Received | Ran | Tick | PeerUp | PeerDown | Loaded | Recovered | Involving | Resolved
+    Submitted | Received | Ran | Tick | PeerUp | PeerDown | Loaded | Recovered | Involving | Resolved | Asked
 )
 
 
@@ -165,6 +173,8 @@ class Answer:
     site: str = ""
     status: Status | None = None
     detail: str = ""
+    output: str = ""
+    took_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ Only sites involved in a resource hear of it: those on its list, and those that 
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from cheops.engine.documents import Started, key_of, op_key
+from cheops.engine.documents import Started, key_of, op_key, reply_key
 from cheops.engine.events import Effects, Send
 from cheops.engine.messages import Base, Message, Snapshot
 from cheops.engine.replica import PeerView, Replica
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
-from cheops.log.vector import contains, covers, joined
+from cheops.log.vector import NOTHING, Vector, contains, covers, joined
 
 
 def targets(replica: Replica) -> Iterator[str]:
@@ -93,8 +93,16 @@ def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
     view.unfinished = replica.limits.batch in (len(ops), len(replies))
     brought = {op.matrix.hash for op in ops if op.matrix.introduced == op.stamp}
     matrices = tuple(map(replica.history.find_matrix, sorted(brought)))
-    message = _message(replica, ops=tuple(ops), replies=replies, matrices=matrices, ask=True)
+    after = {reply.origin: view.known_replies.get(reply.origin, 0) for reply in replies}
+    message = _message(
+        replica, ops=tuple(ops), replies=replies, matrices=matrices, replies_after=after, ask=True
+    )
     out.others.append(Send(peer, message))
+
+
+def ask(replica: Replica, peer: str, out: Effects) -> None:
+    """Have a peer say how things stand there."""
+    out.others.append(Send(peer, _message(replica, ask=True)))
 
 
 def _lacking_replies(replica: Replica, view: PeerView) -> Iterator[Reply]:
@@ -136,6 +144,7 @@ def _message(  # noqa: PLR0913 - a message's fields
     replies: tuple[Reply, ...] = (),
     matrices: tuple[Matrix, ...] = (),
     wanted: tuple[str, ...] = (),
+    replies_after: Vector = NOTHING,
     ask: bool = False,
     snapshot: Snapshot | None = None,
 ) -> Message:
@@ -147,6 +156,7 @@ def _message(  # noqa: PLR0913 - a message's fields
         matrices,
         known=dict(replica.history.known),
         known_replies=dict(replica.known_replies),
+        replies_after=replies_after,
         settled=dict(replica.settled),
         digest=replica.digest(),
         busy=bool(replica.drafts or replica.running),
@@ -167,9 +177,13 @@ def take(replica: Replica, message: Message, matrices: Mapping[str, Matrix], out
         if not contains(replica.history.known, op.id) and len(replica.waiting) < replica.limits.waiting:
             replica.waiting[op.id] = op
     lacking = deliver(replica, matrices, out)
+    known = dict(replica.known_replies)
     for reply in sorted(message.replies, key=lambda reply: reply.n):
-        if reply.n == replica.known_replies.get(reply.origin, 0) + 1:
-            _take_reply(replica, reply, out)
+        last = replica.known_replies.get(reply.origin, 0)
+        after = message.replies_after.get(reply.origin)
+        without_gap = after is not None and after <= known.get(reply.origin, 0)
+        if reply.n == last + 1 or (without_gap and reply.n > last):
+            take_reply(replica, reply, out)
     return lacking
 
 
@@ -201,8 +215,9 @@ def _is_ready(replica: Replica, op: Operation) -> bool:
     return known.get(op.origin, 0) == op.seq - 1 and covers(known, op.deps)
 
 
-def _take_reply(replica: Replica, reply: Reply, out: Effects) -> None:
-    replica.note_reply(reply)
+def take_reply(replica: Replica, reply: Reply, out: Effects) -> None:
+    stale = replica.note_reply(reply)
+    out.drop(reply_key(replica.resource, old.origin, old.n) for old in stale)
     out.documents[key_of(reply)] = reply
 
 
@@ -239,7 +254,7 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
         out.documents[key_of(op)] = op
     for reply in message.replies:
         if reply.n <= snapshot.reply_floor.get(reply.origin, 0) and reply.origin != replica.origin:
-            _take_reply(replica, reply, out)
+            take_reply(replica, reply, out)
     replica.known_replies = joined(replica.known_replies, snapshot.reply_floor)
     save_ledger(replica, out)
 

@@ -94,7 +94,7 @@ def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
     everywhere = common([replica.known_replies, *(view.known_replies for view in views)])
     for origin, replies in replica.replies.items():
         for n, reply in list(replies.items()):
-            without_op = reply.op not in replica.history.ops and reply.op not in drafts
+            without_op = reply.op not in replica.history.ops and reply.op not in drafts and not reply.replay
             if without_op and n <= everywhere.get(origin, 0):
                 del replies[n]
                 out.drop([reply_key(replica.resource, origin, n)])

@@ -41,6 +41,7 @@ class Message:
     matrices: tuple[Matrix, ...] = ()
     known: Vector = field(default_factory=dict)
     known_replies: Vector = field(default_factory=dict)
+    replies_after: Vector = field(default_factory=dict)  # after these, `replies` are all that is left so far
     settled: Vector = field(default_factory=dict)
     digest: str = ""
     busy: bool = False  # the sender may still make operations of which nobody has heard

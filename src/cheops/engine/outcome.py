@@ -7,11 +7,11 @@ have had an effect is never guessed: see `doubt`.
 
 from dataclasses import replace
 
-from cheops.engine import exchange, forgetting
+from cheops.engine import clients, exchange, forgetting
 from cheops.engine.documents import Started, key_of
-from cheops.engine.events import Answer, Effects, Notify, Outcome, Result, Stage
+from cheops.engine.events import Effects, Notify, Outcome, Result
 from cheops.engine.replica import Purpose, Replica, Running, Unknown
-from cheops.log.operation import Operation, OpId, Reply, Status, Verdict
+from cheops.log.operation import Applied, Operation, OpId, Reply, Status, Verdict
 from cheops.log.plan import Plan
 
 _FINISHED = (Result.OK, Result.KO)
@@ -108,6 +108,13 @@ def soil(replica: Replica, keys: tuple[str, ...]) -> None:
     replica.dirty = keys
 
 
+def leave_dirty(replica: Replica, keys: tuple[str, ...], out: Effects) -> None:
+    """Soil, and remember it over a crash."""
+    soil(replica, keys)
+    started = Started(replica.resource, 0, None, replay=True, dirty=keys)
+    out.documents[key_of(started)] = started
+
+
 def mark_unknown(replica: Replica, op: Operation, why: str, out: Effects) -> None:
     replica.unknown = Unknown(op.id, op.key)
     _reply(replica, op.id, op.key, Status.UNKNOWN, out, detail=why)
@@ -121,14 +128,14 @@ def _draft_ran(replica: Replica, running: Running, outcome: Outcome, out: Effect
         while replica.drafts[0].id != draft.id:  # those that were UNKNOWN or waited behind one: wiped now
             decide(replica, Verdict.SUPERSEDED, f"by {draft.id}", out)
         replica.unknown = None
-        decide(replica, Verdict.OK, outcome.output, out)
+        decide(replica, Verdict.OK, outcome.output, out, outcome.took_ms)
     elif replica.drafts[0].id == draft.id:
-        decide(replica, Verdict.VOID, outcome.output, out)
+        decide(replica, Verdict.VOID, outcome.output, out, outcome.took_ms)
     else:
         replica.skipped.add(draft.id)  # its verdict waits behind the UNKNOWN before it
 
 
-def decide(replica: Replica, verdict: Verdict, why: str, out: Effects) -> None:
+def decide(replica: Replica, verdict: Verdict, why: str, out: Effects, took_ms: int = 0) -> None:
     """The first draft gets its verdict, and with it becomes an operation that others hear of."""
     draft = replica.drafts.pop(0)
     ok = verdict is Verdict.OK
@@ -137,16 +144,15 @@ def decide(replica: Replica, verdict: Verdict, why: str, out: Effects) -> None:
     replica.add(op)
     status = {Verdict.OK: Status.OK, Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}[verdict]
     if ok and not op.is_silent:
-        reply = _apply(replica, op, out, output=why)
+        reply = _apply(replica, op, out, output=why, took_ms=took_ms)
     else:
-        reply = _reply(replica, op.id, op.key, status, out, detail=why, push=False)
+        reply = _reply(replica, op.id, op.key, status, out, detail=why, took_ms=took_ms, push=False)
     exchange.push(replica, (op,), (reply,))
-    if request := replica.requests.get(op.id):
-        out.others.append(Answer(request, Stage.DECIDED, op.id, replica.site, status, why))
+    clients.tell_decided(replica, op, reply, out)
 
 
 def _apply(  # noqa: PLR0913 - a document's fields
-    replica: Replica, op: Operation, out: Effects, *, output: str = "", detail: str = "", replay: bool = False
+    replica: Replica, op: Operation, out: Effects, *, output: str = "", detail: str = "", took_ms: int = 0
 ) -> Reply:
     name = op.key
     wiped = replica.matrix.wiped_by(name)
@@ -160,7 +166,7 @@ def _apply(  # noqa: PLR0913 - a document's fields
         wiped=wiped,
         detail=detail,
         output=output,
-        replay=replay,
+        took_ms=took_ms,
         push=False,
     )
 
@@ -176,16 +182,25 @@ def _reply(  # noqa: PLR0913 - a document's fields
     detail: str = "",
     output: str = "",
     replay: bool = False,
+    took_ms: int = 0,
+    applied: tuple[Applied, ...] = (),
     push: bool = True,
 ) -> Reply:
     reply = Reply(
-        replica.resource, replica.origin, replica.next_reply, id_, name, status, wiped, replay, detail, output
+        replica.resource,
+        replica.origin,
+        replica.next_reply,
+        id_,
+        name,
+        status,
+        wiped,
+        replay,
+        detail,
+        output,
+        took_ms,
+        applied,
     )
-    replica.note_reply(reply)
-    out.documents[key_of(reply)] = reply
-    op = replica.history.ops.get(id_) if id_ else None
-    if op is not None and op.parallel and (request := replica.requests.get(op.id)):
-        out.others.append(Answer(request, Stage.SITE, op.id, replica.site, status, detail))
+    exchange.take_reply(replica, reply, out)
     if push:
         exchange.push(replica, (), (reply,))
     return reply
@@ -195,7 +210,8 @@ def _operation_ran(replica: Replica, running: Running, outcome: Outcome, out: Ef
     op = running.op
     assert op is not None  # noqa: S101
     if outcome.result is Result.OK:
-        exchange.push(replica, (), (_apply(replica, op, out, output=outcome.output),))
+        reply = _apply(replica, op, out, output=outcome.output, took_ms=outcome.took_ms)
+        exchange.push(replica, (), (reply,))
         return
     _trouble(replica, op, outcome.output, out)
 
@@ -241,7 +257,6 @@ def _hook_ran(replica: Replica, running: Running, outcome: Outcome, out: Effects
 
 def _replayed(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects) -> None:
     wanted, results = running.plan, list(outcomes)
-    replies = []
     if wanted.from_start:
         start = results.pop(0)
         if start.result is not Result.OK:
@@ -252,19 +267,22 @@ def _replayed(replica: Replica, running: Running, outcomes: tuple[Outcome, ...],
         replica.needs_start = False
         replica.base_applied = replica.base is not None
         replica.note_run(None, "", ("*",))
-        replies.append(_reply(replica, None, "", Status.OK, out, wiped=("*",), replay=True, push=False))
-        ledger = replica.ledger()
-        out.documents[key_of(ledger)] = ledger
+        exchange.save_ledger(replica, out)
     if running.rewritten is not None:
         replica.rewritten = running.rewritten
         results = [*results[: 0 if wanted.from_start else 1], *[_worst(results)] * len(wanted.run)]
-    for op, outcome in zip(wanted.run, results, strict=False):
+    ran = list(zip(wanted.run, results, strict=False))
+    for op, outcome in ran:
         if outcome.result is Result.OK:
-            replies.append(_apply(replica, op, out, output=outcome.output, replay=True))
-        else:
+            replica.note_run(op.id, op.key, replica.matrix.wiped_by(op.key))
+    wiped = ("*",) if wanted.from_start else replica.matrix.wiped_by(wanted.run[0].key)
+    took_ms = sum(outcome.took_ms for outcome in outcomes)
+    applied = tuple(replica.applied)
+    _reply(replica, None, "", Status.OK, out, wiped=wiped, replay=True, took_ms=took_ms, applied=applied)
+    for op, outcome in ran:
+        if outcome.result is not Result.OK:
             _trouble(replica, op, outcome.output, out)
     replica.last_replay = tuple(op.id for op in wanted.run)
-    exchange.push(replica, (), tuple(replies))
 
 
 def _worst(outcomes: list[Outcome]) -> Outcome:

@@ -10,8 +10,8 @@ from cheops.engine.types import Limits, ResourceType
 from cheops.log.digest import digest
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix, is_wiped
-from cheops.log.operation import SILENT_KEYS, Operation, OpId, Origin, Reply, Status
-from cheops.log.plan import Applied, Plan
+from cheops.log.operation import SILENT_KEYS, Applied, Operation, OpId, Origin, Reply, Status
+from cheops.log.plan import Plan
 from cheops.log.vector import contains, joined
 
 
@@ -60,6 +60,14 @@ class Unknown:
     key: str
 
 
+@dataclass(slots=True)
+class Client:
+    """Somebody who waits for what becomes of an operation at each site."""
+
+    request: str
+    heard: dict[str, Status] = field(default_factory=dict)  # the last word of each site
+
+
 class Replica:
     def __init__(self, resource: str, origin: Origin, find_matrix: FindMatrix, limits: Limits) -> None:
         self.resource = resource
@@ -69,7 +77,7 @@ class Replica:
         self.type = ResourceType()
         self.drafts: list[Operation] = []
         self.waiting: dict[OpId, Operation] = {}
-        self.requests: dict[OpId, str] = {}
+        self.clients: dict[OpId, Client] = {}  # who wait for what the sites answer
         self.peers: dict[str, PeerView] = {}
         self.new_ops: list[Operation] = []  # to be sent at the end of this step
         self.new_replies: list[Reply] = []
@@ -170,11 +178,22 @@ class Replica:
         effective = self.history.effective
         return place < len(effective) and effective[place].id == self.applied[place].id
 
-    def note_reply(self, reply: Reply) -> None:
-        self.replies.setdefault(reply.origin, {})[reply.n] = reply
+    def note_reply(self, reply: Reply) -> list[Reply]:
+        """Take a reply of any site; gives those that it makes pointless, which are gone from here."""
+        of_origin = self.replies.setdefault(reply.origin, {})
+        stale = [old for old in of_origin.values() if old.replay] if reply.replay else []
+        for old in stale:
+            del of_origin[old.n]
+        of_origin[reply.n] = reply
         self.known_replies[reply.origin] = max(reply.n, self.known_replies.get(reply.origin, 0))
+        site = reply.origin.site
         if reply.op is not None:
-            self.by_op[reply.op, reply.origin.site] = reply
+            self.by_op[reply.op, site] = reply
+        for applied in reply.applied:
+            before = self.by_op.get((applied.id, site))
+            if before is None or before.status is not Status.OK or before.replay:
+                self.by_op[applied.id, site] = reply  # one of its own says more
+        return stale
 
     # -- from and to the store -----------------------------------------------------------------
 
@@ -225,6 +244,13 @@ class Replica:
             self.unknown = None
         if reply.key in SILENT_KEYS or (reply.op and contains(self.history.folded, reply.op)):
             return  # it has no effect of its own, or that is part of the checkpoint
+        if reply.replay:
+            self.note_run(None, "", reply.wiped)
+            self.applied, self.agreed = [], 0
+            for applied in reply.applied:
+                if not contains(self.history.folded, applied.id):
+                    self.note_run(applied.id, applied.key, ())
+            return
         match reply.status:
             case Status.OK:
                 self.note_run(reply.op, reply.key, reply.wiped)

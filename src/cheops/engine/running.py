@@ -12,7 +12,7 @@ from dataclasses import replace
 from cheops.engine import forgetting
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Run, Step
-from cheops.engine.outcome import decide, fail
+from cheops.engine.outcome import decide, fail, leave_dirty
 from cheops.engine.replica import Purpose, Replica, Running
 from cheops.log.operation import Operation, Status, Verdict
 from cheops.log.plan import Plan, plan
@@ -153,7 +153,13 @@ def _drop_beaten_drafts(replica: Replica, out: Effects) -> None:
 
 
 def _leave(replica: Replica, out: Effects) -> None:
-    """The resource is no longer at this site: what never ran here never will."""
+    """The resource is no longer at this site: what never ran here never will.
+
+    Of what is UNKNOWN the application may hold the effect: should the site come back, that is wiped first.
+    """
+    if replica.unknown:
+        keys, replica.unknown = (replica.unknown.key,), None
+        leave_dirty(replica, keys, out)
     while replica.drafts:
         decide(replica, Verdict.VOID, "the resource left this site before this could run", out)
     replica.settled = dict(replica.history.known)

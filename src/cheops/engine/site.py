@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from functools import singledispatchmethod
 
-from cheops.engine import exchange, forgetting, outcome, running
+from cheops.engine import clients, exchange, forgetting, outcome, running
 from cheops.engine.documents import Peers, SiteClock, Started, key_of
 from cheops.engine.events import (
     Answer,
+    Asked,
     Effect,
     Effects,
     Enumerate,
@@ -26,7 +27,7 @@ from cheops.engine.events import (
     Tick,
 )
 from cheops.engine.messages import Message
-from cheops.engine.replica import Replica
+from cheops.engine.replica import Client, Replica
 from cheops.engine.types import Settings
 from cheops.log.clock import Clock
 from cheops.log.matrix import Matrix
@@ -38,7 +39,6 @@ from cheops.log.operation import (
     Operation,
     OpId,
     Origin,
-    Reply,
     Seal,
     Stamp,
     Status,
@@ -64,6 +64,10 @@ class Site:
         self._seen: dict[str, str] = {}  # every peer's last incarnation
         self._loading: dict[str, list[Event]] = {}
         self._active: set[str] = set()  # resources with something left to do or to tell
+        self._parked: dict[
+            str, set[str]
+        ] = {}  # those that can only wait, and for which sites; perhaps unloaded
+        self._backlog: dict[str, None] = {}  # to be loaded and looked after, some with each tick
         self._now_ms = 0
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
@@ -92,8 +96,8 @@ class Site:
         self.clock = event.clock
         self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
         self._seen = dict(event.peers)
-        for resource in event.unsynced:
-            self._wake(resource, out)
+        self._backlog |= dict.fromkeys(event.unsynced)
+        self._wake_some(out)
 
     @_take.register
     def _peer_up(self, event: PeerUp, out: Effects) -> None:
@@ -105,6 +109,12 @@ class Site:
             out.documents[key_of(peers)] = peers
             if before is not None:
                 out.others.append(Enumerate(event.peer))  # it was born again and may know nothing
+        for resource in [resource for resource, peers in self._parked.items() if event.peer in peers]:
+            del self._parked[resource]
+            if resource in self.replicas:
+                self._active.add(resource)
+            else:
+                self._backlog[resource] = None
         for replica in self._active_replicas():
             if event.peer in set(exchange.targets(replica)):
                 view = exchange.view_of(replica, event.peer)
@@ -124,7 +134,13 @@ class Site:
 
     @_take.register
     def _involving(self, event: Involving, out: Effects) -> None:
-        for resource in event.resources:
+        self._backlog |= dict.fromkeys(event.resources)
+        self._wake_some(out)
+
+    def _wake_some(self, out: Effects) -> None:
+        """Load what waits for it, but never so much at once that memory would follow what exists."""
+        for resource in list(self._backlog)[: self.settings.limits.wake]:
+            del self._backlog[resource]
             self._wake(resource, out)
 
     def _wake(self, resource: str, out: Effects) -> None:
@@ -137,6 +153,7 @@ class Site:
     @_take.register
     def _tick(self, event: Tick, out: Effects) -> None:
         del event
+        self._wake_some(out)
         for replica in list(self._active_replicas()):
             running.advance(replica, out, self._now_ms)
             for peer in exchange.targets(replica):
@@ -164,6 +181,10 @@ class Site:
                 self._receive(replica, event.peer, event.message, out)
             case Ran():
                 outcome.finish(replica, event.n, event.outcomes, out, self._now_ms)
+            case Asked():
+                for peer in exchange.targets(replica):
+                    if peer in self.up:
+                        exchange.ask(replica, peer, out)
             case Resolved():
                 outcome.resolve(replica, event.op, happened=event.happened, out=out)
             case _:
@@ -199,6 +220,8 @@ class Site:
         forgetting.prune(replica, out)
         self._seal_if_due(replica, out)
         exchange.flush(replica, out, self._now_ms)
+        if replica.clients:
+            clients.tell_of_sites(replica, out)
         busy = replica.running or replica.drafts or replica.waiting or replica.retry_ms or replica.unknown
         settled = replica.settled == replica.history.known
         done = not busy and settled and exchange.is_synced(replica)
@@ -206,7 +229,18 @@ class Site:
             replica.was_unsynced = not done
             ledger = replica.ledger()
             out.documents[key_of(ledger)] = ledger
-        (self._active.discard if done else self._active.add)(replica.resource)
+        waits_for = set() if busy or not settled else self._waits_for(replica)
+        self._active.discard(replica.resource)
+        self._parked.pop(replica.resource, None)
+        if waits_for:
+            self._parked[replica.resource] = waits_for
+        elif not done:
+            self._active.add(replica.resource)
+
+    def _waits_for(self, replica: Replica) -> set[str]:
+        """The sites that lack something and are down, if there is nothing to be done until one is up."""
+        lacking = {peer for peer in exchange.targets(replica) if exchange.lacks_something(replica, peer)}
+        return set() if lacking & self.up.keys() else lacking
 
     def _seal_if_due(self, replica: Replica, out: Effects) -> None:
         """Where no operation comes along that could carry a seal, one is made for it."""
@@ -224,7 +258,7 @@ class Site:
             out.others.append(Answer(event.request, Stage.REFUSED, detail=problem))
             return
         draft = self._draft(replica, event, out)
-        replica.requests[draft.id] = event.request
+        replica.clients[draft.id] = Client(event.request)
         self._save_clock(out)
         if draft.verdict is None:
             replica.drafts.append(draft)
@@ -291,7 +325,7 @@ class Site:
             if matrix.hash not in self.matrices:
                 self.matrices[matrix.hash] = matrix
                 out.documents[key_of(matrix)] = matrix
-        before, heard = len(replica.history.ops), dict(replica.known_replies)
+        before = len(replica.history.ops)
         strangers = set(replica.history.strangers)
         lacking = exchange.take(replica, message, self.matrices, out)
         self._tell_of_strangers(replica, strangers, out)
@@ -302,8 +336,6 @@ class Site:
             self._save_clock(out)
         if self._seen.get(peer, message.incarnation) == message.incarnation:
             exchange.note_peer(replica, peer, message, self._now_ms)
-        news = [reply for reply in message.replies if reply.n > heard.get(reply.origin, 0)]
-        self._pass_on_replies(replica, news, out)
         running.advance(replica, out, self._now_ms)
         if message.ops or message.replies or message.ask:
             exchange.acknowledge(replica, peer, lacking)
@@ -318,13 +350,6 @@ class Site:
         for id_, fate in replica.history.strangers.items():
             if id_ not in before and id_.origin == self.origin and fate.rule is Rule.ESTRANGED:
                 out.others.append(Notify(replica.resource, "estranged", id_, fate.rule.sentence))
-
-    def _pass_on_replies(self, replica: Replica, replies: list[Reply], out: Effects) -> None:
-        for reply in replies:
-            request = replica.requests.get(reply.op) if reply.op else None
-            if request:
-                site = reply.origin.site
-                out.others.append(Answer(request, Stage.SITE, reply.op, site, reply.status, reply.detail))
 
     def _tell(self, replica: Replica, peer: str, out: Effects) -> None:
         """Send a peer what it lacks, if it is up and it is time."""
@@ -347,7 +372,7 @@ class Site:
 def _resource_of(event: Event) -> str:
     if isinstance(event, Received):
         return event.message.resource
-    assert isinstance(event, Submitted | Ran | Resolved)  # noqa: S101 - the others are registered above
+    assert isinstance(event, Submitted | Ran | Resolved | Asked)  # noqa: S101 - the others are registered above
     return event.resource
 
 

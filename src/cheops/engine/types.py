@@ -39,6 +39,7 @@ class Limits:
     waiting: int = 10_000  # received operations of one resource that wait for what they depend on
     batch: int = 500  # documents in one message
     seal_after: int = 50  # operations that could be forgotten, before somebody says so
+    wake: int = 200  # resources that are loaded per tick to be looked after
     idle_ms: int = 30_000  # a resource that nobody asked for leaves memory after this
     resend_ms: int = 500
     resend_most_ms: int = 8_000

@@ -155,16 +155,30 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class Applied:
+    """An operation as a site remembers having run it: it may have been forgotten by the history since."""
+
+    id: OpId
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
-    """The outcome of one run at one site: number `n` of that origin for this resource."""
+    """The outcome of one run at one site: number `n` of that origin for this resource.
+
+    A replay has one reply, without an operation. It says all that is applied at the site after it; so the
+    reply of an earlier replay says nothing more, and is dropped.
+    """
 
     resource: str
     origin: Origin
     n: int
-    op: OpId | None  # None: the type's reset command, or the base of a checkpoint
-    key: str  # the operation's key, see matrix.key
+    op: OpId | None
+    key: str  # the operation's key
     status: Status
     wiped: tuple[str, ...] = ()  # the keys of the operations whose effect this run wiped
     replay: bool = False
     detail: str = ""
     output: str = ""
+    took_ms: int = 0
+    applied: tuple[Applied, ...] = ()  # of a replay

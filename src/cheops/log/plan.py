@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId
+from cheops.log.operation import Applied, Operation, OpId
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,6 @@ class Plan:
 
     def __bool__(self) -> bool:
         return bool(self.run) or self.from_start
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """An operation as a site remembers having run it: it may have been forgotten by the history since."""
-
-    id: OpId
-    key: str
 
 
 IsFailed = Callable[[OpId], bool]

@@ -16,12 +16,11 @@ operation at a time; a law says that the two agree.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from types import MappingProxyType
 
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Origin, Verdict
 from cheops.log.seals import estranging, standing
-from cheops.log.vector import Vector, contains
+from cheops.log.vector import NOTHING, Vector, contains
 
 
 class Rule(IntEnum):
@@ -112,7 +111,7 @@ def rule_between(y: Operation, x: Operation, matrix: Matrix, past: Vector) -> Ru
     return superseding_rule(y, x, matrix)
 
 
-def merged(ops: Iterable[Operation], matrix: Matrix, past: Vector = MappingProxyType({})) -> Merged:
+def merged(ops: Iterable[Operation], matrix: Matrix, past: Vector = NOTHING) -> Merged:
     """Rules 1 to 8 over a whole set, in the words of the rules."""
     fates: dict[OpId, Fate] = {}
     candidates = []
@@ -138,7 +137,7 @@ def merged(ops: Iterable[Operation], matrix: Matrix, past: Vector = MappingProxy
 
 
 def reason_for(
-    x: Operation, superseders: Iterable[Operation], matrix: Matrix, past: Vector = MappingProxyType({})
+    x: Operation, superseders: Iterable[Operation], matrix: Matrix, past: Vector = NOTHING
 ) -> Fate | None:
     """Rule 8: of all that supersede x, the one with the greatest stamp, so that every site names the same."""
     beating = [(y.stamp, y.id, rule) for y in superseders if (rule := rule_between(y, x, matrix, past))]

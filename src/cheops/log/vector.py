@@ -1,10 +1,12 @@
 """Version vectors: per origin, up to which number something is known. Never changed in place."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from cheops.log.operation import OpId, Origin
 
 Vector = Mapping[Origin, int]
+NOTHING: Vector = MappingProxyType({})
 
 
 def covers(one: Vector, other: Vector) -> bool:
