@@ -57,4 +57,4 @@ def _answer(  # noqa: PLR0913, PLR0917 - an answer's fields
 ) -> Answer:
     if reply is None or reply.op is None:  # of a replay, which speaks of many
         return Answer(request, stage, id_, site, status)
-    return Answer(request, stage, id_, site, status, reply.detail, reply.output, reply.took_ms)
+    return Answer(request, stage, id_, site, status, reply.detail, reply.output, reply.timing)

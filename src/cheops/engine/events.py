@@ -9,7 +9,7 @@ from cheops.engine.documents import Document, Key
 from cheops.engine.messages import Message
 from cheops.log.clock import Clock
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Command, Kind, OpId, Status
+from cheops.log.operation import NO_TIME, Command, Kind, OpId, Status, Timing
 
 
 class Result(StrEnum):
@@ -25,7 +25,7 @@ class Result(StrEnum):
 class Outcome:
     result: Result
     output: str = ""
-    took_ms: int = 0
+    timing: Timing = NO_TIME
 
 
 # -- events ------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class Answer:
     status: Status | None = None
     detail: str = ""
     output: str = ""
-    took_ms: int = 0
+    timing: Timing = NO_TIME
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from cheops.engine import clients, exchange, forgetting
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Outcome, Result
 from cheops.engine.replica import Purpose, Replica, Running, Unknown
-from cheops.log.operation import Applied, Operation, OpId, Reply, Status, Verdict
+from cheops.log.operation import NO_TIME, Applied, Operation, OpId, Reply, Status, Timing, Verdict
 from cheops.log.plan import Plan
 
 _FINISHED = (Result.OK, Result.KO)
@@ -128,14 +128,14 @@ def _draft_ran(replica: Replica, running: Running, outcome: Outcome, out: Effect
         while replica.drafts[0].id != draft.id:  # those that were UNKNOWN or waited behind one: wiped now
             decide(replica, Verdict.SUPERSEDED, f"by {draft.id}", out)
         replica.unknown = None
-        decide(replica, Verdict.OK, outcome.output, out, outcome.took_ms)
+        decide(replica, Verdict.OK, outcome.output, out, outcome.timing)
     elif replica.drafts[0].id == draft.id:
-        decide(replica, Verdict.VOID, outcome.output, out, outcome.took_ms)
+        decide(replica, Verdict.VOID, outcome.output, out, outcome.timing)
     else:
         replica.skipped.add(draft.id)  # its verdict waits behind the UNKNOWN before it
 
 
-def decide(replica: Replica, verdict: Verdict, why: str, out: Effects, took_ms: int = 0) -> None:
+def decide(replica: Replica, verdict: Verdict, why: str, out: Effects, timing: Timing = NO_TIME) -> None:
     """The first draft gets its verdict, and with it becomes an operation that others hear of."""
     draft = replica.drafts.pop(0)
     ok = verdict is Verdict.OK
@@ -144,15 +144,21 @@ def decide(replica: Replica, verdict: Verdict, why: str, out: Effects, took_ms: 
     replica.add(op)
     status = {Verdict.OK: Status.OK, Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}[verdict]
     if ok and not op.is_silent:
-        reply = _apply(replica, op, out, output=why, took_ms=took_ms)
+        reply = _apply(replica, op, out, output=why, timing=timing)
     else:
-        reply = _reply(replica, op.id, op.key, status, out, detail=why, took_ms=took_ms, push=False)
+        reply = _reply(replica, op.id, op.key, status, out, detail=why, timing=timing, push=False)
     exchange.push(replica, (op,), (reply,))
     clients.tell_decided(replica, op, reply, out)
 
 
 def _apply(  # noqa: PLR0913 - a document's fields
-    replica: Replica, op: Operation, out: Effects, *, output: str = "", detail: str = "", took_ms: int = 0
+    replica: Replica,
+    op: Operation,
+    out: Effects,
+    *,
+    output: str = "",
+    detail: str = "",
+    timing: Timing = NO_TIME,
 ) -> Reply:
     name = op.key
     wiped = replica.matrix.wiped_by(name)
@@ -166,7 +172,7 @@ def _apply(  # noqa: PLR0913 - a document's fields
         wiped=wiped,
         detail=detail,
         output=output,
-        took_ms=took_ms,
+        timing=timing,
         push=False,
     )
 
@@ -182,7 +188,7 @@ def _reply(  # noqa: PLR0913 - a document's fields
     detail: str = "",
     output: str = "",
     replay: bool = False,
-    took_ms: int = 0,
+    timing: Timing = NO_TIME,
     applied: tuple[Applied, ...] = (),
     push: bool = True,
 ) -> Reply:
@@ -197,7 +203,7 @@ def _reply(  # noqa: PLR0913 - a document's fields
         replay,
         detail,
         output,
-        took_ms,
+        timing,
         applied,
     )
     exchange.take_reply(replica, reply, out)
@@ -210,7 +216,7 @@ def _operation_ran(replica: Replica, running: Running, outcome: Outcome, out: Ef
     op = running.op
     assert op is not None  # noqa: S101
     if outcome.result is Result.OK:
-        reply = _apply(replica, op, out, output=outcome.output, took_ms=outcome.took_ms)
+        reply = _apply(replica, op, out, output=outcome.output, timing=outcome.timing)
         exchange.push(replica, (), (reply,))
         return
     _trouble(replica, op, outcome.output, out)
@@ -276,9 +282,9 @@ def _replayed(replica: Replica, running: Running, outcomes: tuple[Outcome, ...],
         if outcome.result is Result.OK:
             replica.note_run(op.id, op.key, replica.matrix.wiped_by(op.key))
     wiped = ("*",) if wanted.from_start else replica.matrix.wiped_by(wanted.run[0].key)
-    took_ms = sum(outcome.took_ms for outcome in outcomes)
+    timing = Timing(outcomes[0].timing.at_ms, sum(outcome.timing.took_ms for outcome in outcomes))
     applied = tuple(replica.applied)
-    _reply(replica, None, "", Status.OK, out, wiped=wiped, replay=True, took_ms=took_ms, applied=applied)
+    _reply(replica, None, "", Status.OK, out, wiped=wiped, replay=True, timing=timing, applied=applied)
     for op, outcome in ran:
         if outcome.result is not Result.OK:
             _trouble(replica, op, outcome.output, out)

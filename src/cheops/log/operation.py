@@ -154,6 +154,16 @@ class Operation:
         return self != other and not self.is_before(other) and not other.is_before(self)
 
 
+class Timing(NamedTuple):
+    """When a run began, by the clock of its site, and how long it took."""
+
+    at_ms: int = 0
+    took_ms: int = 0
+
+
+NO_TIME = Timing()
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     """An operation as a site remembers having run it: it may have been forgotten by the history since."""
@@ -180,5 +190,5 @@ class Reply:
     replay: bool = False
     detail: str = ""
     output: str = ""
-    took_ms: int = 0
+    timing: Timing = NO_TIME
     applied: tuple[Applied, ...] = ()  # of a replay
