@@ -23,6 +23,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is ten time
 _TAG = "tag:yaml.org,2002:"
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 
 class DocumentError(ClientError):
@@ -40,6 +41,15 @@ class Value:
     def fail(self, problem: str) -> DocumentError:
         where = f"{printable(self.path)}: " if self.path else ""
         return DocumentError(f"{self.source}:{self.node.start_mark.line + 1}: {where}{problem}")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a single word or text stands here, where a reader takes other things too."""
+        return isinstance(self.node, yaml.ScalarNode) and self.node.tag != f"{_TAG}null"
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.node, yaml.SequenceNode)
 
     def mapping(self) -> "dict[str, Value]":
         """Any names and their values; a name given twice is refused, since one would be lost."""
@@ -88,6 +98,13 @@ class Value:
         if not minimum <= number < inf:
             raise self.fail(f"expected a number of at least {minimum:g}, found {self._kind()}")
         return number
+
+    def whole(self, *, minimum: int, maximum: int) -> int:
+        text = self.node.value if self._is_plain() else ""
+        if not _WHOLE.fullmatch(text) or not minimum <= int(text) <= maximum:
+            wanted = f"expected a whole number from {minimum:,} to {maximum:,}"
+            raise self.fail(f"{wanted}, found {self._kind()}")
+        return int(text)
 
     def boolean(self) -> bool:
         if not self._is_plain() or self.node.value not in _BOOLEANS:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from cheops.documents import Value, read_document
+from cheops.documents import Value, parse_document, read_document
 from cheops.log.matrix import Entry, Matrix, MatrixError, Result, result_named
 from cheops.scope.names import name_problem, normal
 from cheops.text import listed, nearest, printable, shortened
@@ -39,12 +39,17 @@ class MatrixFile:
 
 def read_matrix(path: Path) -> MatrixFile:
     """The matrix of a file in either form; raises DocumentError."""
-    root = read_document(path)
-    record = _record(root, optional=("matrix", "resolutionMatrix", "types"))
-    types = _listed_types(record["types"]) if "types" in record else None
-    entries = _the_entries(root, record)
-    matrix = _checked(entries, [(value, _entry(value, types)) for value in _at_most(entries, MAX_ENTRIES)])
-    return MatrixFile(matrix, matrix.types if types is None else types)
+    return _matrix_file(read_document(path))
+
+
+def parse_matrix(text: str, source: str) -> MatrixFile:
+    """The same from a text that came another way, such as in a request."""
+    return _matrix_file(parse_document(text, source))
+
+
+def matrix_within(value: Value) -> MatrixFile:
+    """The matrix at a place of another document: as in a file of its own, or the entries alone."""
+    return _of_entries(value, None) if value.is_list else _matrix_file(value)
 
 
 def type_problem(name: str) -> str | None:
@@ -54,6 +59,17 @@ def type_problem(name: str) -> str | None:
     if len(name) > MAX_TYPE_CHARACTERS:
         return f"a type has at most {MAX_TYPE_CHARACTERS} characters"
     return name_problem(name)
+
+
+def _matrix_file(root: Value) -> MatrixFile:
+    record = _record(root, optional=("matrix", "resolutionMatrix", "types"))
+    types = _listed_types(record["types"]) if "types" in record else None
+    return _of_entries(_the_entries(root, record), types)
+
+
+def _of_entries(entries: Value, types: tuple[str, ...] | None) -> MatrixFile:
+    matrix = _checked(entries, [(value, _entry(value, types)) for value in _at_most(entries, MAX_ENTRIES)])
+    return MatrixFile(matrix, matrix.types if types is None else types)
 
 
 def _the_entries(root: Value, record: dict[str, Value]) -> Value:

@@ -2,16 +2,24 @@
 
 Looking for them reads the disk, so it is done at the edge (command line, agent), and the result is
 handed to the pure core as a value.
+
+Scope functions are all there, always. The plugins of resource types are taken by the name that the
+configuration gives, so that one that nobody asked for is not even imported.
 """
 
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import cast
 
+from cheops.engine.types import Decompose, Logic
 from cheops.errors import CheopsError
 from cheops.scope.builtin import BUILTIN
 from cheops.scope.functions import Function, Functions
+from cheops.text import listed, nearest, printable, shortened
 
 SCOPE_FUNCTIONS = "cheops.scope_functions"
+LOGIC = "cheops.logic"
+ON_ERROR = "cheops.on_error"
 
 
 class PluginError(CheopsError):
@@ -27,11 +35,18 @@ def scope_functions() -> Functions:
         try:
             functions = functions.with_function(_loaded(entry))
         except Exception as error:  # whatever somebody else's module raises while it is imported
-            raise PluginError(
-                f"the plugin '{entry.name}' ({entry.value}, {SCOPE_FUNCTIONS}) cannot be used: {error}\n"
-                "  Mend it, or uninstall the package that brings it."
-            ) from error
+            raise _unusable(entry, error) from error
     return functions
+
+
+def logic_named(name: str) -> Logic:
+    """The consistency logic of this name: concurrent operations in, commands to run instead out."""
+    return cast("Logic", _callable_named(LOGIC, name))
+
+
+def on_error_named(name: str) -> Decompose:
+    """What turns an operation that failed into steps, of this name."""
+    return cast("Decompose", _callable_named(ON_ERROR, name))
 
 
 def _loaded(entry: EntryPoint) -> Function:
@@ -39,3 +54,37 @@ def _loaded(entry: EntryPoint) -> Function:
     if not isinstance(function, Function):
         raise TypeError(f"it is a {type(function).__name__}, not a cheops.scope.Function")
     return function
+
+
+def _callable_named(group: str, name: str) -> object:
+    entry = _the_entry(group, name)
+    try:
+        loaded = entry.load()
+        if not callable(loaded):
+            raise TypeError(f"it is a {type(loaded).__name__}, not a function")  # noqa: TRY301 - as above
+    except Exception as error:  # whatever somebody else's module raises while it is imported
+        raise _unusable(entry, error) from error
+    return loaded
+
+
+def _the_entry(group: str, name: str) -> EntryPoint:
+    installed = {entry.name for entry in entry_points(group=group)}
+    found = {entry.value: entry for entry in entry_points(group=group, name=name)}
+    if not found:
+        meant = nearest(name, installed)
+        hint = f"did you mean '{meant}'? " if meant else ""
+        raise PluginError(
+            f"unknown plugin '{printable(shortened(name))}'; {hint}Installed for {group}: {listed(installed)}"
+        )
+    if len(found) > 1:
+        raise PluginError(
+            f"the plugin '{name}' ({group}) is there more than once: {listed(found)}; uninstall all but one"
+        )
+    return next(iter(found.values()))
+
+
+def _unusable(entry: EntryPoint, error: Exception) -> PluginError:
+    return PluginError(
+        f"the plugin '{entry.name}' ({entry.value}, {entry.group}) cannot be used: {error}\n"
+        "  Mend it, or uninstall the package that brings it."
+    )

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cheops import __version__
-from cheops.cli import demo, matrix, scope, sim
+from cheops.cli import agent, config, demo, init, matrix, run, scope, sim
 from cheops.cli.output import complain
 from cheops.errors import CheopsError
 
@@ -39,6 +39,11 @@ app = typer.Typer(
 app.add_typer(scope.app, name="scope", rich_help_panel="Say where")
 app.add_typer(matrix.app, name="matrix", rich_help_panel="Say how changes combine")
 app.command("demo", rich_help_panel="Get started")(demo.demo_command)
+app.command("init", rich_help_panel="Get started")(init.init_command)
+app.command("exec", rich_help_panel="Operate")(run.exec_command)
+app.command("show", rich_help_panel="Operate")(run.show_command)
+app.command("agent", rich_help_panel="Run a site")(agent.agent_command)
+app.add_typer(config.app, name="config", rich_help_panel="Run a site")
 app.command("sim", rich_help_panel="Trust it")(sim.sim_command)
 
 

@@ -113,9 +113,10 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Somebody wants to know how a resource is: have it in memory, and ask the other sites anew."""
+    """Somebody wants to know how a resource is: have it in memory and, if wanted, ask the other sites anew."""
 
     resource: str
+    anew: bool = True
 
 
 Event: TypeAlias = (
@@ -138,6 +139,7 @@ class Save:
 class Step:
     op: OpId | None
     payload: Command
+    of_type: bool = False  # a command of the type itself, not one that came with an operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ class Run:
     steps: tuple[Step, ...]
     replay: bool = False
     until_failure: bool = False
+    rtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
         return
     replica.wants_seal = not forgetting.is_sealed(replica)
     if not replica.wants_seal:
-        _start(replica, Running(replica.next_reply, Purpose.READ), (Step(None, checkpoint.read),), out)
+        step = Step(None, checkpoint.read, of_type=True)
+        _start(replica, Running(replica.next_reply, Purpose.READ), (step,), out)
 
 
 # -- what to run -----------------------------------------------------------------------------------------
@@ -187,12 +188,12 @@ def _ran_before(replica: Replica, base: Operation) -> bool:
 
 def _start_replay(replica: Replica, wanted: Plan, out: Effects) -> None:
     start = replica.base.write if replica.base else replica.type.reset
-    steps = [Step(None, start)] if wanted.from_start and start else []
+    steps = [Step(None, start, of_type=True)] if wanted.from_start and start else []
     logic, after = replica.type.logic, wanted.run if wanted.from_start else wanted.run[1:]
     rewritten = [op.id for op in replica.history.effective] if logic and _clash(replica, after) else None
     if logic and rewritten is not None:
         steps += [_step(op) for op in wanted.run[: len(wanted.run) - len(after)]]
-        steps += [Step(None, command) for command in logic(after)]
+        steps += [Step(None, command, of_type=True) for command in logic(after)]
     else:
         steps += [_step(op) for op in wanted.run]
     running = Running(replica.next_reply, Purpose.REPLAY, plan=wanted, rewritten=rewritten)
@@ -240,7 +241,9 @@ def _start(replica: Replica, running: Running, steps: tuple[Step, ...], out: Eff
     replay = running.purpose is Purpose.REPLAY
     in_place = replica.type.decompose is not None or replica.type.on_error is not None
     until_failure = running.purpose is Purpose.UNITS or (replay and in_place)
-    out.others.append(Run(replica.resource, running.n, steps, replay=replay, until_failure=until_failure))
+    out.others.append(
+        Run(replica.resource, running.n, steps, replay, until_failure=until_failure, rtype=replica.type.name)
+    )
 
 
 def _left_dirty(replica: Replica, running: Running) -> tuple[str, ...]:
@@ -258,10 +261,10 @@ def _see_to(replica: Replica, op: Operation, out: Effects) -> None:
     """What the type asks for when an operation failed: unit steps, or a command."""
     units = replica.type.decompose(op.payload) if replica.type.decompose else ()
     if units:
-        steps = tuple(Step(op.id, unit) for unit in units)
+        steps = tuple(Step(op.id, unit, of_type=True) for unit in units)
         _start(replica, Running(replica.next_reply, Purpose.UNITS, op), steps, out)
     elif replica.type.on_error:
-        step = Step(op.id, replica.type.on_error)
+        step = Step(op.id, replica.type.on_error, of_type=True)
         _start(replica, Running(replica.next_reply, Purpose.HOOK, op), (step,), out)
     else:
         fail(replica, op, replica.failed.get(op.id, ""), out)

@@ -183,7 +183,7 @@ class Site:
                 outcome.finish(replica, event.n, event.outcomes, out, self._now_ms)
             case Asked():
                 for peer in exchange.targets(replica):
-                    if peer in self.up:
+                    if event.anew and peer in self.up:
                         exchange.ask(replica, peer, out)
             case Resolved():
                 outcome.resolve(replica, event.op, happened=event.happened, out=out)

@@ -1,28 +1,32 @@
 """What a store of a site must do. One acceptance suite holds for every implementation (tests/store).
 
-A store keeps the engine's documents by their key (`engine.documents.key_of`). Methods block: whoever has an
-event loop calls them from one thread of its own. `commit` is the only one that changes documents, and is
-all or nothing: what it was given is durable when it returns, also over a power loss.
+A store keeps the engine's documents by their key (`engine.documents.key_of`). Methods block, and may be
+called from any thread: whoever has an event loop calls them from threads of its own. `commit` is the only
+one that changes documents, and is all or nothing: what it was given is durable when it returns, also over a
+power loss.
 
-Documents that sites exchange (decided operations, replies, matrices) are *shared*: each gets the next number
-of the store's *feed* when it is committed, from which CouchDB's replication reads. A draft is not shared; the
-operation that it becomes is, under the same key. What is forgotten leaves the feed without a trace.
+Documents that sites exchange (decided operations, replies, matrices) are *shared*: each gets the next
+number of the store's *feed* when it is first committed, from which CouchDB's replication reads. A draft is
+not shared; the operation that it becomes is, under the same key. What is forgotten leaves the feed without
+a trace, and its number is not given again.
+
+The feed of one *site* holds the documents of the resources that involve it, and every matrix. A document
+has the same number there as in the whole feed, with one exception: when a resource comes to involve a site,
+what was shared of it before gets new numbers in the feed of that site alone, because the site may have read
+beyond the old ones.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cheops.engine.documents import Document, Key
+from cheops.engine.documents import Document, Key, Peers, SiteClock
 from cheops.engine.events import Recovered, Save
-from cheops.errors import CheopsError
+from cheops.log.clock import Clock
+from cheops.log.matrix import Matrix
+from cheops.store.errors import CodecError, StoreError
 
-
-class StoreError(CheopsError):
-    """The store cannot do what it was asked; nothing of it was done. The text says why, and what to do."""
-
-    status = 503
-    definite = False
+__all__ = ["Change", "CodecError", "Store", "StoreError", "recovered_from"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,11 @@ class Store(Protocol):
         """Drawn at random when the store was made; a site reborn with an empty disk has another one."""
 
     def commit(self, saves: Sequence[Save]) -> int:
-        """Make all of these durable, in order, in one go; gives the feed's last number afterwards."""
+        """Make all of these durable, in order, in one go; gives the feed's last number afterwards.
+
+        Within one save, what is to be forgotten goes first. Raises StoreError, or CodecError for a document
+        beyond a limit; then nothing of it was done.
+        """
 
     def load(self, resource: str) -> tuple[Document, ...]:
         """Every document of a resource, in no particular order."""
@@ -50,7 +58,7 @@ class Store(Protocol):
         """What a site needs to begin on this store."""
 
     def involving(self, site: str) -> tuple[str, ...]:
-        """The resources that have, or ever had, a site on their list, sorted."""
+        """The resources that have documents, and have or ever had this site on their list; sorted."""
 
     def resources(self, after: str = "", limit: int = 1000) -> tuple[str, ...]:
         """The resources that have documents, sorted, from the first one greater than `after`."""
@@ -59,11 +67,11 @@ class Store(Protocol):
         """Those of these documents that are there."""
 
     def last_seq(self) -> int:
-        """The feed's last number; 0 if nothing was ever shared."""
+        """The last number that was given in any feed; 0 if nothing was ever shared."""
 
     def changes(self, since: int, limit: int, site: str | None = None) -> tuple[Change, ...]:
-        """Shared documents with a greater number, in order; with `site` only those of resources that involve
-        it (from an index of that site: the cost does not grow with what others have), and all matrices."""
+        """Shared documents with a greater number, in order; with `site` those of its feed (from an index of
+        that site: the cost does not grow with what others have)."""
 
     def local(self, name: str) -> dict[str, Any] | None:
         """A small note that is never shared, such as how far a replication got."""
@@ -72,4 +80,15 @@ class Store(Protocol):
         """Keep a note durably, or forget it."""
 
     def close(self) -> None:
-        """Give everything back. Closing twice does no harm."""
+        """Give everything back; from then on the other methods raise StoreError. Twice does no harm."""
+
+
+def recovered_from(documents: Iterable[Document], unsynced: Iterable[str]) -> Recovered:
+    """What a site begins with, from the documents that belong to no resource."""
+    documents = tuple(documents)
+    return Recovered(
+        next((document.clock for document in documents if isinstance(document, SiteClock)), Clock()),
+        tuple(document for document in documents if isinstance(document, Matrix)),
+        tuple(unsynced),
+        next((document.incarnations for document in documents if isinstance(document, Peers)), {}),
+    )

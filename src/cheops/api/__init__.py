@@ -1,0 +1,1 @@
+"""What an agent answers over HTTP: to clients, and to the agents of other sites."""

@@ -1,0 +1,301 @@
+"""The form API of the original: `POST /exec/{id}` and `POST /show/{id}`, for its clients.
+
+    exec   fields command, sites, type; config: the matrix, as a field or as the file config.json; further
+           files under their names. Answers 200 with one JSON object per line, as sites answer.
+    show   fields command, sites. Answers {site: {Status, Output}}.
+
+Ours, in addition: `resource-type`, `timeout` in seconds, `force`. A site that is not involved forwards the
+request to one that is. What is wrong with a request is told with 400 and a reason.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from cheops.api.operations import (
+    ElsewhereError,
+    RequestError,
+    Wanted,
+    carried_out,
+    check_names,
+    sites_of,
+)
+from cheops.engine.events import Answer, Stage
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Kind, Status
+from cheops.matrix_file import parse_matrix
+from cheops.node.node import Node
+from cheops.text import printable, shortened
+
+TIMEOUT_S = 30.0  # as long as the original waits
+MAX_TIMEOUT_S = 3600.0
+MAX_FIELD_BYTES = 1024 * 1024
+MAX_FILES = 100
+HOP_HEADER = "Cheops-Forwarded-By"
+_CONFIG = ("config", "config.json")
+_TRUE = ("1", "true", "yes", "on")
+
+
+def form_routes(node: Node) -> list[Route]:
+    async def exec_(request: Request) -> Response:
+        return await _exec(node, request)
+
+    async def show(request: Request) -> Response:
+        return await _show(node, request)
+
+    return [
+        Route("/exec/{id:path}", exec_, methods=["POST"]),
+        Route("/show/{id:path}", show, methods=["POST"]),
+    ]
+
+
+# -- exec ------------------------------------------------------------------------------------------------
+
+
+async def _exec(node: Node, request: Request) -> Response:
+    form = await _form(request)
+    try:
+        wanted = await _wanted(node, request.path_params["id"], form)
+        timeout_s = _timeout(form)
+        try:
+            accepted, sites, answers = await carried_out(node, wanted, timeout_s)
+        except ElsewhereError as elsewhere:
+            return await _forwarded(node, request, form, elsewhere)
+    finally:
+        await form.close()
+    lines = _lines(wanted, sites, accepted, answers)
+    headers = {"Cheops-Operation": f"{accepted.op}"} if accepted.op else {}
+    return StreamingResponse(lines, media_type="application/json", headers=headers)
+
+
+async def _wanted(node: Node, id_: str, form: FormData) -> Wanted:
+    command = _field(form, "command")
+    sites = "&".join(str(value) for value in form.getlist("sites") if isinstance(value, str))
+    if not command:
+        raise RequestError("the field 'command' is missing: what is to be run")
+    if not sites.strip():
+        raise RequestError("the field 'sites' is missing: where, such as 'site1 & site2'")
+    if not _field(form, "type"):
+        raise RequestError("the field 'type' is missing: the operation's type, as the matrix names it")
+    matrix = await _matrix(form)
+    return Wanted(
+        id_,
+        _field(form, "type"),
+        command,
+        sites,
+        _field(form, "resource-type"),
+        matrix,
+        await _keep_files(node, form),
+        Kind.FORCE if _field(form, "force").lower() in _TRUE else Kind.NORMAL,
+    )
+
+
+async def _matrix(form: FormData) -> Matrix | None:
+    for name in _CONFIG:
+        value = form.get(name)
+        text = (await value.read()).decode("utf-8", "replace") if isinstance(value, UploadFile) else value
+        if text and text.strip():
+            return parse_matrix(text, name).matrix
+    return None
+
+
+async def _keep_files(node: Node, form: FormData) -> dict[str, str]:
+    files = {}
+    for name, value in form.multi_items():
+        if isinstance(value, UploadFile) and name not in _CONFIG:
+            files[name] = await asyncio.to_thread(node.files.put, _chunks(value))
+    return files
+
+
+def _chunks(upload: UploadFile) -> Iterator[bytes]:
+    while chunk := upload.file.read(1 << 20):
+        yield chunk
+
+
+async def _lines(
+    wanted: Wanted, sites: tuple[str, ...], accepted: Answer, answers: AsyncIterator[Answer]
+) -> AsyncIterator[bytes]:
+    heard: set[str] = set()
+    async for answer in answers:
+        if answer.status in (None, Status.PENDING, Status.UNKNOWN):
+            continue
+        heard.add(answer.site)
+        yield _line(wanted, sites, answer)
+        is_void = answer.stage is Stage.DECIDED and answer.status is not Status.OK
+        if heard.issuperset(sites) or is_void:
+            return
+    for site in sites:
+        if site not in heard:
+            text = "no answer yet; it goes on in the background"
+            yield _line(wanted, sites, Answer(accepted.request, Stage.SITE, accepted.op, site, None, text))
+
+
+def _line(wanted: Wanted, sites: tuple[str, ...], answer: Answer) -> bytes:
+    at_s = answer.timing.at_ms / 1000 or time.time()
+    reply = {
+        "Locations": list(sites),
+        "Site": answer.site,
+        "RequestId": str(answer.op),
+        "ResourceId": wanted.resource,
+        "Status": {None: "TIMEOUT", Status.KO: "KO"}.get(answer.status, "OK"),
+        "Input": wanted.command,
+        "Output": answer.output or answer.detail or _said(answer),
+        "ExecutionTime": datetime.fromtimestamp(at_s, UTC).isoformat().replace("+00:00", "Z"),
+        "Type": "REPLY",
+    }
+    return json.dumps(reply, ensure_ascii=False).encode() + b"\n"
+
+
+def _said(answer: Answer) -> str:
+    return "superseded by another operation" if answer.status is Status.SUPERSEDED else ""
+
+
+async def _forwarded(node: Node, request: Request, form: FormData, elsewhere: ElsewhereError) -> Response:
+    """Ask the first of the sites involved that can be reached, and hand on what it answers."""
+    if request.headers.get(HOP_HEADER):
+        raise RequestError(
+            f"{request.headers[HOP_HEADER]} forwarded this to {node.name}, which is not involved either; "
+            f"the resource is at {', '.join(elsewhere.sites)}"
+        )
+    for site in sorted(elsewhere.sites, key=lambda site: site not in node.mesh.up):
+        address = node.address_of(site)
+        if address is None:
+            continue
+        try:
+            answer = await node.session.post(
+                f"{address}{request.url.path}",
+                data=await _copied(form),
+                headers={HOP_HEADER: node.name},
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+            continue  # it was certainly not taken: ask the next one
+        except (aiohttp.ClientError, OSError) as error:
+            raise _LostError(
+                f"{site} was asked and may have taken it, but its answer was lost: {error}"
+            ) from None
+        headers = {"Cheops-Site": site}
+        return StreamingResponse(
+            _handed_on(answer), answer.status, headers, media_type=answer.headers.get("Content-Type")
+        )
+    raise elsewhere
+
+
+class _LostError(RequestError):
+    status = 502
+
+
+async def _handed_on(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in answer.content.iter_any():
+            yield chunk
+    finally:
+        answer.close()
+
+
+async def _copied(form: FormData) -> aiohttp.FormData:
+    copy = aiohttp.FormData()
+    for name, value in form.multi_items():
+        if isinstance(value, UploadFile):
+            await value.seek(0)
+            copy.add_field(name, value.file, filename=value.filename or name)
+        else:
+            copy.add_field(name, value)
+    return copy
+
+
+# -- show ------------------------------------------------------------------------------------------------
+
+
+async def _show(node: Node, request: Request) -> Response:
+    id_ = request.path_params["id"]
+    form = await _form(request)
+    try:
+        command = _field(form, "command")
+        text = "&".join(str(value) for value in form.getlist("sites") if isinstance(value, str))
+    finally:
+        await form.close()
+    check_names(id_)
+    sites = sites_of(text, node) if text.strip() else (await node.pump.replica(id_)).history.roster
+    if not sites:
+        raise RequestError("no such resource is known here; say at which sites it is, with 'sites'")
+    shown = await asyncio.gather(*(_show_at(node, site, id_, command) for site in sites))
+    return JSONResponse(dict(zip(sites, shown, strict=True)))
+
+
+async def _show_at(node: Node, site: str, id_: str, command: str) -> dict[str, str]:
+    if site == node.name:
+        return await show_here(node, id_, command)
+    address = node.address_of(site)
+    if address is None:
+        return {"Status": "TIMEOUT", "Output": f"nobody knows the address of {site}"}
+    body = {"resource": id_, "command": command}
+    try:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
+        async with node.session.post(f"{address}/peer/show", json=body, timeout=timeout) as answer:
+            shown: dict[str, str] = await answer.json()
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        return {"Status": "TIMEOUT", "Output": f"{site} cannot be reached: {error or type(error).__name__}"}
+    return shown
+
+
+async def show_here(node: Node, id_: str, command: str) -> dict[str, str]:
+    """The state of the application at this site, by a command that is allowed, or by the type's own."""
+    replica = await node.pump.replica(id_)
+    types = node.config.types
+    rtype = replica.type.name or (next(iter(types)) if len(types) == 1 else "")
+    type_ = node.config.type_named(rtype)
+    line = command or type_.read
+    if not line:
+        raise RequestError(
+            f"the type '{type_.name}' has no 'read' command, so say which command shows the state"
+        )
+    done = await node.commands.read(type_.name, id_, line, of_type=line == type_.read)
+    status = "OK" if done.exit_code == 0 else "TIMEOUT" if done.exit_code is None else "KO"
+    return {"Status": status, "Output": done.output}
+
+
+# -- fields ----------------------------------------------------------------------------------------------
+
+
+async def _form(request: Request) -> FormData:
+    content = request.headers.get("content-type", "")
+    if not content.startswith(("multipart/form-data", "application/x-www-form-urlencoded")):
+        raise RequestError(f"expected a form (multipart/form-data), found '{printable(shortened(content))}'")
+    try:
+        return await request.form(max_files=MAX_FILES, max_fields=1_000, max_part_size=MAX_FIELD_BYTES)
+    except Exception as error:  # Starlette's and the parser's own, which are not one family
+        raise RequestError(f"the form cannot be read: {getattr(error, 'detail', error)}") from error
+
+
+def _field(form: FormData, name: str) -> str:
+    value: Any = form.get(name, "")
+    if isinstance(value, UploadFile):
+        raise RequestError(f"'{name}' must be a field, not a file")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"the field '{name}' is not valid UTF-8") from None
+    return str(value).strip()
+
+
+def _timeout(form: FormData) -> float:
+    text = _field(form, "timeout")
+    try:
+        found = float(text or TIMEOUT_S)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= MAX_TIMEOUT_S:
+        raise RequestError(
+            f"'timeout' is a number of seconds up to {MAX_TIMEOUT_S:.0f}, not '{shortened(text)}'"
+        )
+    return found

@@ -1,0 +1,151 @@
+"""From what a client asks for to an operation of the engine: checked, and at a site that may take it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from cheops.backends.command import check_allowed
+from cheops.config.site import DEFAULT_TYPE
+from cheops.engine.events import Answer, Stage, Submitted
+from cheops.engine.replica import Replica
+from cheops.errors import CheopsError, ClientError
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Command, Kind
+from cheops.node.node import Node
+from cheops.node.waiting import Answers
+from cheops.plugins import scope_functions
+from cheops.scope.parse import parse
+from cheops.scope.resolve import resolve
+from cheops.scope.route import One, Replicas
+from cheops.text import listed, printable, shortened
+
+MAX_ID_CHARACTERS = 256
+MAX_COMMAND_BYTES = 128 * 1024
+MAX_TYPE_CHARACTERS = 100
+
+
+class RequestError(ClientError):
+    """What a client asks for cannot be done as asked."""
+
+
+class RefusedError(ClientError):
+    """The site cannot take the operation."""
+
+    status = 409
+
+
+class ElsewhereError(CheopsError):
+    """The operation belongs to other sites: to be forwarded, or told to the client."""
+
+    status = 503
+    definite = False
+
+    def __init__(self, sites: tuple[str, ...], name: str) -> None:
+        super().__init__(
+            f"this site, {name}, is not involved, and none of {listed(sites)} can be reached from here now"
+        )
+        self.sites = sites
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An operation as a client asks for it."""
+
+    resource: str
+    type: str
+    command: str
+    sites: str = ""  # scope-lang, bare form; may be left out for a resource that is there
+    rtype: str = ""
+    matrix: Matrix | None = None
+    files: Mapping[str, str] = field(default_factory=dict)  # name → hash
+    kind: Kind = Kind.NORMAL
+
+
+def check_names(resource: str, type_: str = "-") -> None:
+    for what, text, most in (("id", resource, MAX_ID_CHARACTERS), ("type", type_, MAX_TYPE_CHARACTERS)):
+        if not text or text != text.strip():
+            raise RequestError(f"the {what} must not be empty, nor begin or end with a blank")
+        if len(text) > most:
+            raise RequestError(f"the {what} has {len(text)} characters; at most {most} are accepted")
+        if not text.isprintable():
+            raise RequestError(
+                f"the {what} '{printable(shortened(text))}' has characters that cannot be shown"
+            )
+    if type_.startswith(("!", "*")):
+        raise RequestError(f"the type '{printable(shortened(type_))}' begins with a reserved sign")
+
+
+def sites_of(text: str, node: Node) -> tuple[str, ...]:
+    """The sites that a bare scope names; raises the scope's own errors, with the known sites."""
+    route = resolve(parse(text, scope_functions()), None, node.snapshot(), scope_functions())
+    match route:
+        case One() | Replicas():
+            return tuple(route.sites)
+    raise RequestError(
+        f"'{shortened(text)}' leaves open where: a command's sites are one name, or several joined by '&'"
+    )
+
+
+async def submitted(node: Node, wanted: Wanted, request: str) -> Submitted:
+    """The event for the engine; raises ElsewhereError if another site must take it."""
+    check_names(wanted.resource, wanted.type)
+    if len(wanted.command.encode()) > MAX_COMMAND_BYTES:
+        raise RequestError(f"the command is longer than {MAX_COMMAND_BYTES} bytes")
+    named = sites_of(wanted.sites, node) if wanted.sites else ()
+    replica = await node.pump.replica(wanted.resource)
+    roster = _sites(replica)
+    where = roster or named
+    if not where:
+        raise RequestError("say at which sites the resource is to be, such as sites='site1 & site2'")
+    if node.name not in where:
+        raise ElsewhereError(where, node.name)
+    rtype = _type_of(node, replica, wanted)
+    if wanted.kind is not Kind.SITES:
+        check_allowed(wanted.command, node.config.type_named(rtype).command)
+    return Submitted(
+        request,
+        wanted.resource,
+        wanted.type,
+        Command(wanted.command, tuple(wanted.files.items())),
+        wanted.kind,
+        rtype,
+        named or None,
+        wanted.matrix or (None if roster else node.config.type_named(rtype).matrix),
+    )
+
+
+def _type_of(node: Node, replica: Replica, wanted: Wanted) -> str:
+    """The resource's own type; for a new one that of the request, or the only one, or the default."""
+    if replica.type.name:
+        if wanted.rtype and wanted.rtype != replica.type.name:
+            raise RefusedError(f"the resource is of type '{replica.type.name}', not '{wanted.rtype}'")
+        return replica.type.name
+    types = node.config.types
+    only = next(iter(types)) if len(types) == 1 else DEFAULT_TYPE
+    return node.config.type_named(wanted.rtype or only).name
+
+
+async def carried_out(
+    node: Node, wanted: Wanted, timeout_s: float
+) -> tuple[Answer, tuple[str, ...], AsyncIterator[Answer]]:
+    """Submit; gives the acceptance, the sites involved, and what they answer until the time is over."""
+    deadline_s = asyncio.get_running_loop().time() + timeout_s
+    with ExitStack() as stack:
+        answers = stack.enter_context(node.answers())
+        node.submit(await submitted(node, wanted, answers.request))
+        accepted = await answers.next()
+        if accepted.stage is Stage.REFUSED:
+            raise RefusedError(accepted.detail)
+        replica = await node.pump.replica(wanted.resource)
+        return accepted, _sites(replica), _until(deadline_s, answers, stack.pop_all())
+
+
+def _sites(replica: Replica) -> tuple[str, ...]:
+    return replica.history.roster or next((d.sites for d in replica.drafts if d.sites), ())
+
+
+async def _until(deadline_s: float, answers: Answers, stack: ExitStack) -> AsyncIterator[Answer]:
+    with stack:
+        async for answer in answers.until(deadline_s):
+            yield answer

@@ -1,0 +1,32 @@
+"""Errors as answers: problem details (RFC 9457), with whose fault it is and whether asking again can help."""
+
+import logging
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from cheops.errors import CheopsError
+
+MEDIA_TYPE = "application/problem+json"
+_log = logging.getLogger(__name__)
+
+
+def problem(status: int, detail: str, **members: object) -> JSONResponse:
+    title = HTTPStatus(status).phrase
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **members}
+    return JSONResponse(body, status, media_type=MEDIA_TYPE)
+
+
+def of_error(error: CheopsError) -> JSONResponse:
+    return problem(error.status, str(error), fault=error.fault.value, definite=error.definite)
+
+
+async def on_cheops_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, CheopsError)  # noqa: S101 - it is registered for these
+    return of_error(error)
+
+
+async def on_any_error(request: Request, error: Exception) -> Response:
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem(500, "this is a mistake in Cheops; the agent's log has the details")

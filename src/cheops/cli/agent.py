@@ -1,0 +1,32 @@
+"""`cheops agent`: run one site."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cheops.config.site import DEFAULT_FILE, read_site
+
+
+def agent_command(
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="The configuration of the site; see 'cheops init'.")
+    ] = DEFAULT_FILE,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Run the agent of one site, until it is stopped (Ctrl-C, SIGTERM)."""
+    from cheops.agent import run_agent  # noqa: PLC0415 - a server is slow to import, and only this needs it
+
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    site = read_site(config)
+    log = logging.getLogger("cheops")
+    for warning in site.warnings:
+        log.warning("%s", warning)
+    peers = ", ".join(site.peers) or "none configured"
+    run_agent(site, lambda: log.info("%s listens on %s; peers: %s", site.name, site.listen.url, peers))
+    log.info("%s has stopped", site.name)

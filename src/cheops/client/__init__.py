@@ -1,0 +1,1 @@
+"""Talking to an agent, from the command line or from a program."""

@@ -1,0 +1,159 @@
+"""Where a site listens, and the URLs at which agents and services are reached.
+
+A URL is kept in one spelling (small letters in scheme and host, no default port, no slash at the end), so
+that two that mean the same are the same text.
+"""
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from urllib.parse import SplitResult, urlsplit
+
+from cheops.documents import Value
+from cheops.errors import ClientError
+from cheops.text import is_invisible, printable, shortened
+
+DEFAULT_PORT = 8079
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_ADDRESS = re.compile(r"(?P<host>\[[^\[\]]*\]|[^\[\]:]*):(?P<port>[0-9]{1,5})")
+_HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?\.?")
+_NUMERIC = re.compile(r"[0-9.]+")
+
+
+class AddressError(ClientError):
+    """A text is not an address or a URL that can be used here; it says what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens. The host is a name or an IP address, without brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{_in_url(self.host)}:{self.port}"
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for all addresses of the machine, and so for none that others could use."""
+        return _is_ip(self.host) and ip_address(self.host).is_unspecified
+
+    @property
+    def url(self) -> str:
+        """How to reach it; for a wildcard, from the same machine."""
+        host = self.host
+        if self.is_wildcard:
+            host = "::1" if ":" in host else "127.0.0.1"
+        return _url("http", host, self.port, "")
+
+
+DEFAULT_LISTEN = Address("127.0.0.1", DEFAULT_PORT)
+
+
+def parse_address(text: str) -> Address:
+    """The address that a text such as `10.0.0.1:8079` or `[::1]:8079` means; raises AddressError."""
+    found = _ADDRESS.fullmatch(text)
+    if not found:
+        raise AddressError(
+            f"expected host:port, such as 127.0.0.1:{DEFAULT_PORT} or [::1]:{DEFAULT_PORT}, "
+            f"found '{printable(shortened(text))}'"
+        )
+    if not found["host"]:
+        raise AddressError(f"the host is missing; for all addresses of the machine write 0.0.0.0{text}")
+    return Address(_host(found["host"]), _port(int(found["port"])))
+
+
+def parse_url(text: str, *, with_path: bool = False) -> str:
+    """The one spelling of an http or https URL; raises AddressError."""
+    shown = printable(shortened(text))
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise AddressError(f"'{shown}' is not a URL: {error}") from None
+    if parts.scheme not in _DEFAULT_PORTS or not parts.netloc:
+        hint = f"write http://{shown}" if _ADDRESS.fullmatch(text) else "such as http://10.0.0.2:8079"
+        raise AddressError(f"expected a URL that starts with http:// or https://, found '{shown}'; {hint}")
+    if problem := _url_problem(text, parts, with_path=with_path):
+        raise AddressError(problem if "@" in text else f"{problem}: '{shown}'")  # no password in a message
+    address = Address(
+        _host(_in_url(parts.hostname or "")),
+        _DEFAULT_PORTS[parts.scheme] if port is None else _port(port),
+    )
+    if address.is_wildcard:
+        raise AddressError(f"a URL needs one address, and {address.host} is all of a machine: '{shown}'")
+    return _url(parts.scheme, address.host, address.port, parts.path.rstrip("/"))
+
+
+def address_at(value: Value) -> Address:
+    try:
+        return parse_address(value.string())
+    except AddressError as error:
+        raise value.fail(str(error)) from None
+
+
+def url_at(value: Value, *, with_path: bool = False) -> str:
+    try:
+        return parse_url(value.string(), with_path=with_path)
+    except AddressError as error:
+        raise value.fail(str(error)) from None
+
+
+def place_of(url: str) -> Address:
+    """Host and port of a URL that `parse_url` gave: two URLs with the same lead to the same server."""
+    parts = urlsplit(url)
+    return Address(parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme])
+
+
+def is_loopback(url: str) -> bool:
+    """Whether only this machine can use the URL."""
+    host = place_of(url).host
+    return ip_address(host).is_loopback if _is_ip(host) else host in ("localhost", "localhost.")
+
+
+def _url_problem(text: str, parts: SplitResult, *, with_path: bool) -> str | None:
+    if any(is_invisible(character) or character.isspace() for character in text):
+        return "a URL cannot hold blanks or invisible characters"
+    if parts.username is not None or parts.password is not None:
+        return "a URL must not hold a name or password"
+    if "?" in text or "#" in text:
+        return "a URL must not have a query (?) or a fragment (#) here"
+    if parts.path.rstrip("/") and not with_path:
+        return "the URL of an agent has no path"
+    return None
+
+
+def _host(spelling: str) -> str:
+    """A host as it is kept: an IP address in its one form, or a name in small letters."""
+    host = spelling.lower()
+    inner = host[1:-1] if host.startswith("[") else host
+    if _is_ip(inner) and (":" in inner) == (inner != host):
+        return str(ip_address(inner))
+    if inner != host or _NUMERIC.fullmatch(host) or not _HOST.fullmatch(host) or len(host) > 253:
+        raise AddressError(f"'{printable(shortened(spelling))}' is neither a host name nor an IP address")
+    return host
+
+
+def _port(number: int) -> int:
+    if not 1 <= number <= 65_535:
+        raise AddressError(f"a port is a number from 1 to 65535, not {number}")
+    return number
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return not (isinstance(address, IPv6Address) and address.scope_id)
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _url(scheme: str, host: str, port: int, path: str) -> str:
+    shown = "" if port == _DEFAULT_PORTS[scheme] else f":{port}"
+    return f"{scheme}://{_in_url(host)}{shown}{path}"

@@ -1,0 +1,68 @@
+"""Every key that the configuration file knows, section by section.
+
+The readers take their keys from here and the reference in docs/configuration.md is compared with them, so
+that neither can know a key that the other does not. NAME stands for a name that the user chooses.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from cheops.documents import Value
+from cheops.engine.types import Limits
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A place of the file with known keys."""
+
+    path: str
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+    def read(self, value: Value) -> dict[str, Value]:
+        return value.record(required=self.required, optional=self.optional)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All keys of this section, from the root."""
+        start = f"{self.path}." if self.path else ""
+        return tuple(f"{start}{key}" for key in (*self.required, *self.optional))
+
+
+# The engine's own limits under their own names; a duration carries its unit in the value, not in the key.
+LIMIT_FIELDS = {field.name.removesuffix("_ms"): field.name for field in fields(Limits)}
+
+SITE = Section(
+    "",
+    required=("site",),
+    optional=("listen", "advertise", "data", "peers", "services", "types", "limits", "heartbeat"),
+)
+SERVICE = Section("services.NAME", required=("url",))
+TYPE = Section(
+    "types.NAME",
+    optional=(
+        *("matrix", "read", "reset", "checkpoint", "on_error", "decompose", "logic", "parallel"),
+        *("allow", "timeout", "max_output", "cwd", "env", "user", "shell", "limits"),
+        *("no_new_privileges", "retry_on"),
+    ),
+)
+CHECKPOINT = Section("types.NAME.checkpoint", required=("write",), optional=("read", "after"))
+DECOMPOSE = Section("types.NAME.decompose", required=("amount", "unit"))
+COMMAND_LIMITS = Section("types.NAME.limits", optional=("cpu", "memory", "files", "processes"))
+LIMITS = Section("limits", optional=tuple(LIMIT_FIELDS))
+HEARTBEAT = Section("heartbeat", optional=("every", "down_after"))
+
+_SECTIONS = (SITE, SERVICE, TYPE, CHECKPOINT, DECOMPOSE, COMMAND_LIMITS, LIMITS, HEARTBEAT)
+
+
+def known_keys() -> tuple[str, ...]:
+    """All keys of the file, such as `types.NAME.checkpoint.after`."""
+    return tuple(key for section in _SECTIONS for key in section.keys)
+
+
+def given(record: Mapping[str, Value], key: str, read: Callable[[Value], T], default: T) -> T:
+    """What stands under a key, or the default where it is left out."""
+    return read(record[key]) if key in record else default

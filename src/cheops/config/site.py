@@ -1,0 +1,129 @@
+"""The configuration file of a site: who it is, where it listens, whom it knows, and what it runs.
+
+    site: site1
+    listen: 10.0.0.1:8079
+    peers: {site2: http://10.0.0.2:8079}
+    types:
+      counter:
+        matrix: matrices/counter.json
+        allow: ["redis-cli incrby * *"]
+
+Only `site` is required. All sites may share one list of peers, so a site's own name is accepted in it and
+ignored, but it must say the same as `advertise`. What is doubtful but possible is not refused: see
+`SiteConfig.warnings`. docs/configuration.md has every key.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cheops.config.address import DEFAULT_LISTEN, Address, address_at, is_loopback
+from cheops.config.keys import SITE, given
+from cheops.config.limits import HeartbeatConfig, heartbeat_at, limits_at
+from cheops.config.names import name_at, named_at
+from cheops.config.paths import path_at
+from cheops.config.peers import Peer, advertised, others, peers_at
+from cheops.config.services import ServiceConfig, services_at
+from cheops.config.types import TypeConfig, type_at
+from cheops.documents import Value, parse_document, read_document
+from cheops.engine.types import Limits, Settings
+from cheops.errors import ClientError
+from cheops.text import listed, nearest, printable, shortened
+
+DEFAULT_FILE = Path("cheops.yaml")
+DEFAULT_TYPE = "default"
+DEFAULT_DATA = "data"
+
+
+class UnknownTypeError(ClientError):
+    """A request names a resource type that this site is not configured for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteConfig:
+    """All that the file says, defaults filled in. Paths are absolute; the site is not among its peers."""
+
+    name: str
+    listen: Address
+    advertise: str
+    data: Path
+    peers: dict[str, str]
+    services: dict[str, ServiceConfig]
+    types: dict[str, TypeConfig]
+    limits: Limits
+    heartbeat: HeartbeatConfig
+    source: Path
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def engine(self) -> Settings:
+        """What the engine of this site is made with."""
+        return Settings({name: type_.engine for name, type_ in self.types.items()}, self.limits)
+
+    def type_named(self, name: str | None) -> TypeConfig:
+        """The type that a request asks for, or the default one where it names none."""
+        wanted = name or DEFAULT_TYPE
+        if wanted not in self.types:
+            meant = nearest(wanted, self.types)
+            hint = f"did you mean '{meant}'? " if meant else ""
+            raise UnknownTypeError(
+                f"unknown resource type '{printable(shortened(wanted))}'; {hint}"
+                f"Types of {self.name}: {listed(self.types)}"
+            )
+        return self.types[wanted]
+
+
+def read_site(path: Path) -> SiteConfig:
+    """The configuration that a file holds; raises DocumentError."""
+    return _site(read_document(path), path)
+
+
+def parse_site(text: str, path: Path) -> SiteConfig:
+    """The same from a text that stands, or is going to stand, in the file."""
+    return _site(parse_document(text, str(path)), path)
+
+
+def _site(root: Value, path: Path) -> SiteConfig:
+    record = SITE.read(root)
+    folder = path.absolute().parent
+    name = name_at(record["site"])
+    listen = given(record, "listen", address_at, DEFAULT_LISTEN)
+    written: dict[str, Peer] = given(record, "peers", lambda at: peers_at(at, folder), {})
+    advertise = advertised(root, record, listen, name, written)
+    peers = others(name, advertise, written)
+    services: dict[str, ServiceConfig] = given(
+        record, "services", lambda at: services_at(at, listen, advertise), {}
+    )
+    types: dict[str, TypeConfig] = given(record, "types", lambda at: _types(at, folder), {})
+    return SiteConfig(
+        name,
+        listen,
+        advertise,
+        given(record, "data", lambda at: path_at(at, folder), folder / DEFAULT_DATA),
+        peers,
+        services,
+        types,
+        given(record, "limits", limits_at, Limits()),
+        given(record, "heartbeat", heartbeat_at, HeartbeatConfig()),
+        path,
+        tuple(_warnings(advertise, peers, types.values())),
+    )
+
+
+def _types(value: Value, folder: Path) -> dict[str, TypeConfig]:
+    return {name: type_at(name, at, folder) for name, at in named_at(value).items()}
+
+
+def _warnings(advertise: str, peers: Mapping[str, str], types: Iterable[TypeConfig]) -> Iterable[str]:
+    far = [peer for peer, url in peers.items() if not is_loopback(url)]
+    if far and is_loopback(advertise):
+        yield (
+            f"advertise: {advertise} is this machine only, but {listed(far)} cannot be on it; "
+            "set 'listen' or 'advertise' to an address that peers reach"
+        )
+    configured = list(types)
+    if not configured:
+        yield "types: none is configured, so no command is allowed"
+    for type_ in configured:
+        for warning in type_.warnings():
+            yield f"types.{type_.name}: {warning}"

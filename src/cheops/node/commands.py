@@ -1,0 +1,99 @@
+"""Commands of operations on the local machine, and what their end means for the engine.
+
+exit code 0                      OK
+another one                      KO: a definite failure
+EX_TEMPFAIL (75)                 RETRY: the command says that it did nothing and may be run again
+one that prints a text of the type's `retry_on`      RETRY
+not started                      KO: no such program, no permission, not allowed here;
+                                 RETRY where that passes: no process free, the agent is stopping
+timeout, lost, cancelled         MAYBE: it may have had an effect
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cheops.backends.command import CommandRunner, CommandStatus, Completed
+from cheops.config.command_settings import CommandSettings
+from cheops.config.types import TypeConfig
+from cheops.engine.events import Outcome, Result, Run, Step
+from cheops.errors import CheopsError, ClientError
+from cheops.log.operation import Command, Timing
+from cheops.node.files import Files
+
+_TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h
+_ANY = ("...",)
+
+
+class Commands:
+    """Runs what the engine wants run."""
+
+    def __init__(self, runner: CommandRunner, types: Mapping[str, TypeConfig], files: Files) -> None:
+        self._runner = runner
+        self._types = types
+        self._files = files
+
+    async def run(self, run: Run) -> tuple[Outcome, ...]:
+        """The outcomes of the steps, up to the one at which the run ends."""
+        outcomes: list[Outcome] = []
+        for step in run.steps:
+            outcome = await self._step(run, step)
+            outcomes.append(outcome)
+            stops = outcome.result in (Result.RETRY, Result.MAYBE)
+            if stops or (run.until_failure and outcome.result is Result.KO):
+                break
+        return tuple(outcomes)
+
+    async def read(self, rtype: str, resource: str, line: str, *, of_type: bool) -> Completed:
+        """Run a command that changes nothing, for `show`; raises ClientError if it may not run."""
+        return await self._runner.run(line, self._settings(rtype, of_type=of_type), resource=resource)
+
+    async def _step(self, run: Run, step: Step) -> Outcome:
+        at_ms = time.time_ns() // 1_000_000
+        if run.rtype not in self._types:
+            text = f"the resource type '{run.rtype}' is not in this site's configuration"
+            return Outcome(Result.RETRY, text, Timing(at_ms, 0))
+        missing = [name for name, hash_ in step.payload.files if not self._files.has(hash_)]
+        if missing:
+            return Outcome(Result.RETRY, f"not here yet: {', '.join(missing)}", Timing(at_ms, 0))
+        try:
+            done = await self._runner.run(
+                step.payload.line,
+                self._settings(run.rtype, of_type=step.of_type),
+                resource=run.resource,
+                files=self._paths(step.payload),
+            )
+        except ClientError as error:
+            return Outcome(Result.KO, str(error), Timing(at_ms, 0))
+        except CheopsError as error:
+            return Outcome(Result.RETRY, str(error), Timing(at_ms, 0))
+        return _outcome(done, self._types[run.rtype], at_ms)
+
+    def _paths(self, payload: Command) -> dict[str, Path]:
+        return {name: self._files.path(hash_) for name, hash_ in payload.files}
+
+    def _settings(self, rtype: str, *, of_type: bool) -> CommandSettings:
+        settings = self._types[rtype].command
+        return replace(settings, allow=_ANY) if of_type else settings
+
+
+def _outcome(done: Completed, type_: TypeConfig, at_ms: int) -> Outcome:
+    timing = Timing(at_ms, round(done.duration_s * 1000))
+    if done.status is CommandStatus.NOT_STARTED:
+        return Outcome(Result.RETRY if done.passing else Result.KO, done.output, timing)
+    if done.status is not CommandStatus.EXITED:
+        return Outcome(Result.MAYBE, _said(done), timing)
+    if done.exit_code == 0:
+        return Outcome(Result.OK, done.output, timing)
+    retry = done.exit_code == _TEMPORARY or any(text in done.output for text in type_.retry_on)
+    return Outcome(Result.RETRY if retry else Result.KO, _said(done), timing)
+
+
+def _said(done: Completed) -> str:
+    why = {CommandStatus.TIMED_OUT: f"timed out after {done.duration_s:.1f} s"}.get(done.status, "")
+    if done.status is CommandStatus.EXITED:
+        code = done.exit_code or 0
+        why = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    output = done.output.strip()
+    return f"{why}: {output}" if why and output else why or output

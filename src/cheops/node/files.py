@@ -1,0 +1,99 @@
+"""Files that came with operations, kept once each, by content.
+
+A file's name on disk is the SHA-256 of what is in it, so it is there whole or not at all: it is written to a
+temporary name and renamed. What arrives in pieces from a peer grows under `<hash>.part`, and goes on
+there after a break.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from cheops.errors import CheopsError, ClientError
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+_CHUNK = 1024 * 1024
+
+
+class FileError(CheopsError):
+    """A file cannot be kept, or is not what its hash says."""
+
+
+class NoSuchFileError(ClientError):
+    status = 404
+
+
+class Files:
+    """The files of one site. Methods block, for as long as a piece takes to write."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, hash_: str) -> Path:
+        if not _HASH.fullmatch(hash_):
+            raise NoSuchFileError(f"'{hash_[:80]}' is not the hash of a file: 64 hexadecimal digits")
+        return self._folder / hash_
+
+    def has(self, hash_: str) -> bool:
+        return self.path(hash_).exists()
+
+    def hashes(self) -> list[str]:
+        return sorted(path.name for path in self._folder.iterdir() if _HASH.fullmatch(path.name))
+
+    def put(self, chunks: Iterable[bytes]) -> str:
+        """Keep a file; gives its hash."""
+        digest, temporary = hashlib.sha256(), self._folder / f".new-{os.urandom(8).hex()}"
+        try:
+            with temporary.open("xb") as file:
+                for chunk in chunks:
+                    digest.update(chunk)
+                    file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+            return self._keep(temporary, digest.hexdigest())
+        except OSError as error:
+            raise FileError(f"the file cannot be kept in {self._folder}: {error.strerror}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    # -- in pieces ---------------------------------------------------------------------------------------
+
+    def received(self, hash_: str) -> int:
+        """How much of a file that is not whole yet is here."""
+        part = self._part(hash_)
+        return part.stat().st_size if part.exists() else 0
+
+    def append(self, hash_: str, at: int, piece: bytes) -> None:
+        with self._part(hash_).open("r+b" if self._part(hash_).exists() else "xb") as file:
+            file.seek(at)
+            file.write(piece)
+
+    def finish(self, hash_: str) -> None:
+        """All pieces are here: keep the file, if it is what it should be, or begin again."""
+        part, digest = self._part(hash_), hashlib.sha256()
+        with part.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+            os.fsync(file.fileno())
+        if digest.hexdigest() != hash_:
+            part.unlink()
+            raise FileError(f"what came as the file {hash_[:12]}… is not that file; it is fetched again")
+        self._keep(part, hash_)
+
+    def forget(self, hash_: str) -> None:
+        self.path(hash_).unlink(missing_ok=True)
+
+    def _part(self, hash_: str) -> Path:
+        return self.path(hash_).with_suffix(".part")
+
+    def _keep(self, temporary: Path, hash_: str) -> str:
+        temporary.replace(self._folder / hash_)
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return hash_

@@ -1,0 +1,270 @@
+"""One site at work. Made from its configuration; `start` it in an event loop, and `stop` it there.
+
+What comes from outside (requests, messages of peers, heartbeats) becomes an event for the engine; what the
+engine wants done goes out through the methods of `_Hands`. A site starts and serves with no peer reachable.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from cheops import __version__
+from cheops.backends.command import CommandRunner
+from cheops.config.site import SiteConfig
+from cheops.engine.documents import Document
+from cheops.engine.events import Answer, Notify, Ran, Received, Run, Send, Submitted, Tick
+from cheops.engine.messages import Message
+from cheops.engine.site import Site
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Operation, Origin, Reply
+from cheops.node.commands import Commands
+from cheops.node.fetching import Fetching
+from cheops.node.files import Files
+from cheops.node.pump import Pump
+from cheops.node.waiting import Answers, Waiting
+from cheops.scope.snapshot import Snapshot
+from cheops.store.base import Store
+from cheops.store.errors import StoreError
+from cheops.store.sqlite import SQLiteStore
+from cheops.sync import heartbeat
+from cheops.sync.announcements import PeerEvent
+from cheops.sync.couch_database import Databases
+from cheops.sync.heart import Heart, now
+from cheops.sync.heartbeat import Entry, Saved
+from cheops.sync.links import Links
+from cheops.sync.mesh import Mesh
+from cheops.sync.mesh_settings import MeshSettings
+
+_TICK_S = 0.1
+_SAVE_MESH_S = 30.0
+_MESH_NOTE, _INTEREST_NOTE = "mesh", "interest"
+_NOTICES_KEPT = 1_000
+_log = logging.getLogger(__name__)
+
+
+class Node:
+    """A running site."""
+
+    def __init__(self, config: SiteConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self.notices: list[Notify] = []
+        self.waiting = Waiting()
+        self.files = Files(config.data / "files")
+        self._runner = CommandRunner()
+        self.commands = Commands(self._runner, config.types, self.files)
+        self._writer = ThreadPoolExecutor(1, "store")
+        self._readers = ThreadPoolExecutor(1, "store-read")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._runs: set[asyncio.Task[None]] = set()
+        self._interest: set[str] = set()
+
+    # -- starting and stopping ---------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the store, begin where it ended, and look for the others."""
+        loop = asyncio.get_running_loop()
+        path = self.config.data / "store.db"
+        self.store: Store = await loop.run_in_executor(self._writer, SQLiteStore, path, self.name)
+        try:
+            await self._begin()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
+        await self._runner.start()
+        self.mesh = await self._make_mesh()
+        self.heart = Heart(self.mesh, self.session, self._tell)
+        self.links = Links(self.name, self.session, self.address_of, self.mesh.hurry)
+        self.fetching = Fetching(self.files, self.session, self._addresses)
+        self.databases = Databases(self.store, self._readers, self.accept)
+        site = Site(Origin(self.name, self.store.incarnation), self.config.engine)
+        self.pump = Pump(site, self.store, _Hands(self), self._writer)
+        self.pump.post(await loop.run_in_executor(self._writer, self.store.recovered))
+        self._tasks = [
+            loop.create_task(coroutine, name=name)
+            for name, coroutine in (
+                ("pump", self.pump.run()),
+                ("heart", self.heart.run()),
+                ("tick", self._tick()),
+                ("mesh", self._keep_mesh()),
+            )
+        ]
+
+    async def _make_mesh(self) -> Mesh:
+        loop = asyncio.get_running_loop()
+        note = await loop.run_in_executor(self._writer, self.store.local, _MESH_NOTE)
+        interest = await loop.run_in_executor(self._writer, self.store.local, _INTEREST_NOTE)
+        config = self.config
+        own = Entry(
+            self.name,
+            self.store.incarnation,
+            config.advertise,
+            version=__version__,
+            services=tuple((name, "") for name in sorted(config.services)),
+        )
+        saved = heartbeat.decode_saved(msgspec.json.encode(note)) if note else Saved()
+        settings = MeshSettings.from_heartbeat(config.heartbeat.every_s, config.heartbeat.down_after_s)
+        mesh = Mesh(own, config.peers, now(), settings, saved)
+        self._interest = set((interest or {}).get("sites", ()))
+        mesh.interest(self._interest)
+        return mesh
+
+    async def failed(self) -> str:
+        """Wait until something ends that should not, and say what."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        task = done.pop()
+        return f"{task.get_name()} ended: {task.exception()!r}"
+
+    async def stop(self) -> None:
+        """End what runs (its outcome will be asked for at the next start), and close everything."""
+        await self._runner.close()
+        for task in (*self._tasks[1:], *self._runs):
+            task.cancel()
+        await asyncio.gather(*self._tasks[1:], *self._runs, return_exceptions=True)
+        if self._tasks and not self._tasks[0].done() and self.pump.trouble is None:
+            await self.pump.flushed()
+        for task in self._tasks[:1]:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        for name in ("databases", "links", "fetching"):
+            if part := getattr(self, name, None):
+                part.close()
+        if session := getattr(self, "session", None):
+            await session.close()
+        await asyncio.get_running_loop().run_in_executor(self._writer, self.store.close)
+        self._writer.shutdown()
+        self._readers.shutdown()
+
+    async def _tick(self) -> None:
+        while True:
+            self.pump.post(Tick())
+            await asyncio.sleep(_TICK_S)
+
+    async def _keep_mesh(self) -> None:
+        """What is known of the others survives a restart, which may be while they are out of reach."""
+        while True:
+            await asyncio.sleep(_SAVE_MESH_S * random.uniform(0.9, 1.1))  # noqa: S311 - only to spread them
+            note = msgspec.json.decode(heartbeat.encode(self.mesh.saved()))
+            await self._put_note(_MESH_NOTE, note)
+
+    async def _put_note(self, name: str, note: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._writer, self.store.put_local, name, note)
+        except StoreError as error:
+            _log.warning("a note could not be kept: %s", error)
+
+    # -- what comes from outside -------------------------------------------------------------------------
+
+    def submit(self, event: Submitted) -> None:
+        """Hand an operation to the engine; its answers go to whoever waits for the request."""
+        if self.pump.trouble:
+            raise StoreError(
+                f"nothing can be saved at {self.name} now, so nothing is accepted: {self.pump.trouble}"
+            )
+        self.pump.post(event)
+
+    def answers(self) -> Answers:
+        return Answers(self.waiting)
+
+    def receive(self, peer: str, messages: Iterable[Message]) -> None:
+        """Messages of another site's engine."""
+        for message in messages:
+            for op in message.ops:
+                for _, hash_ in op.payload.files:
+                    self.fetching.want(hash_, dict.fromkeys((peer, op.origin.site)))
+            self.pump.post(Received(peer, message))
+
+    async def accept(self, documents: Sequence[Document]) -> None:
+        """Documents by way of another database; durable when this returns."""
+        shared = [d for d in documents if isinstance(d, Operation | Reply)]
+        matrices = tuple(d for d in documents if isinstance(d, Matrix))
+        shared.sort(key=lambda document: document.resource)
+        for resource, group in groupby(shared, key=lambda document: document.resource):
+            own = list(group)
+            message = Message(
+                resource,
+                "",
+                tuple(d for d in own if isinstance(d, Operation)),
+                tuple(d for d in own if isinstance(d, Reply)),
+                matrices,
+            )
+            self.receive("", [message])
+            await self.pump.replica(resource)
+        await self.pump.flushed()
+
+    # -- what is known -----------------------------------------------------------------------------------
+
+    def address_of(self, site: str) -> str | None:
+        entry = self.mesh.entry_of(site)
+        return entry.url if entry else self.config.peers.get(site)
+
+    def _addresses(self, sites: Iterable[str]) -> list[str]:
+        found = (self.address_of(site) for site in sites if site != self.name)
+        return [address for address in found if address]
+
+    def snapshot(self) -> Snapshot:
+        return self.mesh.snapshot(now())
+
+    # -- what the engine wants done ----------------------------------------------------------------------
+
+    def _tell(self, event: PeerEvent) -> None:
+        self.pump.post(event)
+
+    def begin_run(self, effect: Run) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(effect))
+        self._runs.add(task)
+        task.add_done_callback(self._runs.discard)
+
+    async def _run(self, effect: Run) -> None:
+        outcomes = await self.commands.run(effect)
+        self.pump.post(Ran(effect.resource, effect.n, outcomes))
+
+    def note_interest(self, sites: Iterable[str]) -> None:
+        """Sites that share a resource with this one: how they are must be known within seconds."""
+        new = set(sites) - self._interest - {self.name}
+        if new:
+            self._interest |= new
+            self.mesh.interest(self._interest)
+            task = asyncio.get_running_loop().create_task(
+                self._put_note(_INTEREST_NOTE, {"sites": sorted(self._interest)})
+            )
+            self._runs.add(task)
+            task.add_done_callback(self._runs.discard)
+
+
+class _Hands:
+    """The engine's hands: see pump.Hands."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def run(self, effect: Run) -> None:
+        self._node.begin_run(effect)
+
+    def send(self, effect: Send) -> None:
+        if effect.peer:
+            self._node.note_interest((effect.peer,))
+            self._node.links.send(effect.peer, effect.message)
+
+    def answer(self, effect: Answer) -> None:
+        self._node.waiting.take(effect)
+
+    def notify(self, effect: Notify) -> None:
+        _log.info("%s: %s %s %s", effect.resource, effect.what, effect.op or "", effect.detail)
+        self._node.notices.append(effect)
+        del self._node.notices[:-_NOTICES_KEPT]
+
+    def committed(self, last_seq: int) -> None:
+        self._node.databases.committed(last_seq)

@@ -1,0 +1,178 @@
+"""Documents and messages as JSON, for keeping and for sending; forms.py says how each looks.
+
+What is read may come from anywhere. It is checked in full (types, required fields, sizes), and whatever is
+wrong with it, the error is a CodecError. What is written is held to the same: nothing is kept that could
+not be read. Equal documents give equal bytes, so a hash of them can stand for their content.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from cheops.engine.documents import Document
+from cheops.engine.messages import Message
+from cheops.log.matrix import Matrix, MatrixError
+from cheops.log.operation import Operation, Reply
+from cheops.store.converter import VERSION
+from cheops.store.errors import CodecError
+from cheops.store.forms import CONVERTERS, MESSAGE, DocumentForm, MessageForm
+from cheops.store.ids import id_of, key_of_id
+from cheops.text import printable, shortened
+
+__all__ = [
+    "MAX_DOCUMENT_BYTES",
+    "MAX_MESSAGE_BYTES",
+    "CodecError",
+    "decode",
+    "decode_message",
+    "decode_plain",
+    "encode",
+    "encode_message",
+    "encode_plain",
+    "from_json",
+    "id_of",
+    "is_shared",
+    "key_of_id",
+    "message_from_json",
+    "message_to_json",
+    "to_json",
+]
+
+MAX_DOCUMENT_BYTES = 8_000_000  # what a CouchDB takes unless it is told otherwise
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+_T = TypeVar("_T")
+_documents: msgspec.json.Decoder[Any] = msgspec.json.Decoder(DocumentForm)
+_messages: msgspec.json.Decoder[Any] = msgspec.json.Decoder(MessageForm)
+_encoder = msgspec.json.Encoder()
+_unpackers = {converter.form: converter.unpack for converter in CONVERTERS.values()}
+_FOREIGN = (msgspec.MsgspecError, MatrixError, ValueError, TypeError, OverflowError, RecursionError)
+
+
+class _Versioned(msgspec.Struct):
+    v: int
+
+
+# -- documents -------------------------------------------------------------------------------------------
+
+
+def encode(document: Document) -> bytes:
+    """A document as bytes; raises CodecError for one that could not be read again."""
+    converter = CONVERTERS.get(type(document))
+    if converter is None:
+        raise CodecError(f"a {type(document).__name__} is not a document")
+    # Of the others, the form says all that there is to check; a matrix may contradict itself.
+    check = _document if isinstance(document, Matrix) else _documents.decode
+    return _written(converter.pack(document), check, MAX_DOCUMENT_BYTES)
+
+
+def decode(data: bytes) -> Document:
+    """The document in these bytes; raises CodecError."""
+    return _read(data, MAX_DOCUMENT_BYTES, "document", _document)
+
+
+def to_json(document: Document) -> dict[str, Any]:
+    """A document as plain data: what a JSON reader makes of `encode`."""
+    return decode_plain(encode(document))
+
+
+def from_json(obj: Mapping[str, Any]) -> Document:
+    """The document in plain data; fields that are not known, such as `_id`, do no harm. Raises CodecError."""
+    return decode(encode_plain(obj))
+
+
+def is_shared(document: Document) -> bool:
+    """Whether other sites may have it: a draft and what a site notes for itself are its own affair."""
+    return isinstance(document, Reply | Matrix) or (
+        isinstance(document, Operation) and document.verdict is not None
+    )
+
+
+# -- messages --------------------------------------------------------------------------------------------
+
+
+def encode_message(message: Message) -> bytes:
+    return _written(MESSAGE.pack(message), _messages.decode, MAX_MESSAGE_BYTES)
+
+
+def decode_message(data: bytes) -> Message:
+    """The message in these bytes; raises CodecError."""
+    return _read(data, MAX_MESSAGE_BYTES, "message", _message)
+
+
+def message_to_json(message: Message) -> dict[str, Any]:
+    return decode_plain(encode_message(message))
+
+
+def message_from_json(obj: Mapping[str, Any]) -> Message:
+    """The message in plain data; raises CodecError."""
+    return decode_message(encode_plain(obj))
+
+
+# -- both ------------------------------------------------------------------------------------------------
+
+
+def _document(data: bytes) -> Document:
+    form = _documents.decode(data)
+    document: Document = _unpackers[type(form)](form)
+    return document
+
+
+def _message(data: bytes) -> Message:
+    message: Message = MESSAGE.unpack(_messages.decode(data))
+    if not all(map(is_shared, message.ops)):
+        raise ValueError("it holds a draft: an operation goes to others with its verdict")
+    documents: tuple[Operation | Reply, ...] = (*message.ops, *message.replies)
+    strangers = {document.resource for document in documents} - {message.resource}
+    if strangers:
+        raise ValueError(f"it is about '{message.resource}' and holds a document of '{strangers.pop()}'")
+    return message
+
+
+def _read(data: bytes, limit: int, what: str, read: Callable[[bytes], _T]) -> _T:
+    if len(data) > limit:
+        raise CodecError(f"a {what} of {len(data):,} bytes; at most {limit:,} are accepted")
+    try:
+        return read(data)
+    except _FOREIGN as error:
+        raise CodecError(_reason(data, what, error)) from None
+
+
+def _reason(data: bytes, what: str, error: BaseException) -> str:
+    """A newer format first: what else is wrong would only mislead."""
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).v
+    except _FOREIGN:
+        version = VERSION
+    if version > VERSION:
+        return f"a {what} in version {version} of the format; this agent reads up to {VERSION}: upgrade it"
+    return f"not a {what} of Cheops: {printable(shortened(str(error), 300))}"
+
+
+def _written(form: msgspec.Struct, check: Callable[[bytes], object], limit: int) -> bytes:
+    try:
+        data = _encoder.encode(form)
+        check(data)
+    except _FOREIGN as error:
+        raise CodecError(f"this cannot be kept or sent: {printable(shortened(str(error), 300))}") from None
+    if len(data) > limit:
+        raise CodecError(
+            f"this has {len(data):,} bytes, too many to be kept or sent; at most {limit:,} are accepted"
+        )
+    return data
+
+
+def encode_plain(obj: Mapping[str, Any]) -> bytes:
+    """Plain data as JSON, also what is no document; raises CodecError."""
+    try:
+        return _encoder.encode(dict(obj))
+    except _FOREIGN as error:
+        raise CodecError(f"not plain JSON data: {printable(shortened(str(error), 300))}") from None
+
+
+def decode_plain(data: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except _FOREIGN as error:
+        raise CodecError(f"not plain JSON data: {printable(shortened(str(error), 300))}") from None

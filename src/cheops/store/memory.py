@@ -1,0 +1,153 @@
+"""A store that lives as long as its process: for tests and simulations.
+
+It keeps documents as bytes, like one on a disk: what is loaded is what was encoded, never the same object.
+"""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from itertools import islice
+from threading import Lock
+from typing import Any
+
+from cheops.engine.documents import Document, Key
+from cheops.engine.events import Recovered, Save
+from cheops.store.base import Change, recovered_from
+from cheops.store.codec import decode, decode_plain, encode_plain
+from cheops.store.errors import StoreError
+from cheops.store.writes import Forget, Put, writes_of
+
+_EVERYTHING, _MATRICES = object(), object()  # feeds beside those of the sites
+
+
+@dataclass(slots=True)
+class _Row:
+    put: Put
+    places: dict[object, int] = field(default_factory=dict)  # its number in each feed
+
+
+class MemoryStore:
+    """See `base.Store`."""
+
+    def __init__(self) -> None:
+        self.incarnation = secrets.token_hex(6)
+        self._rows: dict[Key, _Row] = {}
+        self._by_resource: dict[str, dict[Key, _Row]] = {}
+        self._involved: dict[str, dict[str, None]] = {}
+        self._feeds: dict[object, dict[int, Key]] = {}  # numbers grow, so each stays in order
+        self._last_seq = 0
+        self._notes: dict[str, bytes] = {}
+        self._lock = Lock()
+        self._is_open = True
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def commit(self, saves: Sequence[Save]) -> int:
+        self._check_open()
+        writes = writes_of(saves)  # all that can fail
+        with self._lock:
+            for write in writes:
+                if isinstance(write, Put):
+                    self._put(write)
+                else:
+                    self._forget(write)
+            for resource in {write.resource for write in writes}:
+                if not self._by_resource.get(resource):
+                    self._by_resource.pop(resource, None)
+                    self._involved.pop(resource, None)
+            return self._last_seq
+
+    def _put(self, put: Put) -> None:
+        for site in put.sites:
+            self._involve(site, put.resource)
+        row = self._rows.setdefault(put.key, _Row(put))
+        row.put = put
+        self._by_resource.setdefault(put.resource, {})[put.key] = row
+        if put.is_shared and _EVERYTHING not in row.places:
+            others = self._involved.get(put.resource, ()) if put.resource else (_MATRICES,)
+            self._place(row, _EVERYTHING, *others)
+
+    def _involve(self, site: str, resource: str) -> None:
+        involved = self._involved.setdefault(resource, {})
+        if site in involved:
+            return
+        involved[site] = None
+        earlier = [row for row in self._by_resource.get(resource, {}).values() if row.places]
+        for row in sorted(earlier, key=lambda row: row.places[_EVERYTHING]):
+            self._place(row, site)
+
+    def _place(self, row: _Row, *feeds: object) -> None:
+        self._last_seq += 1
+        for feed in feeds:
+            row.places[feed] = self._last_seq
+            self._feeds.setdefault(feed, {})[self._last_seq] = row.put.key
+
+    def _forget(self, forget: Forget) -> None:
+        row = self._rows.pop(forget.key, None)
+        if row is not None:
+            del self._by_resource[forget.resource][forget.key]
+            for feed, seq in row.places.items():
+                del self._feeds[feed][seq]
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def load(self, resource: str) -> tuple[Document, ...]:
+        self._check_open()
+        with self._lock:
+            bodies = [row.put.body for row in self._by_resource.get(resource, {}).values()]
+        return tuple(map(decode, bodies))
+
+    def recovered(self) -> Recovered:
+        documents = self.load("")
+        with self._lock:
+            unsynced = sorted(row.put.resource for row in self._rows.values() if row.put.is_unsynced)
+        return recovered_from(documents, unsynced)
+
+    def involving(self, site: str) -> tuple[str, ...]:
+        self._check_open()
+        with self._lock:
+            return tuple(sorted(resource for resource, sites in self._involved.items() if site in sites))
+
+    def resources(self, after: str = "", limit: int = 1000) -> tuple[str, ...]:
+        self._check_open()
+        with self._lock:
+            return tuple(sorted(resource for resource in self._by_resource if resource > after)[:limit])
+
+    def read(self, keys: Iterable[Key]) -> dict[Key, Document]:
+        self._check_open()
+        with self._lock:
+            bodies = {key: self._rows[key].put.body for key in keys if key in self._rows}
+        return {key: decode(body) for key, body in bodies.items()}
+
+    def last_seq(self) -> int:
+        self._check_open()
+        return self._last_seq
+
+    def changes(self, since: int, limit: int, site: str | None = None) -> tuple[Change, ...]:
+        self._check_open()
+        feeds = (_EVERYTHING,) if site is None else (site, _MATRICES)
+        with self._lock:
+            items = merge(*(self._feeds.get(feed, {}).items() for feed in feeds), key=lambda item: item[0])
+            return tuple(islice((Change(seq, key) for seq, key in items if seq > since), limit))
+
+    # -- notes -----------------------------------------------------------------------------------
+
+    def local(self, name: str) -> dict[str, Any] | None:
+        self._check_open()
+        body = self._notes.get(name)
+        return None if body is None else decode_plain(body)
+
+    def put_local(self, name: str, note: dict[str, Any] | None) -> None:
+        self._check_open()
+        if note is None:
+            self._notes.pop(name, None)
+        else:
+            self._notes[name] = encode_plain(note)
+
+    def close(self) -> None:
+        self._is_open = False
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise StoreError("the store is closed")

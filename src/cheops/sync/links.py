@@ -1,0 +1,222 @@
+"""Live messages to peers: one warm connection each, one request under way, whatever waits goes with the next.
+
+A message is one request of CouchDB's protocol, `POST …/_bulk_docs` with `new_edits=false`: its documents are
+documents like any others. What the engine says beside them (what the sender knows, what it asks for) stands
+in one more member of the body, `cheops`, which a CouchDB ignores. Nobody asks first what the peer lacks.
+
+Nothing here is kept for later: a message that cannot be delivered is dropped, and the peer probed. The engine
+knows what a peer has acknowledged, and sends the rest when it is up. So a slow or dead peer costs a bounded
+queue, and never slows the others.
+"""
+
+import asyncio
+import gzip
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from cheops.engine.documents import Document
+from cheops.engine.messages import Message
+from cheops.errors import CheopsError, Fault
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Operation, Reply
+from cheops.store import codec
+from cheops.sync.couch_document import document_from, found
+
+DATABASE = "db/cheops"  # where peers keep what is shared, below their address
+SITE_HEADER = "Cheops-Site"
+_MOST_WAITING = 5_000  # messages to one peer
+_MOST_DOCUMENTS = 1_000  # in one request
+_COMPRESS_FROM = 4_096  # bytes
+_TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=5, sock_read=30)
+_PAUSE_S, _PAUSE_MOST_S = 0.05, 5.0
+_log = logging.getLogger(__name__)
+
+
+class EnvelopeError(CheopsError):
+    """A peer sent something that is not a request as described above."""
+
+    fault = Fault.PEER
+    status = 400
+
+
+class _Part(msgspec.Struct):
+    message: msgspec.Raw
+    ids: list[str] = []  # of the documents that belong to it
+
+
+class _Envelope(msgspec.Struct):
+    site: str
+    messages: list[_Part]
+
+
+class _Body(msgspec.Struct):
+    docs: list[msgspec.Raw]
+    cheops: _Envelope
+    new_edits: bool = True
+
+
+_bodies = msgspec.json.Decoder(_Body)
+
+
+def pack(site: str, messages: Iterable[Message]) -> bytes:
+    """The body of a request."""
+    docs: dict[str, msgspec.Raw] = {}
+    parts = []
+    for message in messages:
+        ids = []
+        documents: tuple[Document, ...] = (*message.matrices, *message.ops, *message.replies)
+        for document in documents:
+            one = found(document)
+            docs[one.id] = one.as_couch()
+            ids.append(one.id)
+        bare = replace(message, ops=(), replies=(), matrices=())
+        parts.append(_Part(msgspec.Raw(codec.encode_message(bare)), ids))
+    return msgspec.json.encode(_Body(list(docs.values()), _Envelope(site, parts), new_edits=False))
+
+
+def unpack(body: bytes) -> tuple[str, list[Message]]:
+    """Who sent it, and its messages, with everything checked; raises EnvelopeError or CodecError."""
+    try:
+        read = _bodies.decode(body)
+        raws: list[Any] = [msgspec.json.decode(raw) for raw in read.docs]
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise EnvelopeError(f"not messages of a site: {error}") from None
+    documents = {}
+    for raw in raws:
+        document, seen = document_from(raw)
+        documents[seen.id] = document
+    return read.cheops.site, [_message(part, documents) for part in read.cheops.messages]
+
+
+def _message(part: _Part, documents: dict[str, Any]) -> Message:
+    bare = codec.decode_message(bytes(part.message))
+    try:
+        own = [documents[id_] for id_ in part.ids]
+    except KeyError as error:
+        raise EnvelopeError(f"a message names a document that is not there: {error.args[0]}") from None
+    strange = [d for d in own if not isinstance(d, Matrix) and d.resource != bare.resource]
+    if strange:
+        raise EnvelopeError(f"a message about '{bare.resource}' holds a document of another resource")
+    return replace(
+        bare,
+        ops=tuple(d for d in own if isinstance(d, Operation)),
+        replies=tuple(d for d in own if isinstance(d, Reply)),
+        matrices=tuple(d for d in own if isinstance(d, Matrix)),
+    )
+
+
+@dataclass(slots=True)
+class Counts:
+    """What went to one peer."""
+
+    messages: int = 0
+    requests: int = 0
+    bytes: int = 0
+    failures: int = 0
+    dropped: int = 0
+
+
+class Links:
+    """The links of one site. `address_of` gives a peer's URL, `failed` hears of one that is not reached."""
+
+    def __init__(
+        self,
+        site: str,
+        session: aiohttp.ClientSession,
+        address_of: Callable[[str], str | None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._site = site
+        self._session = session
+        self._address_of = address_of
+        self._failed = failed
+        self._links: dict[str, _Link] = {}
+
+    def send(self, peer: str, message: Message) -> None:
+        if peer not in self._links:
+            self._links[peer] = _Link(peer, self._deliver)
+        self._links[peer].put(message)
+
+    def counts(self) -> dict[str, Counts]:
+        return {peer: link.counts for peer, link in self._links.items()}
+
+    def waiting(self, peer: str) -> int:
+        return len(self._links[peer].queue) if peer in self._links else 0
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.task.cancel()
+
+    async def _deliver(self, peer: str, messages: list[Message], counts: Counts) -> bool:
+        """Whether the peer has them."""
+        address = self._address_of(peer)
+        if address is None:
+            counts.dropped += len(messages)
+            return True  # nobody knows where it is; the engine will say it again when it is up
+        body, headers = pack(self._site, messages), {"Content-Type": "application/json", SITE_HEADER: "1"}
+        if len(body) > _COMPRESS_FROM:
+            body, headers["Content-Encoding"] = gzip.compress(body, compresslevel=1), "gzip"
+        try:
+            async with self._session.post(
+                f"{address}/{DATABASE}/_bulk_docs", data=body, headers=headers, timeout=_TIMEOUT
+            ) as answer:
+                if answer.status < 300:
+                    counts.messages += len(messages)
+                    counts.requests += 1
+                    counts.bytes += len(body)
+                    return True
+                why = f"{answer.status}: {(await answer.text())[:300]}"
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            why = str(error) or type(error).__name__
+        counts.failures += 1
+        _log.info("messages to %s were not taken: %s", peer, why)
+        self._failed(peer)
+        return False
+
+
+class _Link:
+    """The queue of one peer, and the task that empties it."""
+
+    def __init__(self, peer: str, deliver: Callable[..., Any]) -> None:
+        self.peer = peer
+        self.queue: deque[Message] = deque()
+        self.counts = Counts()
+        self._deliver = deliver
+        self._filled = asyncio.Event()
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    def put(self, message: Message) -> None:
+        if len(self.queue) >= _MOST_WAITING:
+            self.queue.popleft()
+            self.counts.dropped += 1
+        self.queue.append(message)
+        self._filled.set()
+
+    async def _run(self) -> None:
+        pause_s = 0.0
+        while True:
+            await self._filled.wait()
+            if await self._deliver(self.peer, self._take(), self.counts):
+                pause_s = 0.0
+                continue
+            self.counts.dropped += len(self.queue)
+            self.queue.clear()
+            self._filled.clear()
+            pause_s = min(max(_PAUSE_S, 2 * pause_s), _PAUSE_MOST_S)
+            await asyncio.sleep(pause_s)
+
+    def _take(self) -> list[Message]:
+        taken, documents = [], 0
+        while self.queue and documents < _MOST_DOCUMENTS:
+            message = self.queue.popleft()
+            documents += 1 + len(message.ops) + len(message.replies)
+            taken.append(message)
+        if not self.queue:
+            self._filled.clear()
+        return taken

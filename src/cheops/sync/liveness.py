@@ -1,0 +1,156 @@
+"""Who is up: own evidence, hearsay, and how the two are weighed.
+
+**Own evidence** is a round trip of a probe that this site sent. Hearing from a site is not enough: engine
+messages go directly, and need the way there as much as the way back. A `Link` keeps the outcome of the
+own probes:
+
+    UNKNOWN --answer--> UP <--answer-- SUSPECT --misses--> DOWN --answers--> UP
+                         '----miss------^
+    UNKNOWN --misses--> DOWN
+
+How many misses: as many as make it less likely than one in a million that they are mere loss, given how
+much this link has lost so far; between 4 (a good link) and 14. Misses of an outage do not count as loss.
+A new link is given the benefit of the doubt. How many answers: one for a first contact or after a long
+absence; one more for every recent fall, fading with a half-life of a minute. So a glitch does not take a
+site down, and a site that flaps must prove itself.
+
+**Hearsay** is a beat that was seen to advance (see beats.py). `judge` weighs: own misses beat hearsay,
+always; a fresh own answer needs no hearsay; otherwise the youngest sign of life of either kind counts, by
+its age.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import ceil, log
+
+from cheops.sync.mesh_settings import MeshSettings
+
+_FIRST_LOSS = 0.3  # what a link is thought to lose before it has shown anything
+_LEAST_LOSS = 0.02
+_MOST_LOSS = 0.6
+_LOSS_GAIN = 1 / 32
+
+
+class State(StrEnum):
+    UP = "up"
+    SUSPECT = "suspect"
+    DOWN = "down"
+    UNKNOWN = "unknown"
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What the own probes to one site have shown."""
+
+    standing: State = State.UNKNOWN
+    misses: int = 0  # in a row
+    hits: int = 0  # in a row
+    loss: float = _FIRST_LOSS
+    flaps: float = 0.0  # recent falls, as of `fell_ms`
+    fell_ms: float = 0.0
+    contact_ms: float | None = None  # the last answer
+    result_ms: float | None = None  # the last answer or miss
+
+    @property
+    def reaches(self) -> bool:
+        """Whether messages can be sent, as far as the own probes go."""
+        return self.standing in (State.UP, State.SUSPECT)
+
+    @property
+    def wavering(self) -> bool:
+        """Whether the next probe decides something, so that it should not wait."""
+        return (
+            self.standing is State.SUSPECT
+            or (self.standing is State.DOWN and self.hits > 0)
+            or (self.standing is State.UNKNOWN and self.misses > 0)
+        )
+
+    def answered(self, now_ms: float, settings: MeshSettings) -> "Link":
+        hits = self.hits + 1
+        up = self.standing is not State.DOWN or hits >= self._hits_needed(now_ms, settings)
+        loss = self.loss
+        if self.reaches:
+            for missed in (*(1.0 for _ in range(self.misses)), 0.0):
+                loss += _LOSS_GAIN * (missed - loss)
+        return replace(
+            self,
+            standing=State.UP if up else State.DOWN,
+            misses=0,
+            hits=hits,
+            loss=loss,
+            contact_ms=now_ms,
+            result_ms=now_ms,
+        )
+
+    def missed(self, now_ms: float, settings: MeshSettings) -> "Link":
+        misses = self.misses + 1
+        after = replace(self, misses=misses, hits=0, result_ms=now_ms)
+        if self.standing is State.DOWN:
+            return after
+        if misses >= _misses_allowed(self.loss, settings):
+            return after._fallen(now_ms, settings) if self.reaches else replace(after, standing=State.DOWN)
+        return replace(after, standing=State.SUSPECT) if self.reaches else after
+
+    def lapsed(self) -> "Link":
+        """Not probed for long, and nobody else has seen it either: what was known counts no more."""
+        return replace(self, standing=State.UNKNOWN, misses=0, hits=0)
+
+    def _fallen(self, now_ms: float, settings: MeshSettings) -> "Link":
+        return replace(self, standing=State.DOWN, flaps=self._flaps_now(now_ms, settings) + 1, fell_ms=now_ms)
+
+    def _flaps_now(self, now_ms: float, settings: MeshSettings) -> float:
+        return float(self.flaps * 0.5 ** (max(now_ms - self.fell_ms, 0) / settings.flap_half_life_ms))
+
+    def _hits_needed(self, now_ms: float, settings: MeshSettings) -> int:
+        return min(1 + round(self._flaps_now(now_ms, settings)), settings.most_hits)
+
+
+def _misses_allowed(loss: float, settings: MeshSettings) -> int:
+    """How many misses in a row are no longer put down to loss."""
+    bounded = min(max(loss, _LEAST_LOSS), _MOST_LOSS)
+    enough = ceil(log(settings.false_alarm) / log(bounded))
+    return min(max(enough, settings.least_misses), settings.most_misses)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is held of a site, how old the evidence is, and whether it is our own."""
+
+    state: State
+    direct: bool
+    only_through_others: bool = False  # others see it, we cannot reach it
+    as_of_ms: float | None = None  # an age
+
+    @property
+    def is_up(self) -> bool:
+        return self.state in (State.UP, State.SUSPECT)
+
+
+def judge(link: Link, heard_ms: float | None, now_ms: float, sites: int, settings: MeshSettings) -> Verdict:
+    """Weigh own evidence and hearsay. `heard_ms` is the age of the last beat heard of, if the site is live."""
+    result_age_ms = _age(link.result_ms, now_ms)
+    contact_age_ms = _age(link.contact_ms, now_ms)
+    if link.standing is State.DOWN:
+        return Verdict(
+            State.DOWN, direct=True, only_through_others=heard_ms is not None, as_of_ms=result_age_ms
+        )
+    if link.standing is State.SUSPECT and result_age_ms is not None:
+        if result_age_ms <= settings.suspect_after_ms:
+            return Verdict(State.SUSPECT, direct=True, as_of_ms=contact_age_ms)
+    ages = [age for age in (contact_age_ms, heard_ms) if age is not None]
+    if not ages:
+        return Verdict(State.UNKNOWN, direct=False)
+    age_ms = min(ages)
+    direct = contact_age_ms is not None and link.reaches and contact_age_ms <= settings.suspect_after_ms
+    return Verdict(_by_age(age_ms, sites, settings), direct=direct, as_of_ms=age_ms)
+
+
+def _by_age(age_ms: float, sites: int, settings: MeshSettings) -> State:
+    if age_ms <= settings.suspect_ms(sites):
+        return State.UP
+    return State.SUSPECT if age_ms <= settings.down_ms(sites) else State.DOWN
+
+
+def _age(at_ms: float | None, now_ms: float) -> float | None:
+    return None if at_ms is None else max(now_ms - at_ms, 0.0)
