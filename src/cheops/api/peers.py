@@ -12,8 +12,10 @@ from cheops.node.files import NoSuchFileError
 from cheops.node.node import Node
 from cheops.store.codec import MAX_MESSAGE_BYTES
 from cheops.sync import heart, heartbeat, links
-from cheops.sync.couch_http import read_body
+from cheops.sync.couch_http import read_body, read_json
 from cheops.sync.couch_server import couch_routes
+
+_MOST_BYTES = 1024 * 1024
 
 
 def peer_routes(node: Node) -> list[BaseRoute]:
@@ -37,7 +39,7 @@ def peer_routes(node: Node) -> list[BaseRoute]:
         return FileResponse(path)
 
     async def show(request: Request) -> Response:
-        body = await request.json()
+        body = await read_json(request, _MOST_BYTES)
         if not isinstance(body, dict) or not all(
             isinstance(body.get(k), str) for k in ("resource", "command")
         ):

@@ -1,0 +1,225 @@
+"""Real agents for tests: processes of their own, on loopback or one per host of a test bed (tests/wan)."""
+
+import contextlib
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cheops.client.multipart import Form
+from tests.wan import Host, Wan
+
+PATIENCE_S = 60.0
+_PORT = 8079
+Line = dict[str, Any]
+
+
+def until(what: Callable[[], object], why: str = "", patience_s: float = PATIENCE_S) -> Any:
+    """Wait for a condition; gives what made it true."""
+    end_s = time.monotonic() + patience_s
+    while True:
+        if found := what():
+            return found
+        if time.monotonic() > end_s:
+            raise AssertionError(f"waited {patience_s:.0f} s in vain {why}")
+        time.sleep(0.02)
+
+
+class RefusedByAgentError(Exception):
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status = status
+        self.body = body
+        try:
+            self.detail = str(json.loads(body)["detail"])
+        except (ValueError, KeyError, TypeError):
+            self.detail = body.decode("utf-8", "replace")
+        super().__init__(f"{status}: {self.detail}")
+
+
+class Rig:
+    """Sites that share a list of peers, and the types given. Each site's files are below `folder(site)`."""
+
+    def __init__(
+        self, base: Path, types: dict[str, Any], names: Iterable[str], wan: Wan | None = None
+    ) -> None:
+        self.base = base
+        self.names = tuple(names)
+        self.wan = wan
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.sides: list[subprocess.Popen[Any]] = []
+        self._addresses = {name: self._address(name) for name in self.names}
+        for name in self.names:
+            self._configure(name, types)
+
+    # -- sites -----------------------------------------------------------------------------------------
+
+    def folder(self, name: str) -> Path:
+        return self.base / name
+
+    def url(self, name: str) -> str:
+        host, port = self._addresses[name]
+        return f"http://{host}:{port}"
+
+    def start(self, *names: str) -> None:
+        """Start agents, and wait until each answers."""
+        for name in names or self.names:
+            log = (self.folder(name) / "log").open("ab")
+            argv = [sys.executable, "-m", "cheops", "agent", "--config", str(self.folder(name) / "site.yaml")]
+            self.processes[name] = self._popen(name, argv, stdout=log, stderr=log)
+            log.close()
+        for name in names or self.names:
+            until(lambda n=name: self._answers(n), f"for {name} to start:\n{self.log(name)}")  # type: ignore[misc]
+
+    def kill(self, name: str) -> None:
+        """As a power cut does."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def stop(self, name: str) -> int:
+        process = self.processes.pop(name)
+        process.send_signal(signal.SIGTERM)
+        return process.wait(timeout=PATIENCE_S)
+
+    def beside(self, name: str, argv: list[str]) -> subprocess.Popen[Any]:
+        """Another process on the machine of a site, such as its Redis."""
+        process = self._popen(name, argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.sides.append(process)
+        return process
+
+    def log(self, name: str) -> str:
+        path = self.folder(name) / "log"
+        return path.read_text()[-4000:] if path.exists() else ""
+
+    def close(self) -> None:
+        for process in (*self.processes.values(), *self.sides):
+            process.kill()
+            process.wait()
+
+    def _host(self, name: str) -> Host | None:
+        return self.wan.hosts[name] if self.wan else None
+
+    def _popen(self, name: str, argv: list[str], **options: Any) -> subprocess.Popen[Any]:
+        host = self._host(name)
+        return host.popen(argv, **options) if host else subprocess.Popen(argv, **options)
+
+    def _address(self, name: str) -> tuple[str, int]:
+        host = self._host(name)
+        return (host.address, _PORT) if host else ("127.0.0.1", _free_port())
+
+    def _configure(self, name: str, types: dict[str, Any]) -> None:
+        self.folder(name).mkdir(parents=True)
+        host, port = self._addresses[name]
+        text = json.dumps(types).replace("@FOLDER@", str(self.folder(name)))
+        config = {
+            "site": name,
+            "listen": f"{host}:{port}",
+            "data": "data",
+            "peers": {other: self.url(other) for other in self.names},
+            "types": json.loads(text),
+            "heartbeat": {"every": "300ms", "down_after": "1500ms"},
+        }
+        (self.folder(name) / "site.yaml").write_text(yaml.safe_dump(config))
+
+    def _answers(self, name: str) -> bool:
+        if name in self.processes and self.processes[name].poll() is not None:
+            raise AssertionError(f"{name} ended:\n{self.log(name)}")
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            self.request(name, "GET", "/db/")
+            return True
+        return False
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    def request(
+        self, name: str, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> bytes:
+        with self._connected(name) as connection:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            content = answer.read()
+        if answer.status >= 400:
+            raise RefusedByAgentError(answer.status, content)
+        return content
+
+    def post(
+        self, name: str, path: str, fields: dict[str, str], files: dict[str, Path] | None = None
+    ) -> bytes:
+        form = Form(fields, files or {})
+        headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
+        return self.request(name, "POST", path, iter(form), headers)
+
+    def exec(
+        self,
+        name: str,
+        id_: str,
+        type_: str,
+        command: str,
+        *,
+        sites: str = "",
+        timeout: float = 30,
+        **more: Any,
+    ) -> list[Line]:
+        """What the sites answer, as far as they do in time."""
+        fields = {"command": command, "sites": sites or " & ".join(self.names), "type": type_}
+        fields |= {"timeout": str(timeout)} | {key: value for key, value in more.items() if key != "files"}
+        lines = self.post(name, f"/exec/{id_}", fields, more.get("files")).splitlines()
+        return [json.loads(line) for line in lines]
+
+    def here(self, name: str, id_: str, type_: str, command: str) -> Line:
+        """An operation while others may be out of reach: what the site itself answers."""
+        return next(
+            line for line in self.exec(name, id_, type_, command, timeout=0.3) if line["Site"] == name
+        )
+
+    def show(self, name: str, id_: str, command: str = "", sites: str = "") -> dict[str, Line]:
+        shown: dict[str, Line] = json.loads(
+            self.post(name, f"/show/{id_}", {"command": command, "sites": sites})
+        )
+        return shown
+
+    @contextlib.contextmanager
+    def _connected(self, name: str) -> Iterator[http.client.HTTPConnection]:
+        address = self._addresses[name]
+        with contextlib.closing(http.client.HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
+            if host := self._host(name):
+                connection.sock = host.socket()
+                connection.sock.settimeout(PATIENCE_S)
+                connection.sock.connect(address)
+            yield connection
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+MakeRig = Callable[..., Rig]
+
+
+@pytest.fixture
+def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
+    """Makes rigs: `make_rig(types, "a", "b", wan=wan)`. Their agents end with the test."""
+    rigs: list[Rig] = []
+
+    def make(types: dict[str, Any], *names: str, wan: Wan | None = None) -> Rig:
+        rig = Rig(tmp_path / f"rig{len(rigs)}", types, names or ("site1", "site2", "site3"), wan)
+        rigs.append(rig)
+        return rig
+
+    try:
+        yield make
+    finally:
+        for rig in rigs:
+            rig.close()

@@ -1,0 +1,193 @@
+"""`cheops config check` and `cheops init`, as command lines."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cheops.config.address import Address
+from cheops.config.site import read_site
+from tests.support.command import Ran, run_here
+
+GOOD = """
+site: DC 1
+peers: {site2: http://127.0.0.2:8079}
+services: {image: {url: "http://127.0.0.1:9292"}}
+types:
+  counter:
+    matrix: [{before: set, after: inc, result: take-both-keep-order}]
+    reset: zero __ID__
+    on_error: mend __ID__
+    parallel: true
+    env: {A: b}
+"""
+
+
+def written(folder: Path, text: str = GOOD) -> Path:
+    path = folder / "cheops.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_check_shows_what_the_site_would_be(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert run_here("config", "check", str(path)) == Ran(
+        0,
+        f"""\
+{path} is right: this would be DC 1
+
+SETTING               VALUE
+listens at            127.0.0.1:8079
+others reach it at    http://127.0.0.1:8079
+keeps its data in     {tmp_path}/data
+asks its peers every  1 s; down after 5 s
+
+PEER   URL
+site2  http://127.0.0.2:8079
+
+SERVICE  URL
+image    http://127.0.0.1:9292
+
+TYPE     SETTING   VALUE
+counter  matrix    set replaces inc, set; inc replaces nothing
+         allow     nothing
+         reset     zero __ID__
+         on_error  mend __ID__
+         parallel  true
+
+warning: types.counter: no command is allowed; list patterns under 'allow'
+""",
+        "",
+    )
+
+
+@pytest.mark.parametrize(("output", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_check_tells_programs_everything(tmp_path: Path, output: str, load: Callable[[str], Any]) -> None:
+    ran = run_here("config", "check", str(written(tmp_path)), "-o", output)
+    data = load(ran.out)
+    assert list(data) == [
+        *(
+            "site",
+            "listen",
+            "advertise",
+            "data",
+            "peers",
+            "services",
+            "types",
+            "limits",
+            "heartbeat",
+            "warnings",
+        ),
+    ]
+    assert data["peers"] == {"site2": "http://127.0.0.2:8079"}
+    assert data["limits"]["idle_ms"] == 30_000
+    counter = data["types"]["counter"]
+    assert counter["commands"] == {"reset": "zero __ID__", "on_error": "mend __ID__"}
+    assert counter["timeout_s"] == 30
+    assert counter["env"] == {"A": "b"}
+    assert counter["limits"]["cpu_s"] is None
+    assert data["warnings"] == ["types.counter: no command is allowed; list patterns under 'allow'"]
+
+
+def test_check_names_the_place_of_a_mistake(tmp_path: Path) -> None:
+    path = written(tmp_path, "site: a\nlisten: here")
+    complaint = "expected host:port, such as 127.0.0.1:8079 or [::1]:8079, found 'here'"
+    assert run_here("config", "check", str(path)) == Ran(1, "", f"error: {path}:2: listen: {complaint}\n")
+
+
+def test_what_init_writes_is_valid_as_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "my site.yaml"
+    ran = run_here("init", str(path))
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines()[0] == f"wrote {path}"
+    assert f"cheops config check '{path}'" in ran.out
+    config = read_site(path)
+    assert (config.name, config.listen, config.peers) == ("site1", Address("127.0.0.1", 8079), {})
+    assert config.data == tmp_path / "data"
+    assert config.warnings == ("types.default: no command is allowed; list patterns under 'allow'",)
+
+
+@pytest.mark.parametrize("name", ["no", "DC 1", "1", 'a "b" \\c', "~", "a: b # c", "été", "null", "{x}"])
+def test_names_come_back_as_they_were_given(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "cheops.yaml"
+    options = ["--listen", "0.0.0.0:80", "--advertise", "https://10.0.0.1/"]
+    ran = run_here(
+        "init", str(path), "--site", f"{name}!", *options, "--peer", f"{name}=http://10.0.0.2:8079"
+    )
+    assert (ran.code, ran.err) == (0, "")
+    config = read_site(path)
+    assert config.name == f"{name}!"
+    assert config.peers == {name: "http://10.0.0.2:8079"}
+    assert (str(config.listen), config.advertise) == ("0.0.0.0:80", "https://10.0.0.1")
+
+
+def test_the_commented_parts_are_valid_too(tmp_path: Path) -> None:
+    path = tmp_path / "cheops.yaml"
+    run_here("init", str(path))
+    lines = path.read_text().splitlines()
+    opened = [line.replace("# ", "", 1) if _is_a_setting(line) else line for line in lines]
+    assert opened != lines
+    path.write_text("\n".join(opened))
+    config = read_site(path)
+    assert set(config.types) == {"default", "counter"}
+    assert set(config.peers) == {"site2"}
+    assert set(config.services) == {"image"}
+
+
+def _is_a_setting(line: str) -> bool:
+    """A setting in a comment, not a sentence: these start small, or stand deeper."""
+    comment = line.strip().removeprefix("# ")
+    return line.strip().startswith("# ") and not comment[0].isupper() and "`" not in line and ". " not in line
+
+
+def test_init_does_not_write_over_a_file_unless_told(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert run_here("init", str(path)) == Ran(
+        1, "", f"error: {path} is there already; --force writes over it\n"
+    )
+    assert path.read_text() == GOOD
+    assert run_here("init", str(path), "--force", "--site", "new").code == 0
+    assert read_site(path).name == "new"
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--site", " "], "--site: a name cannot be empty"),
+        (
+            ["--listen", "here"],
+            "--listen: expected host:port, such as 127.0.0.1:8079 or [::1]:8079, found 'here'",
+        ),
+        (["--advertise", "http://a/b"], "--advertise: the URL of an agent has no path: 'http://a/b'"),
+        (["--peer", "b"], "--peer b: expected NAME=URL, such as site2=http://10.0.0.2:8079"),
+        (["--peer", "=http://b"], "--peer =http://b: a name cannot be empty"),
+        (["--peer", "b=http://b", "--peer", "b=http://c"], "--peer b=http://c: 'b' is given twice"),
+        (
+            ["--peer", "b=b:1"],
+            "--peer b: expected a URL that starts with http:// or https://, found 'b:1'; write http://b:1",
+        ),
+        (
+            ["--listen", "0.0.0.0:1", "--peer", "b=http://b"],
+            (
+                "nothing was written, for the file would not be right\n"
+                "  FILE:5: 'advertise' is missing: 0.0.0.0:1 is all addresses of this machine, and peers need one, "
+                "such as advertise: http://10.0.0.1:1"
+            ),
+        ),
+    ],
+)
+def test_init_refuses_what_would_not_be_right(tmp_path: Path, options: list[str], complaint: str) -> None:
+    path = tmp_path / "cheops.yaml"
+    ran = run_here("init", str(path), *options)
+    assert ran == Ran(1, "", f"error: {complaint.replace('FILE', str(path))}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_init_says_why_it_cannot_write(tmp_path: Path) -> None:
+    ran = run_here("init", str(tmp_path / "none" / "cheops.yaml"))
+    assert ran == Ran(1, "", f"error: {tmp_path}/none/cheops.yaml: no such file or directory\n")
+    ran = run_here("init", "--force", str(tmp_path))
+    assert ran == Ran(1, "", f"error: {tmp_path}: is a directory\n")

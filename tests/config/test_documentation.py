@@ -1,0 +1,78 @@
+"""The reference and the examples say what the reader knows, and nothing else."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cheops.config.keys import known_keys
+from cheops.config.site import parse_site, read_site
+from tests.support.command import ROOT
+
+REFERENCE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| `([^`]+)` \| ([^|]+) \|", REFERENCE, re.MULTILINE)
+EXAMPLES = sorted((ROOT / "examples").glob("site*.yaml"))
+
+
+def test_every_key_is_documented_once_and_no_other() -> None:
+    documented = [key for key, _ in ROWS]
+    assert sorted(documented) == sorted(known_keys())
+
+
+def test_the_documented_defaults_are_the_defaults(tmp_path: Path) -> None:
+    """A file that spells all of them out says the same as one that says nothing."""
+    needed: dict[str, Any] = {
+        "site": "a",
+        "types": {"t": {"read": "r", "checkpoint": {"write": "w {state}"}}},
+    }
+    spelled: dict[str, Any] = yaml.safe_load(yaml.safe_dump(needed))
+    written = 0
+    for key, default in ROWS:
+        if default.startswith("`") and default.endswith("`"):
+            *path, last = key.replace("NAME", "t").split(".")
+            place = spelled
+            for name in path:
+                place = place.setdefault(name, {})
+            place[last] = yaml.safe_load(default.strip("`"))
+            written += 1
+    assert written > 15
+    texts = (yaml.safe_dump(spelled), yaml.safe_dump(needed))
+    explicit, implicit = (parse_site(text, tmp_path / "site.yaml") for text in texts)
+    assert explicit == implicit
+
+
+def test_required_keys_are_marked() -> None:
+    required = {key for key, default in ROWS if default == "required"}
+    assert required == {
+        "site",
+        "services.NAME.url",
+        "types.NAME.checkpoint.write",
+        "types.NAME.decompose.amount",
+        "types.NAME.decompose.unit",
+    }
+
+
+def yaml_blocks() -> list[str]:
+    return re.findall(r"^```yaml\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_blocks_of_the_reference_are_valid(tmp_path: Path) -> None:
+    site, on_error = yaml_blocks()
+    assert parse_site(site, tmp_path / "site.yaml").peers == {"site2": "http://10.0.0.2:8079"}
+    inner = on_error.strip().replace("\n", "\n    ")
+    made = parse_site(f"site: a\ntypes:\n  t:\n    {inner}\n", tmp_path / "site.yaml")
+    assert made.types["t"].engine.decompose is not None
+
+
+def test_there_are_examples() -> None:
+    assert ROOT / "examples" / "site.yaml" in EXAMPLES
+    assert all(f"examples/{path.name}" in REFERENCE for path in EXAMPLES if path.name != "sites.yaml")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in EXAMPLES if path.name != "sites.yaml"], ids=lambda path: path.name
+)
+def test_the_examples_are_right_and_leave_no_doubt(path: Path) -> None:
+    assert read_site(path).warnings == ()
