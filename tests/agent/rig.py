@@ -158,7 +158,7 @@ class Rig:
         headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
         return self.request(name, "POST", path, iter(form), headers)
 
-    def exec(
+    def exec(  # noqa: PLR0913 - what a form has
         self,
         name: str,
         id_: str,

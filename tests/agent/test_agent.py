@@ -108,7 +108,6 @@ def _contents(rig: Rig, id_: str) -> list[str]:
 
 def _load_and_kill(rig: Rig, site: str, id_: str) -> int:
     """Requests at a site until it is killed in the middle of them; gives how many were acknowledged."""
-    acknowledged = 0
 
     def client(_number: int) -> int:
         try:
@@ -122,8 +121,7 @@ def _load_and_kill(rig: Rig, site: str, id_: str) -> int:
         running = [pool.submit(client, number) for number in range(200)]
         until(lambda: sum(future.done() for future in running) >= 20)
         rig.kill(site)
-        acknowledged = sum(future.result() for future in running)
-    return acknowledged
+        return sum(future.result() for future in running)
 
 
 def test_acknowledged_operations_survive_kill_9(make_rig: MakeRig) -> None:

@@ -161,7 +161,7 @@ BAD_TYPES = [
         "{rest: x}",
         (
             ".rest: unknown key; did you mean 'reset'? Known here: allow, checkpoint, cwd, decompose, env, limits, "
-            "logic, matrix, max_output, on_error, parallel, read and 4 more"
+            "logic, matrix, max_output, no_new_privileges, on_error, parallel and 6 more"
         ),
     ),
     ("{parallel: maybe}", ".parallel: expected true or false (without quotes), found 'maybe'"),
@@ -244,7 +244,7 @@ BAD_TYPES = [
     # how commands run
     ("{allow: redis-cli}", ".allow: expected a list, found 'redis-cli'"),
     ("{allow: ['']}", ".allow[0]: the first word of a command is a program; here it is empty"),
-    ("{allow: [x, a ... b]}", ".allow[1]: '...' can only be the last word; '*' stands for one word"),
+    ("{allow: [x, a ... b]}", ".allow[1]: the allowed command 'a ... b' cannot be read: '...' can only be the last word; '*' stands for one word"),
     ('{allow: [echo "]}', ".allow[0]: a quote is never closed in this command"),
     ("{timeout: 30}", ".timeout: '30' has no unit; write 30s or 30ms"),
     ("{max_output: 64}", ".max_output: '64' has no unit; write 64B or 64KiB"),

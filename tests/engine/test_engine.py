@@ -5,7 +5,19 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from cheops.engine.documents import Started
-from cheops.engine.events import Answer, Effect, Event, Loaded, Resolved, Run, Save, Send, Stage, Submitted
+from cheops.engine.events import (
+    Answer,
+    Effect,
+    Event,
+    Loaded,
+    Outcome,
+    Resolved,
+    Run,
+    Save,
+    Send,
+    Stage,
+    Submitted,
+)
 from cheops.engine.site import Site
 from cheops.engine.status import Overall
 from cheops.engine.types import Limits, Settings
@@ -189,7 +201,9 @@ def test_a_newcomer_gets_what_others_have_not_forgotten() -> None:
     for line in ("set 1", "inc 2", "set 10", "inc 5", "inc 6"):
         lab.submit("a", "n", line)
         lab.run()
-    assert OpId(lab.nodes["a"].origin, 2) not in lab.at("a", "n").history.ops, "what was superseded is forgotten"
+    assert OpId(lab.nodes["a"].origin, 2) not in lab.at("a", "n").history.ops, (
+        "what was superseded is forgotten"
+    )
     lab.move("b", "n", "abc")
     lab.run()
     assert lab.states("n", "abc") == [21, 21, 21]
@@ -466,3 +480,22 @@ def test_of_two_resources_of_one_name_the_one_sealed_first_stands() -> None:
     lab.submit("c", "n", "inc 5")
     lab.run()
     assert lab.states("n", "abcd") == [15, 15, 15, 15]
+
+
+def test_a_state_that_was_cut_is_no_checkpoint() -> None:
+    lab = Lab("a")
+    lab.make("n", COUNTER, "a")
+    true = lab.execute
+
+    def cut(name: str, run: Run) -> tuple[Outcome, ...]:
+        outcomes = true(name, run)
+        return (
+            tuple(replace(outcome, cut=True) for outcome in outcomes) if run.steps[0].op is None else outcomes
+        )
+
+    lab.execute = cut  # type: ignore[method-assign]
+    for _ in range(12):
+        lab.submit("a", "n", "inc 1")
+        lab.run()
+    assert lab.at("a", "n").base is None
+    assert any("no-checkpoint" in told for told in lab.told)

@@ -67,7 +67,8 @@ async def _exec(node: Node, request: Request) -> Response:
         wanted = await _wanted(node, request.path_params["id"], form)
         timeout_s = _timeout(form)
         try:
-            accepted, sites, answers = await carried_out(node, wanted, timeout_s)
+            with node.keeping.pinned(wanted.files.values()):
+                accepted, sites, answers = await carried_out(node, wanted, timeout_s)
         except ElsewhereError as elsewhere:
             return await _forwarded(node, request, form, elsewhere)
     finally:

@@ -74,6 +74,7 @@ class Completed:
     duration_s: float
     left_behind: int = 0
     passing: bool = False  # not started for want of something that comes back by itself
+    dropped_bytes: int = 0  # of the output, beyond the limit
 
 
 class CommandRunner:
@@ -226,7 +227,14 @@ def _encoded(word: str) -> bytes:
 
 def _completed(report: Report) -> Completed:
     exit_code = report.exit_code if report.status is CommandStatus.EXITED else None
-    return Completed(report.status, exit_code, _text(report), report.duration_s, report.left_behind)
+    return Completed(
+        report.status,
+        exit_code,
+        _text(report),
+        report.duration_s,
+        report.left_behind,
+        dropped_bytes=report.dropped_bytes,
+    )
 
 
 def _text(report: Report) -> str:

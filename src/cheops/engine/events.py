@@ -26,6 +26,7 @@ class Outcome:
     result: Result
     output: str = ""
     timing: Timing = NO_TIME
+    cut: bool = False  # the output is not all there was
 
 
 # -- events ------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Somebody wants to know how a resource is: have it in memory and, if wanted, ask the other sites anew."""
+    """Somebody wants to know how a resource is: have it in memory, and perhaps ask the other sites anew."""
 
     resource: str
     anew: bool = True

@@ -298,6 +298,10 @@ def _worst(outcomes: list[Outcome]) -> Outcome:
 def _fold(replica: Replica, outcome: Outcome, out: Effects) -> None:
     checkpoint = replica.type.checkpoint
     something_new = replica.settled != replica.history.known
+    if outcome.cut:
+        why = "its state is larger than the output that is kept of a command"
+        out.others.append(Notify(replica.resource, "no-checkpoint", None, why))
+        return
     if outcome.result is not Result.OK or checkpoint is None or something_new:
         return
     forgetting.fold(replica, checkpoint.write(outcome.output), out)

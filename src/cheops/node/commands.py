@@ -24,6 +24,7 @@ from cheops.node.files import Files
 
 _TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h
 _ANY = ("...",)
+_MOST_KEPT = 1024 * 1024  # characters of output in a reply, which goes to all sites
 
 
 class Commands:
@@ -85,7 +86,8 @@ def _outcome(done: Completed, type_: TypeConfig, at_ms: int) -> Outcome:
     if done.status is not CommandStatus.EXITED:
         return Outcome(Result.MAYBE, _said(done), timing)
     if done.exit_code == 0:
-        return Outcome(Result.OK, done.output, timing)
+        cut = done.dropped_bytes > 0 or len(done.output) > _MOST_KEPT
+        return Outcome(Result.OK, done.output[:_MOST_KEPT], timing, cut)
     retry = done.exit_code == _TEMPORARY or any(text in done.output for text in type_.retry_on)
     return Outcome(Result.RETRY if retry else Result.KO, _said(done), timing)
 
@@ -95,5 +97,5 @@ def _said(done: Completed) -> str:
     if done.status is CommandStatus.EXITED:
         code = done.exit_code or 0
         why = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    output = done.output.strip()
+    output = done.output[:_MOST_KEPT].strip()
     return f"{why}: {output}" if why and output else why or output

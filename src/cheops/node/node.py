@@ -7,7 +7,7 @@ engine wants done goes out through the methods of `_Hands`. A site starts and se
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
@@ -19,7 +19,19 @@ from cheops import __version__
 from cheops.backends.command import CommandRunner
 from cheops.config.site import SiteConfig
 from cheops.engine.documents import Document
-from cheops.engine.events import Answer, Notify, Ran, Received, Run, Send, Submitted, Tick
+from cheops.engine.events import (
+    Answer,
+    Notify,
+    Outcome,
+    Ran,
+    Received,
+    Result,
+    Run,
+    Save,
+    Send,
+    Submitted,
+    Tick,
+)
 from cheops.engine.messages import Message
 from cheops.engine.site import Site
 from cheops.log.matrix import Matrix
@@ -27,6 +39,7 @@ from cheops.log.operation import Operation, Origin, Reply
 from cheops.node.commands import Commands
 from cheops.node.fetching import Fetching
 from cheops.node.files import Files
+from cheops.node.keeping import Keeping
 from cheops.node.pump import Pump
 from cheops.node.waiting import Answers, Waiting
 from cheops.scope.snapshot import Snapshot
@@ -58,6 +71,7 @@ class Node:
         self.notices: list[Notify] = []
         self.waiting = Waiting()
         self.files = Files(config.data / "files")
+        self.keeping = Keeping(self.files)
         self._runner = CommandRunner()
         self.commands = Commands(self._runner, config.types, self.files)
         self._writer = ThreadPoolExecutor(1, "store")
@@ -100,6 +114,8 @@ class Node:
                 ("mesh", self._keep_mesh()),
             )
         ]
+        if self.keeping.is_needed:
+            self._begin_task(self._learn_files())
 
     async def _make_mesh(self) -> Mesh:
         loop = asyncio.get_running_loop()
@@ -157,6 +173,9 @@ class Node:
             await asyncio.sleep(_SAVE_MESH_S * random.uniform(0.9, 1.1))  # noqa: S311 - only to spread them
             note = msgspec.json.decode(heartbeat.encode(self.mesh.saved()))
             await self._put_note(_MESH_NOTE, note)
+
+    async def _learn_files(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._readers, self.keeping.learn, self.store)
 
     async def _put_note(self, name: str, note: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
@@ -223,12 +242,24 @@ class Node:
         self.pump.post(event)
 
     def begin_run(self, effect: Run) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(effect))
+        self._begin_task(self._run(effect))
+
+    def _begin_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._runs.add(task)
-        task.add_done_callback(self._runs.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._runs.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("a task of the agent failed", exc_info=error)
 
     async def _run(self, effect: Run) -> None:
-        outcomes = await self.commands.run(effect)
+        try:
+            outcomes = await self.commands.run(effect)
+        except Exception as error:  # nobody knows how far it got: the engine must hear of it
+            _log.exception("running %s failed", effect.resource)
+            outcomes = (Outcome(Result.MAYBE, f"a mistake in Cheops: {error!r}"),)
         self.pump.post(Ran(effect.resource, effect.n, outcomes))
 
     def note_interest(self, sites: Iterable[str]) -> None:
@@ -237,11 +268,7 @@ class Node:
         if new:
             self._interest |= new
             self.mesh.interest(self._interest)
-            task = asyncio.get_running_loop().create_task(
-                self._put_note(_INTEREST_NOTE, {"sites": sorted(self._interest)})
-            )
-            self._runs.add(task)
-            task.add_done_callback(self._runs.discard)
+            self._begin_task(self._put_note(_INTEREST_NOTE, {"sites": sorted(self._interest)}))
 
 
 class _Hands:
@@ -266,5 +293,7 @@ class _Hands:
         self._node.notices.append(effect)
         del self._node.notices[:-_NOTICES_KEPT]
 
-    def committed(self, last_seq: int) -> None:
+    def committed(self, saves: list[Save], last_seq: int) -> None:
         self._node.databases.committed(last_seq)
+        for hash_ in self._node.keeping.committed(saves):
+            self._node.files.forget(hash_)

@@ -51,7 +51,7 @@ class Hands(Protocol):
 
     def notify(self, effect: Notify) -> None: ...
 
-    def committed(self, last_seq: int) -> None: ...
+    def committed(self, saves: list[Save], last_seq: int) -> None: ...
 
 
 def wall_ms() -> int:
@@ -115,7 +115,7 @@ class Pump:
     async def _carry_out(self, steps: list[list[Effect]]) -> None:
         saves = [effect for effects in steps for effect in effects if isinstance(effect, Save)]
         if saves:
-            self._hands.committed(await self._commit(saves))
+            self._hands.committed(saves, await self._commit(saves))
         others = [effect for effects in steps for effect in effects if not isinstance(effect, Save)]
         self._load([effect for effect in others if isinstance(effect, Load | Enumerate)])
         for effect in others:

@@ -22,7 +22,8 @@ class Beats:
     def __init__(self, turn: int = 0) -> None:
         self._counts: dict[str, int] = {}
         self._live: dict[str, float] = {}  # when it advanced
-        self._lacking: dict[str, int] = {}  # how many advances a site needs to be live, where not one
+        self._silent: dict[str, float] = {}  # the same of sites that fell silent since
+        self._lacking: dict[str, int] = {}  # how many advances a silent site needs to be live
         self._names: list[str] = []
         self._turn = turn
 
@@ -34,19 +35,19 @@ class Beats:
     def drop(self, site: str) -> None:
         if self._counts.pop(site, None) is not None:
             self._names.remove(site)
-        self._live.pop(site, None)
-        self._lacking.pop(site, None)
+        for known in (self._live, self._silent, self._lacking):
+            known.pop(site, None)
 
     def count(self, site: str) -> int:
         return max(self._counts.get(site, 0), 0)
 
     def age_ms(self, site: str, now_ms: float) -> float | None:
-        """How long ago a live site's heart was last seen to beat; None if it is not live."""
-        at_ms = self._live.get(site)
+        """How long ago a site's heart was last seen to beat; None if it never was."""
+        at_ms = self._live.get(site, self._silent.get(site))
         return None if at_ms is None else max(now_ms - at_ms, 0.0)
 
     def hear(self, beats: Iterable[tuple[str, int]], now_ms: float) -> list[str]:
-        """Take counts; gives the sites that became live by it."""
+        """Take counts; gives the sites that had fallen silent and are live again."""
         woken = []
         counts, live = self._counts, self._live
         for site, count in beats:
@@ -58,7 +59,8 @@ class Beats:
                 live[site] = now_ms
             elif before != _NEVER and self._wakes(site):
                 live[site] = now_ms
-                woken.append(site)
+                if self._silent.pop(site, None) is not None:
+                    woken.append(site)
         return woken
 
     def _wakes(self, site: str) -> bool:
@@ -66,12 +68,12 @@ class Beats:
         lacking = self._lacking.pop(site, 1) - 1
         if lacking > 0:
             self._lacking[site] = lacking
-        return lacking == 0
+        return lacking <= 0
 
     def bury_silent(self, now_ms: float, limit_ms: float) -> None:
         """Sites silent for too long are not live until they advance twice."""
         for site in [name for name, at_ms in self._live.items() if now_ms - at_ms > limit_ms]:
-            del self._live[site]
+            self._silent[site] = self._live.pop(site)
             self._lacking[site] = 2
 
     def gossip(self, most: int) -> list[tuple[str, int]]:

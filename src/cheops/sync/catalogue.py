@@ -106,7 +106,7 @@ class Catalogue:
         return _within((self._held[name] for name in names), self._settings.entry_bytes_per_message)
 
     def page(self, theirs: Sequence[int], budget: int) -> list[Entry]:
-        """Entries that somebody with these digests may lack: a bounded piece, and another one the next time."""
+        """Entries that somebody with these digests may lack: a bounded piece, and another the next time."""
         if len(theirs) != BUCKETS or tuple(theirs) == self.digests:
             return []
         differing = [

@@ -20,7 +20,7 @@ SETTLED_ERROR = 0.5  # places that err more are not used for estimates
 
 
 class Coordinate(msgspec.Struct, frozen=True, array_like=True):
-    """A place, all in milliseconds of round trip; `error` is its relative error, 1 where nothing is known yet."""
+    """A place, in milliseconds of round trip; `error` is relative, 1 where nothing is known yet."""
 
     x: float = 0.0
     y: float = 0.0
@@ -39,9 +39,9 @@ def estimate_ms(one: Coordinate, other: Coordinate) -> float:
 
 
 def moved(own: Coordinate, peer: Coordinate, rtt_ms: float, names: str) -> Coordinate:
-    """The own place after a round trip to a peer. `names` gives two places that coincide a direction to part."""
+    """The own place after a round trip. `names` gives two places that coincide a direction to part."""
     rtt_ms = min(max(rtt_ms, _LEAST_RTT_MS), MAX_MS)
-    estimated_ms = estimate_ms(own, peer)
+    estimated_ms = max(estimate_ms(own, peer), 2 * _LEAST_HEIGHT_MS)
     trust = own.error / (own.error + peer.error) if own.error + peer.error > 0 else 0.5
     miss = abs(estimated_ms - rtt_ms) / rtt_ms
     share = _ERROR_WEIGHT * trust

@@ -58,7 +58,7 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding not in ("identity", "gzip"):
         raise BadContentError(f"unknown content encoding '{printable(shortened(encoding))}'; gzip is known")
-    unpack = _Unpacking(most_bytes) if encoding == "gzip" else None
+    unpack = Unpacking(most_bytes) if encoding == "gzip" else None
     parts, size, packed_size = [], 0, 0
     async for chunk in request.stream():
         part = unpack.feed(chunk) if unpack else chunk
@@ -71,7 +71,7 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-class _Unpacking:
+class Unpacking:
     """gzip, never unpacked further than a little over the limit."""
 
     def __init__(self, most_bytes: int) -> None:

@@ -12,7 +12,6 @@ such.
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
-from math import inf
 from typing import NamedTuple
 
 from cheops.sync.coordinates import Coordinate, estimate_ms, moved
@@ -88,7 +87,7 @@ class Distances:
         self._rows: dict[str, dict[str, _Measured]] = {own: {}}
         self._places: dict[str, _Placed] = {own: _Placed(Coordinate(), 0, 0.0)}
         self._told: dict[str, float] = {}
-        self._row_end_ms = inf  # what is further away than this is not told
+        self._row_end_ms = 0.0  # what is further away than this is not told, once the row is full
         self._pair_news: News[tuple[str, str]] = News(_NEWS)
         self._place_news: News[str] = News(_NEWS)
 
@@ -103,7 +102,8 @@ class Distances:
         coordinate = moved(self.coordinate, place, rtt_ms, f"{self._own}\0{peer}")
         self._places[self._own] = _Placed(coordinate, beat, now_ms)
         told_ms = self._told.get(peer)
-        if rtt_ms <= self._row_end_ms and (told_ms is None or abs(rtt_ms - told_ms) > _CHANGE * told_ms):
+        in_row = rtt_ms <= self._row_end_ms or len(self._told) < self._settings.row_size
+        if in_row and (told_ms is None or abs(rtt_ms - told_ms) > _CHANGE * told_ms):
             self._tell(peer, rtt_ms)
 
     def take_pairs(
@@ -145,11 +145,16 @@ class Distances:
 
     def repeat_row(self) -> None:
         """Tell the nearest again, so that others see that it still holds."""
-        row, size = self._rows[self._own], self._settings.row_size
-        nearest = nsmallest(size, row, key=lambda name: row[name].rtt_ms)
-        self._row_end_ms = row[nearest[-1]].rtt_ms if len(nearest) == size else inf
-        for peer in nearest:
+        row = self._rows[self._own]
+        for peer in self.trim_row():
             self._tell(peer, row[peer].rtt_ms)
+
+    def trim_row(self) -> list[str]:
+        """The nearest of those measured, by now: where the row ends."""
+        row = self._rows[self._own]
+        nearest = nsmallest(self._settings.row_size, row, key=lambda name: row[name].rtt_ms)
+        self._row_end_ms = row[nearest[-1]].rtt_ms if nearest else 0.0
+        return nearest
 
     def expire(self, now_ms: float, keep_ms: float) -> None:
         for row in self._rows.values():

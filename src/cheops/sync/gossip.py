@@ -121,7 +121,7 @@ class Knowledge:
     # -- learning ----------------------------------------------------------------------------------------
 
     def absorb(self, heard: Heartbeat, now_ms: float, wall_ms: float) -> list[str]:
-        """Learn from a heartbeat; gives the sites of which it was the first sign of life for long."""
+        """Learn from a heartbeat; gives the sites that had fallen silent and are heard of again."""
         for member in heard.members:
             if self.membership.take(member, wall_ms):
                 self._settle(member)

@@ -64,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
-    """A site was forgotten, or admitted again. The greater stamp counts; it is the wall time of the decision."""
+    """A site was forgotten, or admitted again. The greater stamp, a wall time, counts."""
 
     name: Name
     stamp_ms: Number

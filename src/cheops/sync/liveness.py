@@ -14,9 +14,10 @@ A new link is given the benefit of the doubt. How many answers: one for a first 
 absence; one more for every recent fall, fading with a half-life of a minute. So a glitch does not take a
 site down, and a site that flaps must prove itself.
 
-**Hearsay** is a beat that was seen to advance (see beats.py). `judge` weighs: own misses beat hearsay,
-always; a fresh own answer needs no hearsay; otherwise the youngest sign of life of either kind counts, by
-its age.
+**Hearsay** is a beat that was seen to advance (see beats.py). `judge` weighs: own misses beat hearsay; a
+fresh own answer needs no hearsay; otherwise the youngest sign of life of either kind counts, by its age. Own
+misses count no more once everybody was silent about the site and it is heard of again: that was an outage,
+and it is over.
 """
 
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from math import ceil, log
 from cheops.sync.mesh_settings import MeshSettings
 
 _FIRST_LOSS = 0.3  # what a link is thought to lose before it has shown anything
+_FIRST_SAMPLES = 4  # as if it had been seen in so many probes
 _LEAST_LOSS = 0.02
 _MOST_LOSS = 0.6
 _LOSS_GAIN = 1 / 32
@@ -47,8 +49,10 @@ class Link:
     misses: int = 0  # in a row
     hits: int = 0  # in a row
     loss: float = _FIRST_LOSS
+    samples: int = 0  # on which `loss` rests
     flaps: float = 0.0  # recent falls, as of `fell_ms`
     fell_ms: float = 0.0
+    missing_ms: float = 0.0  # the first miss in a row
     contact_ms: float | None = None  # the last answer
     result_ms: float | None = None  # the last answer or miss
 
@@ -62,42 +66,42 @@ class Link:
         """Whether the next probe decides something, so that it should not wait."""
         return (
             self.standing is State.SUSPECT
-            or (self.standing is State.DOWN and self.hits > 0)
+            or (self.standing is not State.UP and self.hits > 0)
             or (self.standing is State.UNKNOWN and self.misses > 0)
         )
 
     def answered(self, now_ms: float, settings: MeshSettings) -> "Link":
         hits = self.hits + 1
-        up = self.standing is not State.DOWN or hits >= self._hits_needed(now_ms, settings)
-        loss = self.loss
-        if self.reaches:
-            for missed in (*(1.0 for _ in range(self.misses)), 0.0):
-                loss += _LOSS_GAIN * (missed - loss)
+        up = self.reaches or hits >= self._hits_needed(now_ms, settings)
+        loss, samples = self.loss, self.samples
+        for missed in (*(1.0 for _ in range(self.misses)), 0.0) if self.reaches else ():
+            samples += 1
+            loss += max(_LOSS_GAIN, 1 / (_FIRST_SAMPLES + samples)) * (missed - loss)
         return replace(
             self,
-            standing=State.UP if up else State.DOWN,
+            standing=State.UP if up else self.standing,
             misses=0,
             hits=hits,
             loss=loss,
+            samples=samples,
             contact_ms=now_ms,
             result_ms=now_ms,
         )
 
     def missed(self, now_ms: float, settings: MeshSettings) -> "Link":
         misses = self.misses + 1
-        after = replace(self, misses=misses, hits=0, result_ms=now_ms)
+        missing_ms = now_ms if self.misses == 0 else self.missing_ms
+        after = replace(self, misses=misses, hits=0, missing_ms=missing_ms, result_ms=now_ms)
         if self.standing is State.DOWN:
             return after
         if misses >= _misses_allowed(self.loss, settings):
-            return after._fallen(now_ms, settings) if self.reaches else replace(after, standing=State.DOWN)
+            flaps = self._flaps_now(now_ms, settings) + 1 if self.reaches else self.flaps
+            return replace(after, standing=State.DOWN, flaps=flaps, fell_ms=now_ms)
         return replace(after, standing=State.SUSPECT) if self.reaches else after
 
     def lapsed(self) -> "Link":
-        """Not probed for long, and nobody else has seen it either: what was known counts no more."""
+        """The whole mesh was silent about it: what the own probes said before counts no more."""
         return replace(self, standing=State.UNKNOWN, misses=0, hits=0)
-
-    def _fallen(self, now_ms: float, settings: MeshSettings) -> "Link":
-        return replace(self, standing=State.DOWN, flaps=self._flaps_now(now_ms, settings) + 1, fell_ms=now_ms)
 
     def _flaps_now(self, now_ms: float, settings: MeshSettings) -> float:
         return float(self.flaps * 0.5 ** (max(now_ms - self.fell_ms, 0) / settings.flap_half_life_ms))
@@ -128,22 +132,25 @@ class Verdict:
 
 
 def judge(link: Link, heard_ms: float | None, now_ms: float, sites: int, settings: MeshSettings) -> Verdict:
-    """Weigh own evidence and hearsay. `heard_ms` is the age of the last beat heard of, if the site is live."""
+    """Weigh own evidence and hearsay; `heard_ms` is the age of the last beat, if any was seen."""
     result_age_ms = _age(link.result_ms, now_ms)
     contact_age_ms = _age(link.contact_ms, now_ms)
     if link.standing is State.DOWN:
-        return Verdict(
-            State.DOWN, direct=True, only_through_others=heard_ms is not None, as_of_ms=result_age_ms
-        )
-    if link.standing is State.SUSPECT and result_age_ms is not None:
-        if result_age_ms <= settings.suspect_after_ms:
-            return Verdict(State.SUSPECT, direct=True, as_of_ms=contact_age_ms)
+        others = _others_see_it(link, heard_ms, now_ms, settings.suspect_ms(sites) / 2)
+        return Verdict(State.DOWN, direct=True, only_through_others=others, as_of_ms=result_age_ms)
     ages = [age for age in (contact_age_ms, heard_ms) if age is not None]
     if not ages:
         return Verdict(State.UNKNOWN, direct=False)
-    age_ms = min(ages)
-    direct = contact_age_ms is not None and link.reaches and contact_age_ms <= settings.suspect_after_ms
-    return Verdict(_by_age(age_ms, sites, settings), direct=direct, as_of_ms=age_ms)
+    state = _by_age(min(ages), sites, settings)
+    direct = link.reaches and result_age_ms is not None and result_age_ms <= settings.suspect_after_ms
+    if state is State.UP and direct and link.standing is State.SUSPECT:
+        state = State.SUSPECT
+    return Verdict(state, direct, as_of_ms=min(ages))
+
+
+def _others_see_it(link: Link, heard_ms: float | None, now_ms: float, delay_ms: float) -> bool:
+    """Whether its heart still beat well after our probes began to fail: later than gossip may be late."""
+    return heard_ms is not None and now_ms - heard_ms - link.missing_ms > delay_ms
 
 
 def _by_age(age_ms: float, sites: int, settings: MeshSettings) -> State:

@@ -24,6 +24,7 @@ class Membership:
         self._records: dict[str, Member] = {}
         self._news: News[str] = News(settings.max_members)
         self._turn = 0
+        self.decisions = 0  # how many were taken in: whoever remembers the number sees that one was
 
     def records(self) -> tuple[Member, ...]:
         return tuple(self._records.values())
@@ -53,6 +54,7 @@ class Membership:
             return False
         if record.stamp_ms < wall_ms - self._settings.member_keep_ms:
             return False
+        self.decisions += 1
         self._records.pop(record.name, None)
         self._records[record.name] = record
         self._news.add(record.name, _TELLINGS)

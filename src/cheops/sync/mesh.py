@@ -47,7 +47,7 @@ class Probe:
 
 
 class Mesh:
-    """One site's part in the mesh. `own.revision` is set here; `saved` is what `saved()` gave before a restart."""
+    """One site's part in the mesh. `own.revision` is set here; `saved` is what `saved()` gave earlier."""
 
     def __init__(
         self,
@@ -96,20 +96,22 @@ class Mesh:
         return max(self._next_ms - self._clock.time_ms(now), 0.0)
 
     def received_probe(self, payload: Heartbeat, now: Now) -> tuple[Heartbeat, list[PeerEvent]]:
-        """Somebody probes us: what to answer. That the sender is who it says must be certain before (its certificate)."""
+        """Somebody probes us: what to answer. Its certificate must have shown that it is the sender."""
         now_ms, site = self._clock.time_ms(now), payload.sender
         if site == self.own.name:
-            self._twin = payload.incarnation
+            if payload.incarnation != self.own.incarnation:
+                self._twin = payload.incarnation
             return self._known.compose(Letter(site, now.wall_ms, full=False), now.wall_ms), []
         self._absorb(payload, now_ms, now.wall_ms)
         self._note_caller(payload, now_ms)
+        is_member = not self._known.membership.is_forgotten(site)
         letter = Letter(
             site,
             received_ms=now.wall_ms,
             every=self._load.every,
             introduce=payload.seen[0] < self.own.revision,
-            their_digests=payload.digests,
-            full=not self._known.membership.is_forgotten(site) and self._load.may_gossip(),
+            their_digests=payload.digests if is_member else (),
+            full=is_member and self._load.may_gossip(),
         )
         return self._known.compose(letter, now.wall_ms), self._announced.drain()
 
@@ -119,9 +121,9 @@ class Mesh:
         if sent is not None:
             now_ms = self._clock.time_ms(now)
             self._absorb(payload, now_ms, now.wall_ms)
-            if payload.sender == sent.site:
+            if payload.sender == sent.site and self._known.knows(sent.site):
                 self._answered(sent, payload, now, now_ms)
-            else:
+            elif self._known.knows(sent.site):
                 self._peers[sent.site].answers_as = payload.sender
                 self._missed(sent.site, now_ms)
         return self._announced.drain()
@@ -204,8 +206,7 @@ class Mesh:
             mesh_view.view_of(
                 self._known,
                 name,
-                self._judge(name, now_ms),
-                self._peers.get(name) or Peer(),
+                (self._judge(name, now_ms), self._peers.get(name) or Peer()),
                 distances.get(name),
                 now_ms,
             )
@@ -247,6 +248,7 @@ class Mesh:
         known, settings = self._known, self.settings
         known.membership.expire(wall_ms)
         known.distances.expire(now_ms, 4 * settings.row_periods(len(known.names)) * settings.period_ms)
+        known.distances.trim_row()
         for site in known.seeds:
             if site not in self._announced.up:
                 self._partners.called(site)  # the one way to a part of the mesh that nobody here has met
@@ -260,9 +262,9 @@ class Mesh:
             verdict = self._judge(site, now_ms)
             if verdict.state is State.SUSPECT:
                 self._partners.doubt(site)
-            elif verdict.state is State.DOWN and not verdict.direct:
+            elif not verdict.is_up:
                 self._peers[site].link = self._peers[site].link.lapsed()
-            self._settle(site, now_ms)
+                self._settle(site, now_ms)
 
     def _field(self, now_ms: float) -> Field:
         def can_probe(site: str) -> bool:
@@ -312,12 +314,13 @@ class Mesh:
             self._settle(site, now_ms)
 
     def _absorb(self, payload: Heartbeat, now_ms: float, wall_ms: float) -> None:
-        before = len(payload.members) and self._known.membership.records()
+        decisions = self._known.membership.decisions
         for site in self._known.absorb(payload, now_ms, wall_ms):
             peer = self._peers.get(site)
             if peer is not None and not peer.link.reaches:
+                peer.link = peer.link.lapsed()
                 self._partners.called(site)
-        if before != (len(payload.members) and self._known.membership.records()):
+        if self._known.membership.decisions != decisions:
             self._settle_members(now_ms)
 
     def _note_caller(self, payload: Heartbeat, now_ms: float) -> None:

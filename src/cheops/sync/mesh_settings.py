@@ -49,7 +49,7 @@ class MeshSettings:
     # Hearsay: a base, and more with the number of sites, since a bounded message takes longer to go round.
     suspect_after_ms: float = 10_000
     down_after_ms: float = 20_000
-    per_site_ms: float = 40
+    per_site_ms: float = 30
 
     # What is kept.
     max_sites: int = 4_096
@@ -71,7 +71,7 @@ class MeshSettings:
             most_misses=max(14, 2 * misses),
             suspect_after_ms=10 * period_ms,
             down_after_ms=20 * period_ms,
-            per_site_ms=0.04 * period_ms,
+            per_site_ms=0.03 * period_ms,
         )
 
     def suspect_ms(self, sites: int) -> float:
@@ -82,5 +82,5 @@ class MeshSettings:
         return self.down_after_ms + self.per_site_ms * sites
 
     def row_periods(self, sites: int) -> int:
-        """After how many periods a site repeats its row, so that all rows together stay within pairs_per_s."""
+        """After how many periods a site repeats its row: all rows together stay within pairs_per_s."""
         return max(30, ceil(sites * self.row_size / self.pairs_per_s))

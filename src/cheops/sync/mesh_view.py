@@ -47,9 +47,11 @@ class SiteView:
 
 
 def view_of(
-    known: Knowledge, site: str, verdict: Verdict, peer: Peer, distance: Distance | None, now_ms: float
+    known: Knowledge, site: str, seen: tuple[Verdict, Peer], distance: Distance | None, now_ms: float
 ) -> SiteView:
-    """A site as it is shown. Its incarnation is the one it answered with, or else the one it is said to have."""
+    """A site as it is shown. Its incarnation is the one it answered with, or else the one it is said to
+    have."""
+    verdict, peer = seen
     entry = known.catalogue.get(site)
     contact_ms = peer.link.contact_ms
     return SiteView(
@@ -72,7 +74,7 @@ def view_of(
 def problems(known: Knowledge, peers: Peers) -> Iterator[str]:
     """What an operator should know."""
     if known.is_forgotten:
-        yield "the other sites have forgotten this one, so it takes no part; it can be admitted again at any site"
+        yield "the other sites have forgotten this one, so it takes no part; any site can admit it again"
     if known.catalogue.refused:
         yield f"the catalogue is full with {len(known.catalogue):,} sites: others are not taken in"
     for site, peer in sorted(peers.items()):
@@ -89,7 +91,7 @@ def _apart(offset_ms: float) -> str:
 
 
 class PairRtts(Mapping[frozenset[str], float]):
-    """The distances of all pairs, each worked out when it is asked for: a thousand sites have half a million."""
+    """The distances of all pairs, each worked out when asked for: 1,000 sites have half a million."""
 
     def __init__(self, table: DistanceTable, names: tuple[str, ...]) -> None:
         self._table = table
@@ -115,7 +117,7 @@ class PairRtts(Mapping[frozenset[str], float]):
 
 
 def snapshot_of(here: str, views: list[SiteView], table: DistanceTable) -> Snapshot:
-    """What resolving a scope may know. A forgotten site does not exist; one that we cannot reach is not up."""
+    """What resolving a scope may know. Who is forgotten does not exist; who cannot be reached is not up."""
     sites = {
         view.name: SiteInfo(
             view.name, frozenset(service for service, _ in view.services), view.here or view.is_up

@@ -69,20 +69,34 @@ class Partners:
             waiting.pop(site, None)
 
     def at_once(self, field: Field, most: int) -> list[str]:
-        return list(islice(_taken(self._hurried, field), most))
+        hurried = list(islice(self._hurried, most))
+        for site in hurried:
+            del self._hurried[site]
+        return [site for site in hurried if field.can_probe(site)]
 
     def choose(self, field: Field, draw: Draw) -> list[str]:
         """The partners of a period."""
         settings = self._settings
         chosen = dict.fromkeys(self._next_interested(field))
-        urgent = (site for queue in (self._doubted, self._callers) for site in _taken(queue, field))
-        chosen |= dict.fromkeys(islice((s for s in urgent if s not in chosen), settings.urgent_probes))
+        chosen |= dict.fromkeys(islice(self._urgent(field, chosen), settings.urgent_probes))
         chosen |= dict.fromkeys(self._next_near(field, chosen))
         for turn in range(settings.random_probes):
             site = _random(field, chosen, draw, absent=turn % 2 == 1)
             if site is not None:
                 chosen[site] = None
         return list(chosen)
+
+    def _urgent(self, field: Field, chosen: dict[str, None]) -> Iterator[str]:
+        """Those in doubt, first of them those that share resources; then those that may be back.
+
+        Who cannot be probed now leaves the queue too: an answer is on its way, and puts it back if need be.
+        """
+        doubted = sorted(self._doubted, key=lambda site: site not in self.interest)
+        for queue, sites in ((self._doubted, doubted), (self._callers, list(self._callers))):
+            for site in sites:
+                del queue[site]
+                if site not in chosen and field.can_probe(site):
+                    yield site
 
     def _next_interested(self, field: Field) -> Iterator[str]:
         count, sites, found = len(self._interested), self._interested, 0
@@ -103,15 +117,6 @@ class Partners:
         self._near_turn += self._settings.near_probes
         for step in range(min(self._settings.near_probes, len(free))):
             yield free[(self._near_turn + step) % len(free)]
-
-
-def _taken(queue: dict[str, None], field: Field) -> Iterator[str]:
-    """The sites of a queue that can be probed now; those that cannot leave it too: an answer is on its way."""
-    while queue:
-        site = next(iter(queue))
-        del queue[site]
-        if field.can_probe(site):
-            yield site
 
 
 def _random(field: Field, chosen: dict[str, None], draw: Draw, *, absent: bool) -> str | None:

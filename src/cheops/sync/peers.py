@@ -22,10 +22,10 @@ class Peer:
     answers_as: str | None = None  # another name, if another site answers there
 
     def timeout_ms(self, settings: MeshSettings) -> float:
-        """Several round trips, and not less than a period; where none is known, as long as it may take."""
+        """Several round trips, and almost a period: over at the next tick. Longer where none is known."""
         if self.trip is None:
             return settings.max_timeout_ms
-        return min(max(settings.period_ms, 4 * self.trip.rtt_ms), settings.max_timeout_ms)
+        return min(max(0.9 * settings.period_ms, 4 * self.trip.rtt_ms), settings.max_timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Peers:
 
 
 def measured(before: RoundTrip | None, sent: Sent, answer: Heartbeat, now: Now, now_ms: float) -> RoundTrip:
-    """The round trip of an answered probe, without the time that the peer took, and what it says of the clocks."""
+    """The round trip of an answered probe, less the time that the peer took, and the clocks compared."""
     received_ms = answer.sent_ms if answer.received_ms is None else answer.received_ms
     elapsed_ms = now.mono_ms - sent.at.mono_ms
     rtt_ms = max(elapsed_ms - max(answer.sent_ms - received_ms, 0.0), 0.001)

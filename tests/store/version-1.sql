@@ -1,0 +1,45 @@
+-- A file of version 1, as the first release wrote it. Never to be changed.
+PRAGMA application_id = 1128812627;
+PRAGMA user_version = 1;
+CREATE TABLE documents (
+    doc INTEGER PRIMARY KEY, resource TEXT NOT NULL, id TEXT NOT NULL, unsynced INTEGER NOT NULL, seq INTEGER,
+    body BLOB NOT NULL);
+INSERT INTO "documents" VALUES(1,'','matrix/e9947d7d1db3cea2613d6ef6e1ebca15',0,1,CAST('{"doc":"matrix","v":1,"hash":"e9947d7d1db3cea2613d6ef6e1ebca15","entries":[{"before":"set","after":"inc","result":"take-both-keep-order"}]}' AS BLOB));
+INSERT INTO "documents" VALUES(2,'counter','op/counter/paris/p1/1',0,2,CAST('{"doc":"op","v":1,"resource":"counter","rtype":"","type":"set","kind":"normal","payload":{"line":"set 1"},"origin":["paris","p1"],"seq":1,"deps":[],"stamp":[1001,0,"paris","p1"],"matrix":{"hash":"e9947d7d1db3cea2613d6ef6e1ebca15","introduced":[1001,0,"paris","p1"]},"sites":["paris","lyon"],"verdict":"OK"}' AS BLOB));
+INSERT INTO "documents" VALUES(4,'counter','ledger/counter',1,NULL,CAST('{"doc":"ledger","v":1,"resource":"counter","unsynced":true}' AS BLOB));
+INSERT INTO "documents" VALUES(5,'counter','op/counter/paris/p1/2',0,6,CAST('{"doc":"op","v":1,"resource":"counter","rtype":"","type":"set","kind":"normal","payload":{"line":"set 1"},"origin":["paris","p1"],"seq":2,"deps":[["paris","p1",1]],"stamp":[1002,0,"paris","p1"],"matrix":{"hash":"e9947d7d1db3cea2613d6ef6e1ebca15","introduced":[1002,0,"paris","p1"]},"sites":["paris","lyon","brest"],"verdict":"OK"}' AS BLOB));
+INSERT INTO "documents" VALUES(6,'counter','op/counter/paris/p1/3',0,NULL,CAST('{"doc":"op","v":1,"resource":"counter","rtype":"","type":"set","kind":"normal","payload":{"line":"set 1"},"origin":["paris","p1"],"seq":3,"deps":[["paris","p1",2]],"stamp":[1003,0,"paris","p1"],"matrix":{"hash":"e9947d7d1db3cea2613d6ef6e1ebca15","introduced":[1003,0,"paris","p1"]}}' AS BLOB));
+INSERT INTO "documents" VALUES(7,'','clock',0,NULL,CAST('{"doc":"clock","v":1,"clock":[1003,0]}' AS BLOB));
+INSERT INTO "documents" VALUES(8,'','peers',0,NULL,CAST('{"doc":"peers","v":1,"incarnations":{"lyon":"l1"}}' AS BLOB));
+CREATE TABLE feeds (site INTEGER, seq INTEGER, doc INTEGER NOT NULL, PRIMARY KEY (site, seq)) WITHOUT ROWID;
+INSERT INTO "feeds" VALUES(0,1,1);
+INSERT INTO "feeds" VALUES(0,2,2);
+INSERT INTO "feeds" VALUES(0,6,5);
+INSERT INTO "feeds" VALUES(1,1,1);
+INSERT INTO "feeds" VALUES(2,2,2);
+INSERT INTO "feeds" VALUES(2,6,5);
+INSERT INTO "feeds" VALUES(3,2,2);
+INSERT INTO "feeds" VALUES(3,6,5);
+INSERT INTO "feeds" VALUES(4,4,2);
+INSERT INTO "feeds" VALUES(4,6,5);
+CREATE TABLE involved (site INTEGER, resource TEXT, PRIMARY KEY (site, resource)) WITHOUT ROWID;
+INSERT INTO "involved" VALUES(2,'counter');
+INSERT INTO "involved" VALUES(3,'counter');
+INSERT INTO "involved" VALUES(4,'counter');
+CREATE TABLE late (doc INTEGER, site INTEGER, seq INTEGER NOT NULL, PRIMARY KEY (doc, site)) WITHOUT ROWID;
+INSERT INTO "late" VALUES(2,4,4);
+CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+INSERT INTO "meta" VALUES('created','2026-01-01T00:00:00+00:00');
+INSERT INTO "meta" VALUES('incarnation','0123456789ab');
+INSERT INTO "meta" VALUES('last_seq',6);
+INSERT INTO "meta" VALUES('site','paris');
+CREATE TABLE notes (name TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
+INSERT INTO "notes" VALUES('to lyon',CAST('{"seq":2}' AS BLOB));
+CREATE TABLE sites (site INTEGER PRIMARY KEY, name TEXT UNIQUE);
+INSERT INTO "sites" VALUES(1,NULL);
+INSERT INTO "sites" VALUES(2,'paris');
+INSERT INTO "sites" VALUES(3,'lyon');
+INSERT INTO "sites" VALUES(4,'brest');
+CREATE UNIQUE INDEX documents_by_id ON documents (resource, id);
+CREATE INDEX documents_unsynced ON documents (resource) WHERE unsynced;
+CREATE INDEX involved_by_resource ON involved (resource);

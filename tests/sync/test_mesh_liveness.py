@@ -1,0 +1,300 @@
+"""Who is up: partitions, loss, one-way cuts, crashes and rebirths; and the laws of evidence."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cheops.engine.events import PeerDown, PeerUp
+from cheops.sync.beats import Beats
+from cheops.sync.heartbeat import Heartbeat
+from cheops.sync.liveness import Link, State, judge
+from cheops.sync.mesh import Mesh
+from cheops.sync.mesh_settings import MeshSettings, Now
+from tests.sync.mesh_world import World, entry, groups, settled, three
+
+SETTINGS = MeshSettings()
+PERIOD_MS = SETTINGS.period_ms
+
+
+def share_with_opposite(world: World, names: list[str]) -> dict[str, str]:
+    """Each site shares resources with one in the other half."""
+    half = len(names) // 2
+    opposite = dict(zip(names, names[half:] + names[:half], strict=True))
+    for name, other in opposite.items():
+        world.mesh(name).interest([other])
+    return opposite
+
+
+def states(world: World, here: list[str], there: list[str]) -> set[str]:
+    return {world.state(one, other) for one in here for other in there if one != other}
+
+
+# -- in a mesh ---------------------------------------------------------------------------------------------
+
+
+def test_first_contact_is_an_event_and_silence_is_none() -> None:
+    world = World()
+    three(world)
+    world.run(30)
+    for name in "abc":
+        assert sorted(world.events(name), key=str) == [PeerUp(peer, "1") for peer in "abc" if peer != name]
+
+
+def test_a_partition_shows_on_both_sides_and_heals() -> None:
+    """Sites that share resources see it within seconds, by own probes; all others soon after, by silence."""
+    world = World(encode_every=5)
+    names = settled(world, 50)
+    opposite = share_with_opposite(world, names)
+    world.run(24)
+    west, east = names[:25], names[25:]
+    assert states(world, names, names) == {"up"}
+    world.cut, cut_ms = groups(west, east), world.now_ms
+    world.run_until(
+        lambda: all(world.state(one, other) == "down" for one, other in opposite.items()),
+        periods=SETTINGS.least_misses + 6,
+    )
+    bound_ms = SETTINGS.down_ms(len(names)) + 5 * PERIOD_MS
+    left = int((cut_ms + bound_ms - world.now_ms) / PERIOD_MS)
+    world.run_until(lambda: states(world, west, east) == states(world, east, west) == {"down"}, periods=left)
+    world.run(2)  # the engine hears of it at the next tick
+    assert states(world, west, west) == states(world, east, east) == {"up"}
+    assert not any(peer in east for name in west for peer in world.mesh(name).up)
+    world.cut, healed_ms = lambda _one, _other: False, world.now_ms
+    world.run_until(lambda: states(world, names, names) == {"up"}, periods=20)
+    for name, other in opposite.items():
+        assert world.events(name, cut_ms).count(PeerDown(other)) == 1
+        assert world.events(name, healed_ms).count(PeerUp(other, "1")) == 1
+
+
+def test_loss_of_a_fifth_of_all_packets_takes_nobody_down() -> None:
+    world = World(loss=0.2, encode_every=5)
+    names = settled(world, 12)
+    for name in names:
+        world.mesh(name).interest(names)
+    world.run(100)
+    assert states(world, names, names) <= {"up", "suspect"}
+    assert not [event for name in names for event in world.events(name) if isinstance(event, PeerDown)]
+
+
+def test_one_lost_heartbeat_makes_a_suspect_and_no_event() -> None:
+    world = World()
+    three(world)
+    world.run(5)
+    world.cut, since_ms = lambda one, _other: one == "b", world.now_ms
+    world.run_until(lambda: world.state("a", "b") == "suspect", periods=5)
+    world.cut = lambda _one, _other: False
+    world.run_until(lambda: world.state("a", "b") == "up", periods=5)
+    assert world.events("a", since_ms) == []
+
+
+def test_a_site_that_we_hear_but_that_does_not_hear_us_is_not_up() -> None:
+    """Packets from a to b are lost, so a hears b's probes while its own get no answer."""
+    world = World()
+    three(world)
+    world.cut = lambda one, other: (one, other) == ("a", "b")
+    world.run(40)
+    assert (world.state("a", "b"), world.state("b", "a")) == ("down", "down")
+    assert states(world, ["c"], ["a", "b"]) == {"up"}
+    view = {view.name: view for view in world.mesh("a").sites(world.at("a"))}["b"]
+    assert view.only_through_others
+    assert view.note == "reachable only through others"
+    assert view.direct
+    assert view.contact_ms is not None
+    assert view.contact_ms > 20 * PERIOD_MS
+    assert "b" not in world.mesh("a").up
+
+
+def test_a_wall_that_lets_calls_through_in_one_direction_counts_in_that_direction() -> None:
+    world = World()
+    three(world)
+    world.refuse = lambda one, other: (one, other) == ("a", "b")
+    world.run(40)
+    assert (world.state("a", "b"), world.state("b", "a")) == ("down", "up")
+
+
+def test_a_dead_site_is_down_for_all_and_not_reachable_through_anybody() -> None:
+    world = World()
+    three(world)
+    world.run(10)
+    world.kill("b")
+    world.run_until(lambda: states(world, ["a", "c"], ["b"]) == {"down"}, periods=SETTINGS.least_misses + 6)
+    world.run(60)
+    for name in "ac":
+        view = {view.name: view for view in world.mesh(name).sites(world.at(name))}["b"]
+        assert (view.state, view.note) == (State.DOWN, "")
+        assert world.events(name)[-1] == PeerDown("b")
+
+
+@pytest.mark.parametrize("absence_s", [0, 30])
+def test_a_site_reborn_is_up_with_its_new_incarnation(absence_s: int) -> None:
+    """A quick one is never down, but is another."""
+    world = World()
+    three(world)
+    world.kill("b")
+    world.run(absence_s)
+    world.add("b", peers=["a"], incarnation="2")
+    world.run_until(lambda: {world.mesh(name).up.get("b") for name in "ac"} == {"2"}, periods=10)
+    gone = [PeerDown("b")] if absence_s else []
+    about_b = [event for event in world.events("a") if event.peer == "b"]
+    assert about_b == [PeerUp("b", "1"), *gone, PeerUp("b", "2")]
+
+
+def test_old_news_that_keeps_going_round_does_not_keep_a_site_alive() -> None:
+    mesh = Mesh(entry("a"), {}, Now(0, 0))
+    chatter = {"sender": "b", "incarnation": "1", "revision": 1, "entries": (entry("b"), entry("dead"))}
+    for second in range(60):
+        beats = (("dead", min(100 + second, 105)),)
+        message = Heartbeat(**chatter, beat=second, sent_ms=0.0, beats=beats)  # type: ignore[arg-type]
+        now = Now(second * 1_000, second * 1_000)
+        mesh.tick(now, lambda _most: 0)
+        mesh.received_probe(message, now)
+        if second == 5:
+            assert mesh.state_of("dead", now).state is State.UP
+    assert mesh.state_of("dead", now).state is not State.UP
+    assert "dead" not in mesh.up
+
+
+def test_a_pause_of_our_own_is_no_evidence_against_others() -> None:
+    """A process that was stopped for an hour finds its peers up, as they are."""
+    now = Now(0, 0)
+    mesh, peer = (
+        Mesh(entry("a"), {"b": "https://b.example"}, now),
+        Mesh(entry("b"), {}, now),
+    )
+    events = []
+    for second in (*range(10), *range(3_600, 3_610)):
+        now = Now(second * 1_000 * 1.06, 0)
+        probes, told = mesh.tick(now, lambda _most: 0)
+        events += told
+        for probe in probes:
+            if second != 9:  # on its way when the process is stopped
+                answer, _ = peer.received_probe(probe.payload, now)
+                events += mesh.probe_answered(probe.id, answer, now)
+    assert events == [PeerUp("b", "1")]
+
+
+def test_what_nobody_says_anything_of_fails_by_itself() -> None:
+    mesh = Mesh(entry("a"), {"b": "https://b.example"}, Now(0, 0))
+    for second in range(40):
+        mesh.tick(Now(second * 1_060, 0), lambda _most: 0)
+    assert mesh.state_of("b", Now(40_000, 0)).state is State.DOWN
+
+
+def test_a_hurried_probe_does_not_wait_for_the_period() -> None:
+    world = World()
+    three(world)
+    now = world.at("a")
+    world.mesh("a").hurry("b")
+    assert world.mesh("a").wait_ms(now) == 0
+    assert [probe.to_site for probe in world.mesh("a").tick(now, world.random.randrange)[0]] == ["b"]
+
+
+def test_many_shared_sites_are_probed_in_turn() -> None:
+    world = World(encode_every=5)
+    names = settled(world, 30)
+    world.mesh(names[0]).interest(names)
+    world.run(20)
+    assert sorted(world.mesh(names[0]).up) == names[1:]
+    dead = names[7]
+    world.kill(dead)
+    turn = -(-29 // SETTINGS.interest_probes)
+    world.run_until(lambda: dead not in world.mesh(names[0]).up, periods=turn + SETTINGS.most_misses)
+
+
+# -- the laws of evidence ----------------------------------------------------------------------------------
+
+results = st.lists(st.booleans(), max_size=80)
+
+
+def after(outcomes: list[bool], link: Link = Link(), at_s: int = 0) -> Link:  # noqa: B008 - a frozen value
+    for second, answered in enumerate(outcomes, at_s):
+        now_ms = second * PERIOD_MS
+        link = link.answered(now_ms, SETTINGS) if answered else link.missed(now_ms, SETTINGS)
+    return link
+
+
+@given(results)
+def test_fewer_misses_than_the_least_never_take_a_site_down(outcomes: list[bool]) -> None:
+    link = after([*outcomes, True, True, True, True, True, True, *[False] * (SETTINGS.least_misses - 1)])
+    assert link.reaches
+
+
+@given(results)
+def test_enough_misses_always_do(outcomes: list[bool]) -> None:
+    assert after([*outcomes, *[False] * SETTINGS.most_misses]).standing is State.DOWN
+
+
+@given(results)
+def test_enough_answers_always_bring_it_back(outcomes: list[bool]) -> None:
+    assert after([*outcomes, *[True] * SETTINGS.most_hits]).standing is State.UP
+
+
+def test_a_good_link_is_down_after_four_misses_and_a_lossy_one_takes_more() -> None:
+    good, lossy = after([True] * 100), after([True, True, False] * 40)
+    assert after([False] * 4, good, 100).standing is State.DOWN
+    assert after([False] * 8, lossy, 120).standing is State.SUSPECT
+
+
+def test_a_site_that_flaps_must_prove_itself() -> None:
+    link = after([True] * 100)
+    needed = []
+    for _ in range(4):
+        link = after([False] * 14, link, 100)
+        for hits in range(1, 9):
+            link = after([True], link, 114)
+            if link.standing is State.UP:
+                needed.append(hits)
+                break
+    assert needed == sorted(needed)
+    assert needed[0] <= 2
+    assert needed[-1] >= 4
+    down = after([False] * 14, link, 120)
+    assert down.answered(7_200_000, SETTINGS).standing is State.UP  # long ago
+
+
+@given(results, st.none() | st.floats(0, 100_000), st.floats(0, 200_000))
+def test_own_misses_beat_hearsay(outcomes: list[bool], heard_ms: float | None, later_ms: float) -> None:
+    link = after([*outcomes, *[False] * SETTINGS.most_misses])
+    now_ms = len(outcomes) * PERIOD_MS + later_ms
+    assert judge(link, heard_ms, now_ms, 50, SETTINGS).state is State.DOWN
+
+
+@given(st.none() | st.floats(0, 1e6), st.none() | st.floats(0, 1e6), st.integers(1, 1_000))
+def test_without_own_misses_the_youngest_sign_of_life_counts(
+    contact_ms: float | None, heard_ms: float | None, sites: int
+) -> None:
+    link = Link() if contact_ms is None else Link().answered(-contact_ms, SETTINGS)
+    verdict = judge(link, heard_ms, 0.0, sites, SETTINGS)
+    ages = [age for age in (contact_ms, heard_ms) if age is not None]
+    if not ages:
+        assert verdict.state is State.UNKNOWN
+        return
+    assert verdict.as_of_ms == min(ages)
+    assert (verdict.state is State.DOWN) == (min(ages) > SETTINGS.down_ms(sites))
+
+
+@given(st.lists(st.integers(0, 20), max_size=40))
+def test_a_count_that_does_not_advance_is_no_sign_of_life(counts: list[int]) -> None:
+    beats, highest, advances = Beats(), -1, 0
+    beats.watch("x")
+    for at_ms, count in enumerate(counts):
+        advances += count > highest >= 0
+        highest = max(highest, count)
+        beats.hear([("x", count)], at_ms)
+    assert beats.count("x") == max(highest, 0)
+    assert (beats.age_ms("x", len(counts)) is not None) == (advances > 0)
+
+
+def test_one_that_fell_silent_must_advance_twice() -> None:
+    beats = Beats()
+    beats.watch("x")
+    assert [beats.hear([("x", count)], 0) for count in (5, 5, 6)] == [[], [], []]
+    assert beats.age_ms("x", 30) == 30
+    beats.bury_silent(100, limit_ms=50)
+    assert beats.age_ms("x", 100) == 100
+    assert beats.gossip(9) == []
+    assert [beats.hear([("x", count)], 120) for count in (6, 7)] == [[], []]
+    assert beats.age_ms("x", 120) == 120
+    assert beats.hear([("x", 8)], 120) == ["x"]
+    assert beats.age_ms("x", 120) == 0
+    assert beats.gossip(9) == [("x", 8)]

@@ -1,0 +1,169 @@
+"""Sites that are forgotten stay so, whoever still speaks of them, until they are admitted again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cheops.engine.events import PeerDown, PeerUp
+from cheops.sync.heartbeat import Heartbeat, Member, MeshSiteError, decode_saved, encode
+from cheops.sync.membership import Membership
+from cheops.sync.mesh import Mesh
+from cheops.sync.mesh_settings import MeshSettings, Now
+from tests.sync.mesh_world import EPOCH_MS, World, entry, settled, three
+
+SETTINGS = MeshSettings()
+
+
+def view(world: World, here: str, site: str) -> tuple[str, str]:
+    found = {view.name: view for view in world.mesh(here).sites(world.at(here))}[site]
+    return found.state.value, found.note
+
+
+def test_a_dead_site_that_was_forgotten_is_gone_everywhere() -> None:
+    world = World(encode_every=4)
+    names = settled(world, 50)
+    dead = names[20]
+    world.kill(dead)
+    others = [name for name in names if name != dead]
+    world.run(2)
+    world.mesh(names[0]).forget(dead, world.at(names[0]))
+    world.run_until(lambda: all(world.mesh(name).entry_of(dead) is None for name in others), periods=8)
+    world.run(3)
+    assert {world.state(name, dead) for name in others} == {"forgotten"}
+    assert dead not in world.mesh(names[1]).snapshot(world.at(names[1])).sites
+
+
+def test_a_forgotten_site_does_not_come_back_by_old_news() -> None:
+    world = World()
+    three(world)
+    stale = world.mesh("c").saved()
+    world.kill("b")
+    world.kill("c")
+    world.run(10)
+    assert world.mesh("a").forget("b", world.at("a")) == []
+    world.add("c", saved=stale)
+    assert world.mesh("c").entry_of("b") is not None
+    world.run_until(lambda: world.mesh("c").entry_of("b") is None, periods=10)
+    world.run(10)
+    assert world.mesh("a").entry_of("b") is None
+    assert {world.state("a", "b"), world.state("c", "b")} == {"forgotten"}
+
+
+def test_a_forgotten_site_that_is_alive_knows_it_and_others_see_it() -> None:
+    world = World()
+    three(world)
+    assert world.mesh("a").forget("b", world.at("a")) == [PeerDown("b")]
+    world.run(10)
+    assert world.mesh("b").is_forgotten
+    assert world.mesh("b").problems() == [
+        "the other sites have forgotten this one, so it takes no part; any site can admit it again"
+    ]
+    assert view(world, "b", "b") == ("forgotten", "forgotten, and it is alive")
+    assert view(world, "a", "b") == ("forgotten", "forgotten, and it is alive")
+    assert {name: dict(world.mesh(name).up) for name in "abc"} == {"a": {"c": "1"}, "b": {}, "c": {"a": "1"}}
+    assert [event for event in world.events("b") if isinstance(event, PeerDown)] != []
+
+
+@pytest.mark.parametrize("where", ["a", "b", "c"])
+def test_it_can_be_admitted_again_at_any_site(where: str) -> None:
+    world = World()
+    three(world)
+    world.mesh("a").forget("b", world.at("a"))
+    world.run(10)
+    world.mesh(where).admit("b", world.at(where))
+    world.run_until(
+        lambda: [sorted(world.mesh(name).up) for name in "abc"] == [["b", "c"], ["a", "c"], ["a", "b"]],
+        periods=30,
+    )
+    assert world.events("a")[-1] == PeerUp("b", "1")
+    assert not world.mesh("b").is_forgotten
+
+
+def test_what_was_forgotten_stays_so_after_a_restart() -> None:
+    world = World()
+    three(world)
+    world.mesh("a").forget("b", world.at("a"))
+    kept = decode_saved(encode(world.mesh("a").saved()))
+    again = Mesh(entry("a"), {"b": "https://b.example:8079"}, world.at("a"), saved=kept)
+    assert again.state_of("b", world.at("a")).state == "forgotten"
+    assert all(probe.to_site != "b" for probe in again.tick(world.at("a"), lambda _most: 0)[0])
+
+
+def test_an_answer_that_comes_after_its_site_was_forgotten_changes_nothing() -> None:
+    now = Now(0, EPOCH_MS)
+    mesh, peer = Mesh(entry("a"), {"b": "https://b.example"}, now), Mesh(entry("b"), {}, now)
+    probe = mesh.tick(now, lambda _most: 0)[0][0]
+    answer, _ = peer.received_probe(probe.payload, now)
+    mesh.forget("b", now)
+    assert mesh.probe_answered(probe.id, answer, now) == []
+    assert mesh.state_of("b", now).state == "forgotten"
+    assert mesh.entry_of("b") is None
+
+
+def test_mistakes_are_named() -> None:
+    mesh = Mesh(entry("paris"), {"lyon": "https://lyon.example"}, Now(0, EPOCH_MS))
+    with pytest.raises(MeshSiteError, match="unknown site 'lion'; did you mean 'lyon'"):
+        mesh.forget("lion", Now(0, EPOCH_MS))
+    with pytest.raises(MeshSiteError, match="'paris' cannot forget itself"):
+        mesh.forget("paris", Now(0, EPOCH_MS))
+    with pytest.raises(MeshSiteError, match="'lyon' was not forgotten"):
+        mesh.admit("lyon", Now(0, EPOCH_MS))
+
+
+# -- the laws of records -----------------------------------------------------------------------------------
+
+records = st.lists(st.builds(Member, st.sampled_from("abc"), st.integers(0, 5), st.booleans()), max_size=12)
+
+
+def after(members: list[Member]) -> dict[str, Member]:
+    membership = Membership(SETTINGS)
+    for member in members:
+        membership.take(member, 0)
+    return {record.name: record for record in membership.records()}
+
+
+@given(records, st.randoms(use_true_random=False))
+def test_the_order_of_records_does_not_matter(members: list[Member], random: object) -> None:
+    shuffled = [*members, *members]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert after(shuffled) == after(members)
+
+
+@given(records, st.booleans(), st.floats(0, 10))
+def test_a_decision_made_here_counts_whatever_the_clocks_say(
+    members: list[Member], forgotten: bool, wall_ms: float
+) -> None:
+    membership = Membership(SETTINGS)
+    for member in members:
+        membership.take(member, 0)
+    membership.decide("a", wall_ms, forgotten=forgotten)
+    assert membership.is_forgotten("a") == forgotten
+
+
+def test_records_are_kept_for_a_month_and_up_to_a_number() -> None:
+    membership = Membership(MeshSettings(max_members=3))
+    for stamp in range(1, 6):
+        membership.take(Member(f"s{stamp}", stamp, forgotten=True), 0)
+    assert membership.forgotten() == ["s3", "s4", "s5"]
+    membership.expire(SETTINGS.member_keep_ms + 5)
+    assert membership.forgotten() == ["s5"]
+    assert not membership.take(Member("s4", 4, forgotten=True), SETTINGS.member_keep_ms + 5)
+
+
+def test_all_records_go_round_though_a_message_holds_few() -> None:
+    membership = Membership(SETTINGS)
+    for number in range(100):
+        membership.take(Member(f"s{number}", 1, forgotten=True), 0)
+    told = {record.name for _ in range(300) for record in membership.gossip(8)}
+    again = {record.name for _ in range(15) for record in membership.gossip(8)}
+    assert told == again == set(membership.forgotten())
+
+
+def test_nothing_is_learned_from_a_forgotten_site() -> None:
+    now = Now(0, EPOCH_MS)
+    mesh = Mesh(entry("a"), {"b": "https://b.example"}, now)
+    mesh.forget("b", now)
+    answer, _ = mesh.received_probe(Heartbeat("b", "1", 1, 1, 0.0, entries=(entry("ghost"),)), now)
+    assert mesh.entry_of("ghost") is None
+    assert [(member.name, member.forgotten) for member in answer.members] == [("b", True)]
+    assert answer.entries == ()
