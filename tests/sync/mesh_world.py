@@ -10,6 +10,7 @@ from random import Random
 
 from msgspec.structs import replace
 
+from cheops.engine.events import PeerUp
 from cheops.sync.announcements import PeerEvent
 from cheops.sync.heartbeat import Entry, Heartbeat, Saved, decode, encode
 from cheops.sync.mesh import Mesh, Probe
@@ -31,6 +32,7 @@ class Node:
     skew_ms: float = 0.0
     alive: bool = True
     events: list[tuple[float, PeerEvent]] = field(default_factory=list)
+    up: dict[str, str | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -77,6 +79,14 @@ class World:
 
     def kill(self, name: str) -> None:
         self.nodes[name].alive = False
+
+    def forget(self, here: str, site: str) -> list[PeerEvent]:
+        events = self.mesh(here).forget(site, self.at(here))
+        self._note(self.nodes[here], events)
+        return events
+
+    def admit(self, here: str, site: str) -> None:
+        self._note(self.nodes[here], self.mesh(here).admit(site, self.at(here)))
 
     def mesh(self, name: str) -> Mesh:
         return self.nodes[name].mesh
@@ -176,7 +186,12 @@ class World:
         return self.rtt_ms(one, other) / 2
 
     def _note(self, node: Node, events: list[PeerEvent]) -> None:
-        node.events += [(self.now_ms, event) for event in events]
+        """Every event changes something, whatever the scenario."""
+        for event in events:
+            incarnation = event.incarnation if isinstance(event, PeerUp) else None
+            assert node.up.get(event.peer) != incarnation, f"{event} says nothing new"
+            node.up[event.peer] = incarnation
+            node.events.append((self.now_ms, event))
 
 
 def grown(world: World, sites: int) -> list[str]:

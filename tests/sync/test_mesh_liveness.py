@@ -154,6 +154,23 @@ def test_old_news_that_keeps_going_round_does_not_keep_a_site_alive() -> None:
     assert "dead" not in mesh.up
 
 
+def test_a_site_known_by_hearsay_is_up_and_the_engine_hears_of_it_when_it_has_answered() -> None:
+    world = World()
+    names = settled(world, 30)
+    here = names[0]
+    world.run(6)
+    heard = [
+        view for view in world.mesh(here).sites(world.at(here)) if view.is_up and view.contact_ms is None
+    ]
+    others = [view.name for view in heard if not view.here]
+    assert others
+    assert {view.note for view in heard if not view.here} == {"by what others say"}
+    assert not world.mesh(here).up.keys() & set(others)
+    world.mesh(here).interest([others[0]])
+    world.run(1)
+    assert others[0] in world.mesh(here).up
+
+
 def test_a_pause_of_our_own_is_no_evidence_against_others() -> None:
     """A process that was stopped for an hour finds its peers up, as they are."""
     now = Now(0, 0)

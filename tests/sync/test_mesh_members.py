@@ -1,6 +1,7 @@
 """Sites that are forgotten stay so, whoever still speaks of them, until they are admitted again."""
 
 import pytest
+from msgspec.structs import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ def test_a_dead_site_that_was_forgotten_is_gone_everywhere() -> None:
     world.kill(dead)
     others = [name for name in names if name != dead]
     world.run(2)
-    world.mesh(names[0]).forget(dead, world.at(names[0]))
+    world.forget(names[0], dead)
     world.run_until(lambda: all(world.mesh(name).entry_of(dead) is None for name in others), periods=8)
     world.run(3)
     assert {world.state(name, dead) for name in others} == {"forgotten"}
@@ -40,7 +41,7 @@ def test_a_forgotten_site_does_not_come_back_by_old_news() -> None:
     world.kill("b")
     world.kill("c")
     world.run(10)
-    assert world.mesh("a").forget("b", world.at("a")) == []
+    assert world.forget("a", "b") == []
     world.add("c", saved=stale)
     assert world.mesh("c").entry_of("b") is not None
     world.run_until(lambda: world.mesh("c").entry_of("b") is None, periods=10)
@@ -52,7 +53,7 @@ def test_a_forgotten_site_does_not_come_back_by_old_news() -> None:
 def test_a_forgotten_site_that_is_alive_knows_it_and_others_see_it() -> None:
     world = World()
     three(world)
-    assert world.mesh("a").forget("b", world.at("a")) == [PeerDown("b")]
+    assert world.forget("a", "b") == [PeerDown("b")]
     world.run(10)
     assert world.mesh("b").is_forgotten
     assert world.mesh("b").problems() == [
@@ -68,9 +69,9 @@ def test_a_forgotten_site_that_is_alive_knows_it_and_others_see_it() -> None:
 def test_it_can_be_admitted_again_at_any_site(where: str) -> None:
     world = World()
     three(world)
-    world.mesh("a").forget("b", world.at("a"))
+    world.forget("a", "b")
     world.run(10)
-    world.mesh(where).admit("b", world.at(where))
+    world.admit(where, "b")
     world.run_until(
         lambda: [sorted(world.mesh(name).up) for name in "abc"] == [["b", "c"], ["a", "c"], ["a", "b"]],
         periods=30,
@@ -82,7 +83,7 @@ def test_it_can_be_admitted_again_at_any_site(where: str) -> None:
 def test_what_was_forgotten_stays_so_after_a_restart() -> None:
     world = World()
     three(world)
-    world.mesh("a").forget("b", world.at("a"))
+    world.forget("a", "b")
     kept = decode_saved(encode(world.mesh("a").saved()))
     again = Mesh(entry("a"), {"b": "https://b.example:8079"}, world.at("a"), saved=kept)
     assert again.state_of("b", world.at("a")).state == "forgotten"
@@ -157,6 +158,18 @@ def test_all_records_go_round_though_a_message_holds_few() -> None:
     told = {record.name for _ in range(300) for record in membership.gossip(8)}
     again = {record.name for _ in range(15) for record in membership.gossip(8)}
     assert told == again == set(membership.forgotten())
+
+
+def test_what_others_still_say_of_a_forgotten_site_is_not_taken_in() -> None:
+    now = Now(0, EPOCH_MS)
+    mesh = Mesh(entry("a"), {"b": "https://b.example"}, now)
+    mesh.forget("b", now)
+    stale = replace(entry("b"), revision=int(EPOCH_MS) + 1)
+    for beat in range(3):
+        mesh.received_probe(Heartbeat("c", "1", 1, beat, 0.0, entries=(stale,), beats=(("b", beat),)), now)
+    assert mesh.entry_of("b") is None
+    assert mesh.state_of("b", now).state == "forgotten"
+    assert "b" not in mesh.snapshot(now).sites
 
 
 def test_nothing_is_learned_from_a_forgotten_site() -> None:

@@ -198,6 +198,17 @@ def test_pages_make_two_catalogues_equal(here: list[Entry], there: list[Entry]) 
     assert one.page(other.digests, 10_000) == []
 
 
+def test_news_goes_out_with_the_next_probes_and_then_no_more() -> None:
+    mesh = Mesh(entry("a"), {"b": "https://b.example"}, NOW)
+    mesh.received_probe(Heartbeat("b", "1", 1, 1, 0.0, entries=(entry("b"), entry("c"))), NOW)
+    told = []
+    for second in range(30):
+        for probe in mesh.tick(Now(second * 1_060, EPOCH_MS), lambda _most: 0)[0]:
+            told.append("c" in {one.name for one in probe.payload.entries})
+    assert told[0]
+    assert not told[-1]
+
+
 def test_a_page_is_bounded_and_the_next_one_goes_on() -> None:
     catalogue = after([entry(f"site{number}") for number in range(200)])
     nothing = (0,) * BUCKETS

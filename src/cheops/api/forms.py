@@ -12,14 +12,17 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote, unquote
 
 import aiohttp
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from yarl import URL
 
 from cheops.api.operations import (
     ElsewhereError,
@@ -40,6 +43,7 @@ TIMEOUT_S = 30.0  # as long as the original waits
 MAX_TIMEOUT_S = 3600.0
 MAX_FIELD_BYTES = 1024 * 1024
 MAX_FILES = 100
+MAX_FILE_NAME = 255
 HOP_HEADER = "Cheops-Forwarded-By"
 _CONFIG = ("config", "config.json")
 _TRUE = ("1", "true", "yes", "on")
@@ -63,22 +67,22 @@ def form_routes(node: Node) -> list[Route]:
 
 async def _exec(node: Node, request: Request) -> Response:
     form = await _form(request)
-    try:
-        wanted = await _wanted(node, request.path_params["id"], form)
-        timeout_s = _timeout(form)
+    with ExitStack() as pins:  # files of an operation that is not kept yet
         try:
-            with node.keeping.pinned(wanted.files.values()):
+            wanted = await _wanted(node, request.path_params["id"], form, pins)
+            timeout_s = _timeout(form)
+            try:
                 accepted, sites, answers = await carried_out(node, wanted, timeout_s)
-        except ElsewhereError as elsewhere:
-            return await _forwarded(node, request, form, elsewhere)
-    finally:
-        await form.close()
+            except ElsewhereError as elsewhere:
+                return await _forwarded(node, request, form, elsewhere)
+        finally:
+            await form.close()
     lines = _lines(wanted, sites, accepted, answers)
-    headers = {"Cheops-Operation": f"{accepted.op}"} if accepted.op else {}
+    headers = {"Cheops-Operation": quote(str(accepted.op), safe=":")} if accepted.op else {}
     return StreamingResponse(lines, media_type="application/json", headers=headers)
 
 
-async def _wanted(node: Node, id_: str, form: FormData) -> Wanted:
+async def _wanted(node: Node, id_: str, form: FormData, pins: ExitStack) -> Wanted:
     command = _field(form, "command")
     sites = "&".join(str(value) for value in form.getlist("sites") if isinstance(value, str))
     if not command:
@@ -95,7 +99,7 @@ async def _wanted(node: Node, id_: str, form: FormData) -> Wanted:
         sites,
         _field(form, "resource-type"),
         matrix,
-        await _keep_files(node, form),
+        await _keep_files(node, form, pins),
         Kind.FORCE if _field(form, "force").lower() in _TRUE else Kind.NORMAL,
     )
 
@@ -103,18 +107,41 @@ async def _wanted(node: Node, id_: str, form: FormData) -> Wanted:
 async def _matrix(form: FormData) -> Matrix | None:
     for name in _CONFIG:
         value = form.get(name)
-        text = (await value.read()).decode("utf-8", "replace") if isinstance(value, UploadFile) else value
+        text = await _text_of(value) if isinstance(value, UploadFile) else value
         if text and text.strip():
             return parse_matrix(text, name).matrix
     return None
 
 
-async def _keep_files(node: Node, form: FormData) -> dict[str, str]:
+async def _text_of(upload: UploadFile) -> str:
+    content = await upload.read(MAX_FIELD_BYTES + 1)
+    if len(content) > MAX_FIELD_BYTES:
+        raise RequestError(f"the matrix has more than {MAX_FIELD_BYTES} bytes")
+    return content.decode("utf-8", "replace")
+
+
+async def _keep_files(node: Node, form: FormData, pins: ExitStack) -> dict[str, str]:
     files = {}
     for name, value in form.multi_items():
         if isinstance(value, UploadFile) and name not in _CONFIG:
-            files[name] = await asyncio.to_thread(node.files.put, _chunks(value))
+            _check_file_name(name)
+            files[name] = await _keep_file(node, value, pins)
     return files
+
+
+async def _keep_file(node: Node, upload: UploadFile, pins: ExitStack) -> str:
+    """Until the pin is there, another operation may go and take the same content with it: look again."""
+    while True:
+        await upload.seek(0)
+        hash_ = await asyncio.to_thread(node.files.put, _chunks(upload))
+        pins.enter_context(node.keeping.pinned([hash_]))
+        if node.files.has(hash_):
+            return hash_
+
+
+def _check_file_name(name: str) -> None:
+    if not name.isprintable() or not 0 < len(name) <= MAX_FILE_NAME:
+        raise RequestError(f"a file's name has 1 to {MAX_FILE_NAME} characters that can be shown")
 
 
 def _chunks(upload: UploadFile) -> Iterator[bytes]:
@@ -164,7 +191,7 @@ async def _forwarded(node: Node, request: Request, form: FormData, elsewhere: El
     """Ask the first of the sites involved that can be reached, and hand on what it answers."""
     if request.headers.get(HOP_HEADER):
         raise RequestError(
-            f"{request.headers[HOP_HEADER]} forwarded this to {node.name}, which is not involved either; "
+            f"{unquote(request.headers[HOP_HEADER])} forwarded this to {node.name}, which is not involved; "
             f"the resource is at {', '.join(elsewhere.sites)}"
         )
     for site in sorted(elsewhere.sites, key=lambda site: site not in node.mesh.up):
@@ -173,10 +200,12 @@ async def _forwarded(node: Node, request: Request, form: FormData, elsewhere: El
             continue
         try:
             answer = await node.session.post(
-                f"{address}{request.url.path}",
+                URL(f"{address}/exec/{quote(request.path_params['id'], safe='')}", encoded=True),
                 data=await _copied(form),
-                headers={HOP_HEADER: node.name},
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+                headers={HOP_HEADER: quote(node.name)},
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=5, sock_read=_timeout(form) + TIMEOUT_S
+                ),
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             continue  # it was certainly not taken: ask the next one
@@ -184,7 +213,7 @@ async def _forwarded(node: Node, request: Request, form: FormData, elsewhere: El
             raise _LostError(
                 f"{site} was asked and may have taken it, but its answer was lost: {error}"
             ) from None
-        headers = {"Cheops-Site": site}
+        headers = {"Cheops-Site": quote(site)}
         return StreamingResponse(
             _handed_on(answer), answer.status, headers, media_type=answer.headers.get("Content-Type")
         )
@@ -243,7 +272,12 @@ async def _show_at(node: Node, site: str, id_: str, command: str) -> dict[str, s
     try:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
         async with node.session.post(f"{address}/peer/show", json=body, timeout=timeout) as answer:
-            shown: dict[str, str] = await answer.json()
+            shown: dict[str, str] = await answer.json(content_type=None)
+            if answer.status != 200:
+                return {
+                    "Status": "KO",
+                    "Output": str(shown.get("detail", f"{site} answered {answer.status}")),
+                }
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         return {"Status": "TIMEOUT", "Output": f"{site} cannot be reached: {error or type(error).__name__}"}
     return shown

@@ -21,6 +21,7 @@ from cheops.scope.route import One, Replicas
 from cheops.text import listed, printable, shortened
 
 MAX_ID_CHARACTERS = 256
+_ACCEPTED_S = 2.0
 MAX_COMMAND_BYTES = 128 * 1024
 MAX_TYPE_CHARACTERS = 100
 
@@ -33,6 +34,13 @@ class RefusedError(ClientError):
     """The site cannot take the operation."""
 
     status = 409
+
+
+class NotAcceptedError(CheopsError):
+    """Nobody can say yet whether it is accepted."""
+
+    status = 503
+    definite = False
 
 
 class ElsewhereError(CheopsError):
@@ -72,6 +80,8 @@ def check_names(resource: str, type_: str = "-") -> None:
             raise RequestError(
                 f"the {what} '{printable(shortened(text))}' has characters that cannot be shown"
             )
+    if any(part in (".", "..") for part in resource.split("/")):
+        raise RequestError("the id has a part '.' or '..', which proxies and programs take out of addresses")
     if type_.startswith(("!", "*")):
         raise RequestError(f"the type '{printable(shortened(type_))}' begins with a reserved sign")
 
@@ -134,11 +144,22 @@ async def carried_out(
     with ExitStack() as stack:
         answers = stack.enter_context(node.answers())
         node.submit(await submitted(node, wanted, answers.request))
-        accepted = await answers.next()
+        accepted = await _first(answers, timeout_s, node)
         if accepted.stage is Stage.REFUSED:
             raise RefusedError(accepted.detail)
+        if accepted.op:
+            answers.accepted(wanted.resource, accepted.op)
         replica = await node.pump.replica(wanted.resource)
         return accepted, _sites(replica), _until(deadline_s, answers, stack.pop_all())
+
+
+async def _first(answers: Answers, timeout_s: float, node: Node) -> Answer:
+    """The acceptance. It is a matter of milliseconds, unless the store cannot save."""
+    try:
+        return await asyncio.wait_for(answers.next(), max(timeout_s, _ACCEPTED_S))
+    except TimeoutError:
+        why = node.pump.trouble or "its store is slow"
+        raise NotAcceptedError(f"{node.name} has not accepted it yet, and still may: {why}") from None
 
 
 def _sites(replica: Replica) -> tuple[str, ...]:

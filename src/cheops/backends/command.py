@@ -74,7 +74,7 @@ class Completed:
     duration_s: float
     left_behind: int = 0
     passing: bool = False  # not started for want of something that comes back by itself
-    dropped_bytes: int = 0  # of the output, beyond the limit
+    exact: bool = True  # the output is all there was, and was valid text
 
 
 class CommandRunner:
@@ -116,10 +116,20 @@ class CommandRunner:
             await spawner.close(SWEEP_S + self._slack_s)
 
     async def run(
-        self, line: str, settings: CommandSettings, *, resource: str, files: Mapping[str, Path] = _NO_FILES
+        self,
+        line: str,
+        settings: CommandSettings,
+        *,
+        resource: str,
+        files: Mapping[str, Path] = _NO_FILES,
+        with_errors: bool = True,
     ) -> Completed:
-        """Run a command to its end. Raises ClientError for one that is not allowed or makes no sense."""
+        """Run a command to its end; without errors, what it writes on standard error is dropped.
+
+        Raises ClientError for one that is not allowed or makes no sense.
+        """
         order = _order(invocation(line, settings, resource=resource, files=files), settings)
+        order = order._replace(with_errors=with_errors)
         async with self._slots:
             try:
                 keeper = await self._keeper(without_new_privileges=settings.no_new_privileges)
@@ -233,8 +243,16 @@ def _completed(report: Report) -> Completed:
         _text(report),
         report.duration_s,
         report.left_behind,
-        dropped_bytes=report.dropped_bytes,
+        exact=_is_exact(report),
     )
+
+
+def _is_exact(report: Report) -> bool:
+    try:
+        report.text.decode()
+    except UnicodeDecodeError:
+        return False
+    return not report.dropped_bytes
 
 
 def _text(report: Report) -> str:

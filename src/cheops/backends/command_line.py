@@ -21,10 +21,10 @@ from pathlib import Path
 
 from cheops.config.command_pattern import EVERYTHING, parse_pattern
 from cheops.config.command_settings import CommandSettings
+from cheops.config.line import MAX_WRITTEN_CHARACTERS
 from cheops.errors import ClientError
 from cheops.text import listed, nearest, printable, shortened
 
-MAX_LINE_CHARACTERS = 100_000
 _ID = "__ID__"
 _META = re.compile(r"[;|&$`<>()\r\n]|(?<!\S)#")
 _BARE_NAME = re.compile(r"(?<!\S)\{([\w.-]+)\}(?!\S)")
@@ -76,9 +76,9 @@ def _placeholder(values: Mapping[str, str]) -> re.Pattern[str]:
 
 
 def _checked_words(line: str, settings: CommandSettings, resource: str = _ID) -> list[str]:
-    if len(line) > MAX_LINE_CHARACTERS:
+    if len(line) > MAX_WRITTEN_CHARACTERS:
         raise CommandLineError(
-            f"the command has {len(line)} characters; {MAX_LINE_CHARACTERS} are allowed. Send a file instead"
+            f"the command has {len(line)} characters; {MAX_WRITTEN_CHARACTERS} are allowed; send a file"
         )
     if "\0" in line:
         raise CommandLineError(_at(line, line.index("\0"), "the command holds a NUL character"))

@@ -49,7 +49,11 @@ def start(order: Order, output: int) -> int:
 def _spawn(order: Order, output: int) -> int:
     environment = _environment(order)
     program = _find(order.argv[0], environment)
-    to_pipe = [(os.POSIX_SPAWN_DUP2, output, _STDOUT), (os.POSIX_SPAWN_DUP2, output, _STDERR)]
+    to_pipe: list[tuple[object, ...]] = [(os.POSIX_SPAWN_DUP2, output, _STDOUT)]
+    if order.with_errors:
+        to_pipe.append((os.POSIX_SPAWN_DUP2, output, _STDERR))
+    else:
+        to_pipe.append((os.POSIX_SPAWN_OPEN, _STDERR, os.devnull, os.O_WRONLY, 0))
     try:
         return os.posix_spawn(
             program,
@@ -88,7 +92,7 @@ def _become(order: Order, user: _User | None, output: int, complain: int) -> NoR
     try:
         os.setsid()
         os.dup2(output, _STDOUT)
-        os.dup2(output, _STDERR)
+        os.dup2(output if order.with_errors else os.open(os.devnull, os.O_WRONLY), _STDERR)
         environment = _environment(order, user)
         if user:
             _switch_to(user, order.user)

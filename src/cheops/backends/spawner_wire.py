@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 _LENGTH = struct.Struct("!I")
-_ORDER = struct.Struct("!dQqqqqI")
+_ORDER = struct.Struct("!dQqqqq?I")
 _REPORT = struct.Struct("!BiQIBd")
 _UNLIMITED = -1
 
@@ -51,6 +51,7 @@ class Order(NamedTuple):
     memory_bytes: int | None = None
     open_files: int | None = None
     processes: int | None = None
+    with_errors: bool = True  # what it writes on standard error is part of the output
 
     @property
     def limits(self) -> tuple[int | None, ...]:
@@ -103,15 +104,27 @@ def _read_exactly(stream: socket.socket, size: int) -> bytes | None:
 
 def pack_order(order: Order) -> bytes:
     limits = (_UNLIMITED if limit is None else limit for limit in order.limits)
-    head = _ORDER.pack(order.timeout_s, order.max_output_bytes, *limits, len(order.argv))
+    head = _ORDER.pack(order.timeout_s, order.max_output_bytes, *limits, order.with_errors, len(order.argv))
     return head + b"\0".join((order.cwd, order.user, *order.argv, *order.environment))
 
 
 def unpack_order(body: bytes) -> Order:
-    timeout_s, max_output_bytes, *limits, words = _ORDER.unpack_from(body)
+    timeout_s, max_output_bytes, *limits, with_errors, words = _ORDER.unpack_from(body)
     cwd, user, *rest = body[_ORDER.size :].split(b"\0")
-    given = (None if limit == _UNLIMITED else limit for limit in limits)
-    return Order(tuple(rest[:words]), tuple(rest[words:]), cwd, user, timeout_s, max_output_bytes, *given)
+    cpu_s, memory_bytes, open_files, processes = (None if n == _UNLIMITED else n for n in limits)
+    return Order(
+        tuple(rest[:words]),
+        tuple(rest[words:]),
+        cwd,
+        user,
+        timeout_s,
+        max_output_bytes,
+        cpu_s,
+        memory_bytes,
+        open_files,
+        processes,
+        with_errors,
+    )
 
 
 def pack_report(report: Report) -> bytes:

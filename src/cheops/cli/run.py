@@ -13,6 +13,7 @@ from cheops.client.multipart import Form
 from cheops.text import printable
 
 _NAMED_FILE = re.compile(r"\{([^{}\s]+)\}")
+_RESERVED = ("config", "config.json")  # under these the matrix goes
 UrlOption = Annotated[
     str | None, typer.Option("--url", envvar="CHEOPS_URL", help="The agent's address.", show_default=False)
 ]
@@ -102,7 +103,7 @@ def named_files(command: str) -> tuple[str, dict[str, Path]]:
             return match[0]
         known = next((name for name, other in files.items() if other == path), None)
         name, number = known or path.name, 0
-        while known is None and name in files:
+        while known is None and (name in files or name in _RESERVED):
             number += 1
             name = f"{path.name}.{number}"
         files[name] = path

@@ -1,83 +1,291 @@
-"""One request to an agent, answered as a whole or line by line. Only the standard library: it starts fast."""
+"""An agent, asked over HTTP with the standard library alone: it starts fast. `Agent` has one method per
+question of the API; each raises AgentError (it refuses) or UnreachableError (it does not answer).
+"""
 
 import http.client
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import Any
-from urllib.parse import quote, urlsplit
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
+import msgspec
+
+from cheops.api.models import (
+    Accepted,
+    Changes,
+    ChangeSites,
+    Checks,
+    DryRun,
+    Event,
+    Explanation,
+    Forgotten,
+    Health,
+    LogView,
+    MatrixView,
+    Operations,
+    OperationView,
+    Ping,
+    Resolved,
+    ResolveRequest,
+    ResourceDetail,
+    Resources,
+    ResourceStatus,
+    ResourceSummary,
+    SiteAnswer,
+    Sites,
+    SiteView,
+    SubmitRequest,
+    Verification,
+    Wait,
+    from_json,
+)
+from cheops.client import calls
+from cheops.client.address import (
+    DEFAULT_URL,
+    AgentError,
+    UnreachableError,
+    agent_url,
+    refusal,
+    unreachable,
+)
+from cheops.client.calls import Call
+from cheops.client.event_stream import events_in
 from cheops.client.multipart import Form
-from cheops.errors import CheopsError, Fault
 
-DEFAULT_URL = "http://127.0.0.1:8079"
+__all__ = ["DEFAULT_URL", "Agent", "AgentError", "UnreachableError", "agent_url"]
+
+T = TypeVar("T")
+Progress = Callable[[int], None]  # is told how many bytes more were sent
 _CONNECT_S = 10.0
-
-
-class AgentError(CheopsError):
-    """The agent refuses, in its own words."""
-
-    fault = Fault.CLIENT
-
-
-class UnreachableError(CheopsError):
-    """The agent cannot be reached, or its answer was cut off."""
-
-    fault = Fault.PEER
-    definite = False
-
-
-def agent_url(given: str | None = None) -> str:
-    """Where the agent is: as given, else by CHEOPS_URL, else at its usual address on this machine."""
-    url = (given or os.environ.get("CHEOPS_URL") or DEFAULT_URL).rstrip("/")
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise AgentError(f"'{url}' is not the address of an agent, such as {DEFAULT_URL}")
-    return url
+_STREAM_S = 60.0  # a stream of events that is silent for longer is broken: agents send signs of life
 
 
 class Agent:
     """An agent at an address."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str = DEFAULT_URL) -> None:
+        self.url = url.rstrip("/")
+
+    # -- resources ---------------------------------------------------------------------------------------
+
+    def resources(self, prefix: str = "", cursor: str | None = None, limit: int = 100) -> Resources:
+        return self.ask(calls.resources(prefix, cursor, limit))
+
+    def all_resources(self, prefix: str = "") -> Iterator[ResourceSummary]:
+        """Those of all pages."""
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.resources(prefix, cursor)
+            yield from page.resources
+            cursor = page.next
+
+    def resource(self, id_: str, *, fresh_s: float = 0.5) -> ResourceDetail:
+        """`fresh_s`: how long to wait for what other sites say now; after that it is as last heard."""
+        return self.ask(calls.resource(id_, fresh_s))
+
+    def status(self, id_: str, *, fresh_s: float = 0.5) -> ResourceStatus:
+        return self.ask(calls.status(id_, fresh_s))
+
+    def explain(self, id_: str, *, fresh_s: float = 0.5) -> Explanation:
+        return self.ask(calls.explain(id_, fresh_s))
+
+    def log(self, id_: str, *, fresh_s: float = 0.5) -> LogView:
+        return self.ask(calls.log(id_, fresh_s))
+
+    def matrix(self, id_: str) -> MatrixView:
+        return self.ask(calls.matrix(id_))
+
+    def type_matrix(self, name: str) -> MatrixView:
+        """Of a resource type in the configuration of the agent."""
+        return self.ask(calls.type_matrix(name))
+
+    def verify(self, id_: str, command: str = "", timeout_s: float = 30.0) -> Verification:
+        """The real state everywhere, compared; `command` instead of the type's own `read`."""
+        return self.ask(calls.verify(id_, command, timeout_s))
+
+    # -- operations --------------------------------------------------------------------------------------
+
+    def operations(self, id_: str, cursor: str | None = None, limit: int = 100) -> Operations:
+        return self.ask(calls.operations(id_, cursor, limit))
+
+    def all_operations(self, id_: str) -> Iterator[OperationView]:
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.operations(id_, cursor)
+            yield from page.operations
+            cursor = page.next
+
+    def operation(self, id_: str, op: str) -> OperationView:
+        return self.ask(calls.operation(id_, op))
+
+    def submit(  # noqa: PLR0913 - what can be said of an operation
+        self,
+        id_: str,
+        request: SubmitRequest,
+        *,
+        files: Mapping[str, Path] | None = None,
+        wait: Wait = Wait.ALL,
+        timeout_s: float = 30.0,
+        sent: Progress | None = None,
+    ) -> Accepted:
+        """Have an operation carried out; gives what the sites said in time. `files` are those that the
+        command names as `{name}`."""
+        call = calls.submit(id_, request, wait, timeout_s)
+        with closing(self._connection(call.timeout_s)) as connection:
+            return from_json(self._send(connection, *_with_files(call, files, sent)).read(), call.answer)
+
+    def answers(  # noqa: PLR0913 - as for submit
+        self,
+        id_: str,
+        request: SubmitRequest,
+        *,
+        files: Mapping[str, Path] | None = None,
+        wait: Wait = Wait.ALL,
+        timeout_s: float = 30.0,
+        sent: Progress | None = None,
+    ) -> Iterator[SiteAnswer]:
+        """The same, but each site's answer as it comes; in the end one with PENDING for each that did not
+        answer in time. The first is about the origin."""
+        call = calls.submit(id_, request, wait, timeout_s, accept=calls.LINES)
+        with closing(self._connection(call.timeout_s)) as connection:
+            for line in self._lines(self._send(connection, *_with_files(call, files, sent))):
+                yield from_json(line, SiteAnswer)
+
+    def delete(
+        self, id_: str, command: str = "", *, wait: Wait = Wait.ALL, timeout_s: float = 30.0
+    ) -> Accepted:
+        """Delete a resource everywhere, by this command or by its type's `reset`."""
+        return self.ask(calls.delete(id_, command, wait, timeout_s))
+
+    def dry_run(self, id_: str, request: SubmitRequest) -> DryRun:
+        return self.ask(calls.dry_run(id_, request))
+
+    def resolve(self, id_: str, request: ResolveRequest) -> Resolved:
+        return self.ask(calls.resolve(id_, request))
+
+    def change_sites(
+        self, id_: str, request: ChangeSites, *, wait: Wait = Wait.ALL, timeout_s: float = 30.0
+    ) -> Accepted:
+        return self.ask(calls.change_sites(id_, request, wait, timeout_s))
+
+    # -- sites -------------------------------------------------------------------------------------------
+
+    def sites(self) -> Sites:
+        return self.ask(calls.sites())
+
+    def site(self, name: str) -> SiteView:
+        return self.ask(calls.site(name))
+
+    def ping(self, name: str) -> Ping:
+        return self.ask(calls.ping(name))
+
+    def forget(self, name: str, *, force: bool = False) -> Forgotten:
+        return self.ask(calls.forget(name, force=force))
+
+    def admit(self, name: str) -> SiteView:
+        """Take a forgotten site in again."""
+        return self.ask(calls.admit(name))
+
+    # -- the agent ---------------------------------------------------------------------------------------
+
+    def changes(
+        self, id_: str | None = None, since: str = "", *, wait_s: float = 0.0, limit: int = 1000
+    ) -> Changes:
+        """What happened after an event; waits for the first if there is none yet. All resources: None."""
+        return self.ask(calls.changes(id_, since, wait_s, limit))
+
+    def events(self, id_: str | None = None, last: str = "") -> Iterator[Event]:
+        """What happens, as it happens; with `last` what came after that event, too. Ends with an error when
+        the connection does; go on with the id of the last event."""
+        call = calls.events(id_, last)
+        with closing(self._connection(_STREAM_S)) as connection:
+            yield from events_in(self._lines(self._send(connection, call)))
+
+    def check(self) -> Checks:
+        return self.ask(calls.check())
+
+    def health(self) -> Health:
+        return self.ask(calls.health())
+
+    def ready(self) -> Health:
+        return self.ask(calls.ready())
+
+    # -- the form API ------------------------------------------------------------------------------------
 
     def exec_lines(self, id_: str, form: Form, timeout_s: float) -> Iterator[dict[str, Any]]:
         """What sites answer to an operation, as it comes."""
         with closing(self._connection(timeout_s + _CONNECT_S)) as connection:
-            for line in self._post(connection, f"/exec/{quote(id_, safe='')}", form):
+            for line in self._lines(self._post_form(connection, f"/exec/{calls.segment(id_)}", form)):
                 yield json.loads(line)
 
     def show(self, id_: str, form: Form, timeout_s: float) -> dict[str, Any]:
         with closing(self._connection(timeout_s + _CONNECT_S)) as connection:
-            answer: dict[str, Any] = json.loads(
-                b"".join(self._post(connection, f"/show/{quote(id_, safe='')}", form))
-            )
-            return answer
+            answer = self._post_form(connection, f"/show/{calls.segment(id_)}", form)
+            shown: dict[str, Any] = json.loads(b"".join(self._lines(answer)))
+            return shown
+
+    # -- asking ------------------------------------------------------------------------------------------
+
+    def ask(self, call: Call[T]) -> T:
+        """One question, and its answer."""
+        with closing(self._connection(call.timeout_s)) as connection:
+            return self._model(self._send(connection, call), call)
+
+    def _model(self, answer: http.client.HTTPResponse, call: Call[T]) -> T:
+        try:
+            return from_json(answer.read(), call.answer)
+        except msgspec.MsgspecError as error:
+            raise AgentError(f"the agent's answer to {call.path} cannot be read: {error}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise unreachable(self.url, error) from error
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         return kind(parts.hostname or "", parts.port, timeout=timeout_s)
 
-    def _post(self, connection: http.client.HTTPConnection, path: str, form: Form) -> Iterator[bytes]:
+    def _post_form(
+        self, connection: http.client.HTTPConnection, path: str, form: Form
+    ) -> http.client.HTTPResponse:
         headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
+        return self._send(connection, Call("POST", path, bytes, headers=headers), iter(form))
+
+    def _send(
+        self, connection: http.client.HTTPConnection, call: Call[Any], body: Iterator[bytes] | None = None
+    ) -> http.client.HTTPResponse:
+        path = urlsplit(self.url).path + call.target
         try:
-            connection.request("POST", urlsplit(self.url).path + path, iter(form), headers)
+            connection.request(call.method, path, body or call.body, call.all_headers)
             answer = connection.getresponse()
-            if answer.status != 200:
-                raise AgentError(_reason(answer.status, answer.read()))
+            if answer.status >= 400 and answer.status not in call.also_good:
+                raise refusal(answer.status, answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise unreachable(self.url, error) from error
+        return answer
+
+    def _lines(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
+        try:
             while line := answer.readline():
                 yield line
         except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(
-                f"no answer from the agent at {self.url}: {error or type(error).__name__}\n"
-                "  Is it running ('cheops agent')? CHEOPS_URL or --url says where it is."
-            ) from error
+            raise unreachable(self.url, error) from error
 
 
-def _reason(status: int, body: bytes) -> str:
-    try:
-        return str(json.loads(body)["detail"])
-    except (ValueError, KeyError, TypeError):
-        return f"the agent answered {status}: {body[:300].decode('utf-8', 'replace')}"
+def _with_files(
+    call: Call[T], files: Mapping[str, Path] | None, sent: Progress | None
+) -> tuple[Call[T], Iterator[bytes] | None]:
+    """The call as a form that the files are part of, if there are any."""
+    if not files:
+        return call, None
+    form = Form({"operation": (call.body or b"").decode()}, dict(files))
+    headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
+    return replace(call, body=None, headers=headers), _told(form, sent or (lambda _n: None))
+
+
+def _told(form: Form, sent: Progress) -> Iterator[bytes]:
+    for chunk in form:
+        yield chunk
+        sent(len(chunk))

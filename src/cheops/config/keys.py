@@ -38,7 +38,7 @@ LIMIT_FIELDS = {field.name.removesuffix("_ms"): field.name for field in fields(L
 SITE = Section(
     "",
     required=("site",),
-    optional=("listen", "advertise", "data", "peers", "services", "types", "limits", "heartbeat"),
+    optional=("listen", "advertise", "data", "peers", "services", "types", "limits", "heartbeat", "notify"),
 )
 SERVICE = Section("services.NAME", required=("url",))
 TYPE = Section(
@@ -54,8 +54,24 @@ DECOMPOSE = Section("types.NAME.decompose", required=("amount", "unit"))
 COMMAND_LIMITS = Section("types.NAME.limits", optional=("cpu", "memory", "files", "processes"))
 LIMITS = Section("limits", optional=tuple(LIMIT_FIELDS))
 HEARTBEAT = Section("heartbeat", optional=("every", "down_after"))
+NOTIFY = Section(
+    "notify.NAME",
+    optional=(
+        *("webhook", "command", "mail", "on", "summary", "others"),
+        *("types", "operations", "resources", "statuses", "timeout", "retry_most"),
+    ),
+)
+NOTIFY_WEBHOOK = Section("notify.NAME.webhook", required=("url",), optional=("secret_file",))
+NOTIFY_MAIL = Section(
+    "notify.NAME.mail",
+    required=("smtp", "from", "to"),
+    optional=("starttls", "user", "password_file"),
+)
 
-_SECTIONS = (SITE, SERVICE, TYPE, CHECKPOINT, DECOMPOSE, COMMAND_LIMITS, LIMITS, HEARTBEAT)
+_SECTIONS = (
+    *(SITE, SERVICE, TYPE, CHECKPOINT, DECOMPOSE, COMMAND_LIMITS, LIMITS, HEARTBEAT),
+    *(NOTIFY, NOTIFY_WEBHOOK, NOTIFY_MAIL),
+)
 
 
 def known_keys() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from cheops.documents import Value
 from cheops.log.operation import Command
 
 MAX_LINE_CHARACTERS = 65_536
+MAX_WRITTEN_CHARACTERS = 100_000  # with what is filled in
 MAX_STATE_BYTES = (
     131_071  # what Linux takes as one word of a command line (MAX_ARG_STRLEN, less the end mark)
 )
@@ -43,8 +44,10 @@ class StateWriter:
 
     template: str
 
-    def __call__(self, state: str) -> Command:
-        return Command(self.template.replace(STATE, shlex.quote(state.removesuffix("\n"))))
+    def __call__(self, state: str) -> Command | None:
+        line = self.template.replace(STATE, shlex.quote(state.removesuffix("\n")))
+        fits = len(line) <= MAX_WRITTEN_CHARACTERS and len(line.encode()) < MAX_STATE_BYTES
+        return Command(line) if fits and "\0" not in line else None
 
 
 def state_writer(value: Value, *, shell: bool) -> StateWriter:
@@ -54,7 +57,8 @@ def state_writer(value: Value, *, shell: bool) -> StateWriter:
     writer = StateWriter(line)
     try:
         expected = [word.replace(STATE, _AWKWARD) for word in shlex.split(line)]
-        stays_a_word = shlex.split(writer(_AWKWARD).line) == expected
+        written = writer(_AWKWARD)
+        stays_a_word = written is not None and shlex.split(written.line) == expected
     except ValueError:
         stays_a_word = False
     if not stays_a_word:

@@ -21,6 +21,7 @@ from cheops.config.address import DEFAULT_LISTEN, Address, address_at, is_loopba
 from cheops.config.keys import SITE, given
 from cheops.config.limits import HeartbeatConfig, heartbeat_at, limits_at
 from cheops.config.names import name_at, named_at
+from cheops.config.notify import TargetConfig, targets_at
 from cheops.config.paths import path_at
 from cheops.config.peers import Peer, advertised, others, peers_at
 from cheops.config.services import ServiceConfig, services_at
@@ -54,6 +55,7 @@ class SiteConfig:
     heartbeat: HeartbeatConfig
     source: Path
     warnings: tuple[str, ...] = ()
+    notify: tuple[TargetConfig, ...] = ()
 
     @property
     def engine(self) -> Settings:
@@ -107,6 +109,7 @@ def _site(root: Value, path: Path) -> SiteConfig:
         given(record, "heartbeat", heartbeat_at, HeartbeatConfig()),
         path,
         tuple(_warnings(advertise, peers, types.values())),
+        given(record, "notify", lambda at: targets_at(at, folder), ()),
     )
 
 

@@ -120,8 +120,35 @@ class Asked:
     anew: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The client that waited for what becomes of an operation is gone."""
+
+    resource: str
+    op: OpId
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """Matrices that came on their own."""
+
+    matrices: tuple[Matrix, ...]
+
+
 Event: TypeAlias = (
-    Submitted | Received | Ran | Tick | PeerUp | PeerDown | Loaded | Recovered | Involving | Resolved | Asked
+    Submitted
+    | Received
+    | Ran
+    | Tick
+    | PeerUp
+    | PeerDown
+    | Loaded
+    | Recovered
+    | Involving
+    | Resolved
+    | Asked
+    | Left
+    | Brought
 )
 
 
@@ -141,6 +168,7 @@ class Step:
     op: OpId | None
     payload: Command
     of_type: bool = False  # a command of the type itself, not one that came with an operation
+    reads: bool = False  # its output is a state: nothing else may be in it
 
 
 @dataclass(frozen=True, slots=True)

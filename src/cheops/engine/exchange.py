@@ -8,14 +8,18 @@ Only sites involved in a resource hear of it: those on its list, and those that 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from cheops.engine.documents import Started, key_of, op_key, reply_key
 from cheops.engine.events import Effects, Send
-from cheops.engine.messages import Base, Message, Snapshot
+from cheops.engine.messages import Base, Message, Snapshot, document_size
 from cheops.engine.replica import PeerView, Replica
+from cheops.engine.types import Limits
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
 from cheops.log.vector import NOTHING, Vector, contains, covers, joined
+
+Document = TypeVar("Document", Operation, Reply)
 
 
 def targets(replica: Replica) -> Iterator[str]:
@@ -88,16 +92,28 @@ def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
         out.others.append(Send(peer, _snapshot(replica)))
         return
     ops = [op for op in replica.history.ops.values() if not contains(view.known, op.id)]
-    ops = sorted(ops, key=lambda op: op.stamp)[: replica.limits.batch]
-    replies = tuple(_lacking_replies(replica, view))[: replica.limits.batch]
-    view.unfinished = replica.limits.batch in (len(ops), len(replies))
+    ops, more_ops = _batch(sorted(ops, key=lambda op: op.stamp), replica.limits)
+    replies, more_replies = _batch(_lacking_replies(replica, view), replica.limits)
+    view.unfinished = more_ops or more_replies
     brought = {op.matrix.hash for op in ops if op.matrix.introduced == op.stamp}
     matrices = tuple(map(replica.history.find_matrix, sorted(brought)))
     after = {reply.origin: view.known_replies.get(reply.origin, 0) for reply in replies}
     message = _message(
-        replica, ops=tuple(ops), replies=replies, matrices=matrices, replies_after=after, ask=True
+        replica, ops=tuple(ops), replies=tuple(replies), matrices=matrices, replies_after=after, ask=True
     )
     out.others.append(Send(peer, message))
+
+
+def _batch(documents: Iterable[Document], limits: Limits) -> tuple[list[Document], bool]:
+    """The first of these, as many as go into one message; and whether there are more."""
+    taken: list[Document] = []
+    size = 0
+    for document in documents:
+        if len(taken) == limits.batch or (taken and size > limits.batch_bytes):
+            return taken, True
+        taken.append(document)
+        size += document_size(document)
+    return taken, False
 
 
 def ask(replica: Replica, peer: str, out: Effects) -> None:

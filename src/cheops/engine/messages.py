@@ -48,3 +48,14 @@ class Message:
     ask: bool = False
     wanted: tuple[str, ...] = ()  # hashes of matrices that the sender lacks
     snapshot: Snapshot | None = None
+
+
+def size_of(message: Message) -> int:
+    """About how many bytes a message has: what counts is what commands and their outputs bring."""
+    return 500 + sum(map(document_size, message.ops)) + sum(map(document_size, message.replies))
+
+
+def document_size(document: Operation | Reply) -> int:
+    if isinstance(document, Operation):
+        return 500 + len(document.payload.line) + 100 * len(document.payload.files)
+    return 400 + len(document.output) + len(document.detail) + 100 * len(document.applied)

@@ -42,7 +42,7 @@ def finish(replica: Replica, n: int, outcomes: tuple[Outcome, ...], out: Effects
         case Purpose.OPERATION:
             _operation_ran(replica, running, outcomes[0], out)
         case Purpose.REPLAY:
-            _replayed(replica, running, outcomes, out)
+            replayed(replica, running, outcomes, out, now_ms)
         case Purpose.UNITS:
             _units_ran(replica, running, outcomes, out)
         case Purpose.HOOK:
@@ -261,14 +261,17 @@ def _hook_ran(replica: Replica, running: Running, outcome: Outcome, out: Effects
         fail(replica, op, f"on_error failed too: {outcome.output}", out)
 
 
-def _replayed(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects) -> None:
+def replayed(
+    replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects, now_ms: int
+) -> None:
+    """A replay came to its end."""
     wanted, results = running.plan, list(outcomes)
     if wanted.from_start:
-        start = results.pop(0)
+        start = results.pop(0) if running.has_start else Outcome(Result.OK)
         if start.result is not Result.OK:
             taint(replica, wanted, out)
             out.others.append(Notify(replica.resource, "reset-failed", None, start.output))
-            replica.retry_at_ms = replica.retry_at_ms + replica.limits.retry_most_ms
+            replica.retry_at_ms = now_ms + replica.limits.retry_most_ms
             return
         replica.needs_start = False
         replica.base_applied = replica.base is not None
@@ -282,7 +285,8 @@ def _replayed(replica: Replica, running: Running, outcomes: tuple[Outcome, ...],
         if outcome.result is Result.OK:
             replica.note_run(op.id, op.key, replica.matrix.wiped_by(op.key))
     wiped = ("*",) if wanted.from_start else replica.matrix.wiped_by(wanted.run[0].key)
-    timing = Timing(outcomes[0].timing.at_ms, sum(outcome.timing.took_ms for outcome in outcomes))
+    at_ms = outcomes[0].timing.at_ms if outcomes else now_ms
+    timing = Timing(at_ms, sum(outcome.timing.took_ms for outcome in outcomes))
     applied = tuple(replica.applied)
     _reply(replica, None, "", Status.OK, out, wiped=wiped, replay=True, timing=timing, applied=applied)
     for op, outcome in ran:
@@ -299,12 +303,17 @@ def _fold(replica: Replica, outcome: Outcome, out: Effects) -> None:
     checkpoint = replica.type.checkpoint
     something_new = replica.settled != replica.history.known
     if outcome.cut:
-        why = "its state is larger than the output that is kept of a command"
+        why = "its state is larger than what is kept of a command's output, or is no text"
         out.others.append(Notify(replica.resource, "no-checkpoint", None, why))
         return
     if outcome.result is not Result.OK or checkpoint is None or something_new:
         return
-    forgetting.fold(replica, checkpoint.write(outcome.output), out)
+    write = checkpoint.write(outcome.output)
+    if write is None:
+        why = "no command can write so large a state"
+        out.others.append(Notify(replica.resource, "no-checkpoint", None, why))
+        return
+    forgetting.fold(replica, write, out)
 
 
 def resolve(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> None:

@@ -33,6 +33,7 @@ class Running:
     op: Operation | None = None
     plan: Plan = field(default_factory=Plan)
     rewritten: list[OpId] | None = None  # a logic plugin's commands run, for this effective list
+    has_start: bool = False  # its first step is a reset, or the base of a checkpoint
 
 
 @dataclass(slots=True)
@@ -58,6 +59,11 @@ class Unknown:
 
     id: OpId
     key: str
+
+
+def is_due(at_ms: int, now_ms: int, most_ms: int) -> bool:
+    """Whether a time has come. One that is further away than it was ever set means that the clock jumped."""
+    return not 0 < at_ms - now_ms <= most_ms
 
 
 @dataclass(slots=True)

@@ -12,8 +12,8 @@ from dataclasses import replace
 from cheops.engine import forgetting
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Run, Step
-from cheops.engine.outcome import decide, fail, leave_dirty
-from cheops.engine.replica import Purpose, Replica, Running
+from cheops.engine.outcome import decide, fail, leave_dirty, replayed
+from cheops.engine.replica import Purpose, Replica, Running, is_due
 from cheops.log.operation import Operation, Status, Verdict
 from cheops.log.plan import Plan, plan
 from cheops.log.rules import superseding_rule
@@ -22,7 +22,7 @@ from cheops.log.seals import estranging
 
 def advance(replica: Replica, out: Effects, now_ms: int) -> None:
     """Start the next run, if there is one and nothing stands in its way."""
-    if replica.running or now_ms < replica.retry_at_ms:
+    if replica.running or not is_due(replica.retry_at_ms, now_ms, replica.limits.retry_most_ms):
         return
     if not replica.is_involved and replica.history.roster:
         _leave(replica, out)
@@ -35,7 +35,7 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
         return
     wanted = _wanted(replica, out)
     if wanted and _may_run(replica, wanted):
-        _start_plan(replica, wanted, out)
+        _start_plan(replica, wanted, out, now_ms)
     elif not wanted and replica.drafts and replica.drafts[0].is_silent:
         decide(replica, Verdict.OK, "", out)  # nothing is to be run
         advance(replica, out, now_ms)
@@ -62,12 +62,13 @@ def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
     checkpoint = replica.type.checkpoint
     if checkpoint is None or len(replica.history.effective) < checkpoint.after:
         return
-    in_doubt = replica.failed or replica.order_not_enforced or replica.drafts or now_ms < replica.read_at_ms
+    in_doubt = bool(replica.failed or replica.order_not_enforced or replica.drafts)
+    in_doubt = in_doubt or not is_due(replica.read_at_ms, now_ms, replica.limits.retry_most_ms)
     if in_doubt or not forgetting.all_settled(replica):
         return
     replica.wants_seal = not forgetting.is_sealed(replica)
     if not replica.wants_seal:
-        step = Step(None, checkpoint.read, of_type=True)
+        step = Step(None, checkpoint.read, of_type=True, reads=True)
         _start(replica, Running(replica.next_reply, Purpose.READ), (step,), out)
 
 
@@ -163,17 +164,17 @@ def _leave(replica: Replica, out: Effects) -> None:
         leave_dirty(replica, keys, out)
     while replica.drafts:
         decide(replica, Verdict.VOID, "the resource left this site before this could run", out)
-    replica.settled = dict(replica.history.known)
+    replica.settled, replica.retry_ms = dict(replica.history.known), 0
 
 
 # -- starting --------------------------------------------------------------------------------------------
 
 
-def _start_plan(replica: Replica, wanted: Plan, out: Effects) -> None:
+def _start_plan(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> None:
     if wanted.run and _ran_before(replica, wanted.run[0]):
         wanted = replace(wanted, replay=True)
     if wanted.replay:
-        _start_replay(replica, wanted, out)
+        _start_replay(replica, wanted, out, now_ms)
     else:
         op = wanted.run[0]
         _start(replica, Running(replica.next_reply, Purpose.OPERATION, op), (_step(op),), out)
@@ -186,7 +187,7 @@ def _ran_before(replica: Replica, base: Operation) -> bool:
     return again and replica.matrix.is_replace_type(base.key)
 
 
-def _start_replay(replica: Replica, wanted: Plan, out: Effects) -> None:
+def _start_replay(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> None:
     start = replica.base.write if replica.base else replica.type.reset
     steps = [Step(None, start, of_type=True)] if wanted.from_start and start else []
     logic, after = replica.type.logic, wanted.run if wanted.from_start else wanted.run[1:]
@@ -196,8 +197,15 @@ def _start_replay(replica: Replica, wanted: Plan, out: Effects) -> None:
         steps += [Step(None, command, of_type=True) for command in logic(after)]
     else:
         steps += [_step(op) for op in wanted.run]
-    running = Running(replica.next_reply, Purpose.REPLAY, plan=wanted, rewritten=rewritten)
-    _start(replica, running, tuple(steps), out)
+    has_start = wanted.from_start and start is not None
+    running = Running(
+        replica.next_reply, Purpose.REPLAY, plan=wanted, rewritten=rewritten, has_start=has_start
+    )
+    if steps:
+        _start(replica, running, tuple(steps), out)
+    else:
+        replayed(replica, running, (), out, now_ms)  # nothing is effective, and nothing can be reset
+        advance(replica, out, now_ms)
 
 
 def _logic_plan(replica: Replica) -> Plan | None:

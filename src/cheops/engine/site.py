@@ -8,11 +8,13 @@ from cheops.engine.documents import Peers, SiteClock, Started, key_of
 from cheops.engine.events import (
     Answer,
     Asked,
+    Brought,
     Effect,
     Effects,
     Enumerate,
     Event,
     Involving,
+    Left,
     Load,
     Loaded,
     Notify,
@@ -27,7 +29,7 @@ from cheops.engine.events import (
     Tick,
 )
 from cheops.engine.messages import Message
-from cheops.engine.replica import Client, Replica
+from cheops.engine.replica import Client, Replica, is_due
 from cheops.engine.types import Settings
 from cheops.log.clock import Clock
 from cheops.log.matrix import Matrix
@@ -48,7 +50,7 @@ from cheops.log.plan import Plan
 from cheops.log.rules import Rule
 from cheops.log.vector import joined
 
-_BEFORE_ALL = Stamp(0, 0, Origin("", ""))
+_BEFORE_ALL = Stamp(0, 0, Origin("-", "-"))
 
 
 class Site:
@@ -137,6 +139,16 @@ class Site:
         self._backlog |= dict.fromkeys(event.resources)
         self._wake_some(out)
 
+    @_take.register
+    def _brought(self, event: Brought, out: Effects) -> None:
+        self._keep_matrices(event.matrices, out)
+
+    def _keep_matrices(self, matrices: tuple[Matrix, ...], out: Effects) -> None:
+        for matrix in matrices:
+            if matrix.hash not in self.matrices:
+                self.matrices[matrix.hash] = matrix
+                out.documents[key_of(matrix)] = matrix
+
     def _wake_some(self, out: Effects) -> None:
         """Load what waits for it, but never so much at once that memory would follow what exists."""
         for resource in list(self._backlog)[: self.settings.limits.wake]:
@@ -168,7 +180,8 @@ class Site:
 
     def _is_idle(self, replica: Replica) -> bool:
         quiet_ms = self._now_ms - replica.touched_ms
-        return replica.resource not in self._active and quiet_ms > self.settings.limits.idle_ms
+        waited_for = replica.resource in self._active or bool(replica.clients)
+        return not waited_for and quiet_ms > self.settings.limits.idle_ms
 
     # -- events of a resource ----------------------------------------------------------------------
 
@@ -185,6 +198,8 @@ class Site:
                 for peer in exchange.targets(replica):
                     if event.anew and peer in self.up:
                         exchange.ask(replica, peer, out)
+            case Left():
+                replica.clients.pop(event.op, None)
             case Resolved():
                 outcome.resolve(replica, event.op, happened=event.happened, out=out)
             case _:
@@ -249,6 +264,7 @@ class Site:
         seal = self._draft(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
         self._save_clock(out)
         replica.drafts.append(seal)
+        out.documents[key_of(seal)] = seal  # its turn may not have come: what is numbered must be kept
         running.advance(replica, out, self._now_ms)
 
     # -- submitting --------------------------------------------------------------------------------
@@ -321,10 +337,7 @@ class Site:
     # -- receiving ---------------------------------------------------------------------------------
 
     def _receive(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
-        for matrix in message.matrices:
-            if matrix.hash not in self.matrices:
-                self.matrices[matrix.hash] = matrix
-                out.documents[key_of(matrix)] = matrix
+        self._keep_matrices(message.matrices, out)
         before = len(replica.history.ops)
         strangers = set(replica.history.strangers)
         lacking = exchange.take(replica, message, self.matrices, out)
@@ -355,13 +368,13 @@ class Site:
         """Send a peer what it lacks, if it is up and it is time."""
         view = exchange.view_of(replica, peer)
         involved = peer in set(exchange.targets(replica))
-        due = view.next_send_ms <= self._now_ms
+        due = is_due(view.next_send_ms, self._now_ms, self.settings.limits.resend_most_ms)
         if peer in self.up and involved and due and exchange.lacks_something(replica, peer):
             exchange.catch_up(replica, peer, out, self._now_ms)
 
     def _ask_for_matrices(self, replica: Replica) -> None:
         lacking = {op.matrix.hash for op in replica.waiting.values()} - self.matrices.keys()
-        if not lacking or self._now_ms < replica.ask_at_ms:
+        if not lacking or not is_due(replica.ask_at_ms, self._now_ms, self.settings.limits.resend_ms):
             return
         replica.ask_at_ms = self._now_ms + self.settings.limits.resend_ms
         for peer in exchange.targets(replica):
@@ -372,7 +385,7 @@ class Site:
 def _resource_of(event: Event) -> str:
     if isinstance(event, Received):
         return event.message.resource
-    assert isinstance(event, Submitted | Ran | Resolved | Asked)  # noqa: S101 - the others are registered above
+    assert isinstance(event, Submitted | Ran | Resolved | Asked | Left)  # noqa: S101 - the others are registered above
     return event.resource
 
 

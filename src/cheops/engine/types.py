@@ -16,7 +16,7 @@ class Checkpoint:
     """How a long history is folded into one base: read the state, and later write it."""
 
     read: Command
-    write: Callable[[str], Command]
+    write: Callable[[str], Command | None]  # None: no command can write this state
     after: int = 100  # effective operations
 
 
@@ -38,6 +38,7 @@ class Limits:
     drafts: int = 1_000  # operations of one resource that wait for their first run
     waiting: int = 10_000  # received operations of one resource that wait for what they depend on
     batch: int = 500  # documents in one message
+    batch_bytes: int = 4_000_000  # and about how large they may be together
     seal_after: int = 50  # operations that could be forgotten, before somebody says so
     wake: int = 200  # resources that are loaded per tick to be looked after
     idle_ms: int = 30_000  # a resource that nobody asked for leaves memory after this

@@ -92,6 +92,7 @@ class History:
             return self._reconsider()
         if fate := fate_of_stranger(op, self.seals):
             return self._set_aside(op, fate)
+        self.disowned.discard(op.stamp)  # somebody may have taken it for a stranger's
         # Where a resource is and by which rules is not the application's affair: also of one that failed.
         self._note_roster(op)
         self._note_epoch(op)
@@ -273,8 +274,9 @@ class History:
         fates = {op.id: fate_of_stranger(op, self.seals) for op in open_}
         self.strangers = {id_: fate for id_, fate in fates.items() if fate}
         strangers = [self.ops[id_] for id_ in self.strangers]
-        self.disowned.update(op.stamp for op in strangers if op.matrix.introduced == op.stamp)
         loyal = sorted((op for op in self.ops.values() if op.id not in self.strangers), key=_stamp)
+        self.disowned.difference_update(op.stamp for op in loyal)
+        self.disowned.update(op.stamp for op in strangers if op.matrix.introduced == op.stamp)
         self.roster, self.roster_by, self._brought = (), None, []
         stale = [
             op for op in loyal if op.matrix.introduced == op.stamp and any(o.is_before(op) for o in strangers)

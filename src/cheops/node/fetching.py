@@ -25,23 +25,30 @@ class Fetching:
         self._session = session
         self._addresses = addresses
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._sites: dict[str, dict[str, None]] = {}  # who may have them
 
     def want(self, hash_: str, sites: Iterable[str]) -> None:
         """Have a file here, from any of these sites."""
-        if hash_ in self._tasks or self._files.has(hash_):
+        if self._files.has(hash_):
             return
-        task = asyncio.get_running_loop().create_task(self._fetch(hash_, tuple(sites)))
-        self._tasks[hash_] = task
-        task.add_done_callback(lambda _task: self._tasks.pop(hash_, None))
+        self._sites.setdefault(hash_, {}).update(dict.fromkeys(sites))
+        if hash_ not in self._tasks:
+            task = asyncio.get_running_loop().create_task(self._fetch(hash_))
+            self._tasks[hash_] = task
+            task.add_done_callback(lambda _task: self._done(hash_))
+
+    def _done(self, hash_: str) -> None:
+        self._tasks.pop(hash_, None)
+        self._sites.pop(hash_, None)
 
     def close(self) -> None:
         for task in list(self._tasks.values()):
             task.cancel()
 
-    async def _fetch(self, hash_: str, sites: tuple[str, ...]) -> None:
+    async def _fetch(self, hash_: str) -> None:
         pause_s = _PAUSE_S
         while True:
-            for address in self._addresses(sites):
+            for address in self._addresses(list(self._sites[hash_])):
                 try:
                     await self._fetch_from(address, hash_)
                 except (aiohttp.ClientError, TimeoutError, OSError, CheopsError) as error:
@@ -62,6 +69,7 @@ class Fetching:
                 return
             answer.raise_for_status()
             at = begun if answer.status == 206 else 0
+            await asyncio.to_thread(self._files.append, hash_, at, b"")  # a file may be empty
             async for piece in answer.content.iter_chunked(_PIECE):
                 await asyncio.to_thread(self._files.append, hash_, at, piece)
                 at += len(piece)

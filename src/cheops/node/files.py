@@ -6,6 +6,7 @@ there after a break.
 """
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from cheops.errors import CheopsError, ClientError
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _CHUNK = 1024 * 1024
+_log = logging.getLogger(__name__)
 
 
 class FileError(CheopsError):
@@ -30,7 +32,12 @@ class Files:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for leftover in folder.glob(".new-*"):  # of uploads that a crash cut short
+                leftover.unlink()
+        except OSError as error:
+            raise FileError(f"files cannot be kept in {folder}: {error.strerror}") from error
 
     def path(self, hash_: str) -> Path:
         if not _HASH.fullmatch(hash_):
@@ -84,7 +91,10 @@ class Files:
         self._keep(part, hash_)
 
     def forget(self, hash_: str) -> None:
-        self.path(hash_).unlink(missing_ok=True)
+        try:
+            self.path(hash_).unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("a file that nobody needs any more stays: %s", error)
 
     def _part(self, hash_: str) -> Path:
         return self.path(hash_).with_suffix(".part")

@@ -21,6 +21,8 @@ from cheops.config.site import SiteConfig
 from cheops.engine.documents import Document
 from cheops.engine.events import (
     Answer,
+    Brought,
+    Left,
     Notify,
     Outcome,
     Ran,
@@ -34,9 +36,11 @@ from cheops.engine.events import (
 )
 from cheops.engine.messages import Message
 from cheops.engine.site import Site
+from cheops.errors import CheopsError, Fault
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Origin, Reply
 from cheops.node.commands import Commands
+from cheops.node.events import Events
 from cheops.node.fetching import Fetching
 from cheops.node.files import Files
 from cheops.node.keeping import Keeping
@@ -59,7 +63,17 @@ _TICK_S = 0.1
 _SAVE_MESH_S = 30.0
 _MESH_NOTE, _INTEREST_NOTE = "mesh", "interest"
 _NOTICES_KEPT = 1_000
+_SNAPSHOT_MS = 1_000
+_STOP_S = 10.0
 _log = logging.getLogger(__name__)
+
+
+class NotYetError(CheopsError):
+    """What was sent cannot be kept before other things are here: to be sent again."""
+
+    fault = Fault.PEER
+    definite = False
+    status = 503
 
 
 class Node:
@@ -69,16 +83,18 @@ class Node:
         self.config = config
         self.name = config.name
         self.notices: list[Notify] = []
-        self.waiting = Waiting()
+        self.events = Events()
+        self.waiting = Waiting(lambda resource, op: self.pump.post(Left(resource, op)))
         self.files = Files(config.data / "files")
         self.keeping = Keeping(self.files)
         self._runner = CommandRunner()
-        self.commands = Commands(self._runner, config.types, self.files)
+        self.commands = Commands(self._runner, config.types, self.files, self._fetch)
         self._writer = ThreadPoolExecutor(1, "store")
         self._readers = ThreadPoolExecutor(1, "store-read")
         self._tasks: list[asyncio.Task[None]] = []
         self._runs: set[asyncio.Task[None]] = set()
         self._interest: set[str] = set()
+        self._snapshot: tuple[float, Snapshot] | None = None
 
     # -- starting and stopping ---------------------------------------------------------------------------
 
@@ -148,12 +164,12 @@ class Node:
         for task in (*self._tasks[1:], *self._runs):
             task.cancel()
         await asyncio.gather(*self._tasks[1:], *self._runs, return_exceptions=True)
-        if self._tasks and not self._tasks[0].done() and self.pump.trouble is None:
-            await self.pump.flushed()
+        if self._tasks:
+            await self._flush_if_possible(self._tasks[0])
         for task in self._tasks[:1]:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        for name in ("databases", "links", "fetching"):
+        for name in ("pump", "databases", "links", "fetching"):
             if part := getattr(self, name, None):
                 part.close()
         if session := getattr(self, "session", None):
@@ -162,17 +178,32 @@ class Node:
         self._writer.shutdown()
         self._readers.shutdown()
 
+    async def _flush_if_possible(self, pumping: asyncio.Task[None]) -> None:
+        """What is decided should be durable, but a full disk must not keep the agent from stopping."""
+        flushed = asyncio.ensure_future(self.pump.flushed())
+        end_s = asyncio.get_running_loop().time() + _STOP_S
+        while self.pump.trouble is None and not pumping.done() and not flushed.done():
+            if asyncio.get_running_loop().time() > end_s:
+                break
+            await asyncio.wait({flushed, pumping}, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+        flushed.cancel()
+        await asyncio.gather(flushed, return_exceptions=True)
+
     async def _tick(self) -> None:
         while True:
-            self.pump.post(Tick())
+            if self.pump.trouble is None:
+                self.pump.post(Tick())
             await asyncio.sleep(_TICK_S)
 
     async def _keep_mesh(self) -> None:
         """What is known of the others survives a restart, which may be while they are out of reach."""
         while True:
             await asyncio.sleep(_SAVE_MESH_S * random.uniform(0.9, 1.1))  # noqa: S311 - only to spread them
-            note = msgspec.json.decode(heartbeat.encode(self.mesh.saved()))
-            await self._put_note(_MESH_NOTE, note)
+            await self._save_mesh()
+
+    async def _save_mesh(self) -> None:
+        note = msgspec.json.decode(heartbeat.encode(self.mesh.saved()))
+        await self._put_note(_MESH_NOTE, note)
 
     async def _learn_files(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._readers, self.keeping.learn, self.store)
@@ -188,17 +219,21 @@ class Node:
 
     def submit(self, event: Submitted) -> None:
         """Hand an operation to the engine; its answers go to whoever waits for the request."""
+        self._refuse_while_in_trouble()
+        self.pump.post(event)
+
+    def _refuse_while_in_trouble(self) -> None:
         if self.pump.trouble:
             raise StoreError(
                 f"nothing can be saved at {self.name} now, so nothing is accepted: {self.pump.trouble}"
             )
-        self.pump.post(event)
 
     def answers(self) -> Answers:
         return Answers(self.waiting)
 
     def receive(self, peer: str, messages: Iterable[Message]) -> None:
         """Messages of another site's engine."""
+        self._refuse_while_in_trouble()
         for message in messages:
             for op in message.ops:
                 for _, hash_ in op.payload.files:
@@ -209,6 +244,8 @@ class Node:
         """Documents by way of another database; durable when this returns."""
         shared = [d for d in documents if isinstance(d, Operation | Reply)]
         matrices = tuple(d for d in documents if isinstance(d, Matrix))
+        if matrices:
+            self.pump.post(Brought(matrices))
         shared.sort(key=lambda document: document.resource)
         for resource, group in groupby(shared, key=lambda document: document.resource):
             own = list(group)
@@ -217,11 +254,19 @@ class Node:
                 "",
                 tuple(d for d in own if isinstance(d, Operation)),
                 tuple(d for d in own if isinstance(d, Reply)),
-                matrices,
             )
             self.receive("", [message])
-            await self.pump.replica(resource)
+            replica = await self.pump.replica(resource)
+            if waits := [op.id for op in message.ops if op.id in replica.waiting]:
+                raise NotYetError(f"{waits[0]} of '{resource}' depends on operations that have not come yet")
         await self.pump.flushed()
+
+    async def decide_membership(self, site: str, *, forgotten: bool) -> None:
+        """Remove a site from the mesh for good, or take it in again; raises MeshSiteError."""
+        decide = self.mesh.forget if forgotten else self.mesh.admit
+        for event in decide(site, now()):
+            self._tell(event)
+        await self._save_mesh()
 
     # -- what is known -----------------------------------------------------------------------------------
 
@@ -234,12 +279,24 @@ class Node:
         return [address for address in found if address]
 
     def snapshot(self) -> Snapshot:
-        return self.mesh.snapshot(now())
+        """What scope-lang may know; a second old at most, for with many sites it takes a while to make."""
+        at = now().mono_ms
+        if self._snapshot is None or at - self._snapshot[0] > _SNAPSHOT_MS:
+            self._snapshot = (at, self.mesh.snapshot(now()))
+        return self._snapshot[1]
+
+    def _fetch(self, resource: str, hash_: str) -> None:
+        """Have a file of a resource here, from any site that may have it."""
+        replica = self.pump.site.replicas.get(resource)
+        if replica is not None:
+            self.fetching.want(hash_, (*replica.history.roster, *sorted(replica.history.former)))
 
     # -- what the engine wants done ----------------------------------------------------------------------
 
     def _tell(self, event: PeerEvent) -> None:
+        self._snapshot = None
         self.pump.post(event)
+        self.events.peer(event)
 
     def begin_run(self, effect: Run) -> None:
         self._begin_task(self._run(effect))
@@ -281,7 +338,7 @@ class _Hands:
         self._node.begin_run(effect)
 
     def send(self, effect: Send) -> None:
-        if effect.peer:
+        if self._node.address_of(effect.peer):  # whom nobody knows, nobody answers
             self._node.note_interest((effect.peer,))
             self._node.links.send(effect.peer, effect.message)
 
@@ -292,8 +349,10 @@ class _Hands:
         _log.info("%s: %s %s %s", effect.resource, effect.what, effect.op or "", effect.detail)
         self._node.notices.append(effect)
         del self._node.notices[:-_NOTICES_KEPT]
+        self._node.events.notified(effect)
 
     def committed(self, saves: list[Save], last_seq: int) -> None:
         self._node.databases.committed(last_seq)
+        self._node.events.committed(saves)
         for hash_ in self._node.keeping.committed(saves):
             self._node.files.forget(hash_)

@@ -109,6 +109,11 @@ class Pump:
             while self._queue:
                 await self._carry_out(self._next())
 
+    def close(self) -> None:
+        """Give up what is being loaded."""
+        for task in self._loads:
+            task.cancel()
+
     def _next(self) -> list[list[Effect]]:
         return [self._queue.popleft() for _ in range(min(len(self._queue), _STEPS_PER_COMMIT))]
 
@@ -161,18 +166,45 @@ class Pump:
             task.add_done_callback(self._loads.discard)
 
     async def _loaded(self, wanted: tuple[Load | Enumerate, ...]) -> None:
-        loop = asyncio.get_running_loop()
-        for event in await loop.run_in_executor(self._thread, self._read, wanted):
-            self.post(event)
-            if isinstance(event, Loaded):
-                for waiting in self._waiting.pop(event.resource, []):
-                    if not waiting.done():
-                        waiting.set_result(None)
+        loop, wait_s = asyncio.get_running_loop(), _RETRY_S
+        left = list(wanted)
+        while left:
+            for effect, event in await loop.run_in_executor(self._thread, self._read, left):
+                if isinstance(event, StoreError):
+                    self._cannot_load(effect, event)
+                    continue
+                left.remove(effect)
+                self.post(event)
+                if isinstance(event, Loaded):
+                    self._wake_waiting(event.resource, None)
+            if left:
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _RETRY_MOST_S)
 
-    def _read(self, wanted: tuple[Load | Enumerate, ...]) -> list[Event]:
-        return [
-            Loaded(effect.resource, self._store.load(effect.resource))
-            if isinstance(effect, Load)
-            else Involving(effect.peer, self._store.involving(effect.peer))
-            for effect in wanted
-        ]
+    def _cannot_load(self, effect: Load | Enumerate, error: StoreError) -> None:
+        """It is tried again; whoever waits hears now."""
+        _log.warning("%s cannot be read: %s", effect, error)
+        if isinstance(effect, Load):
+            self._wake_waiting(effect.resource, error)
+
+    def _wake_waiting(self, resource: str, error: StoreError | None) -> None:
+        for waiting in self._waiting.pop(resource, []):
+            if waiting.done():
+                continue
+            if error is None:
+                waiting.set_result(None)
+            else:
+                waiting.set_exception(error)
+
+    def _read(
+        self, wanted: list[Load | Enumerate]
+    ) -> list[tuple[Load | Enumerate, Loaded | Involving | StoreError]]:
+        return [(effect, self._read_one(effect)) for effect in wanted]
+
+    def _read_one(self, effect: Load | Enumerate) -> Loaded | Involving | StoreError:
+        try:
+            if isinstance(effect, Load):
+                return Loaded(effect.resource, self._store.load(effect.resource))
+            return Involving(effect.peer, self._store.involving(effect.peer))
+        except StoreError as error:
+            return error

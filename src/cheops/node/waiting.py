@@ -1,12 +1,13 @@
 """Clients that wait for answers: each request has a queue, until its client has heard enough."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
 from cheops.engine.events import Answer
+from cheops.log.operation import OpId
 
 
 class Answers:
@@ -16,6 +17,7 @@ class Answers:
         self.request = uuid4().hex
         self._waiting = waiting
         self._queue: asyncio.Queue[Answer] = asyncio.Queue()
+        self._op: tuple[str, OpId] | None = None
 
     def __enter__(self) -> Self:
         self._waiting.open[self.request] = self
@@ -25,6 +27,12 @@ class Answers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._waiting.open.pop(self.request, None)
+        if self._op is not None:
+            self._waiting.left(*self._op)
+
+    def accepted(self, resource: str, op: OpId) -> None:
+        """Which operation it is about, so that the engine can hear when nobody waits any more."""
+        self._op = (resource, op)
 
     def put(self, answer: Answer) -> None:
         self._queue.put_nowait(answer)
@@ -45,8 +53,10 @@ class Answers:
 class Waiting:
     """All requests that somebody waits for."""
 
-    def __init__(self) -> None:
+    def __init__(self, left: Callable[[str, OpId], None]) -> None:
+        """`left` hears of each operation for which nobody waits any more."""
         self.open: dict[str, Answers] = {}
+        self.left = left
 
     def take(self, answer: Answer) -> None:
         if answers := self.open.get(answer.request):

@@ -24,16 +24,14 @@ class Beats:
         self._live: dict[str, float] = {}  # when it advanced
         self._silent: dict[str, float] = {}  # the same of sites that fell silent since
         self._lacking: dict[str, int] = {}  # how many advances a silent site needs to be live
-        self._names: list[str] = []
+        self._names: list[str] = []  # those that have a count
         self._turn = turn
 
     def watch(self, site: str) -> None:
-        if site not in self._counts:
-            self._counts[site] = _NEVER
-            self._names.append(site)
+        self._counts.setdefault(site, _NEVER)
 
     def drop(self, site: str) -> None:
-        if self._counts.pop(site, None) is not None:
+        if self._counts.pop(site, _NEVER) != _NEVER:
             self._names.remove(site)
         for known in (self._live, self._silent, self._lacking):
             known.pop(site, None)
@@ -57,7 +55,9 @@ class Beats:
             counts[site] = count
             if site in live:
                 live[site] = now_ms
-            elif before != _NEVER and self._wakes(site):
+            elif before == _NEVER:
+                self._names.append(site)
+            elif self._wakes(site):
                 live[site] = now_ms
                 if self._silent.pop(site, None) is not None:
                     woken.append(site)
@@ -83,9 +83,8 @@ class Beats:
         told = []
         for site in chain(islice(names, start, None), islice(names, start)):
             self._turn += 1
-            count = counts[site]
-            if count != _NEVER and site not in lacking:
-                told.append((site, count))
+            if site not in lacking:
+                told.append((site, counts[site]))
                 if len(told) == most:
                     break
         return told

@@ -15,13 +15,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import aiohttp
 import msgspec
 
 from cheops.engine.documents import Document
-from cheops.engine.messages import Message
+from cheops.engine.messages import Message, size_of
 from cheops.errors import CheopsError, Fault
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
@@ -31,9 +31,9 @@ from cheops.sync.couch_document import document_from, found
 DATABASE = "db/cheops"  # where peers keep what is shared, below their address
 SITE_HEADER = "Cheops-Site"
 _MOST_WAITING = 5_000  # messages to one peer
-_MOST_DOCUMENTS = 1_000  # in one request
+_MOST_BYTES = 4_000_000  # in one request, roughly
 _COMPRESS_FROM = 4_096  # bytes
-_TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=5, sock_read=30)
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
 _PAUSE_S, _PAUSE_MOST_S = 0.05, 5.0
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class _Part(msgspec.Struct):
 
 
 class _Envelope(msgspec.Struct):
-    site: str
+    site: Annotated[str, msgspec.Meta(max_length=128)]
     messages: list[_Part]
 
 
@@ -171,7 +171,7 @@ class Links:
                     counts.requests += 1
                     counts.bytes += len(body)
                     return True
-                why = f"{answer.status}: {(await answer.text())[:300]}"
+                why = f"{answer.status}: {(await answer.text(errors='replace'))[:300]}"
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = str(error) or type(error).__name__
         counts.failures += 1
@@ -202,7 +202,13 @@ class _Link:
         pause_s = 0.0
         while True:
             await self._filled.wait()
-            if await self._deliver(self.peer, self._take(), self.counts):
+            try:
+                delivered = await self._deliver(self.peer, self._take(), self.counts)
+            except Exception:  # whatever it was, the next message must go
+                _log.exception("messages to %s could not be sent", self.peer)
+                self.counts.failures += 1
+                delivered = False
+            if delivered:
                 pause_s = 0.0
                 continue
             self.counts.dropped += len(self.queue)
@@ -212,10 +218,10 @@ class _Link:
             await asyncio.sleep(pause_s)
 
     def _take(self) -> list[Message]:
-        taken, documents = [], 0
-        while self.queue and documents < _MOST_DOCUMENTS:
+        taken, size = [], 0
+        while self.queue and size < _MOST_BYTES:
             message = self.queue.popleft()
-            documents += 1 + len(message.ops) + len(message.replies)
+            size += size_of(message)
             taken.append(message)
         if not self.queue:
             self._filled.clear()

@@ -1,0 +1,109 @@
+"""What is shipped: a wheel that runs the demo from an environment of its own, a unit of systemd, a container."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.demo.terminal import nothing_is_left
+from tests.support.command import ROOT
+
+PACKAGING = ROOT / "packaging"
+
+
+def run(*argv: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, **env})
+    assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if find_spec("hatchling") is None:
+        pytest.skip("needs the package hatchling, which builds the wheel without asking the network")
+    folder = tmp_path_factory.mktemp("wheel")
+    options = ("--no-deps", "--no-build-isolation", "--quiet", "--disable-pip-version-check")
+    run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, ROOT)
+    (made,) = folder.glob("cheops-*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin directory of a fresh environment with the wheel. Of the environment of these tests it sees the
+    dependencies, but not our sources: those are known there by a .pth file, and .pth files do not nest."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    (library,) = folder.glob("lib/python*/site-packages")
+    pip = ("-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check")
+    run(sys.executable, *pip, "install", "--no-deps", "--no-index", "--quiet", wheel)
+    (library / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return folder / "bin"
+
+
+def test_the_installed_wheel_plays_the_demo_without_redis(installed: Path, tmp_path: Path) -> None:
+    """Redis is not in its PATH, so this is also the story of plain files alone."""
+    where = run(installed / "python", "-P", "-c", "import cheops; print(cheops.__file__)").stdout
+    assert where.startswith(str(installed.parent)), "it runs what was installed"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    ran = run(installed / "cheops", "demo", "--check", TMPDIR=str(temporary), PATH=str(installed))
+    assert "no Redis: redis-server is not installed" in ran.stdout
+    assert "✓ pizza at every site" in ran.stdout
+    assert "✓ the refused pair is in the log, for both sites" in ran.stdout
+    assert "redis-cli" not in ran.stdout
+    assert "\x1b" not in ran.stdout
+    assert ran.stderr == ""
+    nothing_is_left(temporary)
+
+
+def test_the_wheel_holds_what_is_no_module_and_no_more_than_the_package(wheel: Path) -> None:
+    names = run(sys.executable, "-m", "zipfile", "--list", wheel).stdout
+    files = {line.split()[0] for line in names.splitlines()[1:]}
+    expected = {"py.typed", "demo/site.yaml", "demo/redis.yaml", "cli/demo_sites.yaml", "scope/grammar.lark"}
+    assert {f"cheops/{name}" for name in expected} <= files
+    assert {name.split("/")[0].split("-")[0] for name in files} == {"cheops"}
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze, of the package systemd")
+    unit = tmp_path / "cheops.service"
+    text = (PACKAGING / "cheops.service").read_text()
+    unit.write_text(text.replace("/opt/cheops/bin/cheops", shutil.which("true") or ""))
+    ran = run("systemd-analyze", "verify", unit)
+    assert ran.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "KillMode=control-group",
+        "StateDirectory=cheops",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "User=cheops",
+    ],
+)
+def test_the_unit_is_hardened(setting: str) -> None:
+    assert setting in (PACKAGING / "cheops.service").read_text().splitlines()
+
+
+def test_the_container_is_built_in_stages_and_runs_without_root() -> None:
+    text = (PACKAGING / "Containerfile").read_text()
+    images = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert len(images) == 2
+    assert all(re.fullmatch(r"[a-z]+:[\w.-]+", image) for image in images), (
+        "official images, no registry named"
+    )
+    last = text[text.rindex("\nFROM ") :]
+    assert last.index("\nUSER cheops") < last.index("\nENTRYPOINT")
+    for source in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE):
+        assert all((ROOT / name).exists() for name in source.split())
