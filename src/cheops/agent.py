@@ -71,6 +71,7 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         told.cancel()
     finally:
         node.databases.close()  # ends long polls, for which the server would wait
+        node.events.close()
         server.should_exit = True
         await asyncio.gather(serving, return_exceptions=True)
         broken = failed.result() if failed.done() else None

@@ -188,8 +188,8 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
     assert done.stderr == ""
 
 
-def test_the_demo_plays_to_its_end() -> None:
-    ran = run_process("demo")
+def test_the_tour_of_the_demo_plays_to_its_end() -> None:
+    ran = run_process("demo", "--tour")
     assert ran.code == 0
     assert "reads the replica here" in ran.out
     assert "means  paris ; lyon ; nantes" in ran.out

@@ -21,7 +21,7 @@ CLAIMS = (
     "every site says so: site2:2 beats site1:2 and site3:2, by rule 4",
     "50 left at site1, 49 at site2",
     "0 at both sites",
-    "the refused pair is in the log, for both sites",
+    "both sites know which pair was refused, and where",
 )
 CLAIMS_OF_REDIS = (
     "7 at every site",

@@ -129,7 +129,12 @@ def test_a_cut_breaks_what_is_open_and_spares_the_others(world: World) -> None:
 def test_much_passes_both_ways(world: World) -> None:
     sent = os.urandom(3_000_000)
     with socket.create_connection(world.address("site3"), 30) as call:
-        sender = threading.Thread(target=lambda: (call.sendall(sent), call.shutdown(socket.SHUT_WR)))
+
+        def send() -> None:
+            call.sendall(sent)
+            call.shutdown(socket.SHUT_WR)
+
+        sender = threading.Thread(target=send)
         sender.start()
         got = b"".join(iter(lambda: call.recv(65_536), b""))
         sender.join()

@@ -1,15 +1,18 @@
 """Who is up: partitions, loss, one-way cuts, crashes and rebirths; and the laws of evidence."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cheops.engine.events import PeerDown, PeerUp
 from cheops.sync.beats import Beats
-from cheops.sync.heartbeat import Heartbeat
+from cheops.sync.heartbeat import Heartbeat, Saved
 from cheops.sync.liveness import Link, State, judge
 from cheops.sync.mesh import Mesh
 from cheops.sync.mesh_settings import MeshSettings, Now
+from cheops.sync.partners import Field, Partners
 from tests.sync.mesh_world import World, entry, groups, settled, three
 
 SETTINGS = MeshSettings()
@@ -169,6 +172,51 @@ def test_a_site_known_by_hearsay_is_up_and_the_engine_hears_of_it_when_it_has_an
     world.mesh(here).interest([others[0]])
     world.run(1)
     assert others[0] in world.mesh(here).up
+
+
+def test_after_an_outage_that_all_saw_a_site_is_judged_anew() -> None:
+    """Our own misses are of the outage. It is up by what others say, and probed to be sure."""
+    mesh = Mesh(entry("a"), {"b": "https://b.example"}, Now(0, 0))
+    known = Heartbeat("c", "1", 1, 1, 0.0, entries=(entry("b"), entry("c")))
+    mesh.received_probe(known, Now(0, 0))
+    states = []
+    for second in range(100):
+        now = Now(second * 1_060, 0)
+        probes, _ = mesh.tick(now, lambda most: most - 1)
+        for probe in probes:
+            mesh.probe_failed(probe.id, now)
+        if second < 20 or second in (60, 61):
+            gossip = Heartbeat("c", "1", 1, second, 0.0, beats=(("b", second),))
+            mesh.received_probe(gossip, now)
+        verdict = mesh.state_of("b", now)
+        states.append((verdict.state.value, verdict.direct))
+        assert second != 62 or "b" in {probe.to_site for probe in probes}
+    assert states[19] == states[59] == states[60] == ("down", True)
+    assert states[61] == ("up", False)
+    assert states[99][0] == "down"
+
+
+def test_of_the_random_partners_one_is_absent_if_any_is() -> None:
+    partners = Partners(SETTINGS)
+    names = [f"s{number}" for number in range(10)]
+    field = Field(names, lambda _site: True, lambda _site: True, lambda site: site in names[:3])
+    draw = Random(5).randrange  # noqa: S311 - a simulation
+    chosen = [set(partners.choose(field, draw)) for _ in range(200)]
+    assert all(len(pair) == SETTINGS.random_probes for pair in chosen)
+    assert sum(len(pair & set(names[:3])) == 1 for pair in chosen) > 140
+    assert set().union(*chosen) == set(names)
+
+
+def test_a_configured_peer_that_was_never_reached_is_tried_again_and_again() -> None:
+    """It may be the one way to a part of the mesh of which nobody here knows."""
+    others = tuple(entry(f"s{number}") for number in range(99))
+    mesh = Mesh(entry("a"), {"x": "https://x.example"}, Now(0, 0), saved=Saved(entries=others))
+    probed = []
+    for second in range(200):
+        probes, _ = mesh.tick(Now(second * 1_060, 0), lambda most: most - 1)
+        probed += [second for probe in probes if probe.to_site == "x"]
+    assert mesh.state_of("x", Now(212_000, 0)).state is State.DOWN
+    assert len([second for second in probed if second > 100]) >= 5
 
 
 def test_a_pause_of_our_own_is_no_evidence_against_others() -> None:

@@ -1,9 +1,9 @@
 """Sites that are forgotten stay so, whoever still speaks of them, until they are admitted again."""
 
 import pytest
-from msgspec.structs import replace
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cheops.engine.events import PeerDown, PeerUp
 from cheops.sync.heartbeat import Heartbeat, Member, MeshSiteError, decode_saved, encode

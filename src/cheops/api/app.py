@@ -1,8 +1,16 @@
 """The agent's HTTP application: everything that is answered on its one address."""
 
-from starlette.applications import Starlette
+import asyncio
 
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cheops.api import metrics
 from cheops.api.forms import form_routes
+from cheops.api.health import health_answer, readiness_answer
 from cheops.api.peers import peer_routes
 from cheops.api.problems import on_any_error, on_cheops_error
 from cheops.errors import CheopsError
@@ -11,6 +19,46 @@ from cheops.node.node import Node
 
 def application(node: Node) -> Starlette:
     return Starlette(
-        routes=[*form_routes(node), *peer_routes(node)],
+        routes=[*form_routes(node), *peer_routes(node), *_probe_routes(node), Mount("/api/v1", _Later(node))],
         exception_handlers={CheopsError: on_cheops_error, Exception: on_any_error},
     )
+
+
+def _probe_routes(node: Node) -> list[BaseRoute]:
+    """What machines ask for under names that they know."""
+
+    async def healthz(_request: Request) -> Response:
+        return health_answer(node)
+
+    async def readyz(_request: Request) -> Response:
+        return readiness_answer(node)
+
+    async def numbers(_request: Request) -> Response:
+        return Response(metrics.metrics(node), media_type=metrics.MEDIA_TYPE)
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", numbers)]
+
+
+class _Later:
+    """The API, made when it is first asked for: to import FastAPI takes as long as all the rest of a start,
+    and other sites should not wait for that."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._api: ASGIApp | None = None
+        self._making = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        api = self._api or await self._made()
+        await api(scope, receive, send)
+
+    async def _made(self) -> ASGIApp:
+        async with self._making:
+            if self._api is None:
+                self._api = await asyncio.to_thread(self._make)
+            return self._api
+
+    def _make(self) -> ASGIApp:
+        from cheops.api.v1.app import api  # noqa: PLC0415 - see above
+
+        return api(self._node)

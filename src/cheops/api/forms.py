@@ -15,15 +15,15 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import aiohttp
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from yarl import URL
 
+from cheops.api.forwarding import forwarded
 from cheops.api.operations import (
     ElsewhereError,
     RequestError,
@@ -44,7 +44,6 @@ MAX_TIMEOUT_S = 3600.0
 MAX_FIELD_BYTES = 1024 * 1024
 MAX_FILES = 100
 MAX_FILE_NAME = 255
-HOP_HEADER = "Cheops-Forwarded-By"
 _CONFIG = ("config", "config.json")
 _TRUE = ("1", "true", "yes", "on")
 
@@ -66,7 +65,7 @@ def form_routes(node: Node) -> list[Route]:
 
 
 async def _exec(node: Node, request: Request) -> Response:
-    form = await _form(request)
+    form = await read_form(request)
     with ExitStack() as pins:  # files of an operation that is not kept yet
         try:
             wanted = await _wanted(node, request.path_params["id"], form, pins)
@@ -74,7 +73,8 @@ async def _exec(node: Node, request: Request) -> Response:
             try:
                 accepted, sites, answers = await carried_out(node, wanted, timeout_s)
             except ElsewhereError as elsewhere:
-                return await _forwarded(node, request, form, elsewhere)
+                path = f"/exec/{quote(request.path_params['id'], safe='')}"
+                return await forwarded(node, request, elsewhere, path, form, timeout_s)
         finally:
             await form.close()
     lines = _lines(wanted, sites, accepted, answers)
@@ -99,7 +99,7 @@ async def _wanted(node: Node, id_: str, form: FormData, pins: ExitStack) -> Want
         sites,
         _field(form, "resource-type"),
         matrix,
-        await _keep_files(node, form, pins),
+        await keep_files(node, form, pins),
         Kind.FORCE if _field(form, "force").lower() in _TRUE else Kind.NORMAL,
     )
 
@@ -120,7 +120,7 @@ async def _text_of(upload: UploadFile) -> str:
     return content.decode("utf-8", "replace")
 
 
-async def _keep_files(node: Node, form: FormData, pins: ExitStack) -> dict[str, str]:
+async def keep_files(node: Node, form: FormData, pins: ExitStack) -> dict[str, str]:
     files = {}
     for name, value in form.multi_items():
         if isinstance(value, UploadFile) and name not in _CONFIG:
@@ -187,68 +187,12 @@ def _said(answer: Answer) -> str:
     return "superseded by another operation" if answer.status is Status.SUPERSEDED else ""
 
 
-async def _forwarded(node: Node, request: Request, form: FormData, elsewhere: ElsewhereError) -> Response:
-    """Ask the first of the sites involved that can be reached, and hand on what it answers."""
-    if request.headers.get(HOP_HEADER):
-        raise RequestError(
-            f"{unquote(request.headers[HOP_HEADER])} forwarded this to {node.name}, which is not involved; "
-            f"the resource is at {', '.join(elsewhere.sites)}"
-        )
-    for site in sorted(elsewhere.sites, key=lambda site: site not in node.mesh.up):
-        address = node.address_of(site)
-        if address is None:
-            continue
-        try:
-            answer = await node.session.post(
-                URL(f"{address}/exec/{quote(request.path_params['id'], safe='')}", encoded=True),
-                data=await _copied(form),
-                headers={HOP_HEADER: quote(node.name)},
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=5, sock_read=_timeout(form) + TIMEOUT_S
-                ),
-            )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-            continue  # it was certainly not taken: ask the next one
-        except (aiohttp.ClientError, OSError) as error:
-            raise _LostError(
-                f"{site} was asked and may have taken it, but its answer was lost: {error}"
-            ) from None
-        headers = {"Cheops-Site": quote(site)}
-        return StreamingResponse(
-            _handed_on(answer), answer.status, headers, media_type=answer.headers.get("Content-Type")
-        )
-    raise elsewhere
-
-
-class _LostError(RequestError):
-    status = 502
-
-
-async def _handed_on(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    try:
-        async for chunk in answer.content.iter_any():
-            yield chunk
-    finally:
-        answer.close()
-
-
-async def _copied(form: FormData) -> aiohttp.FormData:
-    copy = aiohttp.FormData()
-    for name, value in form.multi_items():
-        if isinstance(value, UploadFile):
-            await value.seek(0)
-            copy.add_field(name, value.file, filename=value.filename or name)
-        else:
-            copy.add_field(name, value)
-    return copy
-
-
 # -- show ------------------------------------------------------------------------------------------------
 
 
 async def _show(node: Node, request: Request) -> Response:
     id_ = request.path_params["id"]
-    form = await _form(request)
+    form = await read_form(request)
     try:
         command = _field(form, "command")
         text = "&".join(str(value) for value in form.getlist("sites") if isinstance(value, str))
@@ -258,11 +202,11 @@ async def _show(node: Node, request: Request) -> Response:
     sites = sites_of(text, node) if text.strip() else (await node.pump.replica(id_)).history.roster
     if not sites:
         raise RequestError("no such resource is known here; say at which sites it is, with 'sites'")
-    shown = await asyncio.gather(*(_show_at(node, site, id_, command) for site in sites))
+    shown = await asyncio.gather(*(show_at(node, site, id_, command) for site in sites))
     return JSONResponse(dict(zip(sites, shown, strict=True)))
 
 
-async def _show_at(node: Node, site: str, id_: str, command: str) -> dict[str, str]:
+async def show_at(node: Node, site: str, id_: str, command: str) -> dict[str, str]:
     if site == node.name:
         return await show_here(node, id_, command)
     address = node.address_of(site)
@@ -302,7 +246,7 @@ async def show_here(node: Node, id_: str, command: str) -> dict[str, str]:
 # -- fields ----------------------------------------------------------------------------------------------
 
 
-async def _form(request: Request) -> FormData:
+async def read_form(request: Request) -> FormData:
     content = request.headers.get("content-type", "")
     if not content.startswith(("multipart/form-data", "application/x-www-form-urlencoded")):
         raise RequestError(f"expected a form (multipart/form-data), found '{printable(shortened(content))}'")

@@ -1,9 +1,9 @@
 """From what a client asks for to an operation of the engine: checked, and at a site that may take it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cheops.backends.command import check_allowed
 from cheops.config.site import DEFAULT_TYPE
@@ -18,6 +18,7 @@ from cheops.plugins import scope_functions
 from cheops.scope.parse import parse
 from cheops.scope.resolve import resolve
 from cheops.scope.route import One, Replicas
+from cheops.scope.snapshot import SiteInfo
 from cheops.text import listed, printable, shortened
 
 MAX_ID_CHARACTERS = 256
@@ -68,6 +69,7 @@ class Wanted:
     matrix: Matrix | None = None
     files: Mapping[str, str] = field(default_factory=dict)  # name → hash
     kind: Kind = Kind.NORMAL
+    names: tuple[str, ...] = ()  # the sites, where they are known already; instead of `sites`
 
 
 def check_names(resource: str, type_: str = "-") -> None:
@@ -86,9 +88,13 @@ def check_names(resource: str, type_: str = "-") -> None:
         raise RequestError(f"the type '{printable(shortened(type_))}' begins with a reserved sign")
 
 
-def sites_of(text: str, node: Node) -> tuple[str, ...]:
-    """The sites that a bare scope names; raises the scope's own errors, with the known sites."""
-    route = resolve(parse(text, scope_functions()), None, node.snapshot(), scope_functions())
+def sites_of(text: str, node: Node, also: Iterable[str] = ()) -> tuple[str, ...]:
+    """The sites that a bare scope names; raises the scope's own errors, with the known sites. Those of `also`
+    count as known, whatever became of them."""
+    known = node.snapshot()
+    lost = {name: SiteInfo(name) for name in also if name not in known.sites}
+    known = replace(known, sites={**known.sites, **lost}) if lost else known
+    route = resolve(parse(text, scope_functions()), None, known, scope_functions())
     match route:
         case One() | Replicas():
             return tuple(route.sites)
@@ -102,7 +108,7 @@ async def submitted(node: Node, wanted: Wanted, request: str) -> Submitted:
     check_names(wanted.resource, wanted.type)
     if len(wanted.command.encode()) > MAX_COMMAND_BYTES:
         raise RequestError(f"the command is longer than {MAX_COMMAND_BYTES} bytes")
-    named = sites_of(wanted.sites, node) if wanted.sites else ()
+    named = wanted.names or (sites_of(wanted.sites, node) if wanted.sites else ())
     replica = await node.pump.replica(wanted.resource)
     roster = _sites(replica)
     where = roster or named
@@ -111,8 +117,9 @@ async def submitted(node: Node, wanted: Wanted, request: str) -> Submitted:
     if node.name not in where:
         raise ElsewhereError(where, node.name)
     rtype = _type_of(node, replica, wanted)
-    if wanted.kind is not Kind.SITES:
-        check_allowed(wanted.command, node.config.type_named(rtype).command)
+    type_ = node.config.type_named(rtype)
+    if wanted.kind is not Kind.SITES and Command(wanted.command) != type_.engine.reset:
+        check_allowed(wanted.command, type_.command)
     return Submitted(
         request,
         wanted.resource,
@@ -138,7 +145,7 @@ def _type_of(node: Node, replica: Replica, wanted: Wanted) -> str:
 
 async def carried_out(
     node: Node, wanted: Wanted, timeout_s: float
-) -> tuple[Answer, tuple[str, ...], AsyncIterator[Answer]]:
+) -> tuple[Answer, tuple[str, ...], AsyncGenerator[Answer, None]]:
     """Submit; gives the acceptance, the sites involved, and what they answer until the time is over."""
     deadline_s = asyncio.get_running_loop().time() + timeout_s
     with ExitStack() as stack:
@@ -166,7 +173,7 @@ def _sites(replica: Replica) -> tuple[str, ...]:
     return replica.history.roster or next((d.sites for d in replica.drafts if d.sites), ())
 
 
-async def _until(deadline_s: float, answers: Answers, stack: ExitStack) -> AsyncIterator[Answer]:
+async def _until(deadline_s: float, answers: Answers, stack: ExitStack) -> AsyncGenerator[Answer, None]:
     with stack:
         async for answer in answers.until(deadline_s):
             yield answer

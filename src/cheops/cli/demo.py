@@ -1,65 +1,78 @@
-"""`cheops demo`: a guided tour that runs real commands and shows what they print."""
+"""`cheops demo`: three real sites on this machine play a story, and then stay up to be tried."""
 
-import shlex
+import signal
 import sys
-from dataclasses import dataclass
-from importlib.resources import as_file, files
+from types import FrameType
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from cheops.cli.output import complain, console
-from cheops.errors import CheopsError
+from cheops.cli.demo_playground import stay_up
+from cheops.cli.demo_stage import Stage
+from cheops.cli.demo_story import play_story
+from cheops.cli.demo_tour import play_tour
+from cheops.cli.output import console, print_table, table
+from cheops.demo.sites import NAMES, Sites
 
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What the visitor should look for, and the command that shows it; {sites} is the file of sites."""
-
-    says: str
-    command: str
-
-
-STEPS = (
-    Step(
-        "A request says where it is executed. Here: servers at paris, made from the images of lyon.",
-        "cheops scope parse '{compute: paris, image: lyon}'",
-    ),
-    Step(
-        "Before anything runs, Cheops says what it would do. One image, replicated at two sites:",
-        "cheops scope explain '{image: paris & lyon}' --sites {sites}",
-    ),
-    Step(
-        "Stay near: whatever has the service within 10 ms of paris, nearest first.",
-        "cheops scope explain '{compute: around(paris, 10ms)}' --sites {sites}",
-    ),
-    Step(
-        "brest is cut off. Replicas catch up when it is back; a strong level goes on with a majority.",
-        "cheops scope explain '{image: strong(paris & lyon & brest)}' --sites {sites}",
-    ),
-    Step(
-        "A mistake is refused, with the place and what was probably meant.",
-        "cheops scope explain '{image: paris & loyn}' --sites {sites}",
-    ),
-)
+_INTERRUPTED = 130
 
 
-def demo_command(context: typer.Context) -> None:
-    """Play a guided tour: real commands on four example sites, one of them cut off."""
+def demo_command(  # noqa: PLR0913, PLR0917 - one parameter per option
+    context: typer.Context,
+    fast: Annotated[bool, typer.Option("--fast", help="Play without pauses, then stay up.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Play without pauses, and end; 0 if all went as told.")
+    ] = False,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Without the story: three sites that stay up.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65_533, help="Of site1; the others follow. 0: free ones.")
+    ] = 0,
+    tour: Annotated[
+        bool, typer.Option("--tour", help="A tour of scope-lang instead, without any site.")
+    ] = False,
+) -> None:
+    """Play a story with three real sites on this machine: a cut, a conflict, who won and why.
+
+    Then the sites stay up and can be tried, until Ctrl-C. Nothing is left behind, however it ends.
+    """
+    if tour:
+        play_tour(context)
+        return
     out = console()
-    with as_file(files("cheops.cli") / "demo_sites.yaml") as sites:
-        for number, step in enumerate(STEPS, 1):
-            out.print(f"\n{number}. {step.says}", style="bold", soft_wrap=True)
-            out.print(f"$ {step.command.replace('{sites}', 'sites.yaml')}\n", style="green", soft_wrap=True)
-            _run(context, step.command.replace("{sites}", shlex.quote(str(sites))))
-        out.print("\nNow you: try your own scope against the same four sites.", style="bold", soft_wrap=True)
-        out.print(f"  cheops scope explain 'lyon ; paris' --service compute --sites {sites}", soft_wrap=True)
-
-
-def _run(context: typer.Context, command: str) -> None:
-    """Run a command line of ours in this process, errors shown as the command itself would."""
-    root = context.find_root().command
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    played = False
     try:
-        root.main(args=shlex.split(command)[1:], prog_name="cheops", standalone_mode=False)
-    except CheopsError as error:
-        sys.stdout.flush()
-        complain(error)
+        with _started(out, port) as sites:
+            if not bare:
+                play_story(Stage(sites, context, out, pauses=not (fast or check)))
+            played = True
+            if not check:
+                stay_up(sites, out, played=not bare)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends already
+            out.print()
+    except (KeyboardInterrupt, typer.Abort):
+        out.print()
+        if not played:
+            raise typer.Exit(_INTERRUPTED) from None
+    out.print("The sites are stopped, and nothing of them is left.")
+
+
+def _started(out: Console, port: int) -> Sites:
+    out.print("Three sites on this machine, each with an agent and applications of its own:")
+    sites = Sites(port)
+    redis = "a Redis" if sites.redis_server else "no Redis: redis-server is not installed"
+    made = table("site", "agent", "applications")
+    for name in NAMES:
+        made.add_row(name, sites.urls[name], f"plain files, {redis}")
+    out.print()
+    print_table(out, made)
+    sys.stdout.flush()
+    return sites
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

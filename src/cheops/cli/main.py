@@ -1,7 +1,9 @@
 """The entry point: the tree of commands, and the one place where errors become messages and exit codes.
 
-Exit codes: 0 done; 1 refused or failed, with the reason on standard error; 2 the command line itself
-is wrong; 130 interrupted.
+Exit codes: 0 done; 1 refused, failed, or not as it should be, with the reason on standard error; 2 the
+command line itself is wrong; 3 not everywhere or not in time, but it goes on; 130 interrupted.
+
+Commands are imported when they are called (lazy.py), so that each starts as fast as it can.
 """
 
 import sys
@@ -11,40 +13,35 @@ from typing import Annotated
 import typer
 
 from cheops import __version__
-from cheops.cli import agent, config, demo, init, matrix, run, scope, sim
-from cheops.cli.output import complain
+from cheops.cli.commands import COMMANDS, with_exec
+from cheops.cli.lazy import group_of
 from cheops.errors import CheopsError
 
 _EXAMPLES = """\
 Examples:
 
-  cheops scope parse '{compute: site1, image: site1 & site2}'
+  cheops demo
 
   cheops scope explain 'site1 & site2'
 
-  cheops matrix check examples/matrices/counter.json
+  cheops exec --id counter --sites 'site1 & site2' --type inc --command 'redis-cli incrby counter 13'
 
-  cheops sim --seeds 100
+  cheops status counter
 
-  cheops demo
+  cheops explain counter
+
+  cheops check
+
+Documentation: docs/cli.md
 """
-
 app = typer.Typer(
     name="cheops",
+    cls=group_of(COMMANDS),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_EXAMPLES,
 )
-app.add_typer(scope.app, name="scope", rich_help_panel="Say where")
-app.add_typer(matrix.app, name="matrix", rich_help_panel="Say how changes combine")
-app.command("demo", rich_help_panel="Get started")(demo.demo_command)
-app.command("init", rich_help_panel="Get started")(init.init_command)
-app.command("exec", rich_help_panel="Operate")(run.exec_command)
-app.command("show", rich_help_panel="Operate")(run.show_command)
-app.command("agent", rich_help_panel="Run a site")(agent.agent_command)
-app.add_typer(config.app, name="config", rich_help_panel="Run a site")
-app.command("sim", rich_help_panel="Trust it")(sim.sim_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,18 +66,24 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode is no reason to stop
     try:
-        return _run(argv)
+        return _run(sys.argv[1:] if argv is None else argv)
     except CheopsError as error:
-        complain(error)
+        _complain(error)
     except OSError as error:
-        complain(CheopsError(f"cannot write the answer: {error.strerror or error}"))
+        _complain(CheopsError(f"cannot write the answer: {error.strerror or error}"))
         sys.stdout = None  # nothing more to flush when the interpreter ends
     return 1
 
 
-def _run(argv: list[str] | None) -> int:
+def _complain(error: CheopsError) -> None:
+    from cheops.cli.output import complain  # noqa: PLC0415 - rich is slow to import, and errors are rare
+
+    complain(error)
+
+
+def _run(argv: list[str]) -> int:
     try:
-        app(args=argv, prog_name="cheops")
+        app(args=with_exec(argv), prog_name="cheops")
     except SystemExit as stop:
         sys.stdout.flush()
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)

@@ -2,21 +2,26 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from cheops.cli.asking import IdArgument, UrlOption, agent
 from cheops.cli.output import Output, OutputOption, emit, print_table, table
 from cheops.errors import ClientError
-from cheops.log.matrix import Matrix, Result
+from cheops.log.matrix import Entry, Matrix, Result
 from cheops.matrix_file import MAX_TYPES, MatrixFile, read_matrix, type_problem
 from cheops.scope.names import normal
-from cheops.text import in_words, nearest
+from cheops.text import in_words, nearest, printable
+
+if TYPE_CHECKING:
+    from cheops.api.models import MatrixView
 
 app = typer.Typer(
-    no_args_is_help=True, help="Check matrices: how operations on a resource combine when they meet."
+    no_args_is_help=True,
+    help="Show and check matrices: how operations on a resource combine when they meet.",
 )
 
 
@@ -74,6 +79,23 @@ def check_command(
     read = read_matrix(file)
     checked = _checked(read, _types_option(types) if types is not None else ())
     emit(output, _data(checked), lambda console: _show(console, checked))
+
+
+@app.command("show", epilog="Example: cheops matrix show counter")
+def show_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show the matrix that is in force for a resource, and what it means for every pair of types."""
+    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
+
+    found = agent(url).matrix(id_)
+    emit(output, plain(found), lambda console: draw_matrix(console, found))
+
+
+def draw_matrix(out: Console, found: "MatrixView") -> None:
+    """As for a file: what follows from the entries is the same here and there."""
+    entries = [Entry(e.before, e.after, Result(e.result), e.concurrent_both) for e in found.entries]
+    by = f", brought by {found.introduced_by}" if found.introduced_by else ""
+    out.print(f"in force for {printable(found.resource or '')}{by}\n", style="bold", soft_wrap=True)
+    _show(out, _Checked(Matrix(entries), found.types, {}))
 
 
 def _checked(read: MatrixFile, asked: tuple[str, ...]) -> _Checked:

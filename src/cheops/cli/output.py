@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -25,9 +24,13 @@ class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
+    WIDE = "wide"
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people (table) or programs.")]
+OutputOption = Annotated[
+    Output,
+    typer.Option("--output", "-o", help="For people (table; wide: with more columns) or for programs."),
+]
 
 
 def emit(output: Output, data: Any, show: Callable[[Console], None]) -> None:
@@ -36,9 +39,15 @@ def emit(output: Output, data: Any, show: Callable[[Console], None]) -> None:
         case Output.JSON:
             sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
         case Output.YAML:
-            sys.stdout.write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
-        case Output.TABLE:
+            sys.stdout.write(as_yaml(data))
+        case Output.TABLE | Output.WIDE:
             show(console())
+
+
+def as_yaml(data: Any) -> str:
+    import yaml  # noqa: PLC0415 - only who asks for it pays for it
+
+    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
 
 def console(*, stderr: bool = False) -> Console:

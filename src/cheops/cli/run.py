@@ -2,33 +2,36 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from cheops.cli.output import Output, OutputOption, emit, print_table, table
-from cheops.client.http import Agent, AgentError, agent_url
-from cheops.client.multipart import Form
-from cheops.text import printable
+from cheops.cli.answers import draw_accepted, exit_code, tell_open
+from cheops.cli.asking import FAILED, TimeoutOption, UrlOption, agent
+from cheops.cli.change import Waiting, WaitOption
+from cheops.cli.output import Output, OutputOption, console, emit, print_table, table
+from cheops.cli.words import coloured, printable_lines
+from cheops.errors import ClientError
+
+if TYPE_CHECKING:
+    from cheops.api.models import SubmitRequest
+    from cheops.client import Agent
 
 _NAMED_FILE = re.compile(r"\{([^{}\s]+)\}")
-_RESERVED = ("config", "config.json")  # under these the matrix goes
-UrlOption = Annotated[
-    str | None, typer.Option("--url", envvar="CHEOPS_URL", help="The agent's address.", show_default=False)
-]
-NOT_ALL = 3  # exit code: some site has not answered in time
-FAILED = 1
+_RESERVED = ("config", "config.json", "operation")  # under these the matrix and the operation itself go
 
 
 def exec_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     id_: Annotated[str, typer.Option("--id", help="The resource.")],
-    sites: Annotated[str, typer.Option("--sites", help="Where, such as 'site1 & site2'.")],
     type_: Annotated[str, typer.Option("--type", help="The operation's type, as the matrix names it.")],
     command: Annotated[
         str,
         typer.Option("--command", help="What to run at each site. {path} names a file to be sent along."),
     ],
+    sites: Annotated[
+        str, typer.Option("--sites", help="Where, such as 'site1 & site2'. Needed for a new resource.")
+    ] = "",
     config: Annotated[
         Path | None, typer.Option("--config", help="A matrix that holds from now on (JSON or YAML).")
     ] = None,
@@ -38,28 +41,84 @@ def exec_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     force: Annotated[
         bool, typer.Option("--force", help="Make this the new base, whatever was before.")
     ] = False,
-    timeout: Annotated[float, typer.Option("--timeout", min=0, help="How long to wait, in seconds.")] = 30.0,
+    wait: WaitOption = Waiting.ALL,
+    timeout: TimeoutOption = 30.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would do. Nothing is run, saved or sent.")
+    ] = False,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a command on a resource, at all its sites; answers are shown as they come.
 
-    Ends with 0 if all sites answered OK, 1 if one failed, 3 if one has not answered in time.
+    Ends with 0 if as many sites answered OK as were waited for, 1 if one failed, 3 if too few did in time:
+    then the operation goes on by itself. The word 'exec' may be left out.
     """
+    from cheops.api.models import SubmitRequest  # noqa: PLC0415 - see asking.py
+    from cheops.log.operation import Kind  # noqa: PLC0415 - see asking.py
+
     command, files = named_files(command)
-    if config is not None:
-        files["config.json"] = _existing(config)
-    fields = {"command": command, "sites": sites, "type": type_, "timeout": str(timeout)}
-    fields |= {"resource-type": resource_type} if resource_type else {}
-    fields |= {"force": "true"} if force else {}
-    lines = []
-    for line in Agent(agent_url(url)).exec_lines(id_, Form(fields, files), timeout):
-        lines.append(line)
-        if output is Output.TABLE:
-            typer.echo(_told(line))
-    emit(output, lines, lambda _out: None)  # people have seen them
-    statuses = {line["Status"] for line in lines}
-    raise typer.Exit(FAILED if "KO" in statuses else NOT_ALL if "TIMEOUT" in statuses else 0)
+    request = SubmitRequest(
+        type=type_,
+        command=command,
+        sites=sites,
+        resource_type=resource_type,
+        kind=Kind.FORCE if force else Kind.NORMAL,
+        matrix=_matrix(config) if config is not None else None,
+    )
+    if dry_run:
+        _try(agent(url), id_, request, output)
+    elif output in (Output.JSON, Output.YAML):
+        _submit(agent(url), id_, request, files, wait, timeout, output)
+    else:
+        _follow(agent(url), id_, request, files, wait, timeout)
+
+
+def _try(asked: "Agent", id_: str, request: "SubmitRequest", output: Output) -> None:
+    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
+    from cheops.cli.dry_run import draw_dry_run  # noqa: PLC0415 - see asking.py
+
+    found = asked.dry_run(id_, request)
+    emit(output, plain(found), lambda out: draw_dry_run(out, found))
+    raise typer.Exit(FAILED if found.refused else 0)
+
+
+def _submit(  # noqa: PLR0913, PLR0917 - what can be said of an operation
+    asked: "Agent",
+    id_: str,
+    request: "SubmitRequest",
+    files: dict[str, Path],
+    wait: Waiting,
+    timeout: float,
+    output: Output,
+) -> None:
+    """For programs: one answer when all is said."""
+    from cheops.api.models import Wait, plain  # noqa: PLC0415 - see asking.py
+
+    found = asked.submit(id_, request, files=files, wait=Wait(wait.value), timeout_s=timeout)
+    emit(output, plain(found), lambda out: draw_accepted(out, out, found, timeout))
+    raise typer.Exit(exit_code(found))
+
+
+def _follow(  # noqa: PLR0913, PLR0917 - what can be said of an operation
+    asked: "Agent", id_: str, request: "SubmitRequest", files: dict[str, Path], wait: Waiting, timeout: float
+) -> None:
+    """For people: each answer as it comes."""
+    from cheops.api.models import Wait  # noqa: PLC0415 - see asking.py
+    from cheops.cli.follow import Follower, sites_expected  # noqa: PLC0415 - see asking.py
+
+    out = console()
+    expected = sites_expected(asked, id_, request.sites) if out.is_terminal else ()
+    with Follower(out, files, expected, wait) as follower:
+        stream = asked.answers(
+            id_, request, files=files, wait=Wait(wait.value), timeout_s=timeout, sent=follower.sent
+        )
+        for answer in stream:
+            follower.take(answer)
+    found = follower.accepted(id_)
+    if found is not None:
+        tell_open(console(stderr=True), found, timeout)
+        raise typer.Exit(exit_code(found))
 
 
 def show_command(  # noqa: PLR0913, PLR0917 - one parameter per option
@@ -68,26 +127,23 @@ def show_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     command: Annotated[
         str, typer.Option("--command", help="What shows the state; if left out, the type's 'read'.")
     ] = "",
-    timeout: Annotated[float, typer.Option("--timeout", min=0, help="How long to wait, in seconds.")] = 30.0,
+    timeout: TimeoutOption = 30.0,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the state of a resource at each of its sites, by running a command there that changes nothing."""
-    shown = Agent(agent_url(url)).show(id_, Form({"command": command, "sites": sites}, {}), timeout)
+    from cheops.client.multipart import Form  # noqa: PLC0415 - see asking.py
+
+    shown = agent(url).show(id_, Form({"command": command, "sites": sites}, {}), timeout)
     emit(output, shown, lambda out: _draw_states(out, shown))
     raise typer.Exit(0 if all(one["Status"] == "OK" for one in shown.values()) else FAILED)
 
 
 def _draw_states(out: Console, shown: dict[str, Any]) -> None:
-    made = table("site", "status", "output")
+    made = table("SITE", "STATUS", "OUTPUT")
     for site, one in shown.items():
-        made.add_row(site, one["Status"], printable_lines(one["Output"].rstrip("\n")))
+        made.add_row(site, coloured(one["Status"]), printable_lines(one["Output"]))
     print_table(out, made)
-
-
-def printable_lines(text: str) -> str:
-    """What a command printed, harmless for a terminal."""
-    return "\n".join(map(printable, text.splitlines()))
 
 
 def named_files(command: str) -> tuple[str, dict[str, Path]]:
@@ -112,15 +168,16 @@ def named_files(command: str) -> tuple[str, dict[str, Path]]:
     return _NAMED_FILE.sub(replaced, command), files
 
 
-def _existing(path: Path) -> Path:
+def _matrix(path: Path) -> dict[str, Any]:
+    """The matrix of a file, checked here, where a complaint can name its line."""
+    from cheops.matrix_file import read_matrix  # noqa: PLC0415 - it brings the parsers of everything
+
     if not path.is_file():
-        raise AgentError(f"{path}: no such file")
-    return path
-
-
-def _told(line: dict[str, Any]) -> str:
-    text = printable_lines(line["Output"].rstrip("\n"))
-    head = f"{line['Status']:<8}{line['Site']}"
-    if "\n" in text:
-        return head + "\n" + "\n".join(f"        {row}" for row in text.splitlines())
-    return f"{head}  {text}".rstrip()
+        raise ClientError(f"{path}: no such file")
+    both = {"concurrent": "take-both"}
+    entries = [
+        {"before": entry.before, "after": entry.after, "result": entry.result.value}
+        | (both if entry.concurrent_both else {})
+        for entry in read_matrix(path).matrix.entries
+    ]
+    return {"matrix": entries}

@@ -270,7 +270,7 @@ class Site:
     # -- submitting --------------------------------------------------------------------------------
 
     def _submit(self, replica: Replica, event: Submitted, out: Effects) -> None:
-        if problem := _refusal(replica, event):
+        if problem := refusal(replica, event):
             out.others.append(Answer(event.request, Stage.REFUSED, detail=problem))
             return
         draft = self._draft(replica, event, out)
@@ -389,7 +389,7 @@ def _resource_of(event: Event) -> str:
     return event.resource
 
 
-def _refusal(replica: Replica, event: Submitted) -> str | None:
+def refusal(replica: Replica, event: Submitted) -> str | None:
     """Why an operation cannot be taken, or None if it can."""
     none: tuple[str, ...] = ()
     roster = replica.history.roster or next((d.sites for d in replica.drafts if d.sites), none)

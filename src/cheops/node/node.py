@@ -46,6 +46,7 @@ from cheops.node.files import Files
 from cheops.node.keeping import Keeping
 from cheops.node.pump import Pump
 from cheops.node.waiting import Answers, Waiting
+from cheops.notify.notifier import Notifier
 from cheops.scope.snapshot import Snapshot
 from cheops.store.base import Store
 from cheops.store.errors import StoreError
@@ -89,6 +90,7 @@ class Node:
         self.keeping = Keeping(self.files)
         self._runner = CommandRunner()
         self.commands = Commands(self._runner, config.types, self.files, self._fetch)
+        self.notifier = Notifier(config, self._runner)
         self._writer = ThreadPoolExecutor(1, "store")
         self._readers = ThreadPoolExecutor(1, "store-read")
         self._tasks: list[asyncio.Task[None]] = []
@@ -111,6 +113,7 @@ class Node:
 
     async def _begin(self) -> None:
         loop = asyncio.get_running_loop()
+        self.store = await loop.run_in_executor(self._writer, self.notifier.followed, self.store)
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
         await self._runner.start()
         self.mesh = await self._make_mesh()
@@ -121,6 +124,7 @@ class Node:
         site = Site(Origin(self.name, self.store.incarnation), self.config.engine)
         self.pump = Pump(site, self.store, _Hands(self), self._writer)
         self.pump.post(await loop.run_in_executor(self._writer, self.store.recovered))
+        await self.notifier.start(self.pump)
         self._tasks = [
             loop.create_task(coroutine, name=name)
             for name, coroutine in (
@@ -154,12 +158,14 @@ class Node:
 
     async def failed(self) -> str:
         """Wait until something ends that should not, and say what."""
-        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        tasks = (*self._tasks, *self.notifier.tasks)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         task = done.pop()
         return f"{task.get_name()} ended: {task.exception()!r}"
 
     async def stop(self) -> None:
         """End what runs (its outcome will be asked for at the next start), and close everything."""
+        await self.notifier.stop()
         await self._runner.close()
         for task in (*self._tasks[1:], *self._runs):
             task.cancel()
@@ -297,6 +303,7 @@ class Node:
         self._snapshot = None
         self.pump.post(event)
         self.events.peer(event)
+        self.notifier.peer(event)
 
     def begin_run(self, effect: Run) -> None:
         self._begin_task(self._run(effect))
@@ -350,9 +357,11 @@ class _Hands:
         self._node.notices.append(effect)
         del self._node.notices[:-_NOTICES_KEPT]
         self._node.events.notified(effect)
+        self._node.notifier.noticed(effect)
 
     def committed(self, saves: list[Save], last_seq: int) -> None:
         self._node.databases.committed(last_seq)
         self._node.events.committed(saves)
+        self._node.notifier.committed(saves, last_seq)
         for hash_ in self._node.keeping.committed(saves):
             self._node.files.forget(hash_)

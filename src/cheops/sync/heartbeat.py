@@ -118,7 +118,7 @@ def decode(data: bytes) -> Heartbeat:
         heartbeat = _heartbeats.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MeshError(f"not a heartbeat: {printable(shortened(str(error), 200))}") from None
-    check_names(heartbeat)
+    _check_names(heartbeat)
     for coordinate in (heartbeat.coordinate, *(place for _, _, place in heartbeat.places)):
         _check_coordinate(coordinate)
     return heartbeat
@@ -148,7 +148,7 @@ def check_entry(entry: Entry) -> Entry:
     return entry
 
 
-def check_names(heartbeat: Heartbeat) -> None:
+def _check_names(heartbeat: Heartbeat) -> None:
     """Names in gossip about others need no check: only those that came with an entry count."""
     _check_name(heartbeat.sender)
     for entry in heartbeat.entries:

@@ -1,0 +1,77 @@
+"""Numbers for Prometheus, in its text format (version 0.0.4). Written here in a few lines: what is counted is
+counted elsewhere anyway, and one more library is one more to keep.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from cheops import __version__
+from cheops.node.node import Node
+from cheops.sync.heart import now
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Sample = tuple[Mapping[str, str], float]
+
+
+def metrics(node: Node) -> str:
+    return "".join(f"{line}\n" for family in _families(node) for line in family)
+
+
+def _families(node: Node) -> Iterator[Iterable[str]]:
+    site = node.pump.site
+    yield _family("cheops_info", "gauge", "The agent.", [({"site": node.name, "version": __version__}, 1)])
+    yield _family(
+        "cheops_events_total",
+        "counter",
+        "What happened since the start, as /api/v1/events tells it.",
+        [({"what": what, "status": status}, n) for (what, status), n in sorted(node.events.counts.items())],
+    )
+    yield _family("cheops_ready", "gauge", "Whether operations are taken.", [({}, node.pump.trouble is None)])
+    replicas = list(site.replicas.values())
+    yield _family("cheops_resources_in_memory", "gauge", "Resources at work.", [({}, len(replicas))])
+    yield _family(
+        "cheops_drafts",
+        "gauge",
+        "Operations before their first run.",
+        [({}, sum(len(r.drafts) for r in replicas))],
+    )
+    yield _family(
+        "cheops_running", "gauge", "Runs now.", [({}, sum(r.running is not None for r in replicas))]
+    )
+    yield _family(
+        "cheops_unknown", "gauge", "Of unknown outcome.", [({}, sum(r.unknown is not None for r in replicas))]
+    )
+    yield _family("cheops_failed", "gauge", "Failed here only.", [({}, sum(len(r.failed) for r in replicas))])
+    yield from _peers(node)
+
+
+def _peers(node: Node) -> Iterator[Iterable[str]]:
+    peers = [view for view in node.mesh.sites(now()) if not view.here]
+    yield _family(
+        "cheops_site_up", "gauge", "Whether a site is up.", [({"peer": p.name}, p.is_up) for p in peers]
+    )
+    yield _family(
+        "cheops_site_rtt_seconds",
+        "gauge",
+        "The round-trip time to a site.",
+        [({"peer": p.name}, p.distance.rtt_ms / 1000) for p in peers if p.distance],
+    )
+    yield _family(
+        "cheops_site_clock_offset_seconds",
+        "gauge",
+        "How far the clock of a site is ahead.",
+        [({"peer": p.name}, p.clock.offset_ms / 1000) for p in peers if p.clock],
+    )
+
+
+def _family(name: str, kind: str, help_: str, samples: Iterable[Sample]) -> list[str]:
+    lines = [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
+    return lines + [f"{name}{_labels(labels)} {float(value):.10g}" for labels, value in samples]
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    given = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items() if value)
+    return f"{{{given}}}" if given else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,117 @@
+"""What the API under /api/v1 takes and gives: one definition for server, OpenAPI document and clients.
+
+Frozen structs with keyword arguments. `plain` makes JSON data of one (for `-o json`), `from_json` reads one.
+Field names are those of the JSON, except for `class_`, which is `class` there.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from cheops.api.models.checks import Changes, Check, Checks, Event, Health, Level, Problem
+from cheops.api.models.explaining import (
+    DryRun,
+    Explanation,
+    ExplanationStep,
+    MatrixEntry,
+    MatrixPair,
+    MatrixView,
+    WouldSupersede,
+)
+from cheops.api.models.operations import (
+    Effect,
+    Lane,
+    LogView,
+    Mark,
+    Operations,
+    OperationView,
+    ReplyView,
+)
+from cheops.api.models.resources import (
+    Overall,
+    ResourceDetail,
+    Resources,
+    ResourceStatus,
+    ResourceSummary,
+    SiteStatus,
+    Trouble,
+)
+from cheops.api.models.sites import Forgotten, Ping, Sites, SiteView
+from cheops.api.models.submitting import (
+    Accepted,
+    ChangeSites,
+    Resolution,
+    Resolved,
+    ResolveRequest,
+    SiteAnswer,
+    SitesChange,
+    StateAt,
+    SubmitRequest,
+    Verification,
+    Wait,
+)
+
+__all__ = [
+    "Accepted",
+    "ChangeSites",
+    "Changes",
+    "Check",
+    "Checks",
+    "DryRun",
+    "Effect",
+    "Event",
+    "Explanation",
+    "ExplanationStep",
+    "Forgotten",
+    "Health",
+    "Lane",
+    "Level",
+    "LogView",
+    "Mark",
+    "MatrixEntry",
+    "MatrixPair",
+    "MatrixView",
+    "OperationView",
+    "Operations",
+    "Overall",
+    "Ping",
+    "Problem",
+    "ReplyView",
+    "Resolution",
+    "ResolveRequest",
+    "Resolved",
+    "ResourceDetail",
+    "ResourceStatus",
+    "ResourceSummary",
+    "Resources",
+    "SiteAnswer",
+    "SiteStatus",
+    "SiteView",
+    "Sites",
+    "SitesChange",
+    "StateAt",
+    "SubmitRequest",
+    "Trouble",
+    "Verification",
+    "Wait",
+    "WouldSupersede",
+    "from_json",
+    "plain",
+    "to_json",
+]
+
+M = TypeVar("M")
+
+
+def plain(model: Any) -> Any:
+    """A model as JSON data: dicts, lists, texts and numbers."""
+    return msgspec.to_builtins(model)
+
+
+def to_json(model: Any) -> bytes:
+    return msgspec.json.encode(model)
+
+
+def from_json(text: bytes, kind: type[M]) -> M:
+    """A model from JSON; raises msgspec.ValidationError. What it does not know, it passes over."""
+    return msgspec.json.decode(text, type=kind)

@@ -1,0 +1,87 @@
+"""The API as one ASGI application, to be mounted at /api/v1."""
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cheops import __version__
+from cheops.api.problems import on_any_error, on_cheops_error, problem
+from cheops.api.v1 import feed, operations, resources, sites, wellbeing
+from cheops.api.v1.documenting import documented
+from cheops.errors import CheopsError
+from cheops.node.node import Node
+from cheops.text import printable, shortened
+
+_TAGS = [
+    {"name": "resources", "description": "What the application manages, at several sites."},
+    {"name": "operations", "description": "What changes resources."},
+    {"name": "sites", "description": "Where the application and its agents are."},
+    {"name": "events", "description": "What happens, as it happens."},
+    {"name": "agent", "description": "Whether the agent itself is well."},
+]
+
+
+def api(node: Node) -> ASGIApp:
+    return _Encoded(fastapi_app(node))
+
+
+def fastapi_app(node: Node | None) -> FastAPI:
+    """Without a node only its document is of use."""
+    app = FastAPI(
+        title="Cheops",
+        version=__version__,
+        openapi_url="/openapi.json",
+        docs_url=None,  # they load scripts from elsewhere; an agent may have no way out
+        redoc_url=None,
+        openapi_tags=_TAGS,
+        default_response_class=Response,
+        redirect_slashes=False,
+    )
+    for part in (resources, operations, sites, feed, wellbeing):
+        app.include_router(part.router)
+    app.state.node = node
+    app.openapi = documented(app)  # type: ignore[method-assign]  # as FastAPI's documentation has it
+    app.add_exception_handler(CheopsError, on_cheops_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(Exception, on_any_error)
+    return app
+
+
+class _Encoded:
+    """Routes on the path as it was sent, so that an encoded slash in an id is no end of it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if raw := scope.get("raw_path"):
+            scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
+        await self._app(scope, receive, send)
+
+
+async def _on_invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - it is registered for these
+    said = "; ".join(_complaint(one) for one in error.errors()[:5])
+    return problem(422, said, fault="client", definite=True)
+
+
+def _complaint(one: dict[str, object]) -> str:
+    place = one.get("loc", ())
+    where = ".".join(map(str, place)) if isinstance(place, tuple | list) else str(place)
+    return f"{printable(shortened(where))}: {one.get('msg')}"
+
+
+async def _on_http(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these
+    found = problem(error.status_code, str(error.detail), fault="client", definite=True)
+    found.headers.update(error.headers or {})
+    return found
+
+
+async def _on_disconnect(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=400)  # nobody reads it

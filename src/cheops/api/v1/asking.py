@@ -1,0 +1,186 @@
+"""What the routes of the API have in common: the node, parameters, bodies, and a resource as it is now."""
+
+import asyncio
+import re
+from typing import Annotated, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+from fastapi import Depends, Header, Path, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cheops.api.models import Wait, to_json
+from cheops.api.models.submitting import MAX_TIMEOUT_S
+from cheops.api.operations import RequestError, check_names
+from cheops.engine.replica import Replica
+from cheops.errors import ClientError
+from cheops.node.node import Node
+from cheops.node.pump import wall_ms
+from cheops.text import printable, shortened
+
+T = TypeVar("T")
+MAX_BODY_BYTES = 1024 * 1024
+MOST_FRESH_S = 10.0
+DEFAULT_TIMEOUT_S = 30.0
+_LOOK_S = 0.01
+_PREFERRED_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*(\d{1,6})\s*(?:$|[,;])")
+
+
+class NoSuchResourceError(ClientError):
+    status = 404
+
+
+class TooLargeError(ClientError):
+    status = 413
+
+
+class InvalidError(ClientError):
+    """A body that is not what the OpenAPI document says."""
+
+    status = 422
+
+
+def _node(request: Request) -> Node:
+    node: Node = request.app.state.node
+    return node
+
+
+def _decoded(text: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise RequestError(f"'{shortened(text)}' in the path is not UTF-8") from None
+
+
+def _resource_id(
+    id_: Annotated[str, Path(alias="id", description="The resource, percent-encoded.", examples=["counter"])],
+) -> str:
+    id_ = _decoded(id_)
+    check_names(id_)
+    return id_
+
+
+def _operation_name(
+    op: Annotated[
+        str, Path(description="An operation: site and number.", examples=["site1:3"], min_length=1)
+    ],
+) -> str:
+    return _decoded(op)
+
+
+def _site_name(
+    name: Annotated[str, Path(description="A site, percent-encoded.", examples=["site2"], min_length=1)],
+) -> str:
+    return _decoded(name)
+
+
+def _type_name(
+    name: Annotated[str, Path(description="A resource type.", examples=["counter"], min_length=1)],
+) -> str:
+    return _decoded(name)
+
+
+def _patience(
+    timeout: Annotated[
+        float | None,
+        Query(ge=0, le=MAX_TIMEOUT_S, description="How long to wait for answers, in seconds; 30."),
+    ] = None,
+    prefer: Annotated[
+        str | None, Header(description="`wait=10` is the same as `timeout=10`.", examples=["wait=10"])
+    ] = None,
+) -> float:
+    if timeout is not None:
+        return timeout
+    preferred = _PREFERRED_WAIT.search(prefer or "")
+    return min(float(preferred[1]), MAX_TIMEOUT_S) if preferred else DEFAULT_TIMEOUT_S
+
+
+def _waiting(
+    wait: Annotated[
+        Wait | None,
+        Query(description="For whom: none, first (the site that takes it), quorum, or all (the default)."),
+    ] = None,
+    cheops_wait: Annotated[Wait | None, Header(description="The same, as a header.")] = None,
+) -> Wait:
+    return wait or cheops_wait or Wait.ALL
+
+
+NodeOf = Annotated[Node, Depends(_node)]
+ResourceId = Annotated[str, Depends(_resource_id)]
+OperationName = Annotated[str, Depends(_operation_name)]
+SiteName = Annotated[str, Depends(_site_name)]
+TypeName = Annotated[str, Depends(_type_name)]
+Patience = Annotated[float, Depends(_patience)]
+Waiting = Annotated[Wait, Depends(_waiting)]
+Fresh = Annotated[
+    float,
+    Query(
+        ge=0,
+        le=MOST_FRESH_S,
+        description="How many seconds to wait for what other sites say now; after that it is as last heard.",
+    ),
+]
+Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
+Cursor = Annotated[str, Query(max_length=600, description="`next` of the page before.")]
+
+
+# -- bodies ----------------------------------------------------------------------------------------------
+
+
+async def read_bytes(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
+    found = bytearray()
+    async for chunk in request.stream():
+        found += chunk
+        if len(found) > most:
+            raise TooLargeError(f"the body has more than {most} bytes")
+    return bytes(found)
+
+
+def model_of(raw: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"the body is not a {kind.__name__}: {printable(str(error))}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"the body is not JSON: {printable(str(error))}") from None
+
+
+def answered(model: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(to_json(model), status, headers, media_type="application/json")
+
+
+# -- resources -------------------------------------------------------------------------------------------
+
+
+def is_known(replica: Replica) -> bool:
+    return bool(replica.history.roster or replica.history.ops or replica.drafts)
+
+
+async def resource_at(node: Node, id_: str, fresh_s: float = 0.0) -> Replica:
+    """A resource as this site knows it, after it has asked the others how things stand there."""
+    asked_ms = wall_ms()
+    replica = await node.pump.replica(id_, anew=fresh_s > 0)
+    if not is_known(replica):
+        raise NoSuchResourceError(
+            f"no resource '{printable(shortened(id_))}' is known at {node.name}; only the sites of a "
+            "resource know of it"
+        )
+    end_s = asyncio.get_running_loop().time() + fresh_s
+    while _is_awaited(node, replica, asked_ms) and asyncio.get_running_loop().time() < end_s:
+        await asyncio.sleep(_LOOK_S)
+    return await node.pump.replica(id_)
+
+
+def _is_awaited(node: Node, replica: Replica, since_ms: int) -> bool:
+    """Whether a site that can be reached has not answered yet."""
+    for site in replica.history.roster:
+        if site != node.name and site in node.mesh.up:
+            view = replica.peers.get(site)
+            if view is None or (view.heard_ms or 0) < since_ms:
+                return True
+    return False
+
+
+def up(node: Node) -> set[str]:
+    return set(node.mesh.up)

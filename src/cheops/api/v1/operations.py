@@ -1,0 +1,207 @@
+"""Operations: made, looked at, tried out, and resolved where Cheops cannot know."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cheops.api.models import (
+    Accepted,
+    ChangeSites,
+    DryRun,
+    Operations,
+    OperationView,
+    Resolved,
+    ResolveRequest,
+    SiteAnswer,
+    SitesChange,
+    SubmitRequest,
+)
+from cheops.api.operations import RefusedError, Wanted, sites_of
+from cheops.api.v1.asking import (
+    Cursor,
+    Limit,
+    NodeOf,
+    OperationName,
+    Patience,
+    ResourceId,
+    Waiting,
+    answered,
+    model_of,
+    read_bytes,
+    resource_at,
+)
+from cheops.api.v1.documenting import answer, body, form_of, lines_of
+from cheops.api.v1.resolving import resolved
+from cheops.api.v1.submitting import submit, submit_request
+from cheops.api.v1.trying import tried
+from cheops.api.views import operations as views
+from cheops.api.views.log import operations_page
+from cheops.api.views.naming import find
+from cheops.api.views.operations import operation_view
+from cheops.engine.replica import Replica
+from cheops.log.operation import Kind
+from cheops.node.node import Node
+
+router = APIRouter(tags=["operations"])
+_LATER = {"description": "It is durable here, but fewer sites than were waited for have answered."}
+
+
+def _carried_out(description: str, *codes: int) -> dict[int | str, dict[str, object]]:
+    found = answer(Accepted, description, 400, 409, 502, 503, *codes)
+    later = {202: {**_LATER, "content": {"application/json": found[200]["content"]["application/json"]}}}
+    return {**found, **later}
+
+
+@router.post(
+    "/resources/{id}/operations",
+    operation_id="submitOperation",
+    summary="Have an operation carried out at all sites of a resource",
+    description=(
+        "The first site runs it before any other hears of it; if it fails there, it is void. With files: a "
+        "form. With `Accept: application/x-ndjson` each site's answer comes as a line of its own."
+    ),
+    responses={
+        **_carried_out("As many sites as were waited for have answered.", 413),
+        200: answer(Accepted, "As many sites as were waited for have answered.", **lines_of(SiteAnswer))[200],
+    },
+    openapi_extra=body(SubmitRequest, **form_of(SubmitRequest)),
+)
+async def submit_operation(
+    node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience
+) -> Response:
+    return await submit_request(node, request, id_, wait, timeout)
+
+
+@router.delete(
+    "/resources/{id}",
+    operation_id="deleteResource",
+    summary="Delete a resource at all its sites",
+    description=(
+        "An operation that beats all others. It runs `command`, or the `reset` of the resource's type, which "
+        "each site must have too, in the same words."
+    ),
+    responses=_carried_out("As many sites as were waited for have answered.", 404),
+)
+async def delete_resource(  # noqa: PLR0913, PLR0917 - one parameter per parameter
+    node: NodeOf,
+    request: Request,
+    id_: ResourceId,
+    wait: Waiting,
+    timeout: Patience,
+    command: Annotated[str, Query(max_length=65_536, description="What deletes it.")] = "",
+) -> Response:
+    replica = await resource_at(node, id_)
+    line = command.strip() or (replica.type.reset.line if replica.type.reset else "")
+    if not line:
+        raise RefusedError(
+            f"the type '{replica.type.name}' has no 'reset', so say which command deletes the resource"
+        )
+    _refuse_if_elsewhere(node, replica)
+    return await submit(node, request, Wanted(id_, "delete", line, kind=Kind.DELETE), wait, timeout)
+
+
+@router.get(
+    "/resources/{id}/operations",
+    operation_id="listOperations",
+    summary="The operations of a resource, page by page, from the oldest on",
+    responses=answer(Operations, "A page of operations.", 400, 404, 503),
+)
+async def list_operations(node: NodeOf, id_: ResourceId, cursor: Cursor = "", limit: Limit = 100) -> Response:
+    return answered(operations_page(await resource_at(node, id_), cursor, limit))
+
+
+@router.get(
+    "/resources/{id}/operations/{op}",
+    operation_id="getOperation",
+    summary="One operation, with what became of it at every site",
+    responses=answer(OperationView, "The operation.", 400, 404, 503),
+)
+async def get_operation(node: NodeOf, id_: ResourceId, op: OperationName) -> Response:
+    replica = await resource_at(node, id_)
+    return answered(operation_view(replica, find(replica, op)))
+
+
+@router.post(
+    "/resources/{id}/dry-run",
+    operation_id="dryRun",
+    summary="What an operation would do, without running anything",
+    responses=answer(DryRun, "What would happen, as far as this site knows.", 400, 413, 503),
+    openapi_extra=body(SubmitRequest),
+)
+async def dry_run(node: NodeOf, request: Request, id_: ResourceId) -> Response:
+    asked = model_of(await read_bytes(request), SubmitRequest)
+    return answered(await tried(node, id_, asked))
+
+
+@router.post(
+    "/resources/{id}/resolve",
+    operation_id="resolve",
+    summary="The operator's word on what Cheops cannot know",
+    description=(
+        "`happened` and `not-happened` settle an operation that is UNKNOWN at a site (asked for there, or "
+        "forwarded). `force` makes a new base out of a command, which ends any divergence."
+    ),
+    responses=answer(Resolved, "What was done.", 400, 404, 409, 413, 502, 503),
+    openapi_extra=body(ResolveRequest),
+)
+async def resolve(node: NodeOf, request: Request, id_: ResourceId, timeout: Patience) -> Response:
+    asked = model_of(await read_bytes(request), ResolveRequest)
+    return answered(await resolved(node, request, id_, asked, timeout))
+
+
+# -- where a resource is ---------------------------------------------------------------------------------
+
+
+@router.put(
+    "/resources/{id}/sites",
+    operation_id="setSites",
+    summary="Set the list of sites of a resource",
+    responses=_carried_out("The list is changed; new sites catch up by themselves.", 404, 413),
+    openapi_extra=body(ChangeSites),
+)
+async def set_sites(
+    node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience
+) -> Response:
+    asked = model_of(await read_bytes(request), ChangeSites)
+    replica = await resource_at(node, id_)
+    wanted = _moved(node, replica, asked.sites, SitesChange.SET)
+    return await submit(node, request, wanted, wait, timeout)
+
+
+@router.post(
+    "/resources/{id}/sites",
+    operation_id="changeSites",
+    summary="Set the list of sites of a resource, add to it, or remove from it",
+    responses=_carried_out("The list is changed; new sites catch up by themselves.", 404, 413),
+    openapi_extra=body(ChangeSites),
+)
+async def change_sites(
+    node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience
+) -> Response:
+    asked = model_of(await read_bytes(request), ChangeSites)
+    replica = await resource_at(node, id_)
+    wanted = _moved(node, replica, asked.sites, asked.how)
+    return await submit(node, request, wanted, wait, timeout)
+
+
+def _moved(node: Node, replica: Replica, text: str, how: SitesChange) -> Wanted:
+    """The operation that changes where a resource is."""
+    _refuse_if_elsewhere(node, replica)
+    before = views.sites_of(replica)
+    named = sites_of(text, node, also=before)
+    after = {
+        SitesChange.SET: named,
+        SitesChange.ADD: tuple(dict.fromkeys((*before, *named))),
+        SitesChange.REMOVE: tuple(site for site in before if site not in named),
+    }[how]
+    if not after:
+        raise RefusedError("a resource must stay at one site at least; to be rid of it, delete it")
+    return Wanted(replica.resource, "sites", "", kind=Kind.SITES, names=after)
+
+
+def _refuse_if_elsewhere(node: Node, replica: Replica) -> None:
+    sites = views.sites_of(replica)
+    if node.name not in sites:
+        raise RefusedError(f"the resource has left {node.name}; ask one of {', '.join(sites)}")

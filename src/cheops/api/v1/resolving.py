@@ -1,0 +1,52 @@
+"""What Cheops cannot know, the operator says: whether an UNKNOWN operation took effect, or what is to be."""
+
+from starlette.requests import Request
+
+from cheops.api.forwarding import HOP_HEADER
+from cheops.api.models import Resolution, Resolved, ResolveRequest, to_json
+from cheops.api.operations import RefusedError, RequestError, Wanted, carried_out
+from cheops.api.v1.asking import resource_at
+from cheops.api.v1.handing_on import asked_of
+from cheops.api.views.naming import find
+from cheops.engine.events import Resolved as ResolvedEvent
+from cheops.engine.replica import Replica
+from cheops.log.operation import Kind, OpId
+from cheops.node.node import Node
+
+
+async def resolved(
+    node: Node, request: Request, id_: str, asked: ResolveRequest, timeout_s: float
+) -> Resolved:
+    if asked.resolution is Resolution.FORCE:
+        return await _forced(node, id_, asked, timeout_s)
+    if asked.site and asked.site != node.name:
+        if request.headers.get(HOP_HEADER):
+            raise RequestError(f"this is {node.name}, not {asked.site}")
+        path = f"{request.scope['path']}"
+        return await asked_of(node, asked.site, path, to_json(asked), Resolved)
+    replica = await resource_at(node, id_)
+    op = _unknown(replica, asked)
+    node.pump.post(ResolvedEvent(id_, op, asked.resolution is Resolution.HAPPENED))
+    await node.pump.flushed()
+    return Resolved(resource=id_, site=node.name, operation=str(op), resolution=asked.resolution)
+
+
+def _unknown(replica: Replica, asked: ResolveRequest) -> OpId:
+    """The operation that is UNKNOWN at this site; there is at most one."""
+    unknown = replica.unknown
+    if unknown is None:
+        raise RefusedError(f"nothing is UNKNOWN at {replica.site}; 'status' says where something is")
+    if asked.operation and find(replica, asked.operation).id != unknown.id:
+        raise RefusedError(f"{unknown.id} is UNKNOWN at {replica.site}, not {asked.operation}")
+    return unknown.id
+
+
+async def _forced(node: Node, id_: str, asked: ResolveRequest, timeout_s: float) -> Resolved:
+    if not asked.command.strip():
+        raise RequestError("'force' needs a 'command' that makes the state")
+    await resource_at(node, id_)
+    wanted = Wanted(id_, asked.type, asked.command.strip(), kind=Kind.FORCE)
+    accepted, _sites, answers = await carried_out(node, wanted, timeout_s)
+    async for _ in answers:
+        break  # it was run here, or the time is over
+    return Resolved(resource=id_, site=node.name, operation=str(accepted.op), resolution=asked.resolution)

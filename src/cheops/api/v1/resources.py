@@ -1,0 +1,146 @@
+"""Resources: which there are, whether all is well with them, and why."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from cheops.api.models import (
+    Explanation,
+    LogView,
+    MatrixView,
+    ResourceDetail,
+    Resources,
+    ResourceStatus,
+    Verification,
+)
+from cheops.api.v1.asking import (
+    Cursor,
+    Fresh,
+    Limit,
+    NodeOf,
+    ResourceId,
+    TypeName,
+    answered,
+    is_known,
+    resource_at,
+    up,
+)
+from cheops.api.v1.documenting import answer
+from cheops.api.v1.verifying import verification
+from cheops.api.views.explain import explanation
+from cheops.api.views.log import log_view
+from cheops.api.views.matrix import matrix_in_force, matrix_view
+from cheops.api.views.status import detail, resource_status, summary
+from cheops.node.node import Node
+from cheops.node.pump import wall_ms
+
+router = APIRouter(tags=["resources"])
+
+
+@router.get(
+    "/resources",
+    operation_id="listResources",
+    summary="The resources of this site, page by page",
+    responses=answer(Resources, "A page of resources, sorted by id.", 503),
+)
+async def list_resources(
+    node: NodeOf,
+    prefix: Annotated[str, Query(max_length=256, description="Only ids that begin so.")] = "",
+    cursor: Cursor = "",
+    limit: Limit = 100,
+) -> Response:
+    ids, more = await _ids(node, prefix, cursor, limit)
+    replicas = [await node.pump.replica(id_) for id_ in ids]
+    found = tuple(summary(replica, up(node)) for replica in replicas if is_known(replica))
+    return answered(Resources(resources=found, next=ids[-1] if more else None))
+
+
+async def _ids(node: Node, prefix: str, cursor: str, limit: int) -> tuple[list[str], bool]:
+    """The ids of a page, and whether there are more. The store gives those greater than a text: the prefix
+    itself is not."""
+    own: list[str] = []
+    if prefix and not cursor:
+        documents = await asyncio.to_thread(node.store.load, prefix)
+        own = [prefix] if documents else []
+    rest = await asyncio.to_thread(node.store.resources, max(cursor, prefix), limit + 1)
+    found = [*own, *(id_ for id_ in rest if id_.startswith(prefix))]
+    return found[:limit], len(found) > limit
+
+
+@router.get(
+    "/resources/{id}",
+    operation_id="getResource",
+    summary="A resource, with everything but its operations",
+    responses=answer(ResourceDetail, "The resource.", 400, 404, 503),
+)
+async def get_resource(node: NodeOf, id_: ResourceId, fresh: Fresh = 0.5) -> Response:
+    return answered(detail(await resource_at(node, id_, fresh), up(node), wall_ms()))
+
+
+@router.get(
+    "/resources/{id}/status",
+    operation_id="getStatus",
+    summary="Is all well with a resource, at all its sites",
+    responses=answer(ResourceStatus, "The verdict, and what is known of each site.", 400, 404, 503),
+)
+async def get_status(node: NodeOf, id_: ResourceId, fresh: Fresh = 0.5) -> Response:
+    return answered(resource_status(await resource_at(node, id_, fresh), up(node), wall_ms()))
+
+
+@router.get(
+    "/resources/{id}/explain",
+    operation_id="explainResource",
+    summary="Why the state of a resource is what it is",
+    responses=answer(Explanation, "Step by step, and what it comes to.", 400, 404, 503),
+)
+async def explain(node: NodeOf, id_: ResourceId, fresh: Fresh = 0.5) -> Response:
+    return answered(explanation(await resource_at(node, id_, fresh), up(node), wall_ms()))
+
+
+@router.get(
+    "/resources/{id}/log",
+    operation_id="getLog",
+    summary="All operations that are known, which of them count, and what each site has",
+    responses=answer(LogView, "The log.", 400, 404, 503),
+)
+async def get_log(node: NodeOf, id_: ResourceId, fresh: Fresh = 0.5) -> Response:
+    return answered(log_view(await resource_at(node, id_, fresh)))
+
+
+@router.get(
+    "/resources/{id}/matrix",
+    operation_id="getMatrix",
+    summary="The matrix in force for a resource",
+    responses=answer(MatrixView, "The matrix, and what follows from it.", 400, 404, 503),
+)
+async def get_matrix(node: NodeOf, id_: ResourceId) -> Response:
+    return answered(matrix_in_force(await resource_at(node, id_)))
+
+
+@router.get(
+    "/types/{name}/matrix",
+    operation_id="getTypeMatrix",
+    summary="The matrix of a resource type in this site's configuration",
+    responses=answer(MatrixView, "The matrix, and what follows from it.", 400),
+)
+async def get_type_matrix(node: NodeOf, name: TypeName) -> Response:
+    return answered(matrix_view(node.config.type_named(name).matrix))
+
+
+@router.post(
+    "/resources/{id}/verify",
+    operation_id="verifyResource",
+    summary="The real state of the application at every site, compared",
+    responses=answer(Verification, "What each site's application says.", 400, 404, 503),
+)
+async def verify(
+    node: NodeOf,
+    id_: ResourceId,
+    command: Annotated[
+        str, Query(max_length=65_536, description="What shows the state, instead of the type's `read`.")
+    ] = "",
+) -> Response:
+    replica = await resource_at(node, id_)
+    return answered(await verification(node, replica, command))

@@ -1,0 +1,119 @@
+"""Sites: who is there, how far, and who is not any more."""
+
+import asyncio
+import time
+from typing import Annotated
+
+import aiohttp
+import msgspec
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from cheops.api.models import Forgotten, Health, Ping, Sites, SiteView, from_json
+from cheops.api.operations import RefusedError
+from cheops.api.v1.asking import NodeOf, SiteName, answered
+from cheops.api.v1.documenting import answer
+from cheops.api.views.sites import site_view, sites_view
+from cheops.node.node import Node
+from cheops.sync.heart import now
+from cheops.text import listed
+
+router = APIRouter(tags=["sites"])
+_PING_S = 5.0
+_MOST_NAMED = 100
+
+
+@router.get(
+    "/sites",
+    operation_id="listSites",
+    summary="All sites that are known, and how they are",
+    responses=answer(Sites, "The sites."),
+)
+async def list_sites(node: NodeOf) -> Response:
+    return answered(sites_view(node.mesh, now()))
+
+
+@router.get(
+    "/sites/{name}",
+    operation_id="getSite",
+    summary="One site",
+    responses=answer(SiteView, "The site.", 400, 404),
+)
+async def get_site(node: NodeOf, name: SiteName) -> Response:
+    return answered(site_view(node.mesh, now(), name))
+
+
+@router.post(
+    "/sites/{name}/ping",
+    operation_id="pingSite",
+    summary="Ask a site for a sign of life, now",
+    responses=answer(Ping, "How it went.", 400, 404),
+)
+async def ping_site(node: NodeOf, name: SiteName) -> Response:
+    return answered(await ping(node, site_view(node.mesh, now(), name)))
+
+
+async def ping(node: Node, site: SiteView) -> Ping:
+    """By its agent's own word: another one may answer at its address."""
+    begun_s = time.monotonic()
+    health, detail = None, ""
+    try:
+        timeout = aiohttp.ClientTimeout(total=_PING_S)
+        async with node.session.get(f"{site.url}/healthz", timeout=timeout) as found:
+            health = from_json(await found.read(), Health)
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, msgspec.MsgspecError) as error:
+        detail = f"no answer: {error or type(error).__name__}"
+    if health and health.site != site.name:
+        detail = f"'{health.site}' answers at its address"
+    return Ping(
+        site=site.name,
+        url=site.url,
+        ok=not detail,
+        took_ms=round((time.monotonic() - begun_s) * 1000, 3),
+        answers_as=health.site if health else None,
+        detail=detail,
+    )
+
+
+@router.post(
+    "/sites/{name}/admit",
+    operation_id="admitSite",
+    summary="Take a forgotten site in again",
+    responses=answer(SiteView, "The site.", 400, 404),
+)
+async def admit_site(node: NodeOf, name: SiteName) -> Response:
+    site_view(node.mesh, now(), name)
+    await node.decide_membership(name, forgotten=False)
+    return answered(site_view(node.mesh, now(), name))
+
+
+@router.delete(
+    "/sites/{name}",
+    operation_id="forgetSite",
+    summary="Remove a site from the mesh for good; the others hear of it",
+    description="Refused for a site that is up, or that resources still list, unless it is forced.",
+    responses=answer(Forgotten, "It is forgotten.", 400, 404, 409, 503),
+)
+async def forget_site(
+    node: NodeOf,
+    name: SiteName,
+    force: Annotated[bool, Query(description="Whatever its state, and whatever it has.")] = False,
+) -> Response:
+    site = site_view(node.mesh, now(), name)
+    resources = await _resources_at(node, name)
+    if not force and site.state in ("up", "suspect"):
+        raise RefusedError(f"{name} is up; stop its agent first, or force it")
+    if not force and resources:
+        raise RefusedError(
+            f"{name} is on the list of {len(resources)} resources, such as {listed(resources[:3])}. Remove "
+            "it there first, or force it"
+        )
+    await node.decide_membership(name, forgotten=True)
+    return answered(Forgotten(site=name, resources=resources[:_MOST_NAMED]))
+
+
+async def _resources_at(node: Node, name: str) -> tuple[str, ...]:
+    """The resources of this site that have the other on their list now; some may only have had it."""
+    found = await asyncio.to_thread(node.store.involving, name)
+    replicas = [await node.pump.replica(id_) for id_ in found[: 10 * _MOST_NAMED]]
+    return tuple(replica.resource for replica in replicas if name in replica.history.roster)

@@ -1,0 +1,29 @@
+"""A dry run: all checks of an operation, and what it would do; with nothing done."""
+
+from cheops.api.models import DryRun, SubmitRequest
+from cheops.api.operations import ElsewhereError, submitted
+from cheops.api.v1.asking import up
+from cheops.api.v1.submitting import wanted_of
+from cheops.api.views.dry_run import dry_run, refused
+from cheops.engine.site import refusal
+from cheops.errors import CheopsError
+from cheops.node.node import Node
+from cheops.node.pump import wall_ms
+
+
+async def tried(node: Node, id_: str, asked: SubmitRequest) -> DryRun:
+    """What is wrong with the request itself is refused as always; what the state forbids is the answer."""
+    wanted = wanted_of(id_, asked, {})
+    try:
+        event = await submitted(node, wanted, "")
+    except ElsewhereError as elsewhere:
+        why = f"{node.name} is not involved; it would be forwarded to one of these sites, which knows more"
+        return refused(id_, wanted.command, elsewhere.sites, why)
+    except CheopsError as error:
+        if error.status != 409:
+            raise
+        return refused(id_, wanted.command, (), str(error))
+    replica = await node.pump.replica(id_)
+    if problem := refusal(replica, event):
+        return refused(id_, wanted.command, event.sites or replica.history.roster, problem)
+    return dry_run(replica, event, up(node), wall_ms())

@@ -1,0 +1,179 @@
+"""What an operation would do, from what this site knows: nothing is run, saved or sent.
+
+The history is grown by the operation as if it had been made now and gone well, on a copy; the rules, the plan
+and the answer's words are those that decide in earnest.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from cheops.api.models import DryRun, WouldSupersede
+from cheops.api.views.operations import fate_of, sites_of
+from cheops.engine.events import Submitted
+from cheops.engine.replica import Replica
+from cheops.log.history import FindMatrix, History
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Applied, Kind, MatrixRef, Operation, OpId, Stamp, Verdict
+from cheops.log.plan import Plan, plan
+from cheops.log.rules import Fate
+from cheops.log.vector import contains, joined
+from cheops.text import in_words
+
+NEW = "new"
+_BEFORE_ALL_MS = 0
+
+
+def dry_run(replica: Replica, event: Submitted, up: set[str], now_ms: int) -> DryRun:
+    """The event is what the engine would be given."""
+    op, history = _grown(replica, event, now_ms)
+    sites = history.roster or event.sites or ()
+    plans = {site: _plan_at(replica, history, site) for site in sites if not op.is_silent}
+    here = plans.get(replica.site, Plan())
+    return DryRun(
+        resource=replica.resource,
+        sites=sites,
+        first_at=replica.site,
+        command=event.payload.line,
+        would_supersede=tuple(_beaten(replica, history, op)),
+        superseded_by=_superseded(op, history.reason(op.id)),
+        runs_here=tuple(_name(o, op) for o in here.run),
+        replayed={site: _again(replica, found, site, op) for site, found in plans.items()},
+        order_not_enforced=any(found.order_not_enforced for found in plans.values()),
+        unreachable=tuple(site for site in sites if site != replica.site and site not in up),
+        refused=None,
+        notes=tuple(_notes(replica, event, sites)),
+    )
+
+
+def refused(resource: str, event_line: str, sites: tuple[str, ...], why: str) -> DryRun:
+    """It would not be taken at all."""
+    return DryRun(
+        resource=resource,
+        sites=sites,
+        first_at=None,
+        command=event_line,
+        would_supersede=(),
+        superseded_by=None,
+        runs_here=(),
+        replayed={},
+        order_not_enforced=False,
+        unreachable=(),
+        refused=why,
+        notes=(),
+    )
+
+
+# -- the history as it would be --------------------------------------------------------------------------
+
+
+def _grown(replica: Replica, event: Submitted, now_ms: int) -> tuple[Operation, History]:
+    """With what waits for its first run here, which would run before, as if it went well."""
+    brought = {event.matrix.hash: event.matrix} if event.matrix else {}
+
+    def find(hash_: str) -> Matrix:
+        return brought.get(hash_) or replica.history.find_matrix(hash_)
+
+    history = _copied(replica.history, find)
+    for draft in replica.drafts:
+        history.add(replace(draft, verdict=Verdict.OK))
+    op = _operation(replica, history, event, now_ms)
+    history.add(op)
+    return op, history
+
+
+def _copied(history: History, find: FindMatrix) -> History:
+    """A copy that can grow on its own: what it holds is immutable, but for its own collections."""
+    made = copy.copy(history)
+    for name, value in vars(history).items():
+        if isinstance(value, dict):
+            setattr(made, name, {key: _own(item) for key, item in value.items()})
+        else:
+            setattr(made, name, _own(value))
+    made.find_matrix = find
+    return made
+
+
+def _own(value: Any) -> Any:
+    return copy.copy(value) if isinstance(value, dict | list | set) else value
+
+
+def _operation(replica: Replica, history: History, event: Submitted, now_ms: int) -> Operation:
+    latest = history.latest
+    stamp = Stamp(max(now_ms, latest.time_ms + 1 if latest else 0), 0, replica.origin)
+    own = history.known.get(replica.origin, 0)
+    adopted = history.adopted or MatrixRef(Matrix().hash, Stamp(_BEFORE_ALL_MS, 0, replica.origin))
+    new_rules = event.matrix is not None and event.matrix.hash != adopted.hash
+    ref = MatrixRef(event.matrix.hash, stamp) if new_rules and event.matrix else adopted
+    return Operation(
+        event.resource,
+        event.rtype,
+        event.type,
+        event.kind,
+        event.payload,
+        replica.origin,
+        own + 1,
+        joined(history.known, {}),
+        stamp,
+        ref,
+        event.sites if not history.roster or event.kind is Kind.SITES else None,
+        verdict=Verdict.OK,
+    )
+
+
+# -- what follows ----------------------------------------------------------------------------------------
+
+
+def _beaten(replica: Replica, history: History, op: Operation) -> Iterator[WouldSupersede]:
+    """What is effective now, or waits, and would not be."""
+    for other in (*replica.history.effective, *replica.drafts):
+        fate = history.reason(other.id)
+        if fate is not None and fate_of(replica, other) is None and other != op:
+            yield _superseding(other.id, fate, op)
+
+
+def _superseded(op: Operation, fate: Fate | None) -> WouldSupersede | None:
+    return _superseding(fate.by or op.id, fate, op) if fate else None
+
+
+def _superseding(id_: OpId, fate: Fate, op: Operation) -> WouldSupersede:
+    name = NEW if id_ == op.id else str(id_)
+    return WouldSupersede(operation=name, rule=fate.rule.value, sentence=fate.rule.sentence)
+
+
+def _plan_at(replica: Replica, history: History, site: str) -> Plan:
+    """What a site would run. Of others is known what they have settled: that counts as applied in order."""
+    if site == replica.site:
+        applied, failed = replica.applied, replica.failed
+    else:
+        view = replica.peers.get(site)
+        settled = view.settled if view else {}
+        applied = [Applied(o.id, o.key) for o in replica.history.effective if contains(settled, o.id)]
+        failed = {}
+    start = replica.type.reset is not None or replica.base is not None
+    return plan(applied, history.effective, history.matrix, is_failed=failed.__contains__, has_start=start)
+
+
+def _again(replica: Replica, found: Plan, site: str, op: Operation) -> tuple[str, ...]:
+    """Those of a plan that the site has run before."""
+    if not found.replay:
+        return ()
+    ran = {id_ for (id_, at), _ in replica.by_op.items() if at == site}
+    return tuple(_name(o, op) for o in found.run if o.id in ran)
+
+
+def _name(o: Operation, op: Operation) -> str:
+    return NEW if o == op else str(o.id)
+
+
+def _notes(replica: Replica, event: Submitted, sites: tuple[str, ...]) -> Iterator[str]:
+    if not replica.history.roster and not replica.drafts:
+        yield f"the resource is new: it would be made at {in_words(sites) if sites else 'no site'}"
+    if replica.unknown:
+        yield f"{replica.unknown.id} is UNKNOWN here: only what wipes it would run before that is resolved"
+    elif replica.drafts:
+        yield f"{len(replica.drafts)} operations wait for their first run here, and would run before it"
+    if event.matrix is not None and event.matrix.hash != replica.matrix.hash and sites_of(replica):
+        yield "it brings another matrix, which would hold for all operations from then on"
+    yield (f"this is what {replica.site} knows now; an operation that others make meanwhile may change it")

@@ -1,0 +1,30 @@
+"""What commands that ask an agent have in common: which agent, which resource, how long to wait.
+
+The client and the models are imported by the commands that use them, when they do.
+"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cheops.client import Agent
+
+# Exit codes beyond 0 (done) and 2 (a wrong command line).
+FAILED = 1  # refused, failed, or not as it should be
+NOT_YET = 3  # not everywhere, or not in time: it goes on
+
+UrlOption = Annotated[
+    str | None, typer.Option("--url", envvar="CHEOPS_URL", help="The agent's address.", show_default=False)
+]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", show_default=False, help="The resource.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", min=0, max=3600, help="How long to wait, in seconds.")
+]
+
+
+def agent(url: str | None) -> "Agent":
+    """The agent that --url, CHEOPS_URL or nothing names."""
+    from cheops.client import Agent, agent_url  # noqa: PLC0415 - see above
+
+    return Agent(agent_url(url))

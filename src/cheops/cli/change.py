@@ -1,0 +1,193 @@
+"""`cheops delete`, `cheops sites …`, `cheops resolve`: what an operator does to a resource as a whole."""
+
+import shlex
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from cheops.cli.answers import draw_accepted, exit_code
+from cheops.cli.asking import FAILED, IdArgument, TimeoutOption, UrlOption, agent
+from cheops.cli.output import Output, OutputOption, console, emit
+from cheops.errors import ClientError
+from cheops.text import in_words, printable
+
+if TYPE_CHECKING:
+    from cheops.api.models import Accepted, Resolved, ResourceStatus
+
+sites_app = typer.Typer(no_args_is_help=True, help="Change at which sites a resource is.")
+_SITES = typer.Argument(metavar="SITES...", show_default=False, help="Names of sites.")
+SitesArgument = Annotated[list[str], _SITES]
+
+
+class Waiting(StrEnum):
+    """For which answers to wait; the same as the API's."""
+
+    NONE = "none"
+    FIRST = "first"
+    QUORUM = "quorum"
+    ALL = "all"
+
+
+class Happened(StrEnum):
+    YES = "yes"
+    NO = "no"
+
+
+WaitOption = Annotated[
+    Waiting,
+    typer.Option("--wait", help="For whom: all, more than half, the first, or only until it is durable."),
+]
+
+
+def delete_command(  # noqa: PLR0913, PLR0917 - one parameter per option
+    id_: IdArgument,
+    command: Annotated[
+        str, typer.Option("--command", help="What deletes it; if left out, the type's 'reset'.")
+    ] = "",
+    wait: WaitOption = Waiting.ALL,
+    timeout: TimeoutOption = 30.0,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Delete a resource at all its sites; beats everything that is done to it at the same time.
+
+    Ends with 0 if as many sites answered OK as were waited for, 1 if one failed, 3 if too few did in time.
+    """
+    from cheops.api.models import Wait  # noqa: PLC0415 - see asking.py
+
+    found = agent(url).delete(id_, command, wait=Wait(wait.value), timeout_s=timeout)
+    _finish(found, timeout, output)
+
+
+@sites_app.command("set", epilog="Example: cheops sites set counter site1 site2 site3")
+def set_command(  # noqa: PLR0913, PLR0917 - one parameter per option
+    id_: IdArgument,
+    sites: SitesArgument,
+    wait: WaitOption = Waiting.ALL,
+    timeout: TimeoutOption = 30.0,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Have a resource at exactly these sites."""
+    _change(id_, sites, "set", wait, timeout, url, output)
+
+
+@sites_app.command("add", epilog="Example: cheops sites add counter site4")
+def add_command(  # noqa: PLR0913, PLR0917 - one parameter per option
+    id_: IdArgument,
+    sites: SitesArgument,
+    wait: WaitOption = Waiting.ALL,
+    timeout: TimeoutOption = 30.0,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Have a resource at these sites as well; they catch up by themselves."""
+    _change(id_, sites, "add", wait, timeout, url, output)
+
+
+@sites_app.command("remove", epilog="Example: cheops sites remove counter site2")
+def remove_command(  # noqa: PLR0913, PLR0917 - one parameter per option
+    id_: IdArgument,
+    sites: SitesArgument,
+    wait: WaitOption = Waiting.ALL,
+    timeout: TimeoutOption = 30.0,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Have a resource at these sites no more: they take no further operation, and keep what they have."""
+    _change(id_, sites, "remove", wait, timeout, url, output)
+
+
+def _change(  # noqa: PLR0913, PLR0917 - what the three commands have
+    id_: str,
+    sites: list[str],
+    how: str,
+    wait: Waiting,
+    timeout: float,
+    url: str | None,
+    output: Output,
+) -> None:
+    from cheops.api.models import ChangeSites, SitesChange, Wait  # noqa: PLC0415 - see asking.py
+
+    request = ChangeSites(sites=" & ".join(sites), how=SitesChange(how))
+    found = agent(url).change_sites(id_, request, wait=Wait(wait.value), timeout_s=timeout)
+    _finish(found, timeout, output)
+
+
+def _finish(found: "Accepted", timeout: float, output: Output) -> None:
+    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
+
+    emit(output, plain(found), lambda out: draw_accepted(out, console(stderr=True), found, timeout))
+    raise typer.Exit(exit_code(found))
+
+
+# -- resolve ---------------------------------------------------------------------------------------------
+
+
+def resolve_command(  # noqa: PLR0913, PLR0917 - one parameter per option
+    id_: IdArgument,
+    op: Annotated[
+        str, typer.Option("--op", help="The operation that is UNKNOWN.", show_default="the only one")
+    ] = "",
+    happened: Annotated[
+        Happened | None,
+        typer.Option("--happened", help="Whether it took effect there.", show_default="say what is open"),
+    ] = None,
+    site: Annotated[
+        str, typer.Option("--site", help="Where it is UNKNOWN.", show_default="where the agent is")
+    ] = "",
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say what happened where Cheops cannot know; without --happened, list what is open.
+
+    UNKNOWN: look at the application, then say whether the operation took effect; 'no' has it run. DIVERGED:
+    an operation with 'cheops exec --force' becomes the new base. Ends with 1 while something is open.
+    """
+    from cheops.api.models import Resolution, ResolveRequest, plain  # noqa: PLC0415 - see asking.py
+
+    if happened is None:
+        if op or site:
+            raise ClientError(
+                "--happened is missing: yes or no. Without --op and --site, what is open is listed"
+            )
+        status = agent(url).status(id_)
+        emit(output, plain(status), lambda out: draw_open(out, status))
+        raise typer.Exit(FAILED if status.overall == "DIVERGED" else 0)
+    resolution = Resolution.HAPPENED if happened is Happened.YES else Resolution.NOT_HAPPENED
+    found = agent(url).resolve(id_, ResolveRequest(resolution=resolution, operation=op, site=site))
+    emit(output, plain(found), lambda out: _draw_resolved(out, found))
+
+
+def _draw_resolved(out: Console, found: "Resolved") -> None:
+    did = "took effect" if found.resolution == "happened" else "did not take effect, and is run now"
+    out.print(f"{found.operation} {did} at {found.site}; it goes on from there", soft_wrap=True)
+
+
+def draw_open(out: Console, found: "ResourceStatus") -> None:
+    """What needs an operator's word, each with the command that gives it."""
+    id_ = shlex.quote(printable(found.id))
+    if found.overall != "DIVERGED":
+        out.print(f"nothing needs to be resolved: {found.overall}, {found.sentence}", soft_wrap=True)
+        return
+    for site in found.sites:
+        for trouble in site.unknown:
+            out.print(
+                f"UNKNOWN   {trouble.operation} at {site.site}: {printable(trouble.detail)}", style="red"
+            )
+            out.print(
+                f"  look at the application there, then: cheops resolve {id_} "
+                f"--site {shlex.quote(site.site)} --op {trouble.operation} --happened yes|no",
+                soft_wrap=True,
+            )
+    failed = [(site.site, trouble) for site in found.sites for trouble in site.failed]
+    for name, trouble in failed:
+        out.print(f"DIVERGED  {trouble.operation} at {name}: {printable(trouble.detail)}", style="red")
+    if failed or found.order_not_enforced or not any(site.unknown for site in found.sites):
+        sites = in_words([site.site for site in found.sites])
+        out.print(
+            f"  make a new base at {sites}: cheops exec --id {id_} --force --type TYPE --command COMMAND",
+            soft_wrap=True,
+        )

@@ -1,0 +1,95 @@
+"""`cheops get …`: lists of what an agent knows."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from cheops.cli.asking import IdArgument, UrlOption, agent
+from cheops.cli.output import Output, OutputOption, emit, print_table, table
+from cheops.cli.site import draw_sites
+from cheops.cli.words import coloured, moment, one_line
+from cheops.errors import ClientError
+from cheops.text import printable
+
+if TYPE_CHECKING:
+    from cheops.api.models import OperationView, ResourceSummary
+
+app = typer.Typer(no_args_is_help=True, help="List what an agent knows: sites, resources, operations.")
+_LIST_EXAMPLE = "Example: cheops get resources --prefix shop -o wide"
+
+
+@app.command("sites", epilog="Example: cheops get sites -o wide")
+def sites_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the sites, whether they are up, and how far away."""
+    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
+
+    found = agent(url).sites()
+    emit(output, plain(found), lambda out: draw_sites(out, found, wide=output is Output.WIDE))
+
+
+@app.command("resources", epilog=_LIST_EXAMPLE)
+def resources_command(
+    prefix: Annotated[str, typer.Option("--prefix", help="Only those whose id begins so.")] = "",
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the resources that this agent knows, and whether all is well with each."""
+    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
+
+    found = list(agent(url).all_resources(prefix))
+    emit(output, plain(found), lambda out: draw_resources(out, found, wide=output is Output.WIDE))
+
+
+@app.command("operations", epilog="Example: cheops get operations counter")
+def operations_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the operations on a resource, and what became of each."""
+    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
+
+    found = list(agent(url).all_operations(id_))
+    emit(output, plain(found), lambda out: draw_operations(out, found, wide=output is Output.WIDE))
+
+
+@app.command("replicants")
+def replicants_command() -> None:
+    """List the local ids of replicated HTTP resources. Not there yet."""
+    raise ClientError(
+        "there are no replicants yet: they belong to replicated HTTP resources, which this version does not "
+        "have\n  Resources that commands work on are listed by 'cheops get resources'."
+    )
+
+
+def draw_resources(out: Console, found: "Sequence[ResourceSummary]", *, wide: bool = False) -> None:
+    if not found:
+        out.print("no resource is known here")
+        return
+    more = ("OPERATIONS", "LAST CHANGE") if wide else ()
+    made = table("ID", "TYPE", "STATUS", "SITES", *more)
+    for one in found:
+        status = coloured("deleted" if one.deleted and one.overall == "CONVERGED" else one.overall)
+        sites = ", ".join(one.sites) if wide or len(one.sites) <= 5 else f"{len(one.sites)} sites"
+        extra = (str(one.operations), moment(one.last_change)) if wide else ()
+        made.add_row(printable(one.id), printable(one.type), status, sites, *extra)
+    print_table(out, made)
+
+
+def draw_operations(out: Console, found: "Sequence[OperationView]", *, wide: bool = False) -> None:
+    if not found:
+        out.print("no operation is known")
+        return
+    more = ("BEATEN BY", "RULE") if wide else ()
+    made = table("OPERATION", "TYPE", "MADE AT", "EFFECT", "SITES", *more, "COMMAND")
+    for op in found:
+        extra = (op.beaten_by or "-", str(op.rule or "-")) if wide else ()
+        command = printable(op.command) if wide else one_line(op.command)
+        made.add_row(
+            op.id, printable(op.type), moment(op.made_at), coloured(op.effect), _done(op), *extra, command
+        )
+    print_table(out, made)
+
+
+def _done(op: "OperationView") -> str:
+    """At how many sites nothing more is to come."""
+    done = sum(reply.status not in ("PENDING", "RUNNING", "UNKNOWN") for reply in op.replies)
+    return f"{done}/{len(op.replies)}"

@@ -1,0 +1,96 @@
+"""`cheops status` and `cheops wait`: is all well with a resource, and tell me when it is."""
+
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from cheops.cli.asking import FAILED, NOT_YET, IdArgument, TimeoutOption, UrlOption, agent
+from cheops.cli.output import Output, OutputOption, emit, print_table, table
+from cheops.cli.words import age, coloured
+from cheops.text import printable
+
+if TYPE_CHECKING:
+    from cheops.api.models import ResourceStatus, SiteStatus
+
+_LOOK_AGAIN_S = 0.2
+_CODES = {"CONVERGED": 0, "DIVERGED": FAILED, "CONVERGING": NOT_YET, "UNREACHABLE": NOT_YET}
+
+
+class Condition(StrEnum):
+    CONVERGED = "converged"
+
+
+def status_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Say in one call whether all sites of a resource have applied the same, and who has not.
+
+    Ends with 0 if it is CONVERGED, 1 if DIVERGED, 3 if something is on its way or a site cannot be asked.
+    """
+    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
+
+    found = agent(url).status(id_)
+    emit(output, plain(found), lambda out: draw_status(out, found, wide=output is Output.WIDE))
+    raise typer.Exit(_CODES[found.overall])
+
+
+def wait_command(
+    id_: IdArgument,
+    condition: Annotated[Condition, typer.Option("--for", help="What to wait for.")] = Condition.CONVERGED,
+    timeout: TimeoutOption = 30.0,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Wait until all sites of a resource have applied the same.
+
+    Ends with 0 as soon as it is so; when the time is over, with 1 if it is DIVERGED, else with 3.
+    """
+    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
+
+    found = _awaited(id_, condition, timeout, url)
+    emit(output, plain(found), lambda out: draw_status(out, found, wide=output is Output.WIDE))
+    raise typer.Exit(_CODES[found.overall])
+
+
+def _awaited(id_: str, condition: Condition, timeout: float, url: str | None) -> "ResourceStatus":
+    asked = agent(url)
+    deadline_s = time.monotonic() + timeout
+    while True:
+        found = asked.status(id_)
+        left_s = deadline_s - time.monotonic()
+        if found.overall == condition.upper() or left_s <= 0:
+            return found
+        time.sleep(min(_LOOK_AGAIN_S, left_s))
+
+
+def draw_status(out: Console, found: "ResourceStatus", *, wide: bool = False) -> None:
+    """The verdict first, then site by site."""
+    out.print(
+        Text.assemble(coloured(found.overall), f"  {printable(found.id)}: {found.sentence}"), soft_wrap=True
+    )
+    out.print()
+    draw_sites(out, found.sites, wide=wide)
+    if found.order_not_enforced:
+        out.print("\norder-not-enforced: operations ran here in another order than they count", style="red")
+    if found.overall == "DIVERGED":
+        hint = f"\nwhy: cheops explain {found.id}   what to do: cheops resolve {found.id}"
+        out.print(printable(hint.lstrip()), style="dim", soft_wrap=True)
+
+
+def draw_sites(out: Console, sites: "tuple[SiteStatus, ...]", *, wide: bool) -> None:
+    made = table("SITE", "REACHABLE", "AS OF", "PENDING", "FAILED", "UNKNOWN", *(["DIGEST"] if wide else []))
+    for site in sites:
+        reachable = Text("yes", style="green") if site.reachable else Text("no", style="red")
+        counts = (str(site.pending), _names(site.failed), _names(site.unknown))
+        digest = [site.digest or "-"] if wide else []
+        made.add_row(site.site, reachable, age(site.as_of_s), *counts, *digest)
+    print_table(out, made)
+    for site in sites:
+        for trouble in (*site.failed, *site.unknown):
+            out.print(f"{site.site} {trouble.operation}: {printable(trouble.detail)}", soft_wrap=True)
+
+
+def _names(troubles: "tuple[object, ...]") -> str:
+    return ", ".join(str(getattr(trouble, "operation", "")) for trouble in troubles) or "-"

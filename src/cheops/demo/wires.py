@@ -1,0 +1,158 @@
+"""The network of the demo: one wire per site, by which the others come to it, and which can be cut.
+
+Users without rights have no network namespaces, so a cut is made where the traffic passes: each agent tells
+the others the address of its wire, a small TCP proxy here. Who calls is found by the process that has the
+other end of the connection (/proc), so any pair of sites can be cut. A cut breaks what is open and refuses
+what is new, in both directions. People do not come by a wire: their agent answers, whatever is cut.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cheops.errors import CheopsError
+
+_HOST = "127.0.0.1"
+_CHUNK = 1 << 16
+T = TypeVar("T")
+Pids = Callable[[], Mapping[str, int]]
+
+
+class WireError(CheopsError):
+    """A wire could not be laid, or be cut as asked."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Call:
+    """A connection from one site to another."""
+
+    caller: str | None
+    site: str
+    ends: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
+
+    def hang_up(self) -> None:
+        for end in self.ends:
+            end.transport.abort()
+
+
+class Wires:
+    """The wires to these sites, whose agents listen at `ports`. `pids` says which process each agent is."""
+
+    def __init__(self, ports: Mapping[str, int], pids: Pids) -> None:
+        self._ports = ports
+        self._pids = pids
+        self._calls: set[_Call] = set()
+        self._severed: set[frozenset[str]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="wires", daemon=True)
+        self._thread.start()
+        self.urls: dict[str, str] = self._wait(self._lay())
+
+    @property
+    def severed(self) -> frozenset[frozenset[str]]:
+        """The pairs of sites that cannot reach each other."""
+        return frozenset(self._severed)
+
+    def cut(self, *alone: str) -> None:
+        """Cut these sites from all others; without a name, each from each."""
+        if unknown := set(alone) - self._ports.keys():
+            raise WireError(f"there is no site '{min(unknown)}' here: {', '.join(self._ports)}")
+        pairs = {frozenset(pair) for pair in combinations(self._ports, 2)}
+        self._wait(self._sever(pair for pair in pairs if not alone or pair & set(alone)))
+
+    def heal(self) -> None:
+        self._severed = set()
+
+    def close(self) -> None:
+        self._wait(self._take_up())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    # -- in the loop -------------------------------------------------------------------------------------
+
+    async def _lay(self) -> dict[str, str]:
+        urls = {}
+        for site in self._ports:
+            server = await asyncio.start_server(self._answer(site), _HOST, 0)
+            self._servers.append(server)
+            urls[site] = f"http://{_HOST}:{server.sockets[0].getsockname()[1]}"
+        return urls
+
+    async def _sever(self, pairs: Iterable[frozenset[str]]) -> None:
+        self._severed = self._severed | set(pairs)
+        for call in list(self._calls):
+            if not self._lets(call.caller, call.site):
+                call.hang_up()
+
+    async def _take_up(self) -> None:
+        for server in self._servers:
+            server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _lets(self, caller: str | None, site: str) -> bool:
+        if caller is None:  # a stranger, or a caller who is gone: no way around a cut
+            return not any(site in pair for pair in self._severed)
+        return frozenset((caller, site)) not in self._severed
+
+    def _answer(self, site: str) -> Callable[..., Coroutine[Any, Any, None]]:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError, asyncio.CancelledError):  # calls end in many ways
+                await self._connect(site, reader, writer)
+            writer.transport.abort()
+
+        return answer
+
+    async def _connect(self, site: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caller = _caller(writer.get_extra_info("peername")[1], self._pids())
+        if not self._lets(caller, site):
+            return
+        there, to_there = await asyncio.open_connection(_HOST, self._ports[site])
+        call = _Call(caller, site, (writer, to_there))
+        self._calls.add(call)
+        try:
+            if self._lets(caller, site):  # it may have been cut meanwhile
+                await asyncio.gather(_pass_on(reader, to_there), _pass_on(there, writer))
+        finally:
+            self._calls.discard(call)
+            call.hang_up()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(_CHUNK):
+        writer.write(chunk)
+        await writer.drain()
+    writer.write_eof()
+
+
+def _caller(port: int, pids: Mapping[str, int]) -> str | None:
+    """The site whose agent has the connection that comes from this port."""
+    with contextlib.suppress(OSError):
+        for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            words = row.split()
+            if int(words[1].rpartition(":")[2], 16) == port and words[9] != "0":
+                socket = f"socket:[{words[9]}]"
+                return next((site for site, pid in pids.items() if _has_open(pid, socket)), None)
+    return None
+
+
+def _has_open(pid: int, wanted: str) -> bool:
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(entry) == wanted:  # noqa: PTH115 - what it links to is no path
+                    return True
+    return False

@@ -1,0 +1,138 @@
+"""Telling one target, in order: each event until it is taken, then the next.
+
+What fails is tried again, later and later, for ever: nothing is left out, and nothing overtakes. A target
+that does not answer holds up nobody but itself. How far it has been told is kept after each event; a crash
+between the two makes the target hear one event twice, with the same id.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from cheops.config.notify import TargetConfig
+from cheops.notify.derive import of_dropped
+from cheops.notify.events import Event, EventKind
+from cheops.notify.feed import News
+from cheops.notify.filters import wants
+from cheops.notify.follower import wall_ms
+from cheops.notify.journal import Journal
+from cheops.notify.sending import DeliveryError, Sender
+from cheops.store.errors import StoreError
+
+_PAGE = 100
+_FIRST_WAIT_S = 0.2
+_STORE_WAIT_S = 1.0
+_log = logging.getLogger(__name__)
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStatus:
+    """How a target is."""
+
+    name: str
+    told: int  # up to this number of the journal
+    failures: int  # in a row, of the event that is tried now
+    failing_since_ms: int | None
+    problem: str  # what went wrong last, while it is wrong
+
+
+class Delivery:
+    """Belongs to one event loop; `in_thread` runs what blocks."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what a delivery is between
+        self,
+        target: TargetConfig,
+        sender: Sender,
+        journal: Journal,
+        site: str,
+        in_thread: InThread,
+        news: News,
+    ) -> None:
+        self.target = target
+        self._sender = sender
+        self._journal = journal
+        self._site = site
+        self._in_thread = in_thread
+        self._news = news
+        self._told = 0
+        self._failures = 0
+        self._failing_since_ms: int | None = None
+        self._problem = ""
+
+    @property
+    def status(self) -> TargetStatus:
+        return TargetStatus(
+            self.target.name, self._told, self._failures, self._failing_since_ms, self._problem
+        )
+
+    async def run(self) -> None:
+        """Tell until cancelled."""
+        self._told = await self._durably(lambda: self._journal.cursor(self.target.name))
+        while True:
+            news = self._news.next
+            events = await self._durably(lambda: self._journal.after(self._told, _PAGE))
+            if events:
+                await self._tell_all(events)
+            else:
+                await news.wait()
+
+    async def _tell_all(self, events: list[Event]) -> None:
+        trimmed = await self._durably(lambda: self._journal.trimmed)
+        if self._told < trimmed:
+            await self._tell(of_dropped(self._site, self._journal.most_kept, trimmed, wall_ms()))
+        for event in events:
+            if wants(self.target, event, self._site):
+                await self._tell(event)
+                await self._move(event.sequence)
+        await self._move(events[-1].sequence)
+
+    async def _move(self, seq: int) -> None:
+        if seq > self._told:
+            self._told = seq
+            await self._durably(lambda: self._journal.move(self.target.name, seq))
+
+    async def _tell(self, event: Event) -> None:
+        """Until it is taken."""
+        wait_s = _FIRST_WAIT_S
+        message = msgspec.structs.replace(event, teller=self._site)
+        while (problem := await self._try(message)) is not None:
+            self._note_failure(event, problem)
+            most_s = self.target.retry_most_s
+            await asyncio.sleep(min(wait_s, most_s) * random.uniform(0.8, 1.2))  # noqa: S311 - only to spread them
+            wait_s = min(2 * wait_s, most_s)
+        if self._failures:
+            _log.warning("notify %s: works again after %d failures", self.target.name, self._failures)
+        self._failures, self._failing_since_ms, self._problem = 0, None, ""
+
+    async def _try(self, event: Event) -> str | None:
+        try:
+            await self._sender.send(event)
+        except DeliveryError as error:
+            return str(error)
+        except Exception as error:  # a mistake of ours must not end the telling
+            _log.exception("notify %s: sending %s failed", self.target.name, event.id)
+            return f"a mistake in Cheops: {error!r}"
+        return None
+
+    def _note_failure(self, event: Event, problem: str) -> None:
+        if problem != self._problem:
+            what = EventKind(event.kind).value
+            _log.warning("notify %s: %s was not taken: %s", self.target.name, what, problem)
+        self._failing_since_ms = self._failing_since_ms or wall_ms()
+        self._failures, self._problem = self._failures + 1, problem
+
+    async def _durably(self, work: Callable[[], Any]) -> Any:
+        """Until the journal can be read and written."""
+        while True:
+            try:
+                return await self._in_thread(work)
+            except StoreError as error:
+                self._problem = str(error)
+                _log.warning("notify %s: %s", self.target.name, error)
+                await asyncio.sleep(_STORE_WAIT_S)

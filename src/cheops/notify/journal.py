@@ -1,0 +1,236 @@
+"""The journal of a site: its events in their order, and how far each target has been told.
+
+One SQLite file beside the store. The store can be ahead of it, never the other way round; how far it has
+followed the store's feed (`followed`) is kept in the same transaction as the events, so after a crash it
+goes on there and nothing is told twice or left out.
+
+A commit is not synced each time: what a power cut takes from the end is followed again, because the store
+still has it. Where the store is about to forget something, `sync` comes first. Numbers of events skip some at
+each start, so that a number that a power cut took is not given to another event.
+
+Bounded: the last KEPT events are there for followers of the feed, and more only while a target has not been
+told of them, up to MOST_KEPT. Beyond that the oldest go, and the target is told that they did.
+"""
+
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+
+from cheops.notify.events import Event, decoded, encoded
+from cheops.store.connection import make_file, told_plainly, transaction
+from cheops.store.errors import StoreError
+
+APPLICATION_ID = 0x43_48_50_4E  # "CHPN"
+VERSION = 1
+KEPT = 100_000
+MOST_KEPT = 1_000_000
+_SKIPPED = 100_000  # numbers, at a start; more than a power cut can take
+_TRIM_EVERY = 1_000  # events
+
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, resource TEXT NOT NULL,
+    body BLOB NOT NULL);
+CREATE INDEX events_by_resource ON events (resource, seq);
+CREATE TABLE cursors (target TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE told (op TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE doubts (op TEXT, site TEXT, PRIMARY KEY (op, site)) WITHOUT ROWID;
+CREATE TABLE awaited (
+    resource TEXT, seq INTEGER, without_effect INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (resource, seq)) WITHOUT ROWID;
+CREATE TABLE words (
+    resource TEXT, seq INTEGER, site TEXT, is_last INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (resource, seq, site)) WITHOUT ROWID;
+CREATE INDEX last_words ON words (resource, site, seq) WHERE is_last;
+"""
+
+
+class Journal:
+    """Methods block, and may be called from any thread."""
+
+    def __init__(self, path: Path, *, kept: int = KEPT, most_kept: int = MOST_KEPT) -> None:
+        self.path = path
+        self._kept, self._most_kept = kept, most_kept
+        self._lock = Lock()
+        self._is_open = False
+        with told_plainly(path):
+            make_file(path)
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+        self._is_open = True
+        self._unsynced = True
+        self._since_trim = 0
+        self.token = str(self._meta("token"))
+
+    def _prepare(self) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        is_empty = self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
+        if not is_empty and (application, version) != (APPLICATION_ID, VERSION):
+            raise StoreError(
+                f"{self.path} is not a journal of this version of Cheops: put it aside, and start again; "
+                "a new one begins with what happens from then on"
+            )
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        with transaction(self._db):
+            if is_empty:
+                self._make_tables()
+            self._db.execute("UPDATE sqlite_sequence SET seq = seq + ? WHERE name = 'events'", (_SKIPPED,))
+
+    def _make_tables(self) -> None:
+        for statement in _TABLES.split(";"):
+            self._db.execute(statement)
+        self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        self._db.execute(f"PRAGMA user_version = {VERSION}")
+        self._db.execute("INSERT INTO meta VALUES ('token', ?)", (secrets.token_hex(3),))
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_open = False
+            self._db.close()
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction, for the modules that keep their tables here."""
+        with self._using() as db, transaction(db):
+            self._unsynced = True
+            yield db
+
+    def append(self, events: Iterable[Event]) -> None:
+        with self.writing() as db:
+            self.append_within(db, events)
+
+    def append_within(self, db: sqlite3.Connection, events: Iterable[Event]) -> None:
+        """Take events, but those that are there already."""
+        rows = [(event.id, event.resource, encoded(event)) for event in events]
+        db.executemany("INSERT OR IGNORE INTO events (id, resource, body) VALUES (?, ?, ?)", rows)
+        self._since_trim += len(rows)
+        if self._since_trim >= _TRIM_EVERY:
+            self._since_trim = 0
+            self._trim(db)
+
+    def sync(self) -> None:
+        """Make sure that a power cut takes nothing of what was written so far."""
+        with self._using() as db:
+            if not self._unsynced:
+                return
+            db.execute("PRAGMA synchronous = FULL")
+            try:
+                with transaction(db):
+                    put_meta(db, "synced", _one(db, "SELECT coalesce(max(seq), 0) FROM events"))
+            finally:
+                db.execute("PRAGMA synchronous = NORMAL")
+            self._unsynced = False
+
+    def _trim(self, db: sqlite3.Connection) -> None:
+        last = _one(db, "SELECT coalesce(max(seq), 0) FROM events")
+        told = _one(db, "SELECT coalesce(min(seq), ?) FROM cursors", last)
+        keep_from = _one(
+            db, "SELECT coalesce((SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?), 0)", self._kept
+        )
+        most = _one(
+            db,
+            "SELECT coalesce((SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?), 0)",
+            self._most_kept,
+        )
+        up_to = max(min(told, keep_from), most)
+        if db.execute("DELETE FROM events WHERE seq <= ?", (up_to,)).rowcount:
+            put_meta(db, "trimmed", up_to)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def after(self, seq: int, limit: int, resource: str | None = None) -> list[Event]:
+        """The events after a number, in order."""
+        where, values = (
+            ("AND resource = ?", (seq, resource, limit)) if resource is not None else ("", (seq, limit))
+        )
+        with self._using() as db:
+            rows = db.execute(
+                f"SELECT seq, body FROM events WHERE seq > ? {where} ORDER BY seq LIMIT ?",  # noqa: S608 - our own words
+                values,
+            ).fetchall()
+        return [msgspec.structs.replace(decoded(body), sequence=seq) for seq, body in rows]
+
+    @property
+    def last(self) -> int:
+        with self._using() as db:
+            return _one(db, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'")
+
+    @property
+    def trimmed(self) -> int:
+        """Up to here events are gone."""
+        return int(str(self._meta("trimmed") or 0))
+
+    @property
+    def most_kept(self) -> int:
+        return self._most_kept
+
+    # -- targets ---------------------------------------------------------------------------------------------
+
+    def keep_targets(self, names: Sequence[str]) -> dict[str, int]:
+        """The targets that there are now. A new one hears of what happens from now on.
+
+        Gives those that are gone, and how many events they had not been told of.
+        """
+        with self.writing() as db:
+            last = _one(db, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'")
+            db.executemany("INSERT OR IGNORE INTO cursors VALUES (?, ?)", [(name, last) for name in names])
+            gone = {
+                name: seq for name, seq in db.execute("SELECT target, seq FROM cursors") if name not in names
+            }
+            db.executemany("DELETE FROM cursors WHERE target = ?", [(name,) for name in gone])
+            return {
+                name: _one(db, "SELECT count(*) FROM events WHERE seq > ?", seq) for name, seq in gone.items()
+            }
+
+    def cursor(self, target: str) -> int:
+        with self._using() as db:
+            return _one(db, "SELECT seq FROM cursors WHERE target = ?", target)
+
+    def move(self, target: str, seq: int) -> None:
+        """A target has been told of everything up to here."""
+        with self.writing() as db:
+            db.execute("UPDATE cursors SET seq = ? WHERE target = ?", (seq, target))
+
+    # -- notes -----------------------------------------------------------------------------------------------
+
+    def note(self, name: str) -> object:
+        return self._meta(name)
+
+    def put_note(self, name: str, value: int | str) -> None:
+        with self.writing() as db:
+            put_meta(db, name, value)
+
+    def _meta(self, name: str) -> object:
+        with self._using() as db:
+            row = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else None
+
+    @contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, told_plainly(self.path):
+            if not self._is_open:
+                raise StoreError(f"{self.path}: the journal is closed")
+            yield self._db
+
+
+def put_meta(db: sqlite3.Connection, name: str, value: int | str) -> None:
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+
+def _one(db: sqlite3.Connection, statement: str, *values: object) -> int:
+    (found,) = db.execute(statement, values).fetchone()
+    return int(found)

@@ -1,0 +1,162 @@
+"""The notifications of one site: made with its configuration, put before its store, started with its engine.
+
+notifier = Notifier(config, runner)
+store = notifier.followed(store)         # blocks; from now on what is committed is journalled
+await notifier.start(pump)
+notifier.committed(saves, last_seq)      # after each commit, in the event loop
+notifier.noticed(effect); notifier.peer(event)
+await notifier.stop()                    # the journal itself is closed with the store
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, TypeVar
+
+import aiohttp
+
+from cheops.backends.command import CommandRunner
+from cheops.config.notify import CommandConfig, MailConfig, TargetConfig, WebhookConfig
+from cheops.config.site import SiteConfig
+from cheops.engine.events import Notify, PeerDown, PeerUp, Save
+from cheops.log.operation import Operation, Reply
+from cheops.notify.command import Command
+from cheops.notify.delivery import Delivery, TargetStatus
+from cheops.notify.feed import Feed, News
+from cheops.notify.follower import FollowedStore, Follower
+from cheops.notify.journal import Journal
+from cheops.notify.looks import Engine, Looks
+from cheops.notify.mail import Mail
+from cheops.notify.sending import Sender
+from cheops.notify.webhook import Webhook, session
+from cheops.store.base import Store
+
+FILE = "notify.db"
+FOLDER = "notify"
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NotifierStatus:
+    """How telling goes, for the operator."""
+
+    last: int  # the number of the newest event
+    targets: tuple[TargetStatus, ...]
+    summaries_awaited: int  # resources with operations of this site that some site has not dealt with
+
+
+class Notifier:
+    """Belongs to one event loop, but for `followed`, which is called where commits are made."""
+
+    def __init__(self, config: SiteConfig, runner: CommandRunner) -> None:
+        self._config = config
+        self._runner = runner
+        self._thread = ThreadPoolExecutor(1, "notify")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._deliveries: list[Delivery] = []
+        self._http: aiohttp.ClientSession | None = None
+        self._looks: Looks | None = None
+        self._gone: dict[str, int] = {}  # targets that are no more, and how much they were not told of
+
+    # -- starting and stopping -------------------------------------------------------------------------------
+
+    def followed(self, store: Store) -> Store:
+        """The store, with a journal that follows it. Blocks. Raises StoreError."""
+        config = self._config
+        self.journal = Journal(config.data / FILE)
+        try:
+            with_summaries = any(target.summary for target in config.notify)
+            self._follower = Follower(store, self.journal, config.name, with_summaries=with_summaries)
+            self._follower.follow()
+            self._gone = self.journal.keep_targets([target.name for target in config.notify])
+        except BaseException:
+            self.journal.close()
+            raise
+        return FollowedStore(store, self.journal, self._follower)
+
+    async def start(self, engine: Engine) -> None:
+        for name, count in self._gone.items():
+            _log.warning("notify %s: not configured any more; %d events will not be told there", name, count)
+        self.news = News()
+        self.feed = Feed(self.journal, self._in_thread, self.news)
+        self._looks = Looks(self.journal, self._follower, engine, self._in_thread, self.news.tell)
+        self._http = session()
+        self._begin("looks", self._looks.run())
+        for target in self._config.notify:
+            sender = self._sender(target)
+            delivery = Delivery(target, sender, self.journal, self._config.name, self._in_thread, self.news)
+            self._deliveries.append(delivery)
+            self._begin(f"notify {target.name}", delivery.run())
+
+    async def stop(self) -> None:
+        """End the telling; what is not told yet is told after the next start."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._http is not None:
+            await self._http.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    def _begin(self, name: str, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(coroutine, name=name))
+
+    def _sender(self, target: TargetConfig) -> Sender:
+        assert self._http is not None  # noqa: S101 - made in start
+        match target.channel:
+            case WebhookConfig():
+                return Webhook(target.channel, target.timeout_s, self._http)
+            case CommandConfig():
+                path = self._config.data / FOLDER / _file_name(target.name)
+                return Command(target.channel, target.timeout_s, self._runner, path)
+            case MailConfig():
+                return Mail(target.channel, target.timeout_s, self._config.name)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    # -- what happens ----------------------------------------------------------------------------------------
+
+    def committed(self, saves: Sequence[Save], last_seq: int) -> None:
+        """These are durable, and in the journal."""
+        resources = {
+            document.resource
+            for save in saves
+            for document in save.documents
+            if isinstance(document, Operation | Reply)
+        }
+        if resources and self._looks:
+            self._looks.mark(resources, last_seq)
+            self.news.tell()
+
+    def noticed(self, notice: Notify) -> None:
+        if self._looks:
+            self._looks.noticed(notice)
+
+    def peer(self, event: PeerUp | PeerDown) -> None:
+        if self._looks:
+            self._looks.peer(event)
+
+    # -- how it is -------------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> tuple[asyncio.Task[None], ...]:
+        """None of them ends before `stop`, unless something is broken."""
+        return tuple(self._tasks)
+
+    async def status(self) -> NotifierStatus:
+        awaited = self._follower.awaited
+        return NotifierStatus(
+            await self._in_thread(lambda: self.journal.last),
+            tuple(delivery.status for delivery in self._deliveries),
+            len(awaited.resources) if awaited else 0,
+        )
+
+
+def _file_name(target: str) -> str:
+    """One per target, whatever its name holds."""
+    return f"{re.sub('[^A-Za-z0-9_-]', '_', target)[:50]}-{sha256(target.encode()).hexdigest()[:8]}.json"

@@ -1,0 +1,49 @@
+"""Real agents for the tests of the API: types, and short words."""
+
+from typing import Any
+
+from cheops.api.models import Accepted, Explanation, ResourceStatus, SubmitRequest, Wait
+from cheops.client import Agent
+from tests.agent.rig import Rig, until
+from tests.agent.types import FILE, TALLY
+
+# Neither a matrix nor a reset: nothing can put an order right.
+PLAIN: dict[str, Any] = {"shell": True, "allow": ["..."], "cwd": "@FOLDER@", "read": "cat __ID__"}
+TYPES = {"file": FILE, "tally": TALLY, "plain": PLAIN}
+
+
+class Sites:
+    """A rig, and a client for each of its agents."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.names = rig.names
+
+    def __getitem__(self, site: str) -> Agent:
+        return Agent(self.rig.url(site))
+
+    def make(self, id_: str, type_: str, command: str, rtype: str, at: str = "site1") -> Accepted:
+        """The first operation of a resource, dealt with everywhere when this returns."""
+        sites = " & ".join(self.names)
+        asked = SubmitRequest(type=type_, command=command, sites=sites, resource_type=rtype)
+        made = self[at].submit(id_, asked)
+        assert made.satisfied, made
+        return made
+
+    def do(self, at: str, id_: str, type_: str, command: str, wait: Wait = Wait.FIRST) -> Accepted:
+        return self[at].submit(id_, SubmitRequest(type=type_, command=command), wait=wait)
+
+    def becomes(self, at: str, id_: str, overall: str) -> ResourceStatus:
+        def found() -> ResourceStatus | None:
+            status = self[at].status(id_)
+            return status if status.overall == overall else None
+
+        seen: ResourceStatus = until(found, f"for {id_} to be {overall} at {at}: {self[at].explain(id_)}")
+        return seen
+
+    def sees(self, at: str, other: str, state: str) -> None:
+        until(lambda: self[at].site(other).state == state, f"for {at} to see {other} {state}")
+
+
+def told(found: Explanation) -> str:
+    return "\n".join([*(step.text for step in found.steps), found.conclusion])

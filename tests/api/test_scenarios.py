@@ -1,0 +1,170 @@
+"""Status and explain of real agents, in every state that a resource can be in."""
+
+from pathlib import Path
+
+from cheops.api.models import Effect, Resolution, ResolveRequest, SubmitRequest, Wait
+from cheops.log.operation import Status
+from tests.agent.rig import MakeRig, until
+from tests.api.agents import TYPES, Sites, told
+
+ONLY_AT_SITE1 = "test -e only-at-site1"
+
+
+def test_cut_off_superseded_replayed_and_order_not_enforced(make_rig: MakeRig) -> None:
+    """Two sites that never run at the same time, with operations at both; then they meet."""
+    rig = make_rig(TYPES, "site1", "site2")
+    sites = Sites(rig)
+    rig.start()
+    sites.make("beaten", "set", "true", "tally")
+    sites.make("late", "set", "printf base > __ID__", "file")
+    sites.make("loose", "add", "printf base > __ID__", "plain")
+    assert sites.becomes("site2", "late", "CONVERGED").sentence == "all 2 sites have applied the same"
+
+    assert rig.stop("site2") == 0
+    sites.sees("site1", "site2", "down")
+    _while_cut_off(sites)
+
+    rig.stop("site1")
+    rig.start("site2")
+    assert sites["site2"].status("late").overall == "UNREACHABLE"
+    sites.do("site2", "beaten", "set", "true")
+    sites.do("site2", "late", "add", "printf ' two' >> __ID__")
+    sites.do("site2", "loose", "add", "printf ' two' >> __ID__")
+    rig.start("site1")
+
+    _superseded(sites)
+    _replayed(sites)
+    _order_not_enforced(sites)
+
+
+def _while_cut_off(sites: Sites) -> None:
+    here = sites["site1"]
+    dry = here.dry_run("late", SubmitRequest(type="add", command="true"))
+    assert dry.unreachable == ("site2",)
+    made = here.submit(
+        "late", SubmitRequest(type="add", command="printf ' one' >> __ID__"), wait=Wait.ALL, timeout_s=0.2
+    )
+    assert (made.satisfied, made.waiting_for) == (False, ("site2",))
+    sites.do("site1", "beaten", "inc", "printf x >> __ID__")
+    sites.do("site1", "loose", "add", "printf ' one' >> __ID__")
+    status = here.status("late")
+    assert (status.overall, status.unreachable) == ("UNREACHABLE", ("site2",))
+    assert (status.sites[1].reachable, status.sites[1].pending) == (False, 1)
+    assert status.sites[1].as_of_s is not None
+    text = told(here.explain("late"))
+    assert "site2 cannot be reached; as far as is known it has not dealt with site1:2 yet (as of" in text
+    assert "They catch up by themselves when they are back" in text
+
+
+def _superseded(sites: Sites) -> None:
+    sites.becomes("site1", "beaten", "CONVERGED")
+    beaten = sites["site1"].operation("beaten", "site1:2")
+    assert (beaten.effect, beaten.rule, beaten.beaten_by) == (Effect.SUPERSEDED, 4, "site2:1")
+    text = told(sites["site2"].explain("beaten"))
+    assert "without knowing of site2:1" in text
+    assert "superseded by site2:1: an operation made at the same time replaces it (rule 4)" in text
+    assert sites["site1"].log("beaten").effective == ("site2:1",)
+
+
+def _replayed(sites: Sites) -> None:
+    sites.becomes("site2", "late", "CONVERGED")
+    shown = sites["site1"].verify("late")
+    assert (shown.same, {state.output for state in shown.states}) == (True, {"base one two"})
+    text = told(sites["site1"].explain("late"))
+    assert "site2 replayed: operations had come in another order than they count" in text
+    assert "site1 replayed" not in text
+    replies = {reply.site: reply for reply in sites["site1"].operation("late", "site1:2").replies}
+    assert (replies["site1"].replayed, replies["site2"].replayed) == (False, True)
+
+
+def _order_not_enforced(sites: Sites) -> None:
+    status = sites.becomes("site2", "loose", "DIVERGED")
+    assert status.order_not_enforced
+    text = told(sites["site2"].explain("loose"))
+    assert "site2 ran site1:1, site2:1 and site1:2 in this order, which is not the one that counts" in text
+    sites.becomes("site1", "loose", "DIVERGED")
+    shown = sites["site1"].verify("loose")
+    assert not shown.same
+    assert shown.diff["site2"][-2:] == ("-base one two", "+base two one")
+    done = sites["site1"].resolve(
+        "loose", ResolveRequest(resolution=Resolution.FORCE, command="printf forced > __ID__")
+    )
+    assert done.resolution is Resolution.FORCE
+    sites.becomes("site2", "loose", "CONVERGED")
+    assert sites["site2"].verify("loose").same
+
+
+def test_converging_diverged_and_unknown(make_rig: MakeRig) -> None:
+    rig = make_rig(TYPES, "site1", "site2")
+    sites = Sites(rig)
+    rig.start()
+    (rig.folder("site1") / "only-at-site1").touch()
+    _converging(sites, rig.folder("site2") / "only-at-site1")
+    _diverged(sites)
+    _unknown_elsewhere(sites)
+    _unknown_at_its_origin(sites)
+
+
+def _converging(sites: Sites, key: Path) -> None:
+    sites.make("slow", "set", "true", "tally")
+    sites.do("site1", "slow", "inc", f"{ONLY_AT_SITE1} || exit 75")
+    status = sites.becomes("site1", "slow", "CONVERGING")
+    assert (status.sites[1].pending, status.sentence) == (1, "operations are still to be run at site2 (1)")
+    text = told(sites["site1"].explain("slow"))
+    assert "site2 has not dealt with site1:2 yet" in text
+    assert "Nothing needs to be done" in text
+    assert sites["site1"].operation("slow", "site1:2").replies[1].status in (Status.PENDING, Status.RUNNING)
+    key.touch()
+    sites.becomes("site1", "slow", "CONVERGED")
+    key.unlink()
+
+
+def _diverged(sites: Sites) -> None:
+    sites.make("torn", "set", "true", "tally")
+    sites.do("site1", "torn", "inc", f"{ONLY_AT_SITE1} || {{ echo no such file here; exit 1; }}", Wait.ALL)
+    for site in sites.names:
+        status = sites.becomes(site, "torn", "DIVERGED")
+        assert [one.operation for one in status.sites[1].failed] == ["site1:2"]
+        text = told(sites[site].explain("torn"))
+        assert "site1:2 went well at site1 but failed at site2: exit code 1: no such file here" in text
+        assert "cheops exec --force --id torn" in text
+    sites["site2"].submit("torn", SubmitRequest(type="set", command="true", kind="force"))  # type: ignore[arg-type]
+    sites.becomes("site1", "torn", "CONVERGED")
+
+
+def _unknown_elsewhere(sites: Sites) -> None:
+    sites.make("doubt", "set", "true", "tally")
+    begun = sites.rig.folder("site2") / "begun"
+    slow_elsewhere = f"{ONLY_AT_SITE1} || {{ touch begun; sleep 60; }}"
+    sites.do("site1", "doubt", "inc", slow_elsewhere)
+    until(begun.exists, "for site2 to begin")
+    sites.rig.kill("site2")
+    sites.rig.start("site2")
+    for site in sites.names:
+        status = sites.becomes(site, "doubt", "DIVERGED")
+        assert [one.operation for one in status.sites[1].unknown] == ["site1:2"]
+        text = told(sites[site].explain("doubt"))
+        assert "site1:2 may have run at site2, or not: the site stopped while this was running" in text
+        assert "cheops resolve doubt --site site2 --operation site1:2 --happened" in text
+    asked = ResolveRequest(resolution=Resolution.HAPPENED, operation="site1:2", site="site2")
+    assert sites["site1"].resolve("doubt", asked).site == "site2"
+    sites.becomes("site1", "doubt", "CONVERGED")
+    assert "the operator says that it ran" in sites["site1"].operation("doubt", "site1:2").replies[1].detail
+
+
+def _unknown_at_its_origin(sites: Sites) -> None:
+    sites.make("guess", "set", "true", "tally")
+    began = sites.rig.folder("site2") / "began"
+    sites["site2"].submit(
+        "guess",
+        SubmitRequest(type="inc", command="test -e began || { touch began; sleep 60; }"),
+        wait=Wait.NONE,
+    )
+    until(began.exists, "for site2 to begin")
+    sites.rig.kill("site2")
+    sites.rig.start("site2")
+    sites.becomes("site2", "guess", "DIVERGED")
+    assert "so no other site has heard of it" in told(sites["site2"].explain("guess"))
+    asked = ResolveRequest(resolution=Resolution.NOT_HAPPENED)
+    assert sites["site2"].resolve("guess", asked).operation == "site2:1"
+    sites.becomes("site1", "guess", "CONVERGED")

@@ -1,0 +1,158 @@
+"""Real agents tell real receivers: in order, nothing lost, one summary per operation, whatever breaks between."""
+
+import json
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cheops.notify.signature import verify
+from tests.agent.rig import MakeRig, Rig, until
+from tests.agent.types import TALLY
+from tests.notify.receiver import Receiver, endless, garbage, hangs_up, status
+from tests.wan import Wan
+
+ADD = "printf x >> __ID__"
+QUICK = {"retry_most": "200ms", "timeout": "2s"}
+APPEND = ["sh", "-c", 'cat "$1" >> "$2"; echo >> "$2"', "-", "{event}"]
+
+
+def tell(rig: Rig, **targets: dict[str, Any]) -> None:
+    """Have all sites of a rig tell these. Before they are started."""
+    for name in rig.names:
+        path = rig.folder(name) / "site.yaml"
+        config = yaml.safe_load(path.read_text())
+        config["notify"] = {target: {**QUICK, **settings} for target, settings in targets.items()}
+        path.write_text(yaml.safe_dump(config))
+
+
+def undelivered(rig: Rig, site: str) -> int:
+    """How many events of a site's journal its targets have not been told of."""
+    with sqlite3.connect(rig.folder(site) / "data" / "notify.db") as db:
+        count = db.execute(
+            "SELECT count(*) FROM events WHERE seq > (SELECT min(seq) FROM cursors)"
+        ).fetchone()
+    db.close()
+    return int(count[0])
+
+
+def operations(events: list[dict[str, Any]]) -> list[str]:
+    return [event["operation"] for event in events]
+
+
+def test_a_receiver_that_is_down_for_a_while_loses_nothing(make_rig: MakeRig, tmp_path: Path) -> None:
+    """Down, then broken in every way, over kill -9 of the agent: all events, in order, one summary each."""
+    secret = tmp_path / "secret"
+    secret.write_text("not so secret\n")
+    with Receiver() as receiver:
+        hook = {"url": receiver.url, "secret_file": str(secret)}
+        rig = make_rig({"tally": TALLY}, "site1")
+        tell(rig, ops={"webhook": hook, "on": ["decided", "void"], "summary": True})
+        rig.start()
+        rig.exec("site1", "n", "inc", ADD)
+        until(lambda: len(receiver.events()) == 2)
+        receiver.down()
+        for number in range(12):
+            rig.exec("site1", "n", "inc", "false" if number == 5 else ADD)
+        rig.kill("site1")
+        rig.start("site1")
+        rig.exec("site1", "n", "inc", ADD)
+        receiver.script = [status(500), garbage, hangs_up, status(302), status(429), endless]
+        receiver.up()
+        until(lambda: len(receiver.events("summary")) == 14, shown(receiver))
+        assert receiver.script == []
+        assert operations(receiver.events("decided", "void")) == [f"site1:{n}" for n in range(1, 15)]
+        assert operations(receiver.events("summary")) == [f"site1:{n}" for n in range(1, 15)]
+        sequence = [event["sequence"] for event in receiver.events()]
+        assert sequence == sorted(sequence)
+        (void,) = receiver.events("void")
+        assert (void["status"], void["detail"]) == ("VOID", "exit code 1")
+        assert [event["status"] for event in receiver.events("summary")].count("VOID") == 1
+        key = secret.read_bytes().strip()
+        for got in receiver.got:
+            assert verify(key, got.body, got.headers["cheops-signature"], got.taken_s)
+            assert not verify(key, got.body + b" ", got.headers["cheops-signature"], got.taken_s)
+            assert got.headers["idempotency-key"] == got.event["id"]
+
+
+def shown(receiver: Receiver) -> str:
+    return f"{[(event['kind'], event['operation']) for event in receiver.events()]}"
+
+
+def test_one_summary_per_operation_from_three_sites_over_a_cut(
+    make_rig: MakeRig, wan: Wan, tmp_path: Path
+) -> None:
+    """Made on both sides of a cut, some superseded by others; each is summed up once, by the site that made it."""
+    told = tmp_path / "told"
+    rig = make_rig({"tally": TALLY}, wan=wan)
+    tell(rig, sums={"command": [*APPEND, str(told)], "summary": True})
+    rig.start()
+    rig.exec("site1", "n", "set", "printf x > __ID__")
+    wan.partition(["site1"], ["site2", "site3"])
+    for _ in range(3):
+        rig.here("site1", "n", "inc", ADD)
+        rig.here("site2", "n", "inc", ADD)
+    rig.here("site3", "n", "set", "printf yy > __ID__")
+    rig.here("site1", "n", "inc", "false")
+    rig.kill("site2")  # it has to remember whom to tell of what
+    rig.start("site2")
+    assert {event["operation"] for event in _told(told)} <= {"site1:1", "site1:5"}, "nobody else can know yet"
+    wan.heal()
+    expected = {f"site1:{n}" for n in range(1, 6)} | {f"site2:{n}" for n in range(1, 4)} | {"site3:1"}
+    until(lambda: {event["operation"] for event in _told(told)} >= expected, f"{_told(told)}")
+    until(lambda: not any(undelivered(rig, site) for site in rig.names))
+    events = _told(told)
+    assert Counter(operations(events)) == Counter(expected)
+    assert all(event["teller"] == event["site"] for event in events)
+    by_op = {event["operation"]: event for event in events}
+    assert by_op["site3:1"]["status"] == "OK"
+    assert {r["site"]: r["status"] for r in by_op["site3:1"]["results"]} == dict.fromkeys(rig.names, "OK")
+    for op in ("site1:2", "site2:1"):  # ran at home, superseded by the set before others could
+        assert by_op[op]["status"] == "SUPERSEDED"
+    assert by_op["site1:5"]["status"] == "VOID"
+    assert all(event.get("complete", True) for event in events)
+
+
+def _told(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_each_event_is_told_by_the_site_where_it_happened(make_rig: MakeRig) -> None:
+    with Receiver() as receiver, Receiver() as nosy:
+        rig = make_rig({"tally": TALLY}, "site1", "site2")
+        tell(
+            rig,
+            ops={"webhook": {"url": receiver.url}, "on": ["decided", "ran"]},
+            nosy={"webhook": {"url": nosy.url}, "on": ["ran"], "others": True, "resources": ["n*"]},
+        )
+        rig.start()
+        for id_ in ("n", "m"):
+            rig.exec("site1", id_, "inc", ADD)
+        until(lambda: len(receiver.got) >= 6)
+        until(lambda: not any(undelivered(rig, site) for site in rig.names))
+        seen = Counter((got.event["kind"], got.event["site"], got.event["teller"]) for got in receiver.got)
+        assert seen == {
+            ("decided", "site1", "site1"): 2,
+            ("ran", "site1", "site1"): 2,
+            ("ran", "site2", "site2"): 2,
+        }
+        assert {got.event["resource"] for got in nosy.got} == {"n"}
+        assert len(nosy.got) == 4, "each site tells of both runs"
+        assert len(nosy.events()) == 2, "and receivers can tell that it is the same"
+
+
+def test_a_summary_waits_for_a_site_that_is_down(make_rig: MakeRig) -> None:
+    """Also over a restart of the site that is to send it, with nothing else happening."""
+    with Receiver() as receiver:
+        rig = make_rig({"tally": TALLY}, "site1", "site2")
+        tell(rig, sums={"webhook": {"url": receiver.url}, "on": ["ran"], "summary": True})
+        rig.start("site1")
+        rig.exec("site1", "n", "inc", ADD, timeout=0.3)
+        until(lambda: receiver.events("ran"))
+        rig.stop("site1")
+        assert receiver.events("summary") == [], "site2 has not run it"
+        rig.start("site1", "site2")
+        (event,) = until(lambda: receiver.events("summary"))
+        assert {r["site"]: r["status"] for r in event["results"]} == dict.fromkeys(rig.names, "OK")

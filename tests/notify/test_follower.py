@@ -1,0 +1,227 @@
+"""The journal follows the store: once each, also over crashes, and before anything is forgotten."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cheops.engine.documents import key_of
+from cheops.engine.events import Save
+from cheops.log.operation import Applied, Kind, OpId, Reply, Status, Verdict
+from cheops.notify.events import Event
+from cheops.notify.follower import FollowedStore, Follower
+from cheops.notify.journal import Journal
+from cheops.notify.standing import Standing
+from cheops.notify.waiting_list import WaitingList
+from cheops.store.errors import StoreError
+from cheops.store.memory import MemoryStore
+from tests.notify.documents import HERE, THERE, operation, reply
+
+
+class World:
+    """A store that outlives its followers."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = MemoryStore()
+        self.store.incarnation = HERE.incarnation
+        self.path = path
+        self.start()
+
+    def start(self) -> None:
+        self.journal = Journal(self.path)
+        self.follower = Follower(self.store, self.journal, HERE.site, with_summaries=True, now_ms=lambda: 5)
+        self.follower.follow()
+        self.followed = FollowedStore(self.store, self.journal, self.follower)
+
+    def crash(self) -> None:
+        self.journal.close()
+
+    def save(self, *documents: object) -> None:
+        self.followed.commit([Save(documents)])  # type: ignore[arg-type]
+
+    @property
+    def events(self) -> list[Event]:
+        return self.journal.after(0, 1_000)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event.kind.value for event in self.events]
+
+    @property
+    def waiting(self) -> WaitingList:
+        found = self.follower.awaited
+        assert found is not None
+        return found
+
+    def settle(self, **settled: int) -> list[str]:
+        self.waiting.settle("n", Standing(settled, has_left=False), 5)
+        return [event.operation for event in self.events if event.kind == "summary"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "notify.db")
+    with closing(made.followed):
+        yield made
+
+
+def run(seq: int, site: Reply) -> tuple[object, ...]:
+    return operation(seq), site
+
+
+def test_documents_become_events_in_their_order(world: World) -> None:
+    op = operation()
+    world.save(op, reply(1, op.id, origin=HERE))
+    world.save(reply(1, op.id, output="hello"))
+    assert world.kinds == ["decided", "ran", "ran"]
+    assert [event.site for event in world.events] == ["site1", "site1", "site2"]
+    assert {event.resource_type for event in world.events} == {"tally"}
+    assert {event.type for event in world.events} == {"inc"}
+    assert world.events[-1].output == "hello"
+
+
+def test_what_is_saved_again_is_not_told_again(world: World) -> None:
+    op = operation()
+    world.save(op)
+    world.save(op, operation(2))
+    assert [event.operation for event in world.events] == ["site1:1", "site1:2"]
+
+
+def test_what_a_crash_left_between_is_followed_at_the_start(world: World) -> None:
+    world.save(operation(1))
+    world.crash()
+    world.store.commit([Save((operation(2), reply(1, OpId(HERE, 2))))])
+    world.start()
+    world.save(operation(3))
+    assert [(e.kind.value, e.operation) for e in world.events] == [
+        ("decided", "site1:1"),
+        ("decided", "site1:2"),
+        ("ran", "site1:2"),
+        ("decided", "site1:3"),
+    ]
+
+
+def test_a_journal_that_cannot_be_written_holds_up_the_commit_which_can_be_repeated(world: World) -> None:
+    world.journal.close()
+    with pytest.raises(StoreError):
+        world.save(operation(1))
+    world.start()
+    world.save(operation(1))
+    assert world.kinds == ["decided"]
+
+
+def test_what_is_forgotten_was_told_before(world: World) -> None:
+    op = operation()
+    world.save(op)
+    world.followed.commit([Save((operation(2),), (key_of(op),))])
+    assert world.store.changes(0, 10)[0].key == key_of(operation(2))
+    assert [event.operation for event in world.events] == ["site1:1", "site1:2"]
+
+
+def test_unknown_and_resolved(world: World) -> None:
+    op = operation()
+    world.save(op, reply(1, op.id, Status.UNKNOWN), reply(2, op.id, Status.OK))
+    world.save(reply(3, op.id, Status.OK))
+    assert world.kinds == ["decided", "unknown", "resolved", "ran"]
+
+
+def test_a_new_journal_begins_now(world: World) -> None:
+    world.save(operation(1))
+    world.crash()
+    world.path.unlink()
+    world.start()
+    world.save(operation(2))
+    assert [event.operation for event in world.events] == ["site1:2"]
+
+
+def test_beside_another_store_it_begins_with_that_one_and_keeps_what_is_to_be_told(world: World) -> None:
+    world.save(operation(1))
+    world.crash()
+    world.store = MemoryStore()
+    world.start()
+    assert [event.operation for event in world.events] == ["site1:1"]
+    assert world.settle(site1=9) == [], "nobody will say what became of what another life made"
+
+
+# -- summaries -------------------------------------------------------------------------------------------
+
+
+def test_a_summary_comes_when_the_last_site_has_answered_and_once(world: World) -> None:
+    op = operation()
+    world.save(op, reply(1, op.id, origin=HERE))
+    assert world.settle(site1=0, site2=0) == []
+    world.save(reply(1, op.id, Status.KO, detail="exit code 1"))
+    assert world.settle(site1=0, site2=0) == ["site1:1"]
+    assert world.settle(site1=1, site2=1) == ["site1:1"]
+    summary = world.events[-1]
+    assert summary.status is Status.KO
+    assert [(r.site, r.status, r.detail) for r in summary.results] == [
+        ("site1", Status.OK, ""),
+        ("site2", Status.KO, "exit code 1"),
+    ]
+
+
+def test_what_a_site_passed_over_is_settled_without_a_word(world: World) -> None:
+    op = operation()
+    world.save(op, reply(1, op.id, origin=HERE))
+    with world.journal.writing() as db:
+        world.waiting.lose_effect(db, "n", op.id)
+    assert world.settle(site1=1, site2=1) == ["site1:1"]
+    assert [r.status for r in world.events[-1].results] == [Status.OK, Status.SUPERSEDED]
+    assert world.events[-1].status is Status.SUPERSEDED
+
+
+def test_a_site_in_doubt_is_waited_for(world: World) -> None:
+    op = operation()
+    world.save(op, reply(1, op.id, origin=HERE), reply(1, op.id, Status.UNKNOWN))
+    assert world.settle(site1=1, site2=0) == []
+    world.save(reply(2, op.id))
+    assert world.settle(site1=1, site2=0) == ["site1:1"]
+
+
+def test_a_replay_counts_for_what_it_applied(world: World) -> None:
+    ops = [operation(1), operation(2)]
+    world.save(*ops, reply(1, ops[0].id, origin=HERE), reply(2, ops[1].id, origin=HERE))
+    world.save(reply(1, None, replay=True, key="", applied=tuple(Applied(op.id, "inc") for op in ops)))
+    assert world.settle(site1=0, site2=0) == ["site1:1", "site1:2"]
+
+
+def test_what_has_no_effect_anywhere_is_summed_up_at_once(world: World) -> None:
+    world.save(operation(1, verdict=Verdict.VOID, why="exit code 7"))
+    summary = world.events[-1]
+    assert (summary.status, summary.results[0].detail) == (Status.VOID, "exit code 7")
+    assert not world.waiting.resources
+
+
+def test_only_the_origin_sums_up_and_never_what_touches_no_application(world: World) -> None:
+    world.save(operation(1, origin=THERE), operation(1, kind=Kind.SITES, sites=("site1",)))
+    assert world.settle(site1=9, site2=9) == []
+
+
+def test_summaries_wait_over_a_crash(world: World) -> None:
+    op = operation()
+    world.save(op, reply(1, op.id, origin=HERE))
+    world.crash()
+    world.start()
+    assert world.waiting.resources == {"n"}
+    assert world.settle(site1=1, site2=1) == ["site1:1"]
+
+
+def test_a_site_that_left_sums_up_what_it_knows(world: World) -> None:
+    op = operation()
+    world.save(op, reply(1, op.id, origin=HERE))
+    world.waiting.settle("n", Standing({"site2": 0, "site3": 0}, has_left=True), 5)
+    summary = world.events[-1]
+    assert (summary.status, summary.complete) == (Status.PENDING, False)
+    assert {r.site: r.status for r in summary.results} == dict.fromkeys(("site2", "site3"), Status.PENDING)
+
+
+def test_a_site_far_behind_does_not_make_each_look_search_everything(world: World) -> None:
+    """What cannot be due is not even read: see WaitingList._bound."""
+    for seq in range(1, 200):
+        world.save(*run(seq, reply(seq, OpId(HERE, seq), origin=HERE)))
+    reads: list[str] = []
+    world.journal._db.set_trace_callback(reads.append)
+    assert world.settle(site1=199, site2=0) == []
+    assert not [line for line in reads if "FROM words" in line and "seq = " in line]
