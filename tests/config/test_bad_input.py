@@ -17,7 +17,7 @@ BAD = [
         "site: a\npears: {}",
         (
             "2: pears: unknown key; did you mean 'peers'? "
-            "Known here: advertise, data, heartbeat, limits, listen, peers, services, site, types"
+            "Known here: advertise, data, heartbeat, limits, listen, notify, peers, services, site, types"
         ),
     ),
     # where it listens
@@ -244,7 +244,10 @@ BAD_TYPES = [
     # how commands run
     ("{allow: redis-cli}", ".allow: expected a list, found 'redis-cli'"),
     ("{allow: ['']}", ".allow[0]: the first word of a command is a program; here it is empty"),
-    ("{allow: [x, a ... b]}", ".allow[1]: the allowed command 'a ... b' cannot be read: '...' can only be the last word; '*' stands for one word"),
+    (
+        "{allow: [x, a ... b]}",
+        ".allow[1]: the allowed command 'a ... b' cannot be read: '...' can only be the last word; '*' stands for one word",
+    ),
     ('{allow: [echo "]}', ".allow[0]: a quote is never closed in this command"),
     ("{timeout: 30}", ".timeout: '30' has no unit; write 30s or 30ms"),
     ("{max_output: 64}", ".max_output: '64' has no unit; write 64B or 64KiB"),

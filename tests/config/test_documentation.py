@@ -26,6 +26,7 @@ def test_the_documented_defaults_are_the_defaults(tmp_path: Path) -> None:
     needed: dict[str, Any] = {
         "site": "a",
         "types": {"t": {"read": "r", "checkpoint": {"write": "w {state}"}}},
+        "notify": {"t": {"webhook": {"url": "http://h.example"}}},
     }
     spelled: dict[str, Any] = yaml.safe_load(yaml.safe_dump(needed))
     written = 0
@@ -51,6 +52,10 @@ def test_required_keys_are_marked() -> None:
         "types.NAME.checkpoint.write",
         "types.NAME.decompose.amount",
         "types.NAME.decompose.unit",
+        "notify.NAME.webhook.url",
+        "notify.NAME.mail.smtp",
+        "notify.NAME.mail.from",
+        "notify.NAME.mail.to",
     }
 
 
@@ -59,11 +64,13 @@ def yaml_blocks() -> list[str]:
 
 
 def test_the_blocks_of_the_reference_are_valid(tmp_path: Path) -> None:
-    site, on_error = yaml_blocks()
+    site, on_error, notify = yaml_blocks()
     assert parse_site(site, tmp_path / "site.yaml").peers == {"site2": "http://10.0.0.2:8079"}
     inner = on_error.strip().replace("\n", "\n    ")
     made = parse_site(f"site: a\ntypes:\n  t:\n    {inner}\n", tmp_path / "site.yaml")
     assert made.types["t"].engine.decompose is not None
+    told = parse_site(f"site: a\n{notify}", tmp_path / "site.yaml").notify
+    assert [target.name for target in told] == ["chat", "pager"]
 
 
 def test_there_are_examples() -> None:

@@ -405,7 +405,9 @@ def stranger(like: Operation, number: int) -> Operation:
     origin = Origin("s", "1")
     stamp = Stamp(like.stamp.time_ms, like.stamp.counter, origin)
     deps = {origin: number - 1} if number > 1 else {}
-    return replace(like, origin=origin, seq=number, deps=deps, stamp=stamp, matrix=MatrixRef(like.matrix.hash, stamp))
+    return replace(
+        like, origin=origin, seq=number, deps=deps, stamp=stamp, matrix=MatrixRef(like.matrix.hash, stamp)
+    )
 
 
 def with_strangers(past: tuple[Stage, ...], wish: bytes) -> tuple[list[list[Operation]], list[Vector]]:
@@ -426,7 +428,9 @@ def with_strangers(past: tuple[Stage, ...], wish: bytes) -> tuple[list[list[Oper
 
 
 @given(stages(changes=True), wishes)
-def test_a_stranger_means_the_same_whether_the_past_is_forgotten_or_not(past: tuple[Stage, ...], wish: bytes) -> None:
+def test_a_stranger_means_the_same_whether_the_past_is_forgotten_or_not(
+    past: tuple[Stage, ...], wish: bytes
+) -> None:
     told, stables = with_strangers(tuple(stage for stage in past if stage.ops), wish)
     pruned, whole = history(()), history(())
     for order, stable in zip(told, stables, strict=True):
@@ -447,7 +451,11 @@ def test_strangers_may_come_in_any_order(past: tuple[Stage, ...], wish: bytes, o
     one, other = history(ops), history(delivered(ops[:18], order) if len(ops) <= 18 else ops[:1])
     if len(ops) <= 18:
         assert ids(one.effective) == ids(other.effective)
-        assert (one.fates.keys(), one.roster, one.adopted) == (other.fates.keys(), other.roster, other.adopted)
+        assert (one.fates.keys(), one.roster, one.adopted) == (
+            other.fates.keys(),
+            other.roster,
+            other.adopted,
+        )
 
 
 @given(pasts_with_changes())

@@ -93,16 +93,14 @@ def _void_that_supersedes() -> Iterator[None]:
 def _superseded_that_supersedes() -> AbstractContextManager[object]:
     def all_ever(self: History) -> list[Operation]:
         return [
-            op
-            for op in self.ops.values()
-            if self.matrix.is_replace_type(op.key) and op.verdict is Verdict.OK
+            op for op in self.ops.values() if self.matrix.is_replace_type(op.key) and op.verdict is Verdict.OK
         ]
 
     return patch.object(History, "heads", all_ever)
 
 
 def _fold_too_early() -> AbstractContextManager[object]:
-    return patch.object(forgetting, "all_settled", lambda _replica: True)
+    return patch.object(forgetting, "_stable", lambda replica: dict(replica.history.known))
 
 
 def _prune_what_others_lack() -> AbstractContextManager[object]:

@@ -33,7 +33,11 @@ class Section:
 
 
 # The engine's own limits under their own names; a duration carries its unit in the value, not in the key.
-LIMIT_FIELDS = {field.name.removesuffix("_ms"): field.name for field in fields(Limits)}
+LIMIT_FIELDS = {
+    field.name.removesuffix("_ms").removesuffix("_bytes")
+    + ("_size" if field.name.endswith("_bytes") else ""): field.name
+    for field in fields(Limits)
+}
 
 SITE = Section(
     "",

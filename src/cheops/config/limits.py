@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from cheops.config.keys import HEARTBEAT, LIMIT_FIELDS, LIMITS, given
-from cheops.config.units import duration_ms, duration_s
+from cheops.config.units import duration_ms, duration_s, size
 from cheops.documents import Value
 from cheops.engine.types import Limits
 
@@ -20,13 +20,7 @@ class HeartbeatConfig:
 
 def limits_at(value: Value) -> Limits:
     record = LIMITS.read(value)
-    numbers = {
-        LIMIT_FIELDS[key]: duration_ms(at)
-        if LIMIT_FIELDS[key].endswith("_ms")
-        else at.whole(minimum=1, maximum=MAX_COUNT)
-        for key, at in record.items()
-    }
-    limits = Limits(**numbers)
+    limits = Limits(**{LIMIT_FIELDS[key]: _number(LIMIT_FIELDS[key], at) for key, at in record.items()})
     for key, least, most in (
         ("resend", limits.resend_ms, limits.resend_most_ms),
         ("retry", limits.retry_ms, limits.retry_most_ms),
@@ -34,6 +28,13 @@ def limits_at(value: Value) -> Limits:
         if least > most:
             raise value.fail(f"'{key}' ({least}ms) is more than '{key}_most' ({most}ms)")
     return limits
+
+
+def _number(field: str, value: Value) -> int:
+    """In the unit that a field's name ends with, or a mere count."""
+    if field.endswith("_ms"):
+        return duration_ms(value)
+    return size(value) if field.endswith("_bytes") else value.whole(minimum=1, maximum=MAX_COUNT)
 
 
 def heartbeat_at(value: Value) -> HeartbeatConfig:
