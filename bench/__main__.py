@@ -2,15 +2,21 @@
 
 import os
 import platform
+import signal
 import sys
+from collections.abc import Callable, Iterable
 
 from rich.console import Console
 from rich.table import Table
 
-from bench import merge, scope
-from bench.report import write
+from bench import agent, merge, scope
+from bench.report import Section, write
 
-SUITES = {"scope": scope.run, "merge": merge.run}
+SUITES: dict[str, Callable[[], Iterable[Section]]] = {
+    "scope": scope.run,
+    "merge": merge.run,
+    "agent": agent.run,
+}
 
 
 def machine() -> str:
@@ -31,4 +37,9 @@ def main(names: list[str]) -> int:
     return 0
 
 
+def _end(*_: object) -> None:
+    sys.exit(143)
+
+
+signal.signal(signal.SIGTERM, _end)  # so that what was started is cleared away, as after Ctrl-C
 sys.exit(main(sys.argv[1:]))

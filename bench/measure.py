@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 Action = Callable[[], object]
 
@@ -25,6 +25,11 @@ def compare(action: Action, reference: Action, *, calls: int, rounds: int = 15) 
 def median_of_single_calls(action: Action, *, rounds: int = 7) -> float:
     """Median seconds of single calls, for things that are called once."""
     return statistics.median(seconds(action, 1) for _ in range(rounds))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which that share of them lies."""
+    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
 def human(value_s: float) -> str:

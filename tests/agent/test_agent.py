@@ -299,7 +299,7 @@ def test_the_command_line_speaks_to_the_agent(make_rig: MakeRig, tmp_path: Path)
     assert ran.out.splitlines()[1].split() == ["site1", "OK", "1"]
     ran = run_process(*_exec("n", sites, "inc", "exit 7"), "-o", "json", env=env)
     assert ran.code == 1
-    assert json.loads(ran.out)[0]["Output"] == "exit code 7"
+    assert json.loads(ran.out)["answers"][0]["detail"] == "exit code 7"
     words = tmp_path / "words.txt"
     words.write_text("from a file\n")
     ran = run_process(*_exec("m", sites, "set", f"cat {{{words}}} > __ID__"), env=env)

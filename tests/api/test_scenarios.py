@@ -145,7 +145,7 @@ def _unknown_elsewhere(sites: Sites) -> None:
         assert [one.operation for one in status.sites[1].unknown] == ["site1:2"]
         text = told(sites[site].explain("doubt"))
         assert "site1:2 may have run at site2, or not: the site stopped while this was running" in text
-        assert "cheops resolve doubt --site site2 --operation site1:2 --happened" in text
+        assert "cheops resolve doubt --site site2 --op site1:2 --happened yes|no" in text
     asked = ResolveRequest(resolution=Resolution.HAPPENED, operation="site1:2", site="site2")
     assert sites["site1"].resolve("doubt", asked).site == "site2"
     sites.becomes("site1", "doubt", "CONVERGED")
@@ -154,6 +154,7 @@ def _unknown_elsewhere(sites: Sites) -> None:
 
 def _unknown_at_its_origin(sites: Sites) -> None:
     sites.make("guess", "set", "true", "tally")
+    (sites.rig.folder("site1") / "began").touch()
     began = sites.rig.folder("site2") / "began"
     sites["site2"].submit(
         "guess",

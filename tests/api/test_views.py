@@ -166,7 +166,7 @@ def test_unknown_after_a_crash() -> None:
         assert found.overall == "DIVERGED"
         assert [one.operation for one in found.sites[1].unknown] == ["a:2"]
         assert "a:2 may have run at b, or not: the site stopped" in told(explain(lab, site))
-    assert "cheops resolve n --site b --operation a:2" in explain(lab, "a").conclusion
+    assert "cheops resolve n --site b --op a:2" in explain(lab, "a").conclusion
     view = operation_view(lab.at("a", "n"), find(lab.at("a", "n"), "a:2"))
     assert [reply.status for reply in view.replies] == [Status.OK, Status.UNKNOWN]
 

@@ -16,13 +16,13 @@ import pytest
 import uvloop
 
 from cheops.backends.command import (
+    CommandLimits,
     CommandLineError,
     CommandNotAllowedError,
     CommandRunner,
     CommandSettings,
     CommandStatus,
     Completed,
-    CommandLimits,
 )
 from tests.backends.processes import ANYTHING, IN_SHELL, run, soon, with_mark
 from tests.support.command import ROOT
@@ -237,7 +237,9 @@ def test_an_agent_without_the_right_to_become_another_user() -> None:
 
 
 def test_limits() -> None:
-    limited = replace(ANYTHING, limits=CommandLimits(cpu_s=1, memory_bytes=1 << 28, open_files=32, processes=1000))
+    limited = replace(
+        ANYTHING, limits=CommandLimits(cpu_s=1, memory_bytes=1 << 28, open_files=32, processes=1000)
+    )
     soft = "sh -c 'ulimit -St; ulimit -Sv; ulimit -Sn; grep \"Max processes\" /proc/self/limits'"
     cpu, memory, files, *processes = run(soft, limited).output.split()
     assert (cpu, memory, files, processes[2]) == ("1", str((1 << 28) // 1024), "32", "1000")

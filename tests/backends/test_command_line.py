@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cheops.backends.command import (
+    CommandLimits,
     CommandLineError,
     CommandNotAllowedError,
     CommandSettings,
     CommandSettingsError,
-    CommandLimits,
 )
 from cheops.backends.command_line import Invocation, invocation
 from tests.backends.processes import ANYTHING, IN_SHELL

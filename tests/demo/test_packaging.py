@@ -70,7 +70,15 @@ def test_the_installed_wheel_plays_the_demo_without_redis(installed: Path, tmp_p
 def test_the_wheel_holds_what_is_no_module_and_no_more_than_the_package(wheel: Path) -> None:
     names = run(sys.executable, "-m", "zipfile", "--list", wheel).stdout
     files = {line.split()[0] for line in names.splitlines()[1:]}
-    expected = {"py.typed", "demo/site.yaml", "demo/redis.yaml", "cli/demo_sites.yaml", "scope/grammar.lark"}
+    expected = {
+        "py.typed",
+        "demo/site.yaml",
+        "demo/redis.yaml",
+        "demo/apps/note",
+        "demo/apps/stock",
+        "cli/demo_sites.yaml",
+        "scope/grammar.lark",
+    }
     assert {f"cheops/{name}" for name in expected} <= files
     assert {name.split("/")[0].split("-")[0] for name in files} == {"cheops"}
 

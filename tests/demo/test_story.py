@@ -35,8 +35,8 @@ WORDS = (
     ("cut", "cut: site1 and site2, site1 and site3, site2 and site3"),
     ("heal", "every site reaches every other"),
     ("cut site9", "there is no site 'site9' here"),
-    ("dance", "not understood. cut: no site reaches another"),
-    ("", "cut: no site reaches another"),
+    ("dance", "not understood. Type here: cut (no site"),
+    ("", "Type here: cut (no site"),
 )
 
 

@@ -7,6 +7,7 @@ Ports are free ones in truth and 8081, 8082, 8083 in the text; the demo's direct
 every time, and sites answer in any order: `comparable` says what is left to compare.
 """
 
+import json
 import os
 import re
 import shlex
@@ -18,19 +19,25 @@ from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+from urllib.request import urlopen
+
+from tests.agent.rig import until
 
 _BLOCK = re.compile(r"(?<=^```text\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTALL)
 _TYPED = re.compile(r"^(\$|demo>) (.*)$")
-_ANSWER = re.compile(r"(OK|KO|TIMEOUT) +site\d")
+_ANSWER = re.compile(r"(OK|KO|TIMEOUT|PENDING) +site\d")
 _PORT = 8081
-_INVITED = "Here: "
+_INVITED = "Type here: "
 _VARYING = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?"), "TIME"),
     (re.compile(r"\b\d\d:\d\d:\d\d(\.\d+)?\b"), "TIME"),
     (re.compile(r"\b\d+(\.\d+)? ?(ms|s)\b"), "SOME s"),
+    (re.compile(r"\bnow\b|\bSOME s ago\b"), "WHEN"),
     (re.compile(r"cheops-demo-[0-9a-f]{8}"), "cheops-demo-1a2b3c4d"),
     (re.compile(r"\b[0-9a-f]{16,}\b"), "HASH"),
     (re.compile("no Redis: redis-server is not installed"), "a Redis"),
+    (re.compile(r"^.*◌ ran, and lost its effect.*$", re.MULTILINE), ""),
+    (re.compile("◌"), "-"),  # whether a site ran something before it heard that it had lost its effect
     (re.compile(r" +"), " "),  # columns are as wide as what varies
 )
 
@@ -110,13 +117,22 @@ class Terminals:
         to_demo, from_demo = self._streams()
         to_demo.write(f"{word}\n")
         to_demo.flush()
-        return from_demo.read() if word == "quit" else from_demo.readline()
+        answer = from_demo.read() if word == "quit" else from_demo.readline()
+        if word == "cut":
+            for port in self._ports:  # a person is slower than a heartbeat; a test need not be
+                until(lambda url=f"http://127.0.0.1:{port}": not _sees_another(url))  # type: ignore[misc]
+        return answer
 
     def _streams(self) -> tuple[IO[str], IO[str]]:
         assert self.demo
         assert self.demo.stdin
         assert self.demo.stdout
         return self.demo.stdin, self.demo.stdout
+
+
+def _sees_another(url: str) -> bool:
+    with urlopen(f"{url}/api/v1/sites") as answer:  # noqa: S310 - an agent of ours
+        return any(site["state"] == "up" and not site["here"] for site in json.load(answer)["sites"])
 
 
 def _until(stream: IO[str], start: str) -> str:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cheops.log.history import History
 from cheops.log.matrix import Entry, Result
-from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Seal, Stamp, Verdict
-from cheops.log.plan import Applied, Plan, after_running, plan, same_state
+from cheops.log.operation import Applied, Kind, MatrixRef, Operation, OpId, Origin, Seal, Stamp, Verdict
+from cheops.log.plan import Plan, after_running, plan, same_state
 from cheops.log.rules import merged
 from cheops.log.vector import Vector, contains, joined
 from tests.log.histories import (
@@ -396,8 +396,8 @@ def seal(after: Sequence[Operation], number: int, stable: Vector) -> Operation:
     stamp = Stamp(last.stamp.time_ms, last.stamp.counter + 1, origin)
     root = next((op.seal.root for op in after if op.seal), stamp)
     ref = max((op.matrix for op in after), key=lambda ref: ref.introduced)
-    about = dict(kind=Kind.SEAL, type="seal", origin=origin, seq=number, deps=known, stamp=stamp, matrix=ref)
-    return replace(last, **about, sites=None, verdict=Verdict.OK, seal=Seal(stable, root))
+    made = replace(last, kind=Kind.SEAL, type="seal", origin=origin, seq=number, deps=known, stamp=stamp)
+    return replace(made, matrix=ref, sites=None, verdict=Verdict.OK, seal=Seal(stable, root))
 
 
 def stranger(like: Operation, number: int) -> Operation:

@@ -3,8 +3,8 @@
 from cheops.log.clock import Clock
 from cheops.log.history import History
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Stamp, Verdict
-from cheops.log.plan import Applied, Plan, plan
+from cheops.log.operation import Applied, Command, Kind, MatrixRef, Operation, OpId, Origin, Stamp, Verdict
+from cheops.log.plan import Plan, plan
 from cheops.log.rules import Fate, Rule, merged
 
 COUNTER = Matrix(

@@ -88,6 +88,15 @@ def test_what_is_saved_again_is_not_told_again(world: World) -> None:
     assert [event.operation for event in world.events] == ["site1:1", "site1:2"]
 
 
+def test_a_list_of_sites_gives_old_documents_new_numbers_and_they_are_not_told_again(world: World) -> None:
+    world.save(operation(1, sites=("site1",)), operation(2))
+    world.save(operation(3, kind=Kind.SITES, sites=("site1", "site2")))
+    world.save(operation(2), operation(4))
+    assert [event.operation for event in world.events if event.kind != "summary"] == [
+        f"site1:{seq}" for seq in range(1, 5)
+    ]
+
+
 def test_what_a_crash_left_between_is_followed_at_the_start(world: World) -> None:
     world.save(operation(1))
     world.crash()

@@ -31,15 +31,15 @@ def ids(found: list[Event]) -> list[str]:
     return [one.id for one in found]
 
 
-def test_events_are_kept_once_and_in_order(journal: Journal) -> None:
-    journal.append([event("a"), event("b", "m"), event("a")])
-    journal.append([event("c"), event("b")])
+def test_events_are_kept_in_order(journal: Journal) -> None:
+    journal.append([event("a"), event("b", "m")])
+    journal.append([event("c")])
     found = journal.after(0, 10)
     assert ids(found) == ["a", "b", "c"]
     assert [one.sequence for one in found] == sorted({one.sequence for one in found})
     assert ids(journal.after(found[0].sequence, 1)) == ["b"]
     assert ids(journal.after(0, 10, "m")) == ["b"]
-    assert journal.last >= found[-1].sequence
+    assert journal.last == found[-1].sequence
 
 
 def test_a_new_target_begins_now_and_one_that_is_gone_is_forgotten(tmp_path: Path) -> None:

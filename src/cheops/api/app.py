@@ -5,7 +5,7 @@ import asyncio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cheops.api import metrics
@@ -19,7 +19,12 @@ from cheops.node.node import Node
 
 def application(node: Node) -> Starlette:
     return Starlette(
-        routes=[*form_routes(node), *peer_routes(node), *_probe_routes(node), Mount("/api/v1", _Later(node))],
+        routes=[
+            *form_routes(node),
+            *peer_routes(node),
+            *_probe_routes(node),
+            _AsSent("/api/v1", _Later(node)),
+        ],
         exception_handlers={CheopsError: on_cheops_error, Exception: on_any_error},
     )
 
@@ -37,6 +42,15 @@ def _probe_routes(node: Node) -> list[BaseRoute]:
         return Response(metrics.metrics(node), media_type=metrics.MEDIA_TYPE)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", numbers)]
+
+
+class _AsSent(Mount):
+    """Leaves the path below it as it was sent: an encoded slash or line break in an id stays part of it."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        sent = scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1") or scope["path"]
+        match, below = super().matches({**scope, "path": sent})
+        return match, {**below, "path": sent} if match is not Match.NONE else below
 
 
 class _Later:
@@ -59,6 +73,6 @@ class _Later:
             return self._api
 
     def _make(self) -> ASGIApp:
-        from cheops.api.v1.app import api  # noqa: PLC0415 - see above
+        from cheops.api.v1.app import fastapi_app  # noqa: PLC0415 - see above
 
-        return api(self._node)
+        return fastapi_app(self._node)

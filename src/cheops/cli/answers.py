@@ -31,6 +31,8 @@ def draw_accepted(out: Console, err: Console, found: "Accepted", timeout_s: floa
     out.print(f"operation {found.operation} on {printable(found.resource)}", soft_wrap=True)
     for answer in found.answers:
         out.print(answer_line(answer), soft_wrap=True)
+    for site in found.waiting_for:
+        out.print(coloured("PENDING").append(f" {printable(site)}"), soft_wrap=True)
     tell_open(err, found, timeout_s)
 
 

@@ -65,7 +65,7 @@ def _started(out: Console, port: int) -> Sites:
     out.print("Three sites on this machine, each with an agent and applications of its own:")
     sites = Sites(port)
     redis = "a Redis" if sites.redis_server else "no Redis: redis-server is not installed"
-    made = table("site", "agent", "applications")
+    made = table("SITE", "AGENT", "APPLICATIONS")
     for name in NAMES:
         made.add_row(name, sites.urls[name], f"plain files, {redis}")
     out.print()

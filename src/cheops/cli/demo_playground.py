@@ -22,7 +22,7 @@ _TRY = (
     ("what would a new list replace", f"{_EXEC} --type set --command 'note set shopping tea' --dry-run"),
     ("the real state everywhere", "cheops verify shopping"),
 )
-_HELP = "cut: no site reaches another · cut site3: only that one is cut off · heal · quit (or Ctrl-C)"
+_HELP = "cut (no site reaches another), cut site3 (only that one is cut off), heal, quit"
 
 
 def stay_up(sites: Sites, out: Console, *, played: bool) -> None:
@@ -46,7 +46,7 @@ def _obey(sites: Sites, out: Console, words: list[str]) -> bool:
     """Whether to go on."""
     match words:
         case [] | ["help" | "?"]:
-            out.print(_HELP)
+            out.print(f"Type here: {_HELP}")
         case ["cut", *alone]:
             try:
                 sites.wires.cut(*alone)
@@ -60,7 +60,7 @@ def _obey(sites: Sites, out: Console, words: list[str]) -> bool:
         case ["quit" | "exit" | "q"]:
             return False
         case _:
-            out.print(f"not understood. {_HELP}", style="red")
+            out.print(f"not understood. Type here: {_HELP}", style="red")
     return True
 
 
@@ -82,7 +82,7 @@ def _invite(sites: Sites, out: Console, *, played: bool) -> None:
         _command(out, command, what)
     out.print()
     out.print(f"Their files are in {sites.path}, until the end.", soft_wrap=True)
-    out.print(f"Here: {_HELP}")
+    out.print(f"Type here: {_HELP}")
 
 
 def _command(out: Console, line: str, what: str = "") -> None:

@@ -97,7 +97,7 @@ class Stage:
 
     def compare(self, *columns: tuple[str, tuple[str, ...]]) -> None:
         """What the applications of the sites say themselves, side by side."""
-        made = table("site", *(f"{title}" for title, _ in columns))
+        made = table("SITE", *(title for title, _ in columns))
         for site in NAMES:
             made.add_row(site, *(self.sites.state(site, *command) for _, command in columns))
         self._out.print()

@@ -104,8 +104,8 @@ def _stock(stage: Stage) -> None:
 
 
 def _columns(stage: Stage) -> list[tuple[str, tuple[str, ...]]]:
-    columns: list[tuple[str, tuple[str, ...]]] = [("shopping (a file)", _NOTE)]
-    return [*columns, ("counter (Redis)", _COUNTER)] if stage.sites.redis_server else columns
+    columns: list[tuple[str, tuple[str, ...]]] = [("SHOPPING (a file)", _NOTE)]
+    return [*columns, ("COUNTER (Redis)", _COUNTER)] if stage.sites.redis_server else columns
 
 
 def _all_have(stage: Stage, what: str, *command: str, expected: str) -> None:

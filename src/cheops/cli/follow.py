@@ -19,20 +19,32 @@ from cheops.api.models import Accepted, SiteAnswer
 from cheops.cli.answers import answer_line, live_table
 from cheops.cli.change import Waiting
 from cheops.client import Agent
-from cheops.errors import CheopsError
+from cheops.errors import CheopsError, Fault
 from cheops.log.operation import Status, Verdict
+from cheops.text import printable
 
 _NO_ANSWER = (Status.PENDING, Status.RUNNING)
 _VERDICTS = {Status.KO: Verdict.VOID, Status.SUPERSEDED: Verdict.SUPERSEDED, Status.OK: Verdict.OK}
 _PLAIN_SITES = re.compile(r'[^;%+(){},"&]+(&[^;%+(){},"&]+)*')
 
 
+class BrokenOffError(CheopsError):
+    """The agent went away while it answered: the rest of its answer is lost, and perhaps the operation."""
+
+    fault = Fault.PEER
+    definite = False
+
+
+def sites_named(sites: str) -> tuple[str, ...]:
+    """The names that `a & b` joins; none if it says more than that."""
+    plain = _PLAIN_SITES.fullmatch(sites)
+    return tuple(name.strip() for name in sites.split("&")) if plain else ()
+
+
 def sites_expected(agent: Agent, id_: str, sites: str) -> tuple[str, ...]:
     """Who will answer, as far as that can be said beforehand; only for the eye."""
-    if _PLAIN_SITES.fullmatch(sites):
-        return tuple(name.strip() for name in sites.split("&"))
     try:
-        return tuple(site.site for site in agent.status(id_, fresh_s=0).sites)
+        return sites_named(sites) or tuple(site.site for site in agent.status(id_, fresh_s=0).sites)
     except CheopsError:
         return ()  # it will show
 
@@ -46,7 +58,6 @@ class Follower:
         self._answers: dict[str, SiteAnswer] = {}
         self._expected = tuple(expected)
         self._left = sum(path.stat().st_size for path in files.values())
-        self._origin: str | None = None
         self._live: Live | None = None
         self._bar: Progress | None = None
 
@@ -87,7 +98,6 @@ class Follower:
 
     def take(self, answer: SiteAnswer) -> None:
         self._answers[answer.site] = answer
-        self._origin = self._origin or answer.site
         if self._live:
             self._live.update(self._table(), refresh=True)
         elif not self._out.is_terminal:
@@ -99,17 +109,21 @@ class Follower:
     def _table(self) -> Table:
         return live_table(dict.fromkeys((*self._expected, *self._answers)), self._answers)
 
-    def accepted(self, id_: str) -> Accepted | None:
-        """All in one, as the API would have said it; None if there was no answer at all."""
+    def accepted(self, id_: str, named: Sequence[str]) -> Accepted:
+        """All in one, as the API would have said it. In the end of a whole answer every site is named."""
         answers = tuple(self._answers.values())
-        if not answers or self._origin is None:
-            return None
+        verdict = _VERDICTS.get(answers[0].status, Verdict.OK) if answers else None
+        if verdict is None or (verdict is Verdict.OK and not set(named) <= set(self._answers)):
+            raise BrokenOffError(
+                "the agent went away before it had answered; whether it has taken the operation is not sure\n"
+                f"  When it is back: cheops log {printable(id_)}"
+            )
         return Accepted(
             operation=answers[0].operation,
             resource=id_,
             sites=tuple(self._answers),
             answers=tuple(one for one in answers if one.status not in _NO_ANSWER),
-            verdict=_VERDICTS.get(self._answers[self._origin].status),
+            verdict=None if answers[0].status in _NO_ANSWER else verdict,
             waiting_for=tuple(one.site for one in answers if one.status in _NO_ANSWER),
             satisfied=_is_enough(answers, self._wait),
         )

@@ -105,7 +105,7 @@ def _follow(  # noqa: PLR0913, PLR0917 - what can be said of an operation
 ) -> None:
     """For people: each answer as it comes."""
     from cheops.api.models import Wait  # noqa: PLC0415 - see asking.py
-    from cheops.cli.follow import Follower, sites_expected  # noqa: PLC0415 - see asking.py
+    from cheops.cli.follow import Follower, sites_expected, sites_named  # noqa: PLC0415 - see asking.py
 
     out = console()
     expected = sites_expected(asked, id_, request.sites) if out.is_terminal else ()
@@ -115,10 +115,9 @@ def _follow(  # noqa: PLR0913, PLR0917 - what can be said of an operation
         )
         for answer in stream:
             follower.take(answer)
-    found = follower.accepted(id_)
-    if found is not None:
-        tell_open(console(stderr=True), found, timeout)
-        raise typer.Exit(exit_code(found))
+    found = follower.accepted(id_, sites_named(request.sites))
+    tell_open(console(stderr=True), found, timeout)
+    raise typer.Exit(exit_code(found))
 
 
 def show_command(  # noqa: PLR0913, PLR0917 - one parameter per option

@@ -80,8 +80,10 @@ def draw_sites(out: Console, found: "Sites", *, wide: bool = False) -> None:
         name = f"{site.name} (asked)" if site.here else site.name
         made.add_row(printable(name), coloured(site.state), age(site.as_of_s), rtt, *extra)
     print_table(out, made)
-    problems = [*found.problems, *(f"{site.name}: {said}" for site in found.sites for said in site.problems)]
-    for problem in problems:
+    of_sites = (
+        f"{site.name}: {said}" for site in found.sites for said in site.problems if said != site.state
+    )
+    for problem in (*found.problems, *of_sites):
         out.print(f"warning: {printable(problem)}", style="yellow", soft_wrap=True)
 
 

@@ -1,5 +1,6 @@
 """`cheops status` and `cheops wait`: is all well with a resource, and tell me when it is."""
 
+import shlex
 import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -75,8 +76,9 @@ def draw_status(out: Console, found: "ResourceStatus", *, wide: bool = False) ->
     if found.order_not_enforced:
         out.print("\norder-not-enforced: operations ran here in another order than they count", style="red")
     if found.overall == "DIVERGED":
-        hint = f"\nwhy: cheops explain {found.id}   what to do: cheops resolve {found.id}"
-        out.print(printable(hint.lstrip()), style="dim", soft_wrap=True)
+        id_ = shlex.quote(printable(found.id))
+        hint = f"why: cheops explain {id_}   what to do: cheops resolve {id_}"
+        out.print(hint, style="dim", soft_wrap=True)
 
 
 def draw_sites(out: Console, sites: "tuple[SiteStatus, ...]", *, wide: bool) -> None:
@@ -87,6 +89,8 @@ def draw_sites(out: Console, sites: "tuple[SiteStatus, ...]", *, wide: bool) -> 
         digest = [site.digest or "-"] if wide else []
         made.add_row(site.site, reachable, age(site.as_of_s), *counts, *digest)
     print_table(out, made)
+    if any(site.failed or site.unknown for site in sites):
+        out.print()
     for site in sites:
         for trouble in (*site.failed, *site.unknown):
             out.print(f"{site.site} {trouble.operation}: {printable(trouble.detail)}", soft_wrap=True)

@@ -135,7 +135,7 @@ class Agent:
         command names as `{name}`."""
         call = calls.submit(id_, request, wait, timeout_s)
         with closing(self._connection(call.timeout_s)) as connection:
-            return from_json(self._send(connection, *_with_files(call, files, sent)).read(), call.answer)
+            return self._model(self._send(connection, *_with_files(call, files, sent)), call)
 
     def answers(  # noqa: PLR0913 - as for submit
         self,
@@ -270,6 +270,9 @@ class Agent:
         try:
             while line := answer.readline():
                 yield line
+            # readline takes a stream that breaks off for its end.
+            if not answer.isclosed() or answer.length:
+                raise http.client.IncompleteRead(b"", answer.length)
         except (OSError, http.client.HTTPException) as error:
             raise unreachable(self.url, error) from error
 

@@ -13,6 +13,11 @@ def log_of(url: str, id_: str) -> list[dict[str, Any]]:
     return list(_get(url, f"/api/v1/resources/{id_}/log")["operations"])
 
 
+def sees_all_up(url: str) -> bool:
+    """Whether an agent has heard of all sites that it knows of."""
+    return all(site["state"] == "up" for site in _get(url, "/api/v1/sites")["sites"])
+
+
 def _get(url: str, path: str) -> dict[str, Any]:
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=_TIMEOUT_S)
     with closing(connection):

@@ -13,13 +13,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import yaml
 
+from cheops.demo.answers import sees_all_up
 from cheops.demo.folder import DemoFolder
 from cheops.demo.wires import Wires
 from cheops.errors import CheopsError
@@ -62,8 +63,9 @@ class Sites:
                 config = str(self.path / name / "site.yaml")
                 argv = [sys.executable, "-P", "-m", "cheops", "agent", "--config", config]
                 self._agents[name] = self._start(self._log(name), argv)
-            for name in NAMES:
-                self._await_answer(name)
+            for wanted in (self._answers, self._sees_the_others):
+                for name in NAMES:
+                    self._wait_for(wanted, name)
         except BaseException:
             self._stack.close()
             raise
@@ -83,6 +85,7 @@ class Sites:
         done = subprocess.run(  # noqa: S603 - the demo's own programs
             [str(self._bin / command[0]), *command[1:]],
             cwd=self.files(name),
+            env={"PATH": self._search_path},
             capture_output=True,
             text=True,
             check=False,
@@ -98,17 +101,22 @@ class Sites:
     def _bin(self) -> Path:
         return self.path / "bin"
 
+    @property
+    def _search_path(self) -> str:
+        """PATH, for the commands of operations."""
+        return f"{self._bin}:{os.defpath}"
+
     def _write_files(self, ports: Mapping[str, int]) -> None:
         self._bin.mkdir()
         for name in ("note", "stock"):
-            self._write_program(name, sys.executable, "-I", "-S", str(_HERE / "apps" / f"{name}.py"))
+            self._write_program(name, "/bin/sh", str(_HERE / "apps" / name))
         if self.redis_server:
             self._write_program("redis-cli", shutil.which("redis-cli") or "", "-e", "-s", "redis.sock")
         (self.path / "peers.yaml").write_text(yaml.safe_dump(self.wires.urls))
         for name in NAMES:
             self.files(name).mkdir(parents=True)
             words = {"SITE": name, "PORT": str(ports[name]), "WIRE": self.wires.urls[name]}
-            words["PATH"] = yaml.safe_dump(f"{self._bin}:{os.defpath}", width=10_000).split("\n")[0]
+            words["PATH"] = yaml.safe_dump(self._search_path, width=10_000).split("\n")[0]
             (self.path / name / "site.yaml").write_text(self._config(words))
 
     def _config(self, words: Mapping[str, str]) -> str:
@@ -163,14 +171,17 @@ class Sites:
             options = ["--port", "0", "--unixsocket", "redis.sock", "--save", ""]
             self._start(self.path / site / "redis.log", [self.redis_server, *options], self.files(site))
 
-    def _await_answer(self, name: str) -> None:
+    def _wait_for(self, wanted: Callable[[str], bool], name: str) -> None:
         deadline_s = time.monotonic() + _START_S
-        while not self._answers(name):
+        while not wanted(name):
             ended = self._agents[name].poll() is not None
             if ended or time.monotonic() > deadline_s:
                 log = self._log(name).read_text(errors="replace")
-                raise DemoError(f"the agent of {name} {'ended' if ended else 'does not answer'}:\n{log}")
+                raise DemoError(f"the agent of {name} {'ended' if ended else 'is not ready'}:\n{log}")
             time.sleep(_PAUSE_S)
+
+    def _sees_the_others(self, name: str) -> bool:
+        return sees_all_up(self.urls[name])
 
     def _answers(self, name: str) -> bool:
         connection = http.client.HTTPConnection(self.urls[name].removeprefix("http://"), timeout=_START_S)

@@ -5,14 +5,13 @@ what they have had already. `sequence` is its place in the journal of the site t
 """
 
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
 from cheops.config.event_kinds import EventKind
 from cheops.log.operation import Status
 
-__all__ = ["Event", "EventKind", "SiteResult", "decoded", "encoded", "plain", "shown_time"]
+__all__ = ["Event", "EventKind", "SiteResult", "cut", "decoded", "encoded", "shown_time"]
 
 MAX_TEXT_CHARACTERS = 4_000  # of a detail or an output: an event is a note, not an archive
 
@@ -70,9 +69,3 @@ _decoder = msgspec.json.Decoder(Event)
 
 def decoded(body: bytes) -> Event:
     return _decoder.decode(body)
-
-
-def plain(event: Event) -> dict[str, Any]:
-    """As JSON has it."""
-    found: dict[str, Any] = msgspec.to_builtins(event)
-    return found

@@ -8,7 +8,7 @@ is tried again as a whole (which does no harm). What a crash leaves between the 
 import sqlite3
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -20,6 +20,8 @@ from cheops.notify.events import Event, SiteResult, cut
 from cheops.notify.journal import Journal, put_meta
 from cheops.notify.waiting_list import WaitingList
 from cheops.store.base import Store
+from cheops.store.codec import is_shared
+from cheops.store.ids import id_of
 
 _PAGE = 500
 _REMEMBERED = 10_000  # operations of which the types are known without asking the store
@@ -55,7 +57,7 @@ class Follower:
         """A journal that is new, or was kept beside another store, begins with what happens from now on."""
         if self._journal.note("incarnation") != self._store.incarnation:
             with self._journal.writing() as db:
-                for table in ("told", "doubts", "awaited", "words"):
+                for table in ("told", "notices", "doubts", "awaited", "words"):
                     db.execute(f"DELETE FROM {table}")  # noqa: S608 - our own words
                 put_meta(db, "incarnation", self._store.incarnation)
                 put_meta(db, "followed", self._store.last_seq())
@@ -63,31 +65,47 @@ class Follower:
             if self.awaited:
                 self.awaited.resources.clear()
         self._followed = int(str(self._journal.note("followed")))
+        with self._journal.writing() as db:
+            self._doubts = {(str(op), str(site)) for op, site in db.execute("SELECT op, site FROM doubts")}
 
     @property
     def followed(self) -> int:
         return self._followed
 
-    def follow(self, documents: Mapping[Key, Document] | None = None) -> None:
-        """Take what is new in the feed; `documents` may hold it, or else it is read."""
-        at_hand = documents or {}
+    def follow(self, documents: Iterable[Document] = (), last_seq: int | None = None) -> None:
+        """Take what is new in the feed. `documents` may hold it, up to this number, or else it is read."""
+        at_hand = {key_of(document): document for document in documents if is_shared(document)}
+        if last_seq is not None and _are_all_new(at_hand.values(), last_seq - self._followed):
+            if at_hand:
+                self._take_all(at_hand.values(), last_seq)
+            return
         while changes := self._store.changes(self._followed, _PAGE):
             lacking = [change.key for change in changes if change.key not in at_hand]
             read = self._store.read(lacking) if lacking else {}
             found = [at_hand.get(change.key) or read.get(change.key) for change in changes]
+            self._take_all(found, changes[-1].seq)
+
+    def _take_all(self, documents: Iterable[Document | None], seq: int) -> None:
+        """All or nothing, up to this number of the feed."""
+        doubts, at_ms = set(self._doubts), self._now_ms()
+        try:
             with self._journal.writing() as db:
-                for document in found:
-                    self._take(db, document)
-                put_meta(db, "followed", changes[-1].seq)
-            self._followed = changes[-1].seq
+                found = [event for document in documents for event in self._events_of(db, document, at_ms)]
+                self._journal.append_within(db, found)
+                put_meta(db, "followed", seq)
+        except BaseException:
+            self._doubts = doubts
+            raise
+        self._followed = seq
 
     def forget(self, keys: Iterable[Key]) -> None:
         """What the store has forgotten need not be remembered here either."""
-        gone = [(op_text(str(key[1]), OpId(key[2], key[3])),) for key in keys if key[0] == "op"]  # type: ignore[arg-type] # ids.py
+        gone = {(id_of(key),) for key in keys if key[0] == "op"}
         if gone:
             with self._journal.writing() as db:
                 db.executemany("DELETE FROM told WHERE op = ?", gone)
                 db.executemany("DELETE FROM doubts WHERE op = ?", gone)
+            self._doubts = {doubt for doubt in self._doubts if (doubt[0],) not in gone}
 
     def resources_since(self, seq: int) -> set[str]:
         """The resources of operations that came after a number of the feed."""
@@ -99,46 +117,46 @@ class Follower:
 
     # -- one document ----------------------------------------------------------------------------------------
 
-    def _take(self, db: sqlite3.Connection, document: Document | None) -> None:
+    def _events_of(self, db: sqlite3.Connection, document: Document | None, at_ms: int) -> Iterator[Event]:
         match document:
             case Operation():
                 self._remember(document)
-                self._append(db, of_operation(document, self._now_ms()))
+                if event := of_operation(document, at_ms):
+                    yield event
                 if self.awaited and document.origin == self.origin and not document.is_silent:
-                    self._await(db, self.awaited, document)
+                    yield from self._await(db, self.awaited, document, at_ms)
             case Reply():
-                self._take_reply(db, document)
-
-    def _take_reply(self, db: sqlite3.Connection, reply: Reply) -> None:
-        was_unknown = self._note_doubt(db, reply)
-        about = self._about_reply(reply)
-        self._append(db, of_reply(reply, about, self._now_ms(), was_unknown=was_unknown))
-        if self.awaited:
-            self.awaited.hear(db, reply.resource, words_of(reply))
-
-    def _append(self, db: sqlite3.Connection, event: Event | None) -> None:
-        if event is not None:
-            self._journal.append_within(db, [event])
+                was_unknown = self._note_doubt(db, document)
+                if event := of_reply(document, self._about_reply(document), at_ms, was_unknown=was_unknown):
+                    yield event
+                if self.awaited:
+                    self.awaited.hear(db, document.resource, words_of(document))
 
     def _note_doubt(self, db: sqlite3.Connection, reply: Reply) -> bool:
         """Remember where something is UNKNOWN; gives whether it was, and now is not."""
-        if reply.op is None:
+        if reply.op is None or (not self._doubts and reply.status is not Status.UNKNOWN):
             return False
-        row = (op_text(reply.resource, reply.op), reply.origin.site)
+        doubt = (op_text(reply.resource, reply.op), reply.origin.site)
         if reply.status is Status.UNKNOWN:
-            db.execute("INSERT OR IGNORE INTO doubts VALUES (?, ?)", row)
+            self._doubts.add(doubt)
+            db.execute("INSERT OR IGNORE INTO doubts VALUES (?, ?)", doubt)
             return False
-        return db.execute("DELETE FROM doubts WHERE op = ? AND site = ?", row).rowcount > 0
+        if doubt not in self._doubts:
+            return False
+        self._doubts.discard(doubt)
+        db.execute("DELETE FROM doubts WHERE op = ? AND site = ?", doubt)
+        return True
 
-    def _await(self, db: sqlite3.Connection, awaited: WaitingList, op: Operation) -> None:
+    def _await(
+        self, db: sqlite3.Connection, awaited: WaitingList, op: Operation, at_ms: int
+    ) -> Iterator[Event]:
         """A summary is to come; at once for what has no effect anywhere: no other site runs it."""
-        summary = of_summary(op, self._now_ms())
+        summary = of_summary(op, at_ms)
         status = _NOBODY_ELSE.get(op.verdict) if op.verdict else None
         if status is None:
             awaited.add(db, op.resource, op.seq, summary)
-            return
-        word = SiteResult(op.origin.site, status, cut(op.why))
-        self._append(db, _of_nobody_else(op, summary, word))
+        else:
+            yield _of_nobody_else(op, summary, SiteResult(op.origin.site, status, cut(op.why)))
 
     # -- what a reply does not say ---------------------------------------------------------------------------
 
@@ -158,6 +176,15 @@ class Follower:
     def _read_about(self, resource: str, op: OpId) -> About:
         found = self._store.read([op_key(resource, op)]).values()
         return next((self._remember(op) for op in found if isinstance(op, Operation)), About())
+
+
+def _are_all_new(documents: Collection[Document], numbers: int) -> bool:
+    """Whether a commit that gave so many numbers gave them to these: then the feed need not be read.
+
+    A list of sites may give numbers to what was there before.
+    """
+    lists = any(isinstance(document, Operation) and document.sites for document in documents)
+    return len(documents) == numbers and not lists
 
 
 def _of_nobody_else(op: Operation, summary: Event, word: SiteResult) -> Event:
@@ -188,7 +215,7 @@ class FollowedStore:
         if forgotten:
             self._journal.sync()
         last_seq = self._store.commit(saves)
-        self._follower.follow({key_of(document): document for save in saves for document in save.documents})
+        self._follower.follow((document for save in saves for document in save.documents), last_seq)
         if forgotten:
             self._follower.forget(forgotten)
         return last_seq

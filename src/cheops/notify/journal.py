@@ -35,11 +35,11 @@ _TRIM_EVERY = 1_000  # events
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 CREATE TABLE events (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, resource TEXT NOT NULL,
-    body BLOB NOT NULL);
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, resource TEXT NOT NULL, body BLOB NOT NULL);
 CREATE INDEX events_by_resource ON events (resource, seq);
 CREATE TABLE cursors (target TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE told (op TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE notices (resource TEXT, kind TEXT, id TEXT, PRIMARY KEY (resource, kind)) WITHOUT ROWID;
 CREATE TABLE doubts (op TEXT, site TEXT, PRIMARY KEY (op, site)) WITHOUT ROWID;
 CREATE TABLE awaited (
     resource TEXT, seq INTEGER, without_effect INTEGER NOT NULL, body BLOB NOT NULL,
@@ -114,9 +114,9 @@ class Journal:
             self.append_within(db, events)
 
     def append_within(self, db: sqlite3.Connection, events: Iterable[Event]) -> None:
-        """Take events, but those that are there already."""
-        rows = [(event.id, event.resource, encoded(event)) for event in events]
-        db.executemany("INSERT OR IGNORE INTO events (id, resource, body) VALUES (?, ?, ?)", rows)
+        """Take events; that each is new is for the others to see to."""
+        rows = [(event.resource, encoded(event)) for event in events]
+        db.executemany("INSERT INTO events (resource, body) VALUES (?, ?)", rows)
         self._since_trim += len(rows)
         if self._since_trim >= _TRIM_EVERY:
             self._since_trim = 0

@@ -9,9 +9,9 @@ noted; after a crash the resources beyond that are looked at again. What was tol
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from cheops.engine.events import Notify, PeerDown, PeerUp
@@ -19,7 +19,7 @@ from cheops.engine.replica import Replica
 from cheops.engine.site import Site
 from cheops.log.operation import Operation, OpId
 from cheops.log.rules import Fate, Rule
-from cheops.notify.derive import of_fate, of_notice, of_peer, op_text
+from cheops.notify.derive import NOTICES, of_fate, of_notice, of_peer, op_text
 from cheops.notify.events import Event
 from cheops.notify.follower import Follower, wall_ms
 from cheops.notify.journal import Journal, put_meta
@@ -54,6 +54,14 @@ class Seen:
     standing: Standing
 
 
+class Told(NamedTuple):
+    """The fates of a replica at the last look: which, and what shows that there are no others."""
+
+    fates: Mapping[OpId, Fate]
+    last: OpId | None
+    told: set[OpId]
+
+
 class Looks:
     """Belongs to one event loop; `in_thread` runs what blocks."""
 
@@ -74,7 +82,7 @@ class Looks:
         self._dirty: dict[str, None] = {}
         self._looked = 0
         self._loose: list[Event] = []
-        self._told: WeakKeyDictionary[Replica, set[OpId]] = WeakKeyDictionary()
+        self._told: WeakKeyDictionary[Replica, Told] = WeakKeyDictionary()
         self._standings: dict[str, Standing] = {}
         self._asleep: list[str] = []  # resources that wait for a summary, to be loaded bit by bit
 
@@ -120,6 +128,9 @@ class Looks:
             except StoreError as error:
                 _log.warning("events wait to be written: %s", error)
                 await asyncio.sleep(_RETRY_S)
+            except Exception:  # a mistake of ours must not end the telling, nor the site
+                _log.exception("looking for events failed")
+                await asyncio.sleep(_RETRY_S)
             await self._until_work()
 
     async def _until_work(self) -> None:
@@ -158,7 +169,7 @@ class Looks:
             seen = [self._look(await self._replica(name)) for name in names]
             await self._engine.flushed()
             await self._in_thread(lambda: self._record(seen, loose, looked))
-        except StoreError:
+        except Exception:
             self._dirty = dict.fromkeys(names) | self._dirty
             self._loose = [*loose, *self._loose]
             self._told.clear()
@@ -179,14 +190,13 @@ class Looks:
         return Seen(replica.resource, fates, standing)
 
     def _new_fates(self, replica: Replica) -> list[OpId]:
-        """Those that were not there at the last look: mostly the last of them."""
-        told, fates = self._told.get(replica, set()), replica.history.fates
-        new = list(_until(reversed(fates), told))
-        if len(told) + len(new) != len(fates):  # some are gone, or were judged again
-            new = [id_ for id_ in fates if id_ not in told]
-            told = set(fates)
-        told.update(new)
-        self._told[replica] = told
+        """Those that were not there at the last look. Mostly there are none, which is seen at once."""
+        fates, before = replica.history.fates, self._told.get(replica)
+        last = next(reversed(fates), None)
+        if before and before.fates is fates and (before.last, len(before.told)) == (last, len(fates)):
+            return []
+        new = sorted(fates.keys() - (before.told if before else ()), key=lambda id_: (id_.seq, id_.origin))
+        self._told[replica] = Told(fates, last, set(fates))
         return new
 
     # -- writing it down (in the thread) ---------------------------------------------------------------------
@@ -195,12 +205,23 @@ class Looks:
         seen = tuple(seen)
         at_ms = wall_ms()
         with self._journal.writing() as db:
-            self._journal.append_within(db, loose)
+            self._journal.append_within(db, [event for event in loose if self._is_new(db, event)])
             for look in seen:
                 for op, fate in look.fates:
                     self._tell_fate(db, op, fate, at_ms)
             put_meta(db, "looked", looked)
         self._settle(seen, at_ms)
+
+    def _is_new(self, db: sqlite3.Connection, event: Event) -> bool:
+        """A notice is repeated whenever its resource is loaded: one of the same state is not news."""
+        if event.kind not in NOTICES.values():
+            return True
+        done = db.execute(
+            "INSERT INTO notices VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET id = excluded.id"
+            " WHERE id != excluded.id",
+            (event.resource, event.kind.value, event.id),
+        )
+        return done.rowcount > 0
 
     def _tell_fate(self, db: sqlite3.Connection, op: Operation, fate: Fate, at_ms: int) -> None:
         if fate.rule is Rule.FOLDED:
@@ -218,10 +239,3 @@ class Looks:
             assert awaited is not None  # noqa: S101 - said in the line above
             if look.resource in awaited.resources:
                 awaited.settle(look.resource, look.standing, at_ms)
-
-
-def _until(ids: Iterator[OpId], known: set[OpId]) -> Iterator[OpId]:
-    for id_ in ids:
-        if id_ in known:
-            return
-        yield id_

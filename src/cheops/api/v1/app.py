@@ -1,11 +1,12 @@
-"""The API as one ASGI application, to be mounted at /api/v1."""
+"""The API as one ASGI application, to be mounted at /api/v1. It routes on the path as it was sent, percent-
+encoded, so that a slash in an id is no end of it: whoever mounts it sees to that.
+"""
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cheops import __version__
 from cheops.api.problems import on_any_error, on_cheops_error, problem
@@ -22,10 +23,6 @@ _TAGS = [
     {"name": "events", "description": "What happens, as it happens."},
     {"name": "agent", "description": "Whether the agent itself is well."},
 ]
-
-
-def api(node: Node) -> ASGIApp:
-    return _Encoded(fastapi_app(node))
 
 
 def fastapi_app(node: Node | None) -> FastAPI:
@@ -50,18 +47,6 @@ def fastapi_app(node: Node | None) -> FastAPI:
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, on_any_error)
     return app
-
-
-class _Encoded:
-    """Routes on the path as it was sent, so that an encoded slash in an id is no end of it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if raw := scope.get("raw_path"):
-            scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
-        await self._app(scope, receive, send)
 
 
 async def _on_invalid(_request: Request, error: Exception) -> Response:

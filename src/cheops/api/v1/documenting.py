@@ -17,10 +17,10 @@ _REFERENCE = "#/components/schemas/"
 _JSON = "application/json"
 _REASONS = {
     400: "The request cannot be right, whatever the state of the system.",
+    403: "The command is not one that the resource's type allows.",
     404: "It is not known here.",
     409: "It cannot be done as things are.",
     413: "The request is too large.",
-    415: "Neither JSON nor a form.",
     422: "A parameter or a field is not what it must be.",
     502: "Another site was asked, and its answer was lost.",
     503: "It cannot be done now; asking again later may help.",
@@ -38,7 +38,7 @@ _, SCHEMAS = msgspec.json.schema_components(_all_models(), ref_template=_REFEREN
 
 def answer(model: type[msgspec.Struct], description: str, *codes: int, **more: Any) -> dict[Any, Document]:
     """`responses` of a route: this model, and problems with these statuses."""
-    content = {_JSON: {"schema": _reference(model), "example": example_of(model)}, **more}
+    content = {_JSON: {"schema": _reference(model)}, **more}
     return {200: {"description": description, "content": content}, **problems(*codes)}
 
 
@@ -49,7 +49,7 @@ def problems(*codes: int) -> dict[Any, Document]:
 
 def body(model: type[msgspec.Struct], **more: Any) -> Document:
     """`openapi_extra` of a route that takes this model as JSON."""
-    content = {_JSON: {"schema": _reference(model), "example": example_of(model)}, **more}
+    content = {_JSON: {"schema": _reference(model)}, **more}
     return {"requestBody": {"required": True, "content": content}}
 
 
@@ -76,6 +76,15 @@ def _reference(model: type[msgspec.Struct]) -> Document:
 
 def example_of(model: type[msgspec.Struct]) -> Any:
     return _example(SCHEMAS[model.__name__])
+
+
+def _add_examples(document: Document) -> None:
+    """To all that is a model. Last of all: FastAPI would take every null out of them."""
+    for _, _, operation in operations_of(document):
+        for one in (operation.get("requestBody", {}), *operation["responses"].values()):
+            for content in one.get("content", {}).values():
+                if "$ref" in content["schema"]:
+                    content["example"] = _example(content["schema"])
 
 
 def _example(schema: Document) -> Any:
@@ -113,6 +122,7 @@ def documented(app: FastAPI) -> Callable[[], Document]:
                 servers=[{"url": "/api/v1"}],
             )
             found.setdefault("components", {}).setdefault("schemas", {}).update(SCHEMAS)
+            _add_examples(found)
             app.openapi_schema = found
         return app.openapi_schema
 

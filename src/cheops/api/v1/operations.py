@@ -49,7 +49,7 @@ _LATER = {"description": "It is durable here, but fewer sites than were waited f
 
 
 def _carried_out(description: str, *codes: int) -> dict[int | str, dict[str, object]]:
-    found = answer(Accepted, description, 400, 409, 502, 503, *codes)
+    found = answer(Accepted, description, 400, 403, 409, 502, 503, *codes)
     later = {202: {**_LATER, "content": {"application/json": found[200]["content"]["application/json"]}}}
     return {**found, **later}
 
@@ -127,7 +127,7 @@ async def get_operation(node: NodeOf, id_: ResourceId, op: OperationName) -> Res
     "/resources/{id}/dry-run",
     operation_id="dryRun",
     summary="What an operation would do, without running anything",
-    responses=answer(DryRun, "What would happen, as far as this site knows.", 400, 413, 503),
+    responses=answer(DryRun, "What would happen, as far as this site knows.", 400, 403, 413, 503),
     openapi_extra=body(SubmitRequest),
 )
 async def dry_run(node: NodeOf, request: Request, id_: ResourceId) -> Response:
@@ -143,7 +143,7 @@ async def dry_run(node: NodeOf, request: Request, id_: ResourceId) -> Response:
         "`happened` and `not-happened` settle an operation that is UNKNOWN at a site (asked for there, or "
         "forwarded). `force` makes a new base out of a command, which ends any divergence."
     ),
-    responses=answer(Resolved, "What was done.", 400, 404, 409, 413, 502, 503),
+    responses=answer(Resolved, "What was done.", 400, 403, 404, 409, 413, 502, 503),
     openapi_extra=body(ResolveRequest),
 )
 async def resolve(node: NodeOf, request: Request, id_: ResourceId, timeout: Patience) -> Response:

@@ -8,10 +8,12 @@ from cheops.api.operations import RefusedError, RequestError, Wanted, carried_ou
 from cheops.api.v1.asking import resource_at
 from cheops.api.v1.handing_on import asked_of
 from cheops.api.views.naming import find
+from cheops.api.views.sites import site_view
 from cheops.engine.events import Resolved as ResolvedEvent
 from cheops.engine.replica import Replica
 from cheops.log.operation import Kind, OpId
 from cheops.node.node import Node
+from cheops.sync.heart import now
 
 
 async def resolved(
@@ -22,8 +24,8 @@ async def resolved(
     if asked.site and asked.site != node.name:
         if request.headers.get(HOP_HEADER):
             raise RequestError(f"this is {node.name}, not {asked.site}")
-        path = f"{request.scope['path']}"
-        return await asked_of(node, asked.site, path, to_json(asked), Resolved)
+        site_view(node.mesh, now(), asked.site)  # or it is not known
+        return await asked_of(node, asked.site, request.scope["path"], to_json(asked), Resolved)
     replica = await resource_at(node, id_)
     op = _unknown(replica, asked)
     node.pump.post(ResolvedEvent(id_, op, asked.resolution is Resolution.HAPPENED))

@@ -133,7 +133,7 @@ async def get_type_matrix(node: NodeOf, name: TypeName) -> Response:
     "/resources/{id}/verify",
     operation_id="verifyResource",
     summary="The real state of the application at every site, compared",
-    responses=answer(Verification, "What each site's application says.", 400, 404, 503),
+    responses=answer(Verification, "What each site's application says.", 400, 403, 404, 503),
 )
 async def verify(
     node: NodeOf,

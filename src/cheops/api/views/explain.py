@@ -155,7 +155,7 @@ def _cure(replica: Replica, found: ResourceStatus) -> str:
         site, op = unknown
         return (
             f". Look at the application at {site}, and say whether {op} took effect: "
-            f"cheops resolve {id_} --site {site} --operation {op} --happened (or --not-happened)"
+            f"cheops resolve {id_} --site {site} --op {op} --happened yes|no"
         )
     return (
         ". An operation that replaces everything makes the sites equal again: "

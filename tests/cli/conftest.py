@@ -1,0 +1,3 @@
+from tests.agent.rig import make_rig
+
+__all__ = ["make_rig"]

@@ -1,0 +1,399 @@
+"""What people see, drawn from answers made by hand; and which exit code an answer is."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cheops.api.models import (
+    Accepted,
+    Check,
+    Checks,
+    DryRun,
+    Effect,
+    Event,
+    Lane,
+    Level,
+    LogView,
+    Mark,
+    OperationView,
+    ReplyView,
+    ResourceStatus,
+    SiteAnswer,
+    SiteStatus,
+    StateAt,
+    Trouble,
+    Verification,
+    WouldSupersede,
+)
+from cheops.cli.answers import answer_line, draw_accepted, exit_code
+from cheops.cli.change import Waiting, draw_open
+from cheops.cli.check import draw_checks
+from cheops.cli.dry_run import draw_dry_run
+from cheops.cli.follow import BrokenOffError, Follower, sites_named
+from cheops.cli.log import draw_log
+from cheops.cli.status import draw_status
+from cheops.cli.verify import draw_verification, verdict_code
+from cheops.cli.watch import event_line
+from cheops.cli.words import age, moment
+from cheops.log.operation import Kind, Status, Verdict
+
+
+def drawn(draw: Callable[..., None], *given: Any, **more: Any) -> list[str]:
+    out = Console(file=io.StringIO(), width=500, highlight=False, markup=False)
+    draw(out, *given, **more)
+    assert isinstance(out.file, io.StringIO)
+    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+
+
+# -- answers to an operation -----------------------------------------------------------------------------
+
+
+def answer(site: str, status: Status = Status.OK, output: str = "", detail: str = "") -> SiteAnswer:
+    return SiteAnswer(
+        operation="site1:3", site=site, status=status, detail=detail, output=output, at=None, took_ms=None
+    )
+
+
+def accepted(*answers: SiteAnswer, waiting_for: tuple[str, ...] = (), **more: Any) -> Accepted:
+    given: dict[str, Any] = {"verdict": Verdict.OK, "satisfied": not waiting_for, **more}
+    sites = (*(one.site for one in answers), *waiting_for)
+    return Accepted(
+        operation="site1:3", resource="n", sites=sites, answers=answers, waiting_for=waiting_for, **given
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (accepted(answer("site1"), answer("site2")), 0),
+        (accepted(answer("site1"), waiting_for=("site2",), satisfied=True), 0),
+        (accepted(answer("site1"), waiting_for=("site2",)), 3),
+        (accepted(answer("site1"), answer("site2", Status.KO)), 1),
+        (accepted(answer("site1", Status.UNKNOWN), waiting_for=("site2",)), 1),
+        (accepted(answer("site1", Status.KO), verdict=Verdict.VOID), 1),
+        (accepted(answer("site1", Status.SUPERSEDED), verdict=Verdict.SUPERSEDED), 0),
+    ],
+)
+def test_the_exit_code_of_an_operation(found: Accepted, code: int) -> None:
+    assert exit_code(found) == code
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (answer("site1", output="hello\n"), "OK      site1  hello"),
+        (answer("site1", output="a\nb\n"), "OK      site1\n        a\n        b"),
+        (answer("site2", Status.KO, detail="exit code 7"), "KO      site2  exit code 7"),
+        (answer("site2", Status.PENDING), "TIMEOUT site2"),
+        (answer("site2", Status.SUPERSEDED), "SUPERSEDED site2"),
+        (answer("site1", output="\x1b[31mred"), "OK      site1  \N{REPLACEMENT CHARACTER}[31mred"),
+    ],
+)
+def test_the_line_of_an_answer(given: SiteAnswer, line: str) -> None:
+    assert answer_line(given).plain == line
+
+
+def test_after_a_timeout_one_hears_who_is_to_come_and_how_to_follow_up() -> None:
+    found = accepted(answer("site1"), waiting_for=("site2", "site3"))
+    out = drawn(lambda out: draw_accepted(out, out, found, 0.5))
+    assert out[1:4] == ["OK      site1", "PENDING site2", "PENDING site3"]
+    assert out[4] == "no answer from site2 and site3 within 0.5 s. site1:3 is safe, and goes on by itself."
+    assert "cheops describe operation n site1:3" in out[5]
+    assert "cheops wait n --for=converged" in out[6]
+
+
+def followed(*answers: SiteAnswer, named: tuple[str, ...] = (), wait: Waiting = Waiting.ALL) -> Accepted:
+    with Follower(Console(file=io.StringIO()), {}, (), wait) as follower:
+        for one in answers:
+            follower.take(one)
+    return follower.accepted("n", named)
+
+
+@pytest.mark.parametrize(
+    ("wait", "answered", "satisfied"),
+    [
+        (Waiting.ALL, 2, False),
+        (Waiting.ALL, 3, True),
+        (Waiting.QUORUM, 1, False),
+        (Waiting.QUORUM, 2, True),
+        (Waiting.FIRST, 1, True),
+        (Waiting.NONE, 0, True),
+    ],
+)
+def test_a_stream_of_answers_is_enough_or_not(wait: Waiting, answered: int, satisfied: bool) -> None:
+    states = [Status.OK] * answered + [Status.PENDING] * (3 - answered)
+    found = followed(*(answer(f"site{n}", status) for n, status in enumerate(states)), wait=wait)
+    assert found.satisfied is satisfied
+    assert len(found.waiting_for) == 3 - answered
+
+
+def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
+    with pytest.raises(BrokenOffError):
+        followed()
+    with pytest.raises(BrokenOffError, match="cheops log n"):
+        followed(answer("site1"), named=("site1", "site2"))
+    void = followed(answer("site1", Status.KO), named=("site1", "site2"))
+    assert void.verdict is Verdict.VOID
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("a", ("a",)), ("a & DC 1", ("a", "DC 1")), ("a ; b", ()), ("around(a, 10ms)", ()), ("", ())],
+)
+def test_sites_are_named_where_no_scope_needs_to_be_resolved(text: str, names: tuple[str, ...]) -> None:
+    assert sites_named(text) == names
+
+
+# -- the state of a resource -----------------------------------------------------------------------------
+
+
+def site_status(site: str, **more: Any) -> SiteStatus:
+    usual: dict[str, Any] = {
+        "reachable": True, "as_of_s": 0.0, "digest": "9b1f", "pending": 0, "failed": (), "unknown": ()
+    }  # fmt: skip
+    return SiteStatus(site=site, **(usual | more))
+
+
+def resource_status(overall: Any, *sites: SiteStatus, order_not_enforced: bool = False) -> ResourceStatus:
+    cut = tuple(site.site for site in sites if not site.reachable)
+    return ResourceStatus(
+        id="n",
+        overall=overall,
+        sentence="a sentence",
+        unreachable=cut,
+        order_not_enforced=order_not_enforced,
+        sites=sites,
+    )
+
+
+FAILED = (Trouble(operation="site1:3", detail="exit code 1"),)
+
+
+def test_status_says_who_lacks_what() -> None:
+    found = resource_status(
+        "DIVERGED",
+        site_status("site1"),
+        site_status("site2", failed=FAILED),
+        site_status("site3", reachable=False, as_of_s=12.3, pending=2),
+    )
+    out = drawn(draw_status, found)
+    assert out[0] == "DIVERGED  n: a sentence"
+    assert out[4].split() == ["site2", "yes", "now", "0", "site1:3", "-"]
+    assert out[5].split() == ["site3", "no", "12", "s", "ago", "2", "-", "-"]
+    assert "site2 site1:3: exit code 1" in out
+    assert out[-1] == "why: cheops explain n   what to do: cheops resolve n"
+    assert "DIGEST" in drawn(draw_status, found, wide=True)[2]
+
+
+def test_resolve_lists_what_is_open_with_the_command_that_closes_it() -> None:
+    unknown = resource_status("DIVERGED", site_status("site1", unknown=FAILED), site_status("site2"))
+    assert "cheops resolve n --site site1 --op site1:3 --happened yes|no" in drawn(draw_open, unknown)[1]
+    failed = resource_status("DIVERGED", site_status("site1"), site_status("site2", failed=FAILED))
+    out = drawn(draw_open, failed)
+    assert out[0] == "DIVERGED  site1:3 at site2: exit code 1"
+    assert "cheops exec --id n --force" in out[1]
+    order = resource_status("DIVERGED", site_status("site1"), order_not_enforced=True)
+    assert "--force" in drawn(draw_open, order)[0]
+    assert "nothing needs to be resolved" in drawn(draw_open, resource_status("CONVERGED"))[0]
+
+
+def verification(*states: tuple[str, str, str], same: bool = False, **diff: tuple[str, ...]) -> Verification:
+    found = tuple(StateAt(site=site, status=status, output=output) for site, status, output in states)
+    return Verification(resource="n", same=same, states=found, diff=diff)
+
+
+def test_verify_shows_how_the_sites_differ() -> None:
+    diff = ("--- site1", "+++ site2", "@@ -1 +1 @@", "-one", "+two")
+    found = verification(("site1", "OK", "one\n"), ("site2", "OK", "two\n"), site2=diff)
+    out = drawn(draw_verification, found)
+    assert out[2].split() == ["site2", "OK", "two"]
+    assert out[out.index("how site2 differs from site1:") + 1 :][:5] == list(diff)
+    assert out[-1] == "the sites differ; why: cheops explain n"
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (verification(("a", "OK", "1"), ("b", "OK", "1"), same=True), 0),
+        (verification(("a", "OK", "1"), ("b", "OK", "2")), 1),
+        (verification(("a", "OK", "1"), ("b", "KO", "1")), 1),
+        (verification(("a", "OK", "1"), ("b", "TIMEOUT", "")), 3),
+        (verification(("a", "OK", "1"), ("b", "OK", "2"), ("c", "TIMEOUT", "")), 1),
+    ],
+)
+def test_the_exit_code_of_a_comparison(found: Verification, code: int) -> None:
+    assert verdict_code(found) == code
+
+
+# -- the log ---------------------------------------------------------------------------------------------
+
+
+def operation(id_: str, statuses: dict[str, tuple[Status, bool]], **more: Any) -> OperationView:
+    replies = tuple(
+        ReplyView(
+            site=site,
+            status=status,
+            detail="",
+            output="",
+            at="2026-11-16T01:41:31.885Z" if ran else None,
+            took_ms=None,
+            replayed=False,
+        )
+        for site, (status, ran) in statuses.items()
+    )
+    usual: dict[str, Any] = {
+        "type": "set", "kind": Kind.NORMAL, "command": "set 1", "verdict": Verdict.OK, "why": "",
+        "effect": Effect.EFFECTIVE, "rule": None, "sentence": "", "beaten_by": None,
+    }  # fmt: skip
+    return OperationView(
+        id=id_,
+        resource="n",
+        origin=id_.split(":", maxsplit=1)[0],
+        incarnation="i",
+        seq=1,
+        files={},
+        made_at="2026-11-16T01:41:31.885Z",
+        knows={},
+        matrix="m",
+        sites=None,
+        replies=replies,
+        **(usual | more),
+    )
+
+
+def lane(site: str, ops: list[OperationView], unheard: tuple[str, ...] = ()) -> Lane:
+    marks = [
+        Mark(operation=op.id, knows=op.id not in unheard, status=reply.status)
+        for op in ops
+        for reply in op.replies
+        if reply.site == site
+    ]
+    return Lane(site=site, marks=tuple(marks))
+
+
+def test_the_log_has_lanes_and_says_what_beat_what_by_which_rule() -> None:
+    beaten = {"effect": Effect.SUPERSEDED, "rule": 4, "sentence": "it is replaced", "beaten_by": "b:1"}
+    void = {
+        "effect": Effect.VOID,
+        "rule": 1,
+        "sentence": "it failed",
+        "why": "exit code 7",
+        "verdict": Verdict.VOID,
+    }
+    lost, ok, pending = Status.SUPERSEDED, Status.OK, Status.PENDING
+    ops = [
+        operation("a:1", {"a": (lost, True), "b": (lost, False)}, **beaten),
+        operation("b:1", {"a": (ok, True), "b": (ok, True)}),
+        operation("a:2", {"a": (Status.VOID, True), "b": (Status.VOID, False)}, **void),
+        operation("a:3", {"a": (ok, True), "b": (pending, False)}),
+        operation("a:4", {"a": (Status.UNKNOWN, False), "b": (pending, False)}, effect=Effect.DRAFT),
+    ]
+    found = LogView(
+        resource="n",
+        effective=("b:1", "a:3"),
+        operations=tuple(ops),
+        lanes=(lane("a", ops), lane("b", ops, unheard=("a:4",))),
+        checkpoint=None,
+        forgotten={},
+    )
+    out = drawn(draw_log, found)
+    assert [line.split()[2:4] for line in out[1:6]] == [
+        ["◌", "-"],
+        ["●", "●"],
+        ["✗", "-"],
+        ["●", "○"],
+        ["?", "·"],
+    ]
+    assert out[1].endswith("superseded by b:1: it is replaced (rule 4)")
+    assert out[2].endswith("effective, number 1")
+    assert out[3].endswith("void: it failed (rule 1): exit code 7")
+    assert "◌ ran, and lost its effect" in out[-1]
+    assert "► runs now" not in out[-1]
+
+
+# -- the rest --------------------------------------------------------------------------------------------
+
+
+def test_checks_are_grouped_and_what_failed_has_a_hint_and_a_place_to_read() -> None:
+    common = {"hint": "start it", "anchor": "docs/troubleshooting.md#peers"}
+    checks = (
+        Check(group="store", name="room", level=Level.OK, ok=True, detail="enough", **common),
+        Check(group="peers", name="site2 is up", level=Level.FAILED, ok=False, detail="down", **common),
+        Check(group="peers", name="site3 is up", level=Level.WARNING, ok=True, detail="slow", **common),
+    )
+    out = drawn(draw_checks, Checks(site="site1", ok=False, checks=checks))
+    assert out == [
+        "store",
+        "  ✓ room: enough",
+        "peers",
+        "  ✗ site2 is up: down",
+        "      start it",
+        "      see docs/troubleshooting.md#peers",
+        "  ! site3 is up: slow",
+        "      start it",
+        "      see docs/troubleshooting.md#peers",
+        "",
+        "site1: 3 checks, 1 failed, 1 with a warning",
+    ]
+
+
+def dry_run(**more: Any) -> DryRun:
+    usual: dict[str, Any] = {
+        "resource": "n", "sites": ("site1", "site2"), "first_at": "site1", "command": "set 1",
+        "would_supersede": (), "superseded_by": None, "runs_here": ("new",), "replayed": {},
+        "order_not_enforced": False, "unreachable": (), "refused": None, "notes": (),
+    }  # fmt: skip
+    return DryRun(**(usual | more))
+
+
+def test_a_dry_run_says_what_would_be_beaten_run_again_and_out_of_reach() -> None:
+    beaten = WouldSupersede(operation="site1:2", rule=3, sentence="a later operation replaces it")
+    out = drawn(
+        draw_dry_run,
+        dry_run(
+            would_supersede=(beaten,),
+            replayed={"site1": (), "site2": ("site1:1",)},
+            unreachable=("site2",),
+            order_not_enforced=True,
+            notes=("mind the gap",),
+        ),
+    )
+    assert "run again at site2  site1:1" in out
+    assert not [line for line in out if line.startswith("run again at site1")]
+    assert [line.split() for line in out if line.startswith("wait for")] == [["wait", "for", "site2"]]
+    assert "supersedes site1:2: a later operation replaces it (rule 3)" in out
+    assert "its order among the others could not be enforced" in out
+    assert "note: mind the gap" in out
+    refused = drawn(draw_dry_run, dry_run(refused="no"))
+    assert refused == ["it would be refused: no"]
+    assert "it would have no effect itself: site1:2" in "\n".join(
+        drawn(draw_dry_run, dry_run(superseded_by=beaten))
+    )
+
+
+def test_an_event_is_one_line() -> None:
+    event = Event(
+        id="k-1",
+        what="reply",
+        at="2026-11-16T01:41:31.885Z",
+        resource="n",
+        operation="site1:3",
+        site="site2",
+        status="KO",
+        detail="exit\ncode 1",
+    )
+    line = "2026-11-16 01:41:31  reply             n  site1:3  at site2  KO  exit code 1"
+    assert event_line(event).plain == line
+    assert event_line(event, wide=True).plain.endswith("[k-1]")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, "never"), (0.2, "now"), (12.4, "12 s ago"), (150, "2 min ago"), (7200, "2.0 h ago")],
+)
+def test_ages_in_words(seconds: float | None, words: str) -> None:
+    assert age(seconds) == words
+    assert moment(None) == "-"
