@@ -205,7 +205,7 @@ def test_what_is_wrong_is_told(one: Rig) -> None:
             good | {"config": '{"ResolutionMatrix": [{"Before": "a", "After": "b", "Result": "x"}]}'},
             "x",
         ),
-        ("/exec/n", good | {"config": "{"}, "config:1"),
+        ("/exec/n", good | {"config": "{"}, "config:2: not YAML"),
         ("/exec/n", good | {"resource-type": "tailly"}, "did you mean 'tally'"),
         ("/exec/%20", good, "must not be empty"),
         ("/exec/" + "n" * 300, good, "at most 256"),

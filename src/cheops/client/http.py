@@ -271,7 +271,7 @@ class Agent:
             while line := answer.readline():
                 yield line
             # readline takes a stream that breaks off for its end.
-            if not answer.isclosed() or answer.length:
+            if answer.length or (answer.chunked and not answer.isclosed()):
                 raise http.client.IncompleteRead(b"", answer.length)
         except (OSError, http.client.HTTPException) as error:
             raise unreachable(self.url, error) from error

@@ -167,6 +167,7 @@ class Links:
                 f"{address}/{DATABASE}/_bulk_docs", data=body, headers=headers, timeout=_TIMEOUT
             ) as answer:
                 if answer.status < 300:
+                    await answer.read()  # or the connection would be closed, not kept warm
                     counts.messages += len(messages)
                     counts.requests += 1
                     counts.bytes += len(body)
