@@ -157,7 +157,7 @@ class Knowledge:
         revision, beat = heard.seen
         if revision > self.own.revision:
             self._outdo(revision)
-        if self.beat < beat < MAX_NUMBER:
+        if self.beat < beat < MAX_NUMBER // 2:  # more would leave nothing to count with
             self.beat = beat + 1
 
     def _outdo(self, revision: int) -> None:
