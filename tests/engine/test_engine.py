@@ -9,6 +9,7 @@ from cheops.engine.events import (
     Answer,
     Effect,
     Event,
+    Gone,
     Loaded,
     Outcome,
     Resolved,
@@ -367,6 +368,26 @@ def test_refused_units_are_reported() -> None:
     assert lab.status("a", "p").overall is Overall.CONVERGED
 
 
+def test_units_that_are_interrupted_after_each_replay_are_tried_until_they_end() -> None:
+    """The same replay a second time is no sign of an order that cannot be had, if units in between were lost."""
+    lab = Lab("ab")
+    lab.make("p", PCOUNTER, "ab")
+    lab.submit("a", "p", "set 100")
+    lab.run()
+    lab.partition("a", "b")
+    lab.submit("a", "p", "dec 50")
+    lab.submit("b", "p", "dec 51")
+    lab.run()
+    lost = Trouble.TIMEOUT_AFTER
+    lab.benches["b"].trouble.extend([None, lost, None, lost, None, lost])  # whole, units, replay, units …
+    lab.heal()
+    lab.run()
+    assert not lab.benches["b"].trouble
+    assert not lab.at("b", "p").order_not_enforced
+    assert lab.states("p", "ab") == [0, 0]
+    assert lab.status("b", "p").overall is Overall.CONVERGED
+
+
 def test_a_leaver_that_is_still_running_something_is_waited_for() -> None:
     """What it made without knowing that it left must not meet a checkpoint that was made without it."""
     lab = Lab()
@@ -385,6 +406,37 @@ def test_a_leaver_that_is_still_running_something_is_waited_for() -> None:
     lab.resume("c")
     lab.run()
     assert len(set(lab.states("n", "ab"))) == 1
+    assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
+
+
+def test_a_dead_site_that_left_is_waited_for_until_it_is_said_to_be_gone() -> None:
+    lab = Lab()
+    lab.make("n", COUNTER, "abc")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.partition("ab", "c")
+    lab.submit("c", "n", "inc 100")  # which nobody else hears of
+    lab.move("a", "n", "ab")
+    lab.run()
+    for number in range(5):
+        lab.submit("a", "n", f"set {number}")
+        lab.run()
+    kept = len(lab.at("a", "n").history.ops)
+    assert lab.status("a", "n").overall is not Overall.CONVERGED
+    for site in "ab":
+        lab.take(site, Gone(frozenset("c")))
+    lab.run()
+    lab.submit("a", "n", "set 7")
+    lab.run()
+    assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
+    assert len(lab.at("a", "n").history.ops) < kept, "what it kept others from forgetting is forgotten"
+    # It is back after all, and has to give way.
+    for site in "ab":
+        lab.take(site, Gone(frozenset()))
+    lab.heal()
+    lab.run()
+    assert lab.states("n", "ab") == [7, 7]
+    assert lab.at("c", "n").history.roster == ("a", "b")
     assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
 
 

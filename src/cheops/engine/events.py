@@ -135,6 +135,13 @@ class Brought:
     matrices: tuple[Matrix, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """All the sites that were removed for good: where one has left a resource, nobody waits for its word."""
+
+    sites: frozenset[str]
+
+
 Event: TypeAlias = (
     Submitted
     | Received
@@ -149,6 +156,7 @@ Event: TypeAlias = (
     | Asked
     | Left
     | Brought
+    | Gone
 )
 
 

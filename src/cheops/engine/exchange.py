@@ -3,6 +3,8 @@
 New documents of this site are pushed at once to the sites involved. Each message says what its sender knows;
 so each site knows what the others lack, and sends it again, its own and others', until they have it: any
 loss, reordering or duplication of messages costs time only. When nobody lacks anything there is silence.
+What nobody waits for (an acknowledgement, a reply to another site's operation) goes with the next tick, or
+with what is sent before that.
 
 Only sites involved in a resource hear of it: those on its list, and those that left it, until they know that.
 """
@@ -34,7 +36,12 @@ def targets(replica: Replica) -> Iterator[str]:
 
 
 def _is_gone(replica: Replica, site: str) -> bool:
-    """Whether a site that left knows that it did, and we know all that it ever made."""
+    """Whether a site that left knows that it did, and we know all that it ever made; or it will not be back.
+
+    Should it be back after all, what it made without knowing of a seal has no effect (see cheops.log.seals).
+    """
+    if site in replica.gone:
+        return True
     view, by = replica.peers.get(site), replica.history.roster_by
     if view is None or by is None or view.busy:
         return False
@@ -60,23 +67,52 @@ def acknowledge(replica: Replica, peer: str, wanted: Iterable[str] = ()) -> None
 
 
 def flush(replica: Replica, out: Effects, now_ms: int) -> None:
-    """Send what this step gave rise to: one message per peer, which says how things stand at its end."""
+    """Send what this step gave rise to: one message per peer, which says how things stand at its end.
+
+    Operations go to everybody at once. A reply goes at once only to where its operation came from, since
+    somebody may be waiting for it there; the others get it with what goes to them next, or soon.
+    """
     ops, replies, owed = tuple(replica.new_ops), tuple(replica.new_replies), replica.owed
     replica.new_ops, replica.new_replies, replica.owed = [], [], {}
     find = replica.history.find_matrix
     matrices = tuple(find(op.matrix.hash) for op in ops if op.matrix.introduced == op.stamp)
-    for peer in targets(replica) if ops or replies else ():
-        wanted = tuple(sorted(owed.pop(peer, ())))
-        message = _message(replica, ops=ops, replies=replies, matrices=matrices, wanted=wanted)
-        out.others.append(Send(peer, message))
+    waited_for = {reply.op.origin.site for reply in replies if reply.op}
+    involved = tuple(targets(replica)) if ops or replies else ()
+    for peer in involved:
         view = view_of(replica, peer)  # give it time to arrive before it counts as lost
         view.next_send_ms = max(view.next_send_ms, now_ms + replica.limits.resend_ms)
+        view.replies_later += replies
+        if ops or peer in waited_for:
+            owed.setdefault(peer, set())
+        else:
+            replica.owed_later.add(peer)
     for peer, lacking in owed.items():
-        out.others.append(Send(peer, _message(replica, wanted=tuple(sorted(lacking)))))
+        is_new = peer in involved
+        message = _message(
+            replica,
+            ops=ops if is_new else (),
+            replies=tuple(view_of(replica, peer).replies_later),
+            matrices=matrices if is_new else (),
+            wanted=tuple(sorted(lacking)),
+        )
+        _send(replica, peer, message, out)
+
+
+def pay(replica: Replica) -> None:
+    """What was to go later, and did not go with anything else, goes now."""
+    for peer in sorted(replica.owed_later):
+        acknowledge(replica, peer)
+
+
+def _send(replica: Replica, peer: str, message: Message, out: Effects) -> None:
+    replica.owed_later.discard(peer)
+    if message.replies:
+        view_of(replica, peer).replies_later = []
+    out.others.append(Send(peer, message))
 
 
 def give_matrices(replica: Replica, peer: str, matrices: tuple[Matrix, ...], out: Effects) -> None:
-    out.others.append(Send(peer, _message(replica, matrices=matrices)))
+    _send(replica, peer, _message(replica, matrices=matrices), out)
 
 
 def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
@@ -85,11 +121,11 @@ def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
     view.wait_ms = min(max(replica.limits.resend_ms, view.wait_ms * 2), replica.limits.resend_most_ms)
     view.next_send_ms = now_ms + view.wait_ms
     if view.fresh:
-        out.others.append(Send(peer, _message(replica, ask=True)))
+        _send(replica, peer, _message(replica, ask=True), out)
         return
     if not covers(view.known, replica.history.floor):
         view.unfinished = True
-        out.others.append(Send(peer, _snapshot(replica)))
+        _send(replica, peer, _snapshot(replica), out)
         return
     ops = [op for op in replica.history.ops.values() if not contains(view.known, op.id)]
     ops, more_ops = _batch(sorted(ops, key=lambda op: op.stamp), replica.limits)
@@ -101,7 +137,7 @@ def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
     message = _message(
         replica, ops=tuple(ops), replies=tuple(replies), matrices=matrices, replies_after=after, ask=True
     )
-    out.others.append(Send(peer, message))
+    _send(replica, peer, message, out)
 
 
 def _batch(documents: Iterable[Document], limits: Limits) -> tuple[list[Document], bool]:
@@ -118,7 +154,7 @@ def _batch(documents: Iterable[Document], limits: Limits) -> tuple[list[Document
 
 def ask(replica: Replica, peer: str, out: Effects) -> None:
     """Have a peer say how things stand there."""
-    out.others.append(Send(peer, _message(replica, ask=True)))
+    _send(replica, peer, _message(replica, ask=True), out)
 
 
 def _lacking_replies(replica: Replica, view: PeerView) -> Iterator[Reply]:

@@ -5,8 +5,6 @@ type's `on_error` sees to it, or the operator. What was definitely not run is tr
 have had an effect is never guessed: see `doubt`.
 """
 
-from dataclasses import replace
-
 from cheops.engine import clients, exchange, forgetting
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Outcome, Result
@@ -47,6 +45,8 @@ def finish(replica: Replica, n: int, outcomes: tuple[Outcome, ...], out: Effects
             _units_ran(replica, running, outcomes, out)
         case Purpose.HOOK:
             _hook_ran(replica, running, outcomes[0], out)
+        case Purpose.LEAVE:
+            _copy_deleted(replica, running, outcomes[0], out)
 
 
 def _interrupted(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects) -> None:
@@ -64,6 +64,8 @@ def _interrupted(replica: Replica, running: Running, outcomes: tuple[Outcome, ..
             fail(replica, op, f"on_error may not have run: {last.output}", out)
         case Purpose.DRAFT | Purpose.OPERATION if op and maybe:
             doubt(replica, op, last.output, out)
+        case Purpose.LEAVE if maybe:
+            leave_dirty(replica, ("*",), out)
 
 
 def doubt(replica: Replica, op: Operation, why: str, out: Effects) -> None:
@@ -92,6 +94,7 @@ def _rebase(replica: Replica, name: str, out: Effects) -> bool:
 def taint(replica: Replica, wanted: Plan, out: Effects) -> None:
     """A replay was cut short: what its base wipes counts as not applied, so it is run again."""
     dirty: tuple[str, ...] = ()
+    replica.last_replay = None  # the same again is now worth trying
     if wanted.from_start:
         replica.needs_start = True
         replica.applied, replica.agreed = [], 0
@@ -139,7 +142,7 @@ def decide(replica: Replica, verdict: Verdict, why: str, out: Effects, timing: T
     """The first draft gets its verdict, and with it becomes an operation that others hear of."""
     draft = replica.drafts.pop(0)
     ok = verdict is Verdict.OK
-    op = replace(draft, verdict=verdict, why="" if ok else why)
+    op = draft.decided(verdict, "" if ok else why)
     out.documents[key_of(op)] = op
     replica.add(op)
     status = {Verdict.OK: Status.OK, Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}[verdict]
@@ -259,6 +262,18 @@ def _hook_ran(replica: Replica, running: Running, outcome: Outcome, out: Effects
         exchange.push(replica, (), (_apply(replica, op, out, detail="handled by on_error"),))
     else:
         fail(replica, op, f"on_error failed too: {outcome.output}", out)
+
+
+def _copy_deleted(replica: Replica, running: Running, outcome: Outcome, out: Effects) -> None:
+    op = running.op
+    assert op is not None  # noqa: S101
+    if outcome.result is Result.OK:
+        replica.note_copy_deleted()
+        wiped, output = ("*",), outcome.output
+        _reply(replica, op.id, op.key, Status.OK, out, wiped=wiped, output=output, timing=outcome.timing)
+        return
+    _reply(replica, op.id, op.key, Status.KO, out, detail=outcome.output, timing=outcome.timing)
+    out.others.append(Notify(replica.resource, "copy-not-deleted", op.id, outcome.output))
 
 
 def replayed(

@@ -1,6 +1,7 @@
 """The state of one resource at one site: its history, what was applied here, and what others know of it."""
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -24,6 +25,7 @@ class Purpose(Enum):
     UNITS = auto()  # an operation that failed, in unit steps
     HOOK = auto()  # on_error
     READ = auto()  # the state, for a checkpoint
+    LEAVE = auto()  # the resource is no longer at this site: what came with that, to delete its copy
 
 
 @dataclass(slots=True)
@@ -51,6 +53,7 @@ class PeerView:
     unfinished: bool = False  # what we sent last was not all: go on as soon as it is acknowledged
     next_send_ms: int = 0
     wait_ms: int = 0
+    replies_later: list[Reply] = field(default_factory=list)  # that go with the next message to it
 
 
 @dataclass(slots=True)
@@ -81,6 +84,7 @@ class Replica:
         self.limits = limits
         self.history = History(find_matrix)
         self.type = ResourceType()
+        self.gone: AbstractSet[str] = frozenset()  # sites that will not be back
         self.drafts: list[Operation] = []
         self.waiting: dict[OpId, Operation] = {}
         self.clients: dict[OpId, Client] = {}  # who wait for what the sites answer
@@ -88,6 +92,7 @@ class Replica:
         self.new_ops: list[Operation] = []  # to be sent at the end of this step
         self.new_replies: list[Reply] = []
         self.owed: dict[str, set[str]] = {}  # peers to be acknowledged, and the matrices we want of them
+        self.owed_later: set[str] = set()  # peers that are to hear of us with the next tick
         # what was run here
         self.applied: list[Applied] = []
         self.agreed = 0  # so many leading entries of `applied` are those of the effective list
@@ -174,6 +179,11 @@ class Replica:
         while self.agreed < len(self.applied) and self._agrees_at(self.agreed):
             self.agreed += 1
 
+    def note_copy_deleted(self) -> None:
+        """The site had left: should the resource come back, it begins from nothing."""
+        self.note_run(None, "", ("*",))
+        self.base_applied = False
+
     def reorder_applied(self) -> None:
         """What was run in another order, to the same effect, counts as run in the effective one."""
         by_id = {a.id: a for a in self.applied}
@@ -249,13 +259,11 @@ class Replica:
         if self.unknown and self.unknown.id == reply.op:
             self.unknown = None
         if reply.key in SILENT_KEYS or (reply.op and contains(self.history.folded, reply.op)):
+            if reply.wiped:
+                self.note_copy_deleted()
             return  # it has no effect of its own, or that is part of the checkpoint
         if reply.replay:
-            self.note_run(None, "", reply.wiped)
-            self.applied, self.agreed = [], 0
-            for applied in reply.applied:
-                if not contains(self.history.folded, applied.id):
-                    self.note_run(applied.id, applied.key, ())
+            self._load_replay(reply)
             return
         match reply.status:
             case Status.OK:
@@ -264,6 +272,13 @@ class Replica:
                 self.failed[reply.op] = reply.detail
             case Status.UNKNOWN if reply.op is not None:
                 self.unknown = Unknown(reply.op, reply.key)
+
+    def _load_replay(self, reply: Reply) -> None:
+        self.note_run(None, "", reply.wiped)
+        self.applied, self.agreed = [], 0
+        for applied in reply.applied:
+            if not contains(self.history.folded, applied.id):
+                self.note_run(applied.id, applied.key, ())
 
     def ledger(self) -> Ledger:
         return Ledger(

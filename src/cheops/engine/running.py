@@ -165,6 +165,15 @@ def _leave(replica: Replica, out: Effects) -> None:
     while replica.drafts:
         decide(replica, Verdict.VOID, "the resource left this site before this could run", out)
     replica.settled, replica.retry_ms = dict(replica.history.known), 0
+    by = replica.history.roster_by
+    if by and by.payload.line and not has_deleted_copy(replica, by):
+        _start(replica, Running(replica.next_reply, Purpose.LEAVE, by), (_step(by),), out)
+
+
+def has_deleted_copy(replica: Replica, by: Operation) -> bool:
+    """Whether this site has run, or tried to run, what a change of the list asks of those it leaves out."""
+    reply = replica.by_op.get((by.id, replica.site))
+    return reply is not None and (bool(reply.wiped) or reply.status is Status.KO)
 
 
 # -- starting --------------------------------------------------------------------------------------------
@@ -256,6 +265,8 @@ def _start(replica: Replica, running: Running, steps: tuple[Step, ...], out: Eff
 
 def _left_dirty(replica: Replica, running: Running) -> tuple[str, ...]:
     """What a crash during this run would leave in an unknown state."""
+    if running.purpose is Purpose.LEAVE:
+        return ("*",)
     if running.purpose is not Purpose.REPLAY or running.plan.from_start or not running.plan.run:
         return replica.dirty
     return replica.matrix.wiped_by(running.plan.run[0].key)

@@ -1,7 +1,8 @@
 """A site: all its resources, its peers, its clock. `step` takes one event and gives effects."""
 
-from collections.abc import Iterator
-from functools import singledispatchmethod
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 from cheops.engine import clients, exchange, forgetting, outcome, running
 from cheops.engine.documents import Peers, SiteClock, Started, key_of
@@ -13,6 +14,7 @@ from cheops.engine.events import (
     Effects,
     Enumerate,
     Event,
+    Gone,
     Involving,
     Left,
     Load,
@@ -50,7 +52,9 @@ from cheops.log.plan import Plan
 from cheops.log.rules import Rule
 from cheops.log.vector import joined
 
-_BEFORE_ALL = Stamp(0, 0, Origin("-", "-"))
+_NO_RULES = Matrix()
+_DEFAULT = MatrixRef(_NO_RULES.hash, Stamp(0, 0, Origin("-", "-")))  # weaker than any that somebody brought
+_REST_MS = 1_000  # after so long without an event a resource is at rest
 
 
 class Site:
@@ -61,8 +65,9 @@ class Site:
         self.settings = settings
         self.clock = Clock()
         self.replicas: dict[str, Replica] = {}
-        self.matrices: dict[str, Matrix] = {Matrix().hash: Matrix()}
+        self.matrices: dict[str, Matrix] = {_NO_RULES.hash: _NO_RULES}
         self.up: dict[str, str] = {}  # peers that are up, and their incarnation
+        self.gone: set[str] = set()  # sites that will not be back
         self._seen: dict[str, str] = {}  # every peer's last incarnation
         self._loading: dict[str, list[Event]] = {}
         self._active: set[str] = set()  # resources with something left to do or to tell
@@ -71,17 +76,29 @@ class Site:
         ] = {}  # those that can only wait, and for which sites; perhaps unloaded
         self._backlog: dict[str, None] = {}  # to be loaded and looked after, some with each tick
         self._now_ms = 0
+        # Resources in memory, in the order in which something last happened to them.
+        self._fresh: dict[str, None] = {}
+        self._resting: dict[str, None] = {}
+        self._taking: dict[type[Event], Callable[[Any, Effects], None]] = {
+            Recovered: self._recovered,
+            PeerUp: self._peer_up,
+            PeerDown: self._peer_down,
+            Involving: self._involving,
+            Brought: self._brought,
+            Gone: self._gone,
+            Tick: self._tick,
+            Loaded: self._loaded,
+        }
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Take an event; the effects are to be carried out in their order."""
         self._now_ms = now_ms
         out = Effects()
-        self._take(event, out)
+        self._taking.get(type(event), self._of_resource)(event, out)
         return out.all()
 
-    @singledispatchmethod
-    def _take(self, event: Event, out: Effects) -> None:
-        """Events of one resource: it is loaded first if it must be."""
+    def _of_resource(self, event: Event, out: Effects) -> None:
+        """An event of one resource, which is loaded first if it must be."""
         resource = _resource_of(event)
         if resource in self.replicas:
             self._take_for(self.replicas[resource], event, out)
@@ -93,7 +110,6 @@ class Site:
 
     # -- events of the site ----------------------------------------------------------------------
 
-    @_take.register
     def _recovered(self, event: Recovered, out: Effects) -> None:
         self.clock = event.clock
         self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
@@ -101,7 +117,6 @@ class Site:
         self._backlog |= dict.fromkeys(event.unsynced)
         self._wake_some(out)
 
-    @_take.register
     def _peer_up(self, event: PeerUp, out: Effects) -> None:
         before = self._seen.get(event.peer)
         self.up[event.peer] = self._seen[event.peer] = event.incarnation
@@ -111,17 +126,21 @@ class Site:
             out.documents[key_of(peers)] = peers
             if before is not None:
                 out.others.append(Enumerate(event.peer))  # it was born again and may know nothing
-        for resource in [resource for resource, peers in self._parked.items() if event.peer in peers]:
-            del self._parked[resource]
-            if resource in self.replicas:
-                self._active.add(resource)
-            else:
-                self._backlog[resource] = None
+        self._unpark({event.peer})
         for replica in self._active_replicas():
             if event.peer in set(exchange.targets(replica)):
                 view = exchange.view_of(replica, event.peer)
                 view.wait_ms = view.next_send_ms = 0  # what was sent before it was up is lost: at once
                 self._tell(replica, event.peer, out)
+
+    def _unpark(self, sites: AbstractSet[str]) -> None:
+        """Look again at what could only wait for one of these."""
+        for resource in [resource for resource, peers in self._parked.items() if not sites.isdisjoint(peers)]:
+            del self._parked[resource]
+            if resource in self.replicas:
+                self._active.add(resource)
+            else:
+                self._backlog[resource] = None
 
     def _forget_earlier(self, peer: str, incarnation: str) -> None:
         """What an earlier incarnation knew, this one need not."""
@@ -129,17 +148,20 @@ class Site:
             if peer in replica.peers and replica.peers[peer].incarnation not in ("", incarnation):
                 del replica.peers[peer]
 
-    @_take.register
     def _peer_down(self, event: PeerDown, out: Effects) -> None:
         del out
         self.up.pop(event.peer, None)
 
-    @_take.register
     def _involving(self, event: Involving, out: Effects) -> None:
         self._backlog |= dict.fromkeys(event.resources)
         self._wake_some(out)
 
-    @_take.register
+    def _gone(self, event: Gone, out: Effects) -> None:
+        self.gone.clear()
+        self.gone |= event.sites
+        self._unpark(self.gone)
+        self._wake_some(out)
+
     def _brought(self, event: Brought, out: Effects) -> None:
         self._keep_matrices(event.matrices, out)
 
@@ -162,7 +184,6 @@ class Site:
             self._loading[resource] = []
             out.others.append(Load(resource))
 
-    @_take.register
     def _tick(self, event: Tick, out: Effects) -> None:
         del event
         self._wake_some(out)
@@ -170,23 +191,60 @@ class Site:
             running.advance(replica, out, self._now_ms)
             for peer in exchange.targets(replica):
                 self._tell(replica, peer, out)
+            exchange.pay(replica)
             self._ask_for_matrices(replica)
             self._look_after(replica, out)
-        for resource in [r for r, replica in self.replicas.items() if self._is_idle(replica)]:
-            del self.replicas[resource]
+        self._let_rest(out)
 
     def _active_replicas(self) -> Iterator[Replica]:
         return (self.replicas[resource] for resource in sorted(self._active) if resource in self.replicas)
 
-    def _is_idle(self, replica: Replica) -> bool:
-        quiet_ms = self._now_ms - replica.touched_ms
-        waited_for = replica.resource in self._active or bool(replica.clients)
-        return not waited_for and quiet_ms > self.settings.limits.idle_ms
+    # -- memory ------------------------------------------------------------------------------------
+
+    def _touch(self, replica: Replica) -> None:
+        replica.touched_ms = self._now_ms
+        for queue in (self._fresh, self._resting):
+            queue.pop(replica.resource, None)
+        self._fresh[replica.resource] = None
+
+    def _let_rest(self, out: Effects) -> None:
+        """What nothing happens to leaves memory: soon if it can only wait for a site, else after a while."""
+        for replica in self._quiet_for(_REST_MS, self._fresh):
+            resource = replica.resource
+            if resource in self._active or replica.clients:
+                self._touch(replica)
+            elif resource in self._parked:
+                del self.replicas[resource]
+            else:
+                self._resting[resource] = None
+                self._mark(replica, out, unsynced=False)
+        for replica in self._quiet_for(self.settings.limits.idle_ms, self._resting):
+            if replica.resource in self._active or replica.clients:
+                self._touch(replica)
+            else:
+                del self.replicas[replica.resource]
+
+    def _quiet_for(self, least_ms: int, queue: dict[str, None]) -> list[Replica]:
+        """Taken from the front of a queue. A time that is still to come means that the clock jumped."""
+        found = []
+        for resource in queue:
+            if 0 <= self._now_ms - self.replicas[resource].touched_ms <= least_ms:
+                break
+            found.append(self.replicas[resource])
+        for replica in found:
+            del queue[replica.resource]
+        return found
+
+    def _mark(self, replica: Replica, out: Effects, *, unsynced: bool) -> None:
+        """Have the store know which resources a site must look after when it starts again."""
+        if replica.was_unsynced != unsynced:
+            replica.was_unsynced = unsynced
+            exchange.save_ledger(replica, out)
 
     # -- events of a resource ----------------------------------------------------------------------
 
     def _take_for(self, replica: Replica, event: Event, out: Effects) -> None:
-        replica.touched_ms = self._now_ms
+        self._touch(replica)
         match event:
             case Submitted():
                 self._submit(replica, event, out)
@@ -195,11 +253,12 @@ class Site:
             case Ran():
                 outcome.finish(replica, event.n, event.outcomes, out, self._now_ms)
             case Asked():
-                for peer in exchange.targets(replica):
-                    if event.anew and peer in self.up:
-                        exchange.ask(replica, peer, out)
+                if event.anew:
+                    self._ask(replica, out)
+                return
             case Left():
                 replica.clients.pop(event.op, None)
+                return
             case Resolved():
                 outcome.resolve(replica, event.op, happened=event.happened, out=out)
             case _:
@@ -207,11 +266,11 @@ class Site:
         running.advance(replica, out, self._now_ms)
         self._look_after(replica, out)
 
-    @_take.register
     def _loaded(self, event: Loaded, out: Effects) -> None:
         replica = Replica(event.resource, self.origin, self._matrix, self.settings.limits)
+        replica.gone = self.gone
         self.replicas[event.resource] = replica
-        replica.touched_ms = self._now_ms
+        self._touch(replica)
         started = replica.load(event.documents)
         self._learn_type(replica)
         if started:
@@ -238,24 +297,16 @@ class Site:
         if replica.clients:
             clients.tell_of_sites(replica, out)
         busy = replica.running or replica.drafts or replica.waiting or replica.retry_ms or replica.unknown
-        settled = replica.settled == replica.history.known
-        done = not busy and settled and exchange.is_synced(replica)
-        if replica.was_unsynced == done:
-            replica.was_unsynced = not done
-            ledger = replica.ledger()
-            out.documents[key_of(ledger)] = ledger
-        waits_for = set() if busy or not settled else self._waits_for(replica)
+        at_work = busy or replica.owed_later or replica.settled != replica.history.known
+        lacking = {peer for peer in exchange.targets(replica) if exchange.lacks_something(replica, peer)}
         self._active.discard(replica.resource)
         self._parked.pop(replica.resource, None)
-        if waits_for:
-            self._parked[replica.resource] = waits_for
-        elif not done:
-            self._active.add(replica.resource)
-
-    def _waits_for(self, replica: Replica) -> set[str]:
-        """The sites that lack something and are down, if there is nothing to be done until one is up."""
-        lacking = {peer for peer in exchange.targets(replica) if exchange.lacks_something(replica, peer)}
-        return set() if lacking & self.up.keys() else lacking
+        if at_work or lacking:
+            self._mark(replica, out, unsynced=True)  # and no more once it is at rest
+            if at_work or not lacking.isdisjoint(self.up):
+                self._active.add(replica.resource)
+            else:  # there is nothing to be done until one of them is up
+                self._parked[replica.resource] = lacking
 
     def _seal_if_due(self, replica: Replica, out: Effects) -> None:
         """Where no operation comes along that could carry a seal, one is made for it."""
@@ -322,9 +373,8 @@ class Site:
         refs = [draft.matrix for draft in replica.drafts]
         if replica.history.adopted is not None:
             refs.append(replica.history.adopted)
-        default = MatrixRef(Matrix().hash, _BEFORE_ALL)  # weaker than any that somebody brought
-        in_force = max(refs, key=lambda ref: ref.introduced, default=default)
-        matrix = event.matrix or self.matrices.get(in_force.hash) or Matrix()
+        in_force = max(refs, key=lambda ref: ref.introduced, default=_DEFAULT)
+        matrix = event.matrix or self.matrices.get(in_force.hash) or _NO_RULES
         if matrix.hash not in self.matrices:
             self.matrices[matrix.hash] = matrix
             out.documents[key_of(matrix)] = matrix
@@ -350,8 +400,10 @@ class Site:
         if self._seen.get(peer, message.incarnation) == message.incarnation:
             exchange.note_peer(replica, peer, message, self._now_ms)
         running.advance(replica, out, self._now_ms)
-        if message.ops or message.replies or message.ask:
+        if message.ask or lacking:
             exchange.acknowledge(replica, peer, lacking)
+        elif message.ops or message.replies:
+            replica.owed_later.add(peer)
         if message.wanted:
             found = tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices)
             if found:
@@ -371,6 +423,11 @@ class Site:
         due = is_due(view.next_send_ms, self._now_ms, self.settings.limits.resend_most_ms)
         if peer in self.up and involved and due and exchange.lacks_something(replica, peer):
             exchange.catch_up(replica, peer, out, self._now_ms)
+
+    def _ask(self, replica: Replica, out: Effects) -> None:
+        for peer in exchange.targets(replica):
+            if peer in self.up:
+                exchange.ask(replica, peer, out)
 
     def _ask_for_matrices(self, replica: Replica) -> None:
         lacking = {op.matrix.hash for op in replica.waiting.values()} - self.matrices.keys()
@@ -418,6 +475,8 @@ def _after_crash(replica: Replica, started: Started, out: Effects) -> None:
     elif started.replay:
         outcome.soil(replica, started.dirty)
         out.documents[key_of(started)] = started
+    elif op is not None and op.kind is Kind.SITES:
+        outcome.leave_dirty(replica, started.dirty, out)  # half of the copy may be deleted
     elif op is not None and started.hook:
         replica.failed[op.id] = "the site stopped while on_error was running"
     elif op is not None:

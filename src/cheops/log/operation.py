@@ -133,6 +133,26 @@ class Operation:
         object.__setattr__(self, "id", OpId(self.origin, self.seq))
         object.__setattr__(self, "key", RESERVED_KEYS.get(self.kind, self.type))
 
+    def decided(self, verdict: Verdict, why: str) -> "Operation":
+        """What a draft becomes. Field by field: `dataclasses.replace` takes three times as long."""
+        return Operation(
+            self.resource,
+            self.rtype,
+            self.type,
+            self.kind,
+            self.payload,
+            self.origin,
+            self.seq,
+            self.deps,
+            self.stamp,
+            self.matrix,
+            self.sites,
+            self.parallel,
+            verdict,
+            why,
+            self.seal,
+        )
+
     @property
     def is_silent(self) -> bool:
         """Whether it touches no application."""

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from cheops.engine.replica import Replica
+from cheops.engine.running import has_deleted_copy
 from cheops.log.history import History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId
+from cheops.log.operation import Kind, Operation, OpId, Status
 from cheops.log.vector import contains
 from cheops.sim.apps import RefusedError, State
 from cheops.sim.book import effective_by_the_book
@@ -40,6 +41,20 @@ def _of_resource(world: World, resource: str) -> Iterator[str]:
     yield from _of_states(world, resource, oracle)
     for name in oracle.roster:
         yield from _of_runs(world, world.nodes[name], resource)
+    for name in sorted(oracle.former.difference(oracle.roster)):
+        yield from _of_leaver(world, name, resource, oracle)
+
+
+def _of_leaver(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:
+    """What the change of the list asked of those that left is done, where there was anything."""
+    by, replica = oracle.roster_by, _replica(world.nodes[name], resource)
+    if by is None or not by.payload.line or replica is None or not contains(replica.history.known, by.id):
+        return
+    start = world.apps[resource].start
+    if not has_deleted_copy(replica, by):
+        yield f"{name} left, and has not deleted its copy"
+    elif replica.by_op[by.id, name].status is Status.OK and world.nodes[name].states[resource] != start:
+        yield f"{name} left, and its copy is still there"
 
 
 def _replica(node: Node, resource: str) -> Replica | None:
@@ -130,25 +145,31 @@ def _replayed(state: State, ops: list[Operation], run: object) -> State:
 
 
 def _of_runs(world: World, node: Node, resource: str) -> Iterator[str]:
-    """Nothing is applied on top of itself, and causes run before their effects."""
+    """Nothing is applied on top of itself, and causes run before their effects.
+
+    What replaces may run out of turn where something before it is UNKNOWN, and end in doubt itself. If by
+    then the doubt before it is resolved, all of them run, and it once more: the last run counts.
+    """
     ops, matrix = world.decided[resource], world.apps[resource].matrix
     first: dict[OpId, int] = {}
+    last: dict[OpId, int] = {}
     present: set[OpId] = set()  # what the application's state holds, as far as its own log tells
     for place, execution in enumerate(node.log):
         op = execution.op
         if execution.resource != resource or not execution.ok or execution.partial:
             continue
-        if op is None:
-            present.clear()  # a reset, or a checkpoint written
+        if op is None or (op in ops and ops[op].kind is Kind.SITES):
+            present.clear()  # a reset, a checkpoint written, or the copy of a site that left
         elif op in ops:
             present = {other for other in present if not matrix.replaces(ops[op].key, ops[other].key)}
             if op in present:
                 yield f"{node.name} applied {op} twice"
             present.add(op)
             first.setdefault(op, place)
+            last[op] = place
     if len({op.matrix.hash for op in ops.values()}) > 1:
         return  # under other rules something may have run that had been passed over before
-    for later, place in first.items():
+    for later, place in last.items():
         for earlier, earlier_place in first.items():
             if ops[earlier].is_before(ops[later]) and place < earlier_place:
                 yield f"{node.name} ran {later} before {earlier}, on which it depends"

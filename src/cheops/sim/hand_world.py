@@ -87,7 +87,7 @@ class Bench:
 
     paused: bool = False
     held: list[Run] = field(default_factory=list)
-    trouble: deque[Trouble] = field(default_factory=deque)
+    trouble: deque[Trouble | None] = field(default_factory=deque)  # of the next runs; None: all is well
 
 
 class HandWorld:

@@ -66,7 +66,7 @@ def _submit(world: World, resource: _Resource, number: int) -> None:
     elif luck < profile.bad_command + profile.deletes + profile.forces:
         kind, type_, line = Kind.FORCE, "force", _reset_line(resource.app)
     elif luck < profile.bad_command + profile.deletes + profile.forces + profile.site_changes:
-        kind, type_, line = Kind.SITES, "sites", ""
+        kind, type_, line = Kind.SITES, "sites", random.choice(("", _reset_line(resource.app)))
         sites = resource.sites = _other_sites(world, resource)
     elif luck > 1 - profile.matrix_changes:
         matrix = resource.matrix = _other_matrix(resource, other_rules=profile.other_rules)

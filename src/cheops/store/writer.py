@@ -54,23 +54,25 @@ class Writer:
         self._last = self._next
 
     def _apply(self, writes: Sequence[Write]) -> None:
+        own: list[tuple[str, str, bool, None, bytes]] = []  # what is not shared has no number to be found out
         for write in writes:
-            if isinstance(write, Put):
-                self._put(write)
-            else:
+            if isinstance(write, Forget):
                 self._forget(write)
+            elif write.is_shared:
+                self._put_shared(write)
+            else:
+                self._involve(write.sites, write.resource)
+                own.append((write.resource, write.id, write.is_unsynced, None, write.body))
+        self._connection.executemany(_UPSERT, own)
         self._flush()
-        self._drop_empty({write.resource for write in writes if isinstance(write, Forget)})
+        forgotten = {write.resource for write in writes if isinstance(write, Forget)}
+        self._drop_empty(forgotten.difference(write.resource for write in writes if isinstance(write, Put)))
         if self._must_note_seq:
             self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('last_seq', ?)", (self._next,))
 
-    def _put(self, put: Put) -> None:
-        if put.sites:
-            self._involve(put.sites, put.resource)
-        row = (put.resource, put.id, put.is_unsynced, self._next + 1 if put.is_shared else None, put.body)
-        if not put.is_shared:
-            self._connection.execute(_UPSERT, row)
-            return
+    def _put_shared(self, put: Put) -> None:
+        self._involve(put.sites, put.resource)
+        row = (put.resource, put.id, put.is_unsynced, self._next + 1, put.body)
         ((doc, seq),) = self._connection.execute(_UPSERT_SHARED, row).fetchall()
         if seq == self._next + 1:  # else it was there before
             self._next = seq
@@ -78,11 +80,8 @@ class Writer:
             self._feed_rows.extend((feed, seq, doc) for feed in feeds)
 
     def _forget(self, forget: Forget) -> None:
-        found = self._all(
-            "SELECT doc, seq FROM documents WHERE resource = ? AND id = ?", forget.resource, forget.id
-        )
-        for doc, seq in found:
-            self._connection.execute("DELETE FROM documents WHERE doc = ?", (doc,))
+        statement = "DELETE FROM documents WHERE resource = ? AND id = ? RETURNING doc, seq"
+        for doc, seq in self._all(statement, forget.resource, forget.id):
             if seq is not None:
                 self._leave_feeds(doc, seq, forget.resource)
 
@@ -98,6 +97,8 @@ class Writer:
     # -- who is involved ---------------------------------------------------------------------------
 
     def _involve(self, names: Iterable[str], resource: str) -> None:
+        if not names:
+            return
         known = self._sites_of(resource)
         new = [site for site in dict.fromkeys(map(self._site, names)) if site not in known]
         if not new:

@@ -33,20 +33,39 @@ Write: TypeAlias = Put | Forget
 
 
 def writes_of(saves: Sequence[Save]) -> list[Write]:
-    """In their order; raises CodecError."""
-    return [write for save in saves for write in _writes_of(save)]
+    """In their order; raises CodecError. Of what is written several times only the last is."""
+    last: dict[Key, Document | None] = {}
+    forgotten: set[Key] = set()
+    for save in saves:
+        for key in save.forget:
+            _set_last(last, key, None)
+            forgotten.add(key)
+        for document in save.documents:
+            _set_last(last, key_of(document), document)
+    return [write for key, document in last.items() for write in _writes(key, document, forgotten)]
 
 
-def _writes_of(save: Save) -> Iterator[Write]:
-    for key in save.forget:
-        yield Forget(key, id_of(key), resource_of(key))
-    for document in save.documents:
-        yield _put(document)
+def _set_last(last: dict[Key, Document | None], key: Key, document: Document | None) -> None:
+    last.pop(key, None)  # its place is that of the last: what was shared after others comes after them
+    last[key] = document
 
 
-def _put(document: Document) -> Put:
+def _writes(key: Key, document: Document | None, forgotten: set[Key]) -> Iterator[Write]:
+    if document is None:
+        yield _forget(key)
+        return
+    put = _put(key, document)
+    if put.is_shared and key in forgotten:
+        yield _forget(key)  # so that it gets a new number: others may have read beyond its old one
+    yield put
+
+
+def _forget(key: Key) -> Forget:
+    return Forget(key, id_of(key), resource_of(key))
+
+
+def _put(key: Key, document: Document) -> Put:
     body = encode(document)  # first: it refuses what is no document
-    key = key_of(document)
     return Put(
         key,
         id_of(key),
