@@ -55,6 +55,7 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=3,
             server_header=False,
+            proxy_headers=False,
         )
     )
     serving = asyncio.create_task(server.serve([listening]))

@@ -141,6 +141,8 @@ def _sites_of_a_resource(sites: Sites) -> None:
     removed = sites["site2"].change_sites("page1", ChangeSites(sites="site1", how=SitesChange.REMOVE))
     assert removed.verdict is Verdict.OK
     until(lambda: sites["site2"].resource("page1").sites[0].site == "site2")
+    alone = ChangeSites(sites="site1", delete_with="rm page1")
+    assert "it needs 'delete_copy'" in str(refused(sites["site2"].change_sites, "page1", alone))
     assert "must stay at one site" in str(
         refused(sites["site2"].change_sites, "page1", ChangeSites(sites="site2", how=SitesChange.REMOVE))
     )

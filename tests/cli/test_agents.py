@@ -130,6 +130,11 @@ def _moving_and_deleting(rig: Rig, cheops: Cheops) -> None:
     cheops("sites", "add", "notes", "site3")
     cheops("wait", "notes")
     assert (rig.folder("site3") / "notes").read_text() == "new\nlater\n"
+    cheops("sites", "set", "notes", "site1", "site2", "--delete-with", "rm notes")
+    until(lambda: not (rig.folder("site3") / "notes").exists(), "site3 deletes its copy")
+    cheops("sites", "add", "notes", "site3")
+    cheops("wait", "notes")
+    assert (rig.folder("site3") / "notes").read_text() == "new\nlater\n"
     cheops("sites", "set", "notes", "site1", "site2")
     assert told(cheops("get", "resources", "-o", "json"))[0]["sites"] == ["site1", "site2"]
     (rig.folder("site2") / "notes").write_text("other\n")

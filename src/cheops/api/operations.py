@@ -118,7 +118,8 @@ async def submitted(node: Node, wanted: Wanted, request: str) -> Submitted:
         raise ElsewhereError(where, node.name)
     rtype = _type_of(node, replica, wanted)
     type_ = node.config.type_named(rtype)
-    if wanted.kind is not Kind.SITES and Command(wanted.command) != type_.engine.reset:
+    runs_nothing = wanted.kind is Kind.SITES and not wanted.command
+    if not runs_nothing and Command(wanted.command) != type_.engine.reset:
         check_allowed(wanted.command, type_.command)
     return Submitted(
         request,

@@ -1,5 +1,6 @@
 """`cheops agent`: run one site."""
 
+import gc
 import logging
 from pathlib import Path
 from typing import Annotated
@@ -16,8 +17,13 @@ def agent_command(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Run the agent of one site, until it is stopped (Ctrl-C, SIGTERM)."""
-    from cheops.agent import run_agent  # noqa: PLC0415 - a server is slow to import, and only this needs it
+    # A server is slow to import, and only this needs it. What is made now stays: nothing of it is to be
+    # looked through for garbage, neither meanwhile nor ever.
+    gc.disable()
+    from cheops.agent import run_agent  # noqa: PLC0415
 
+    gc.freeze()
+    gc.enable()
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

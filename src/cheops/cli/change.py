@@ -14,7 +14,7 @@ from cheops.errors import ClientError
 from cheops.text import in_words, printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import Accepted, Resolved, ResourceStatus
+    from cheops.api.models import Accepted, ChangeSites, Resolved, ResourceStatus
 
 sites_app = typer.Typer(no_args_is_help=True, help="Change at which sites a resource is.")
 _SITES = typer.Argument(metavar="SITES...", show_default=False, help="Names of sites.")
@@ -38,6 +38,20 @@ class Happened(StrEnum):
 WaitOption = Annotated[
     Waiting,
     typer.Option("--wait", help="For whom: all, more than half, the first, or only until it is durable."),
+]
+
+
+DeleteCopyOption = Annotated[
+    bool,
+    typer.Option(
+        "--delete-copy", help="Have the sites that the resource leaves delete what they have of it."
+    ),
+]
+DeleteWithOption = Annotated[
+    str,
+    typer.Option(
+        "--delete-with", metavar="COMMAND", help="What deletes the copy; if left out, the type's 'reset'."
+    ),
 ]
 
 
@@ -65,13 +79,16 @@ def delete_command(  # noqa: PLR0913, PLR0917 - one parameter per option
 def set_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     id_: IdArgument,
     sites: SitesArgument,
+    delete_copy: DeleteCopyOption = False,
+    delete_with: DeleteWithOption = "",
     wait: WaitOption = Waiting.ALL,
     timeout: TimeoutOption = 30.0,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Have a resource at exactly these sites."""
-    _change(id_, sites, "set", wait, timeout, url, output)
+    request = _request(sites, "set", delete_copy=delete_copy or bool(delete_with), delete_with=delete_with)
+    _change(id_, request, wait, timeout, url, output)
 
 
 @sites_app.command("add", epilog="Example: cheops sites add counter site4")
@@ -84,34 +101,43 @@ def add_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Have a resource at these sites as well; they catch up by themselves."""
-    _change(id_, sites, "add", wait, timeout, url, output)
+    _change(id_, _request(sites, "add"), wait, timeout, url, output)
 
 
 @sites_app.command("remove", epilog="Example: cheops sites remove counter site2")
 def remove_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     id_: IdArgument,
     sites: SitesArgument,
+    delete_copy: DeleteCopyOption = False,
+    delete_with: DeleteWithOption = "",
     wait: WaitOption = Waiting.ALL,
     timeout: TimeoutOption = 30.0,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Have a resource at these sites no more: they take no further operation, and keep what they have."""
-    _change(id_, sites, "remove", wait, timeout, url, output)
+    """Have a resource at these sites no more: they take no further operation.
+
+    They keep what they have of it, unless they are to delete it (--delete-copy, --delete-with).
+    """
+    request = _request(sites, "remove", delete_copy=delete_copy or bool(delete_with), delete_with=delete_with)
+    _change(id_, request, wait, timeout, url, output)
+
+
+def _request(
+    sites: list[str], how: str, *, delete_copy: bool = False, delete_with: str = ""
+) -> "ChangeSites":
+    from cheops.api.models import ChangeSites, SitesChange  # noqa: PLC0415 - see asking.py
+
+    return ChangeSites(
+        sites=" & ".join(sites), how=SitesChange(how), delete_copy=delete_copy, delete_with=delete_with
+    )
 
 
 def _change(  # noqa: PLR0913, PLR0917 - what the three commands have
-    id_: str,
-    sites: list[str],
-    how: str,
-    wait: Waiting,
-    timeout: float,
-    url: str | None,
-    output: Output,
+    id_: str, request: "ChangeSites", wait: Waiting, timeout: float, url: str | None, output: Output
 ) -> None:
-    from cheops.api.models import ChangeSites, SitesChange, Wait  # noqa: PLC0415 - see asking.py
+    from cheops.api.models import Wait  # noqa: PLC0415 - see asking.py
 
-    request = ChangeSites(sites=" & ".join(sites), how=SitesChange(how))
     found = agent(url).change_sites(id_, request, wait=Wait(wait.value), timeout_s=timeout)
     _finish(found, timeout, output)
 

@@ -21,6 +21,7 @@ class EventKind(StrEnum):
     CHECKPOINT = "checkpoint"
     NO_CHECKPOINT = "no-checkpoint"
     RESET_FAILED = "reset-failed"
+    COPY_NOT_DELETED = "copy-not-deleted"  # a site that a resource left should have, and could not
     SITE_UP = "site-up"
     SITE_DOWN = "site-down"
     SUMMARY = "summary"  # all sites have dealt with an operation

@@ -22,6 +22,7 @@ from cheops.engine.documents import Document
 from cheops.engine.events import (
     Answer,
     Brought,
+    Gone,
     Left,
     Notify,
     Outcome,
@@ -198,6 +199,8 @@ class Node:
     async def _tick(self) -> None:
         while True:
             if self.pump.trouble is None:
+                if (forgotten := self.mesh.forgotten) != self.pump.site.gone:
+                    self.pump.post(Gone(forgotten))
                 self.pump.post(Tick())
             await asyncio.sleep(_TICK_S)
 

@@ -28,6 +28,7 @@ NOTICES = {
         EventKind.CHECKPOINT,
         EventKind.NO_CHECKPOINT,
         EventKind.RESET_FAILED,
+        EventKind.COPY_NOT_DELETED,
     )
 }
 # Fates that an operation was decided with, or that say nothing new.

@@ -4,7 +4,7 @@ The grammar is in grammar.lark. Before it, `scan` refuses what no parser should 
 makes our own tree and checks what a grammar cannot say; `diagnose` finds words for what the parser refuses.
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from lark import Lark
 from lark.exceptions import UnexpectedInput
@@ -20,7 +20,11 @@ from cheops.scope.tree import Scope
 
 _SHORT = 1_024
 
-_grammar = Lark.open_from_package(__package__, "grammar.lark", parser="lalr", maybe_placeholders=False)
+
+@cache
+def _grammar() -> Lark:
+    """Made when it is first needed: many commands never need it."""
+    return Lark.open_from_package(__package__, "grammar.lark", parser="lalr", maybe_placeholders=False)
 
 
 def parse(text: str, functions: Functions = BUILTIN) -> Scope:
@@ -31,7 +35,7 @@ def parse(text: str, functions: Functions = BUILTIN) -> Scope:
 def _parse(text: str, functions: Functions) -> Scope:
     text = normal(text)
     scan(text)
-    parser = _grammar.parse_interactive(text)  # on an error it can tell what it would have accepted
+    parser = _grammar().parse_interactive(text)  # on an error it can tell what it would have accepted
     try:
         parser.exhaust_lexer()
         tree = parser.feed_eof()  # type: ignore[no-untyped-call]

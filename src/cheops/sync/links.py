@@ -1,4 +1,8 @@
-"""Live messages to peers: one warm connection each, one request under way, whatever waits goes with the next.
+"""Live messages to peers over warm connections. The first goes at once, whatever waits goes with the next.
+
+While a request is under way, messages gather for a moment, so that under load few requests carry many. Where
+answers take long (a distant site) the next request does not wait for them: several are under way, each with
+what came meanwhile.
 
 A message is one request of CouchDB's protocol, `POST …/_bulk_docs` with `new_edits=false`: its documents are
 documents like any others. What the engine says beside them (what the sender knows, what it asks for) stands
@@ -34,7 +38,9 @@ _MOST_WAITING = 5_000  # messages to one peer
 _MOST_BYTES = 4_000_000  # in one request, roughly
 _COMPRESS_FROM = 4_096  # bytes
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
-_PAUSE_S, _PAUSE_MOST_S = 0.05, 5.0
+_GATHER_S = 0.005  # for so long messages wait while another request is under way
+_MOST_UNDER_WAY = 8  # requests to one peer
+_PAUSE_S, _PAUSE_MOST_S = 0.05, 5.0  # after one that failed
 _log = logging.getLogger(__name__)
 
 
@@ -151,7 +157,7 @@ class Links:
 
     def close(self) -> None:
         for link in self._links.values():
-            link.task.cancel()
+            link.close()
 
     async def _deliver(self, peer: str, messages: list[Message], counts: Counts) -> bool:
         """Whether the peer has them."""
@@ -190,7 +196,11 @@ class _Link:
         self.counts = Counts()
         self._deliver = deliver
         self._filled = asyncio.Event()
-        self.task = asyncio.get_running_loop().create_task(self._run())
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._pause_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._resume_at_s = self._loop.time()
+        self._task = self._loop.create_task(self._run())
 
     def put(self, message: Message) -> None:
         if len(self.queue) >= _MOST_WAITING:
@@ -199,24 +209,52 @@ class _Link:
         self.queue.append(message)
         self._filled.set()
 
+    def close(self) -> None:
+        for task in (self._task, *self._under_way):
+            task.cancel()
+
     async def _run(self) -> None:
-        pause_s = 0.0
         while True:
             await self._filled.wait()
-            try:
-                delivered = await self._deliver(self.peer, self._take(), self.counts)
-            except Exception:  # whatever it was, the next message must go
-                _log.exception("messages to %s could not be sent", self.peer)
-                self.counts.failures += 1
-                delivered = False
-            if delivered:
-                pause_s = 0.0
-                continue
-            self.counts.dropped += len(self.queue)
-            self.queue.clear()
-            self._filled.clear()
-            pause_s = min(max(_PAUSE_S, 2 * pause_s), _PAUSE_MOST_S)
-            await asyncio.sleep(pause_s)
+            await self._turn()
+            if messages := self._take():
+                task = self._loop.create_task(self._send(messages))
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+
+    async def _turn(self) -> None:
+        """Wait until a request may go."""
+        while (left_s := self._resume_at_s - self._loop.time()) > 0:
+            await asyncio.sleep(left_s)
+        while self._under_way:
+            gather_s = _GATHER_S if len(self._under_way) < _MOST_UNDER_WAY else None
+            done, _ = await asyncio.wait(
+                self._under_way, timeout=gather_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                return
+
+    async def _send(self, messages: list[Message]) -> None:
+        try:
+            delivered = await self._deliver(self.peer, messages, self.counts)
+        except Exception:  # whatever it was, the next message must go
+            _log.exception("messages to %s could not be sent", self.peer)
+            self.counts.failures += 1
+            delivered = False
+        if delivered:
+            self._pause_s = 0.0
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """What waits is lost too: the engine says it again when the peer is up."""
+        self.counts.dropped += len(self.queue)
+        self.queue.clear()
+        self._filled.clear()
+        now_s = self._loop.time()
+        if now_s >= self._resume_at_s:  # else several failed together, which counts once
+            self._pause_s = min(max(_PAUSE_S, 2 * self._pause_s), _PAUSE_MOST_S)
+            self._resume_at_s = now_s + self._pause_s
 
     def _take(self) -> list[Message]:
         taken, size = [], 0

@@ -182,6 +182,11 @@ class Mesh:
         return self._known.own
 
     @property
+    def forgotten(self) -> frozenset[str]:
+        """The sites that were removed for good."""
+        return frozenset(self._known.membership.forgotten())
+
+    @property
     def is_forgotten(self) -> bool:
         """Whether the others removed this site: it runs, but takes no part."""
         return self._known.is_forgotten

@@ -53,7 +53,8 @@ class Event(Struct, frozen=True, kw_only=True):
         str,
         says(
             "accepted, operation, reply, replay, diverged, unknown, order-not-enforced, unit-refused, "
-            "reset-failed, checkpoint, no-checkpoint, estranged, site-up, site-down, or reset.",
+            "reset-failed, checkpoint, no-checkpoint, estranged, copy-not-deleted, site-up, site-down, or "
+            "reset.",
             "reply",
         ),
     ]

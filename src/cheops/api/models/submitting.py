@@ -77,6 +77,13 @@ class ChangeSites(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     sites: Annotated[str, says("Which, in scope-lang's bare form.", "site1 & site3")]
     how: Annotated[SitesChange, says("What to do with them.", "set")] = SitesChange.SET
+    delete_copy: Annotated[
+        bool, says("Whether the sites that the resource leaves delete what they have of it.", False)
+    ] = False
+    delete_with: Annotated[
+        str,
+        says("The command that deletes the copy; empty: the type's `reset`.", "redis-cli del counter"),
+    ] = ""
 
 
 class Resolution(StrEnum):

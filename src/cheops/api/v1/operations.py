@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,7 +19,7 @@ from cheops.api.models import (
     SitesChange,
     SubmitRequest,
 )
-from cheops.api.operations import RefusedError, Wanted, sites_of
+from cheops.api.operations import RefusedError, RequestError, Wanted, sites_of
 from cheops.api.v1.asking import (
     Cursor,
     Limit,
@@ -93,13 +94,18 @@ async def delete_resource(  # noqa: PLR0913, PLR0917 - one parameter per paramet
     command: Annotated[str, Query(max_length=65_536, description="What deletes it.")] = "",
 ) -> Response:
     replica = await resource_at(node, id_)
+    line = _deleting(replica, command)
+    _refuse_if_elsewhere(node, replica)
+    return await submit(node, request, Wanted(id_, "delete", line, kind=Kind.DELETE), wait, timeout)
+
+
+def _deleting(replica: Replica, command: str) -> str:
     line = command.strip() or (replica.type.reset.line if replica.type.reset else "")
     if not line:
         raise RefusedError(
             f"the type '{replica.type.name}' has no 'reset', so say which command deletes the resource"
         )
-    _refuse_if_elsewhere(node, replica)
-    return await submit(node, request, Wanted(id_, "delete", line, kind=Kind.DELETE), wait, timeout)
+    return line
 
 
 @router.get(
@@ -166,7 +172,7 @@ async def set_sites(
 ) -> Response:
     asked = model_of(await read_bytes(request), ChangeSites)
     replica = await resource_at(node, id_)
-    wanted = _moved(node, replica, asked.sites, SitesChange.SET)
+    wanted = _moved(node, replica, structs.replace(asked, how=SitesChange.SET))
     return await submit(node, request, wanted, wait, timeout)
 
 
@@ -182,23 +188,26 @@ async def change_sites(
 ) -> Response:
     asked = model_of(await read_bytes(request), ChangeSites)
     replica = await resource_at(node, id_)
-    wanted = _moved(node, replica, asked.sites, asked.how)
+    wanted = _moved(node, replica, asked)
     return await submit(node, request, wanted, wait, timeout)
 
 
-def _moved(node: Node, replica: Replica, text: str, how: SitesChange) -> Wanted:
+def _moved(node: Node, replica: Replica, asked: ChangeSites) -> Wanted:
     """The operation that changes where a resource is."""
     _refuse_if_elsewhere(node, replica)
+    if asked.delete_with and not asked.delete_copy:
+        raise RequestError("'delete_with' says how to delete the copy: it needs 'delete_copy'")
     before = views.sites_of(replica)
-    named = sites_of(text, node, also=before)
+    named = sites_of(asked.sites, node, also=before)
     after = {
         SitesChange.SET: named,
         SitesChange.ADD: tuple(dict.fromkeys((*before, *named))),
         SitesChange.REMOVE: tuple(site for site in before if site not in named),
-    }[how]
+    }[asked.how]
     if not after:
         raise RefusedError("a resource must stay at one site at least; to be rid of it, delete it")
-    return Wanted(replica.resource, "sites", "", kind=Kind.SITES, names=after)
+    line = _deleting(replica, asked.delete_with) if asked.delete_copy else ""
+    return Wanted(replica.resource, "sites", line, kind=Kind.SITES, names=after)
 
 
 def _refuse_if_elsewhere(node: Node, replica: Replica) -> None:
