@@ -35,10 +35,11 @@ format: $(VENV)/.installed ## put the code into the one format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: $(VENV)/.installed ## simulate 10,000 hostile histories, and a thousand of each other profile
+soak: $(VENV)/.installed ## simulate 10,000 hostile histories and a thousand of each other profile; run the experiments 20 times
 	$(BIN)/cheops sim --seeds 10000 --sites 3
 	for profile in hostile network crashes moving rules; do $(BIN)/cheops sim --seeds 1000 --first 20000 --sites 5 --profile $$profile || exit 1; done
 	$(BIN)/cheops sim --seeds 200 --sites 4 --profile long
+	$(BIN)/pytest -q tests/agent/test_report.py --repetitions 20 --timeout 3000
 
 bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md
 	$(BIN)/python -m bench

@@ -41,5 +41,6 @@ def _end(*_: object) -> None:
     sys.exit(143)
 
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # agents start as they do where they are installed
 signal.signal(signal.SIGTERM, _end)  # so that what was started is cleared away, as after Ctrl-C
 sys.exit(main(sys.argv[1:]))

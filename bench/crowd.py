@@ -33,11 +33,13 @@ def crowd_section() -> Section:
     with _knowing(FEW) as few, _knowing(MANY) as many:
         latencies, cpus = uvloop.run(_execs((few, many)))
         idle = [_idle_share(rig) for rig in (few, many)]
-    resolve, probe, answer = ([costs[place] for costs in map(_mesh_costs, (FEW, MANY))] for place in range(3))
+    costs = [_mesh_costs(sites) for sites in (FEW, MANY)]
+    look, resolve, probe, answer = zip(*costs, strict=True)
     rows = (
         ("exec of `true` at three sites, median", *_compared(latencies), "as with 3"),
         ("processor time of the agent that was asked, per operation", *_compared(cpus), "as with 3"),
         ("in process, all sites alive: find the sites of a scope", *_compared(resolve), "as with 3"),
+        ("in process, all sites alive: look who there is, at most once a second", *_compared(look), ""),
         ("processor time of an idle agent, per second", *_compared(idle), ""),
         ("in process, all sites alive: one period of heartbeats", *_compared(probe), ""),
         ("in process, all sites alive: answer a heartbeat", *_compared(answer), ""),
@@ -106,14 +108,15 @@ def _idle_share(rig: Rig) -> float:
 # -- in process ------------------------------------------------------------------------------------------
 
 
-def _mesh_costs(sites: int) -> tuple[float, float, float]:
-    """Medians: find the sites of a scope, go through a period, answer a probe."""
+def _mesh_costs(sites: int) -> tuple[float, ...]:
+    """Medians: look who there is, find the sites of a scope, go through a period, answer a probe."""
     heard = Heard(sites)
     for _ in range(_PERIODS):  # until it has heard of everybody
         heard.period()
-    resolves, periods, answers = [], [], []
+    looks, resolves, periods, answers = [], [], [], []
     for _ in range(_PERIODS):
         periods.append(heard.period())
+        looks.append(heard.look())
         resolves.append(heard.resolve())
         answers.append(heard.answer())
-    return statistics.median(resolves), statistics.median(periods), statistics.median(answers)
+    return tuple(map(statistics.median, (looks, resolves, periods, answers)))

@@ -58,10 +58,16 @@ class Heard:
         encode(answer)
         return time.perf_counter() - start
 
+    def look(self) -> float:
+        """Seconds to find out who there is, which the agent does at most once a second."""
+        start = time.perf_counter()
+        self._snapshot = self._mesh.snapshot(self._now())
+        return time.perf_counter() - start
+
     def resolve(self) -> float:
         """Seconds to find the sites that a request names, as the agent does for each."""
         start = time.perf_counter()
-        resolve(parse(_SCOPE), None, self._mesh.snapshot(self._now()))
+        resolve(parse(_SCOPE), None, self._snapshot)
         return time.perf_counter() - start
 
     def _now(self) -> Now:

@@ -17,6 +17,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the commands print now into the transcripts; review the change as a diff",
     )
+    parser.addoption(
+        "--repetitions", type=int, default=2, help="of each of the report's experiments; make soak asks for 20"
+    )
+
+
+@pytest.fixture
+def repetitions(request: pytest.FixtureRequest) -> int:
+    times: int = request.config.getoption("--repetitions")
+    return times
 
 
 def pytest_configure(config: pytest.Config) -> None:

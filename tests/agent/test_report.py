@@ -1,7 +1,5 @@
 """The report's experiments for real: three agents on three hosts, links cut and restored, Redis and files."""
 
-import pytest
-
 from tests.agent.rig import Line, MakeRig, Rig, until
 from tests.agent.types import FILE, REDIS
 from tests.wan import Wan
@@ -97,21 +95,19 @@ def again(rig: Rig, id_: str, type_: str, command: str, empty: str) -> None:
     _all_have(rig, id_, empty)
 
 
-@pytest.mark.parametrize("times", [2])
-def test_redis(make_rig: MakeRig, wan: Wan, times: int) -> None:
+def test_redis(make_rig: MakeRig, wan: Wan, repetitions: int) -> None:
     rig = make_rig({"redis": REDIS}, wan=wan)
     _redis(rig)
-    for experiment in (redis_in_order, redis_cut, redis_failing) * times:
+    for experiment in (redis_in_order, redis_cut, redis_failing) * repetitions:
         experiment(rig)
         again(rig, "counter", "set", "redis-cli -e set counter 0", "0")
 
 
-@pytest.mark.parametrize("times", [2])
-def test_files(make_rig: MakeRig, wan: Wan, times: int) -> None:
+def test_files(make_rig: MakeRig, wan: Wan, repetitions: int) -> None:
     rig = make_rig({"file": FILE}, wan=wan)
     rig.start()
     assert _ok(rig.exec("site1", "file", "set", "echo init > file"))
-    for experiment in (files_in_order, files_cut, files_failing) * times:
+    for experiment in (files_in_order, files_cut, files_failing) * repetitions:
         experiment(rig)
         again(rig, "file", "set", "echo init > file", "init")
 
