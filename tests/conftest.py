@@ -18,7 +18,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write what the commands print now into the transcripts; review the change as a diff",
     )
     parser.addoption(
-        "--repetitions", type=int, default=2, help="of each of the report's experiments; make soak asks for 20"
+        "--repetitions",
+        type=int,
+        default=2,
+        help="of each of the report's experiments; make soak asks for 20",
     )
 
 
