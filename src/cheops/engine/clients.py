@@ -1,16 +1,17 @@
 """What clients hear: first that their operation is durable, then its verdict, then how it went at each site.
 
-A site has dealt with an operation when its reply says so, or when it says that it has settled it: it may have
-passed over it, because by then something had superseded it.
+A site has dealt with an operation when its reply says so, or when it says that it has settled it and we have
+all replies that it had made by then: it has passed over it, because something had superseded it.
 """
 
 from cheops.engine.events import Answer, Effects, Stage
 from cheops.engine.replica import Replica
 from cheops.log.operation import Operation, OpId, Reply, Status, Verdict
-from cheops.log.vector import NOTHING, contains
+from cheops.log.vector import NOTHING, Vector, contains
 
 _LAST_WORDS = (Status.OK, Status.KO)
 _WORDS = (*_LAST_WORDS, Status.UNKNOWN)
+_FOR_GOOD = (*_LAST_WORDS, Status.SUPERSEDED)
 
 
 def tell_decided(replica: Replica, op: Operation, reply: Reply, out: Effects) -> None:
@@ -30,12 +31,13 @@ def tell_of_sites(replica: Replica, out: Effects) -> None:
         if not contains(replica.history.known, id_):
             continue  # a draft: its verdict comes first
         for site in replica.history.roster:
+            before = client.heard.get(site)
             status = _word(replica, id_, site)
-            if status and status is not client.heard.get(site):
+            if status and status is not before and before not in _FOR_GOOD:
                 client.heard[site] = status
                 reply = replica.by_op.get((id_, site))
                 out.others.append(_answer(client.request, Stage.SITE, id_, site, status, reply))
-        if all(client.heard.get(site) not in (None, Status.UNKNOWN) for site in replica.history.roster):
+        if all(client.heard.get(site) in _FOR_GOOD for site in replica.history.roster):
             del replica.clients[id_]
 
 
@@ -44,12 +46,24 @@ def _word(replica: Replica, id_: OpId, site: str) -> Status | None:
     reply = replica.by_op.get((id_, site))
     if reply is not None and reply.status in _LAST_WORDS:
         return reply.status
-    view = replica.peers.get(site)
-    settled = replica.settled if site == replica.site else view.settled if view else NOTHING
-    if not contains(settled, id_):
+    if not contains(_settled(replica, site), id_):
         return reply.status if reply and reply.status in _WORDS else None
     op = replica.history.ops.get(id_)
     return Status.OK if op and op.is_silent else Status.SUPERSEDED
+
+
+def _settled(replica: Replica, site: str) -> Vector:
+    """What a site has settled, as far as that says anything: a reply of it may still be on its way."""
+    if site == replica.site:
+        return replica.settled
+    view = replica.peers.get(site)
+    if view is None:
+        return NOTHING
+    known = replica.known_replies
+    has_all = all(
+        n <= known.get(origin, 0) for origin, n in view.known_replies.items() if origin.site == site
+    )
+    return view.settled if has_all else NOTHING
 
 
 def _answer(  # noqa: PLR0913, PLR0917 - an answer's fields

@@ -14,7 +14,7 @@ from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Run, Step
 from cheops.engine.outcome import decide, fail, leave_dirty, replayed
 from cheops.engine.replica import Purpose, Replica, Running, is_due
-from cheops.log.operation import Operation, Status, Verdict
+from cheops.log.operation import Kind, Operation, Status, Verdict
 from cheops.log.plan import Plan, plan
 from cheops.log.rules import superseding_rule
 from cheops.log.seals import estranging
@@ -166,7 +166,7 @@ def _leave(replica: Replica, out: Effects) -> None:
         decide(replica, Verdict.VOID, "the resource left this site before this could run", out)
     replica.settled, replica.retry_ms = dict(replica.history.known), 0
     by = replica.history.roster_by
-    if by and by.payload.line and not has_deleted_copy(replica, by):
+    if by and by.kind is Kind.SITES and by.payload.line and not has_deleted_copy(replica, by):
         _start(replica, Running(replica.next_reply, Purpose.LEAVE, by), (_step(by),), out)
 
 

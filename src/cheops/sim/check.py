@@ -30,6 +30,7 @@ def _of_resource(world: World, resource: str) -> Iterator[str]:
         if by_the_book != [op.id for op in oracle.effective]:
             yield f"the merge gives {_ids([op.id for op in oracle.effective])}, the rules {_ids(by_the_book)}"
     replicas = {name: _replica(world.nodes[name], resource) for name in oracle.roster}
+    yield from _of_clients(world, resource)
     for name in sorted(world.heard.get(resource, set()) - rosters(world.decided[resource])):
         yield f"{name} is not involved and heard of it"
     for name in oracle.roster:
@@ -45,10 +46,21 @@ def _of_resource(world: World, resource: str) -> Iterator[str]:
         yield from _of_leaver(world, name, resource, oracle)
 
 
+def _of_clients(world: World, resource: str) -> Iterator[str]:
+    """Nobody hears two last words of one site: a verdict that changes was none."""
+    if len({op.matrix.hash for op in world.decided[resource].values()}) > 1:
+        return  # under other rules what had been passed over may run after all
+    for (request, site), words in world.last_words.items():
+        if len(words) > 1 and request.rpartition("#")[0] == resource:
+            yield f"the client of {request} heard of {site}: {', '.join(words)}"
+
+
 def _of_leaver(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:
     """What the change of the list asked of those that left is done, where there was anything."""
     by, replica = oracle.roster_by, _replica(world.nodes[name], resource)
-    if by is None or not by.payload.line or replica is None or not contains(replica.history.known, by.id):
+    if by is None or by.kind is not Kind.SITES or not by.payload.line:
+        return
+    if replica is None or not contains(replica.history.known, by.id):
         return
     start = world.apps[resource].start
     if not has_deleted_copy(replica, by):

@@ -37,6 +37,7 @@ _HEARTBEAT_MS = 250
 
 
 _MAX_RUNS_PER_OPERATION = 60  # at all sites together, replays included
+_LAST_WORDS = (Status.OK, Status.KO, Status.SUPERSEDED)
 
 
 class RunawayError(Exception):
@@ -63,6 +64,7 @@ class World:
         self.now_ms = 1_000_000
         self.injected: Counter[str] = Counter()
         self.story: list[str] = []
+        self.last_words: dict[tuple[str, str], list[Status]] = {}  # what a client heard of a site for good
         self.acknowledged: dict[str, set[OpId]] = {}
         self.decided: dict[str, dict[OpId, Operation]] = {}
         self.heard: dict[str, set[str]] = {}  # resource → sites that ever got a message about it
@@ -230,6 +232,8 @@ class World:
             raise RunawayError(f"{node.name} runs and runs, and does not come to rest")
 
     def _answered(self, node: Node, answer: Answer) -> None:
+        if answer.stage in (Stage.DECIDED, Stage.SITE) and answer.status in _LAST_WORDS:
+            self.last_words.setdefault((answer.request, answer.site), []).append(answer.status)
         if answer.stage is Stage.DECIDED and answer.op and answer.status is not Status.KO:
             resource = answer.request.rpartition("#")[0]
             self.acknowledged.setdefault(resource, set()).add(answer.op)
