@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from cheops.engine import exchange, forgetting, outcome, site
+from cheops.engine import clients, exchange, forgetting, outcome, running, site
 from cheops.engine.events import Effect, Effects, Save, Send
 from cheops.engine.replica import PeerView, Replica
 from cheops.log import history, plan, rules
@@ -16,7 +16,7 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply, Verdict
 from cheops.log.plan import Plan
 from cheops.log.rules import Fate, Rule
-from cheops.log.vector import covers
+from cheops.log.vector import Vector, covers
 
 Bug = Callable[[], AbstractContextManager[object]]
 
@@ -209,6 +209,25 @@ def _settled_fates_judged_anew() -> AbstractContextManager[object]:
     return patch.object(History, "_settled", lambda _self: {})
 
 
+def _settled_means_passed_over() -> AbstractContextManager[object]:
+    """That a site has settled an operation is taken for its last word, though its reply is on its way."""
+
+    def hasty(replica: Replica, site: str) -> Vector:
+        view = replica.peers.get(site)
+        return replica.settled if site == replica.site else view.settled if view else {}
+
+    return patch.object(clients, "_settled", hasty)
+
+
+def _copies_stay() -> AbstractContextManager[object]:
+    """A site that has left takes any reply to the change of the list for its own copy being deleted."""
+
+    def content(replica: Replica, by: Operation) -> bool:
+        return (by.id, replica.site) in replica.by_op
+
+    return patch.object(running, "has_deleted_copy", content)
+
+
 BUGS: dict[str, Bug] = {
     "no causal wait": _no_causal_wait,
     "duplicates taken": _duplicates_taken,
@@ -232,4 +251,6 @@ BUGS: dict[str, Bug] = {
     "concurrent operations by stamp alone": _concurrent_by_stamp_alone,
     "a new matrix is never adopted": _new_matrix_never_adopted,
     "what was superseded before is judged anew": _settled_fates_judged_anew,
+    "settled means passed over": _settled_means_passed_over,
+    "copies stay": _copies_stay,
 }

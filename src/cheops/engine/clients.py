@@ -53,17 +53,18 @@ def _word(replica: Replica, id_: OpId, site: str) -> Status | None:
 
 
 def _settled(replica: Replica, site: str) -> Vector:
-    """What a site has settled, as far as that says anything: a reply of it may still be on its way."""
-    if site == replica.site:
-        return replica.settled
-    view = replica.peers.get(site)
-    if view is None:
+    """What a site has settled, as far as that says what became of it there.
+
+    A reply of it may still be on its way. And while it is not on the list a site settles everything without
+    running it: that counts for nothing when it is back.
+    """
+    view, by = replica.peers.get(site), replica.history.roster_by
+    settled = replica.settled if site == replica.site else view.settled if view else NOTHING
+    if by is None or not contains(settled, by.id):
         return NOTHING
-    known = replica.known_replies
-    has_all = all(
-        n <= known.get(origin, 0) for origin, n in view.known_replies.items() if origin.site == site
-    )
-    return view.settled if has_all else NOTHING
+    made = [(origin, n) for origin, n in view.known_replies.items() if origin.site == site] if view else []
+    has_all = all(n <= replica.known_replies.get(origin, 0) for origin, n in made)
+    return settled if has_all else NOTHING
 
 
 def _answer(  # noqa: PLR0913, PLR0917 - an answer's fields

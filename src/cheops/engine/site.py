@@ -291,11 +291,11 @@ class Site:
 
     def _look_after(self, replica: Replica, out: Effects) -> None:
         """Tell, forget what can be forgotten, and remember whether there is more to do or to tell."""
+        if replica.clients:
+            clients.tell_of_sites(replica, out)  # before what they wait for is forgotten
         forgetting.prune(replica, out)
         self._seal_if_due(replica, out)
         exchange.flush(replica, out, self._now_ms)
-        if replica.clients:
-            clients.tell_of_sites(replica, out)
         busy = replica.running or replica.drafts or replica.waiting or replica.retry_ms or replica.unknown
         at_work = busy or replica.owed_later or replica.settled != replica.history.known
         lacking = {peer for peer in exchange.targets(replica) if exchange.lacks_something(replica, peer)}

@@ -50,9 +50,11 @@ def _of_clients(world: World, resource: str) -> Iterator[str]:
     """Nobody hears two last words of one site: a verdict that changes was none."""
     if len({op.matrix.hash for op in world.decided[resource].values()}) > 1:
         return  # under other rules what had been passed over may run after all
-    for (request, site), words in world.last_words.items():
-        if len(words) > 1 and request.rpartition("#")[0] == resource:
-            yield f"the client of {request} heard of {site}: {', '.join(words)}"
+    for (about, op, site), words in world.last_words.items():
+        if about == resource and len(words) > 1:
+            yield f"the client of {op} heard of {site}: {', '.join(words)}"
+        elif about == resource and words == [Status.SUPERSEDED] and (about, op, site) in world.succeeded:
+            yield f"the client of {op} heard that {site} passed over it, where it was OK"
 
 
 def _of_leaver(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:

@@ -27,7 +27,7 @@ from cheops.engine.events import (
     Tick,
 )
 from cheops.engine.types import Limits, ResourceType, Settings
-from cheops.log.operation import Operation, OpId, Status, Verdict
+from cheops.log.operation import Operation, OpId, Reply, Status, Verdict
 from cheops.sim.apps import APPS, App
 from cheops.sim.node import Node
 from cheops.sim.profile import Profile
@@ -64,7 +64,9 @@ class World:
         self.now_ms = 1_000_000
         self.injected: Counter[str] = Counter()
         self.story: list[str] = []
-        self.last_words: dict[tuple[str, str], list[Status]] = {}  # what a client heard of a site for good
+        # What clients heard of each operation and site for good, and what the sites themselves said.
+        self.last_words: dict[tuple[str, OpId | None, str], list[Status]] = {}
+        self.succeeded: set[tuple[str, OpId | None, str]] = set()
         self.acknowledged: dict[str, set[OpId]] = {}
         self.decided: dict[str, dict[OpId, Operation]] = {}
         self.heard: dict[str, set[str]] = {}  # resource → sites that ever got a message about it
@@ -183,6 +185,7 @@ class World:
                 self._maybe_crash("unsynced write lost")
                 node.disk.sync()
                 self._note_decided(effect)
+                self._note_success(effect)
             case Run():
                 self._run(node, effect)
             case Send():
@@ -202,6 +205,11 @@ class World:
     def _soon(self, node: Node, what: Callable[[], None]) -> None:
         life = node.life
         self.after(self.random.randint(0, 2), lambda: what() if node.life == life else None)
+
+    def _note_success(self, save: Save) -> None:
+        for document in save.documents:
+            if isinstance(document, Reply) and document.status is Status.OK and not document.replay:
+                self.succeeded.add((document.resource, document.op, document.origin.site))
 
     def _note_decided(self, save: Save) -> None:
         for document in save.documents:
@@ -233,7 +241,8 @@ class World:
 
     def _answered(self, node: Node, answer: Answer) -> None:
         if answer.stage in (Stage.DECIDED, Stage.SITE) and answer.status in _LAST_WORDS:
-            self.last_words.setdefault((answer.request, answer.site), []).append(answer.status)
+            resource = answer.request.rpartition("#")[0]
+            self.last_words.setdefault((resource, answer.op, answer.site), []).append(answer.status)
         if answer.stage is Stage.DECIDED and answer.op and answer.status is not Status.KO:
             resource = answer.request.rpartition("#")[0]
             self.acknowledged.setdefault(resource, set()).add(answer.op)
