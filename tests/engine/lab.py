@@ -7,6 +7,7 @@ from typing import Any
 from cheops.engine.events import Submitted
 from cheops.engine.replica import Replica
 from cheops.engine.status import ResourceStatus, status
+from cheops.engine.types import Limits
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind
 from cheops.sim.apps import App
@@ -18,8 +19,8 @@ _requests = count(1)
 class Lab(HandWorld):
     """Three sites a, b and c (or others), and short words for what tests do."""
 
-    def __init__(self, sites: str = "abc") -> None:
-        super().__init__(seal_after=1)
+    def __init__(self, sites: str = "abc", **limits: int) -> None:
+        super().__init__(Limits(**{"seal_after": 1, **limits}))
         for name in sites:
             self.add_site(name)
 

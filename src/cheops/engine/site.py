@@ -208,21 +208,26 @@ class Site:
         self._fresh[replica.resource] = None
 
     def _let_rest(self, out: Effects) -> None:
-        """What nothing happens to leaves memory: soon if it can only wait for a site, else after a while."""
+        """What nothing happens to leaves memory after a while. What can only wait for a site stays as long as
+        there is little of it, because what is known of that site goes with it."""
         for replica in self._quiet_for(_REST_MS, self._fresh):
-            resource = replica.resource
-            if resource in self._active or replica.clients:
+            if self._is_in_use(replica):
                 self._touch(replica)
-            elif resource in self._parked:
-                del self.replicas[resource]
+            elif replica.resource in self._parked:
+                del self.replicas[replica.resource]
             else:
-                self._resting[resource] = None
+                self._resting[replica.resource] = None
                 self._mark(replica, out, unsynced=False)
         for replica in self._quiet_for(self.settings.limits.idle_ms, self._resting):
-            if replica.resource in self._active or replica.clients:
+            if self._is_in_use(replica):
                 self._touch(replica)
             else:
                 del self.replicas[replica.resource]
+
+    def _is_in_use(self, replica: Replica) -> bool:
+        if replica.resource in self._parked:
+            return bool(replica.clients) or len(self.replicas) <= self.settings.limits.parked
+        return bool(replica.clients) or replica.resource in self._active
 
     def _quiet_for(self, least_ms: int, queue: dict[str, None]) -> list[Replica]:
         """Taken from the front of a queue. A time that is still to come means that the clock jumped."""

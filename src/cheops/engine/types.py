@@ -41,6 +41,7 @@ class Limits:
     batch_bytes: int = 4_000_000  # and about how large they may be together
     seal_after: int = 50  # operations that could be forgotten, before somebody says so
     wake: int = 200  # resources that are loaded per tick to be looked after
+    parked: int = 2_000  # resources in memory, above which those leave that wait for a site that is down
     idle_ms: int = 30_000  # a resource that nobody asked for leaves memory after this
     resend_ms: int = 500
     resend_most_ms: int = 8_000

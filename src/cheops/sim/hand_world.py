@@ -91,10 +91,10 @@ class Bench:
 
 
 class HandWorld:
-    def __init__(self, *, seal_after: int = 3) -> None:
+    def __init__(self, limits: Limits = Limits(seal_after=3)) -> None:  # noqa: B008 - it is frozen
         self.now_ms = 1_000_000
         self.told: list[str] = []
-        self.settings = Settings(limits=Limits(seal_after=seal_after))
+        self.settings = Settings(limits=limits)
         self.nodes: dict[str, Node] = {}
         self.benches: dict[str, Bench] = {}
         self.resources: dict[str, Resource] = {}

@@ -78,7 +78,8 @@ class World:
         self._queue: list[_Happening] = []
         self._numbers = count()
         settings = Settings(
-            {app.name: _hasty(app.type) for app in APPS.values()}, Limits(idle_ms=3_000, seal_after=3)
+            {app.name: _hasty(app.type) for app in APPS.values()},
+            Limits(idle_ms=3_000, seal_after=3, parked=1),
         )
         self.nodes = {name: Node(name, settings) for name in names}
         self._up: dict[tuple[str, str], str | None] = {}
