@@ -35,8 +35,8 @@ def _stable(replica: Replica) -> dict[Origin, int]:
 def _sealed(replica: Replica) -> dict[Origin, int]:
     """Up to where every site knows that all is settled for good."""
     stable = _stable(replica) if replica.history.seals else {}
-    known = [op.seal.stable for op in replica.history.seals if op.seal and contains(stable, op.id)]
-    return common([stable, known[-1]]) if known else {}
+    newest = latest([op for op in replica.history.seals if contains(stable, op.id)])
+    return common([stable, newest.seal.stable]) if newest and newest.seal else {}
 
 
 def is_sealed(replica: Replica) -> bool:

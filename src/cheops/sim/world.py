@@ -37,6 +37,7 @@ _HEARTBEAT_MS = 250
 
 
 _MAX_RUNS_PER_OPERATION = 60  # at all sites together, replays included
+_MAX_OPERATIONS = 10  # of a resource, per one that a client made in the whole history: the others are seals
 _LAST_WORDS = (Status.OK, Status.KO, Status.SUPERSEDED)
 
 
@@ -215,7 +216,10 @@ class World:
     def _note_decided(self, save: Save) -> None:
         for document in save.documents:
             if isinstance(document, Operation) and document.verdict is not None:
-                self.decided.setdefault(document.resource, {})[document.id] = document
+                decided = self.decided.setdefault(document.resource, {})
+                decided[document.id] = document
+                if len(decided) > _MAX_OPERATIONS * self.profile.operations:
+                    raise RunawayError(f"{document.resource} gets operation after operation by itself")
 
     def _run(self, node: Node, run: Run) -> None:
         life = node.life
