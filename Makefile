@@ -40,6 +40,7 @@ soak: $(VENV)/.installed ## simulate 10,000 hostile histories and a thousand of 
 	for profile in hostile network crashes moving rules; do $(BIN)/cheops sim --seeds 1000 --first 20000 --sites 5 --profile $$profile || exit 1; done
 	$(BIN)/cheops sim --seeds 200 --sites 4 --profile long
 	$(BIN)/pytest -q tests/agent/test_report.py --repetitions 20 --timeout 3000
+	CHEOPS_TEST_BODY_MB=2000 $(BIN)/pytest -q tests/gateway/replicas/test_bodies.py --timeout 3000
 
 bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md
 	$(BIN)/python -m bench

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable
 from rich.console import Console
 from rich.table import Table
 
-from bench import agent, merge, scope
+from bench import agent, gateway, merge, scope
 from bench.report import Section, write
 
 SUITES: dict[str, Callable[[], Iterable[Section]]] = {
     "scope": scope.run,
     "merge": merge.run,
     "agent": agent.run,
+    "gateway": gateway.run,
 }
 
 

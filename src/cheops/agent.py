@@ -13,6 +13,9 @@ import uvloop
 from cheops.api.app import application
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
+from cheops.gateway.gateway import Gateway
+from cheops.gateway.listening import Listening, open_all
+from cheops.gateway.replicas.replicating import Replicating
 from cheops.node.node import Node
 
 _KEEP_ALIVE_S = 75
@@ -36,16 +39,21 @@ def run_agent(config: SiteConfig, started: Callable[[], None] = lambda: None) ->
 
 
 async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
-    listening = _listen(config)
+    listening, entrances = _listen(config), Listening({})
     node = Node(config)
     try:
+        entrances = open_all(config)
         await node.start()
     except BaseException:
         listening.close()
+        entrances.close()
         raise
+    gateway = Gateway(node) if entrances.sockets else None
+    if gateway:
+        gateway.replicate_with(Replicating(node, gateway.services))
     server = _Server(
         uvicorn.Config(
-            application(node),
+            application(node, gateway),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -64,6 +72,8 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     while not server.started and not serving.done():
         await asyncio.sleep(0.001)
+    if gateway:
+        await gateway.start(entrances)
     started()
     failed = asyncio.create_task(node.failed())
     try:
@@ -71,12 +81,14 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         await asyncio.wait({told, failed, serving}, return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
     finally:
-        node.databases.close()  # ends long polls, for which the server would wait
-        node.events.close()
-        server.should_exit = True
-        await asyncio.gather(serving, return_exceptions=True)
         broken = failed.result() if failed.done() else None
         failed.cancel()
+        if gateway:
+            await gateway.stop()
+        node.databases.close()  # ends long polls, for which the server would wait
+        node.notifier.feed.close()  # and streams
+        server.should_exit = True
+        await asyncio.gather(serving, return_exceptions=True)
         await node.stop()
     if broken:
         raise AgentError(f"the agent of {config.name} stopped: {broken}")

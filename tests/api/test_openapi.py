@@ -106,7 +106,7 @@ def test_an_agent_serves_this_very_document_and_keeps_to_it(make_rig: MakeRig) -
     agent = Agent(rig.url("site1"))
     agent.submit("counter", models.SubmitRequest(type="set", command="true", sites="site1"))
     served = msgspec.json.decode(rig.request("site1", "GET", "/api/v1/openapi.json"))
-    assert served == OPENAPI
+    assert served == msgspec.json.decode(msgspec.json.encode(OPENAPI))
     schema = schemathesis.openapi.from_dict(served)
     held = [
         checks.not_a_server_error,

@@ -6,7 +6,22 @@ from cheops.api.models import Effect, Resolution, ResolveRequest, SubmitRequest,
 from cheops.log.operation import Status
 from tests.agent.rig import MakeRig, until
 from tests.api.agents import TYPES, Sites, told
+from tests.support.command import ROOT
 
+APP = f"sh {ROOT}/src/cheops/demo/apps/stock"
+# A stock that never falls below zero; where another site refuses an operation, it is done in steps of one.
+STOCK = {
+    "matrix": [
+        {"before": "set", "after": "set", "result": "take-one"},
+        {"before": "set", "after": "take", "result": "take-both-keep-order"},
+        {"before": "take", "after": "take", "result": "take-both"},
+    ],
+    "allow": [f"{APP} ..."],
+    "read": f"{APP} show __ID__",
+    "on_error": "decompose",
+    "decompose": {"amount": 5, "unit": f"{APP} take __ID__ 1"},
+    "cwd": "@FOLDER@",
+}
 ONLY_AT_SITE1 = "test -e only-at-site1"
 
 
@@ -35,6 +50,53 @@ def test_cut_off_superseded_replayed_and_order_not_enforced(make_rig: MakeRig) -
     _superseded(sites)
     _replayed(sites)
     _order_not_enforced(sites)
+
+
+def test_a_replay_and_a_refused_unit_are_told_as_they_were(make_rig: MakeRig) -> None:
+    """Two sites that never run at the same time sell more than there is, and write lines; then they meet."""
+    rig = make_rig({**TYPES, "stock": STOCK}, "site1", "site2")
+    sites = Sites(rig)
+    rig.start()
+    sites.make("shoes", "set", f"{APP} set shoes 10", "stock")
+    sites.make("late", "set", "printf base > __ID__", "file")
+    sites.becomes("site2", "late", "CONVERGED")
+    rig.stop("site2")
+    sites.do("site1", "shoes", "take", f"{APP} take shoes 6")
+    sites.do("site1", "late", "add", "printf ' one' >> __ID__")
+    rig.stop("site1")
+    rig.start("site2")
+    sites.do("site2", "shoes", "take", f"{APP} take shoes 7")
+    sites.do("site2", "late", "add", "printf ' two' >> __ID__")
+    rig.start("site1")
+    _refused_units(sites)
+    _replaced_since(sites)
+
+
+def _refused_units(sites: Sites) -> None:
+    for site in sites.names:
+        sites.becomes(site, "shoes", "CONVERGED")
+        found = sites[site].explain("shoes")
+        text = told(found)
+        refused = "failed at site2 as a whole, and was done there in unit steps: applied 3 units; unit 4 was"
+        assert f"site1:2 {refused} refused: exit code 1: 0 is less than 1" in text
+        refused = "failed at site1 as a whole, and was done there in unit steps: applied 4 units; unit 5 was"
+        assert f"site2:1 {refused} refused: exit code 1: 0 is less than 1" in text
+        assert found.conclusion == (
+            "CONVERGED: all 2 sites have applied the same; done only in part, because a unit was refused: "
+            "site2:1 at site1 and site1:2 at site2"
+        )
+    assert {state.output for state in sites["site1"].verify("shoes").states} == {"0\n"}
+
+
+def _replaced_since(sites: Sites) -> None:
+    """What a replay ran stays what it ran; what has been replaced since is not said to be applied."""
+    sites.becomes("site1", "late", "CONVERGED")
+    ran = "at a base and ran site1:1, site1:2 and site2:1, in this order"
+    assert ran in told(sites["site1"].explain("late"))
+    sites.do("site1", "late", "set", "printf new > __ID__", Wait.ALL)
+    sites.becomes("site1", "late", "CONVERGED")
+    text = told(sites["site1"].explain("late"))
+    assert f"{ran}; since then other operations have replaced all of that" in text
 
 
 def _while_cut_off(sites: Sites) -> None:
@@ -71,7 +133,11 @@ def _replayed(sites: Sites) -> None:
     shown = sites["site1"].verify("late")
     assert (shown.same, {state.output for state in shown.states}) == (True, {"base one two"})
     text = told(sites["site1"].explain("late"))
-    assert "site2 replayed: operations had come in another order than they count" in text
+    assert (
+        "site2 replayed: to have the effects in the order that counts, it began again at a base and ran "
+        in text
+    )
+    assert "ran site1:1, site1:2 and site2:1, in this order" in text
     assert "site1 replayed" not in text
     replies = {reply.site: reply for reply in sites["site1"].operation("late", "site1:2").replies}
     assert (replies["site1"].replayed, replies["site2"].replayed) == (False, True)

@@ -1,6 +1,7 @@
 """What status, log, explain and dry run say, in each state that a resource can be in; sites driven by hand."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,11 +16,14 @@ from cheops.api.views.matrix import matrix_in_force, matrix_view
 from cheops.api.views.naming import NoSuchOperationError, find, full_name
 from cheops.api.views.operations import operation_view
 from cheops.api.views.status import detail, resource_status, summary
+from cheops.api.views.whereabouts import is_here, where_to_ask
 from cheops.engine.events import Submitted
+from cheops.engine.replica import Replica
 from cheops.engine.status import Overall
-from cheops.log.matrix import Matrix
-from cheops.log.operation import Command, Kind, Status
-from cheops.sim.apps import COUNTER, FILE, App
+from cheops.engine.types import Limits
+from cheops.log.matrix import Entry, Matrix, Result
+from cheops.log.operation import Command, Kind, Origin, Status
+from cheops.sim.apps import COUNTER, FILE, PCOUNTER, App
 from tests.engine.lab import Lab
 from tests.engine.test_engine import diverged
 
@@ -221,14 +225,100 @@ def test_replayed() -> None:
     lab = cut_and_healed(FILE, "set base", "add one", "add two")
     assert lab.states("n", "ab") == [("base", "one", "two")] * 2
     text = told(explain(lab, "b"))
-    assert "b replayed: operations had come in another order than they count" in text
-    assert "a:1, a:2 and b:1 applied, in this order" in text
+    ran = (
+        "b replayed: to have the effects in the order that counts, it began again at a base and ran a:1, a:2 "
+        "and b:1, in this order"
+    )
+    assert ran in text.splitlines()
     assert "a replayed" not in text
     view = operation_view(lab.at("b", "n"), find(lab.at("b", "n"), "a:2"))
     assert [(reply.site, reply.status, reply.replayed) for reply in view.replies] == [
         ("a", Status.OK, False),
         ("b", Status.OK, True),
     ]
+
+
+def test_a_replay_is_told_as_it_was_also_when_others_have_replaced_what_it_ran() -> None:
+    lab = cut_and_healed(FILE, "set base", "add one", "add two")
+    lab.submit("a", "n", "set new")
+    deliver_to(lab, "b")
+    lab.submit("a", "n", "add more")
+    lab.run()
+    text = told(explain(lab, "b"))
+    assert (
+        "ran a:1, a:2 and b:1, in this order; since then other operations have replaced all of that" in text
+    )
+
+
+def test_a_long_replay_says_how_much_it_leaves_out() -> None:
+    lab = lab_with(FILE, checkpoint=None)
+    for line in ("set base", "add 1", "add 2", "add 3", "add 4"):
+        lab.submit("a", "n", line)
+        lab.run()
+    lab.partition("a", "b")
+    lab.submit("a", "n", "add one")
+    lab.now_ms += 1_000
+    lab.submit("b", "n", "add two")
+    lab.heal()
+    lab.run()
+    assert "ran 2 older ones, a:3, a:4, a:5, a:6 and b:1, in this order" in told(explain(lab, "b"))
+
+
+def test_what_a_replay_did_not_wipe_it_did_not_run() -> None:
+    """Keys that have nothing to do with each other: only those that the base wipes are run again."""
+    entries = [
+        Entry("set", "set", Result.TAKE_ONE),
+        Entry("set", "add", Result.KEEP_ORDER),
+        *(Entry(other, "note", Result.TAKE_BOTH) for other in ("set", "add", "note")),
+    ]
+    app = replace(FILE, matrix=Matrix(entries), run=lambda state, line: (*state, line))
+    lab = lab_with(app, checkpoint=None, reset=None)
+    lab.submit("a", "n", "note beside")
+    lab.run()
+    lab.submit("a", "n", "set base")
+    lab.run()
+    lab.partition("a", "b")
+    lab.submit("a", "n", "add one")
+    lab.now_ms += 1_000
+    lab.submit("b", "n", "add two")
+    lab.heal()
+    lab.run()
+    text = told(explain(lab, "b"))
+    assert "at a base and ran a:2, a:3 and b:1, in this order" in text
+
+
+def stock_sold_twice(**changes: Any) -> Lab:
+    """The report's P-counter: 50 and 51 of 100, at two sites that do not reach each other."""
+    return cut_and_healed(PCOUNTER, "set 100", "dec 50", "dec 51", **changes)
+
+
+def test_a_refused_unit_is_told_at_every_site() -> None:
+    lab = stock_sold_twice()
+    assert lab.states("n", "ab") == [0, 0]
+    for site in "ab":
+        found = explain(lab, site)
+        at_a = "b:1 failed at a as a whole, and was done there in unit steps: applied 50 units; unit 51 was refused"
+        at_b = "a:2 failed at b as a whole, and was done there in unit steps: applied 49 units; unit 50 was refused"
+        assert f"{at_a}: 0 is less than 1" in told(found)
+        assert f"{at_b}: 0 is less than 1" in told(found)
+        step = next(step for step in found.steps if step.text.startswith("b:1 failed"))
+        assert (step.operation, step.site) == ("b:1", "a")
+        parts = "done only in part, because a unit was refused: b:1 at a and a:2 at b"
+        assert found.conclusion == f"CONVERGED: all 2 sites have applied the same; {parts}"
+
+
+def test_a_refused_unit_is_past_when_something_has_replaced_it() -> None:
+    lab = stock_sold_twice()
+    lab.submit("a", "n", "set 7")
+    lab.run()
+    assert "unit" not in told(explain(lab, "b"))
+    assert explain(lab, "b").conclusion == "CONVERGED: all 2 sites have applied the same"
+
+
+def test_what_on_error_and_the_operator_did_is_told() -> None:
+    lab, _ = diverged(Command("set 7"))
+    assert "a:2 at b: handled by on_error" in told(explain(lab, "a"))
+    assert "unit" not in explain(lab, "a").conclusion
 
 
 def test_order_not_enforced() -> None:
@@ -297,6 +387,30 @@ def test_a_deletion_shows() -> None:
     lab.submit("a", "n", "set 0", Kind.DELETE)
     lab.run()
     assert summary(lab.at("b", "n"), set()).deleted
+
+
+def test_a_site_that_a_resource_left_says_where_it_went() -> None:
+    lab = Lab("abcdefg")
+    lab.make("n", COUNTER, "abcdefg")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    assert is_here(lab.at("a", "n"))
+    lab.move("a", "n", "bcdefg")
+    lab.run()
+    left = lab.at("a", "n")
+    assert not is_here(left)
+    addresses = {"b": "http://b"}
+    assert where_to_ask(left, ["z"], addresses.get) == (
+        "'n' has left a, which has heard nothing of it since; ask b (http://b), c, d, e, f and 1 more"
+    )
+
+
+def test_a_site_that_never_had_a_resource_names_others() -> None:
+    nothing = Replica("n", Origin("a", "1"), lambda _hash: Matrix(), Limits())
+    assert not is_here(nothing)
+    said = "no resource 'n' is known at a; only the sites of a resource know of it"
+    assert where_to_ask(nothing, ["b"], lambda _site: None) == f"{said}. Others to ask: b"
+    assert where_to_ask(nothing, [], lambda _site: None) == f"{said}, and no other site is known here"
 
 
 # -- the log ---------------------------------------------------------------------------------------------------

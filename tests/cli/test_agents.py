@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cheops.client import Agent
 from tests.agent.rig import MakeRig, Rig, until
 from tests.agent.types import FILE
 from tests.cli.test_command import on_terminal
@@ -96,7 +97,7 @@ def _looking(cheops: Cheops) -> None:
     assert [row[0] for row in words(cheops("get", "operations", "notes").out)[1:]] == [
         f"site1:{number}" for number in range(1, 6)
     ]
-    assert "no replicants yet" in cheops_without_url("get", "replicants").err
+    assert "no replicant is known here" in cheops("get", "replicants").out
     assert "5 known, 1 effective" in cheops("describe", "resource", "notes").out
     described = cheops("describe", "operation", "notes", "site1:2").out
     assert re.search(r"effect +superseded by site1:5", described)
@@ -104,10 +105,6 @@ def _looking(cheops: Cheops) -> None:
     assert "set replaces add, set" in shown
     assert told(cheops("matrix", "show", "notes", "-o", "json"))["resource"] == "notes"
     assert "nothing needs to be resolved" in cheops("resolve", "notes").out
-
-
-def cheops_without_url(*argv: str) -> Ran:
-    return run_here(*argv)
 
 
 def _sites(rig: Rig, cheops: Cheops) -> None:
@@ -225,6 +222,44 @@ def test_on_a_terminal(make_rig: MakeRig, tmp_path: Path) -> None:
         watch.send_signal(signal.SIGINT)
         watch.stdout.read()
     assert (event["resource"], watch.returncode) == ("notes", 130)
+
+
+def test_watching_goes_on_over_a_restart(make_rig: MakeRig) -> None:
+    rig = started(make_rig, "site1")
+    cheops, url = at(rig), rig.url("site1")
+    make = ("exec", "--id", "notes", "--sites", "site1", "--type", "add", "--command")
+    cheops(*make, "echo one")
+    start = Agent(url).changes().last
+    watching = [
+        sys.executable,
+        "-m",
+        "cheops",
+        "watch",
+        "notes",
+        "--url",
+        url,
+        "--since",
+        start,
+        "-o",
+        "json",
+    ]
+    with subprocess.Popen(watching, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout
+        assert watch.stderr
+        cheops(*make, "echo two")
+        first = [json.loads(watch.stdout.readline()) for _ in range(3)]
+        rig.stop("site1")
+        assert "the agent is gone" in watch.stderr.readline()
+        rig.start("site1")
+        cheops(*make, "echo three")
+        then = [json.loads(watch.stdout.readline()) for _ in range(3)]
+        watch.send_signal(signal.SIGINT)
+        watch.communicate()
+    assert [(event["kind"], event["operation"]) for event in first + then] == [
+        (kind, f"site1:{n}") for n in (2, 3) for kind in ("accepted", "decided", "ran")
+    ]
+    assert [event["output"] for event in (first[-1], then[-1])] == ["two\n", "three\n"]
+    assert "a place in the feed looks like" in cheops("watch", "--since", "yesterday", code=1).err
 
 
 def _has(process: "subprocess.Popen[str]") -> bool:

@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -22,6 +23,7 @@ from cheops.api.models import (
     ReplyView,
     ResourceStatus,
     SiteAnswer,
+    SiteResult,
     SiteStatus,
     StateAt,
     Trouble,
@@ -211,7 +213,8 @@ def test_verify_shows_how_the_sites_differ() -> None:
     out = drawn(draw_verification, found)
     assert out[2].split() == ["site2", "OK", "two"]
     assert out[out.index("how site2 differs from site1:") + 1 :][:5] == list(diff)
-    assert out[-1] == "the sites differ; why: cheops explain n"
+    assert out[-2] == "the sites differ; why: cheops explain n"
+    assert out[-1].endswith("To make the sites equal: cheops exec --force --id n …")
 
 
 @pytest.mark.parametrize(
@@ -376,18 +379,29 @@ def test_a_dry_run_says_what_would_be_beaten_run_again_and_out_of_reach() -> Non
 
 def test_an_event_is_one_line() -> None:
     event = Event(
-        id="k-1",
-        what="reply",
-        at="2026-11-16T01:41:31.885Z",
+        place="a1-7",
+        id="diverged:1",
+        kind="diverged",
+        time="2026-11-16T01:41:31.885Z",
         resource="n",
         operation="site1:3",
+        type="inc",
         site="site2",
-        status="KO",
+        status=Status.KO,
         detail="exit\ncode 1",
     )
-    line = "2026-11-16 01:41:31  reply             n  site1:3  at site2  KO  exit code 1"
+    line = "2026-11-16 01:41:31  diverged          n  site1:3  inc  at site2  KO  exit code 1"
     assert event_line(event).plain == line
-    assert event_line(event, wide=True).plain.endswith("[k-1]")
+    assert event_line(event, wide=True).plain.endswith("[a1-7]")
+
+
+def test_an_event_says_which_sites_it_is_about() -> None:
+    event = Event(place="a1-8", id="1", kind="site-down", time="2026-11-16T01:41:31.885Z", site="site1")
+    down = msgspec.structs.replace(event, sites=("site2",))
+    assert event_line(down).plain == "2026-11-16 01:41:31  site-down         site2  at site1"
+    results = (SiteResult(site="site1", status=Status.OK), SiteResult(site="site2", status=Status.KO))
+    summary = msgspec.structs.replace(event, kind="summary", status=Status.KO, results=results)
+    assert event_line(summary).plain.endswith("at site1  KO  site1 OK  site2 KO")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ BAD = [
         "site: a\npears: {}",
         (
             "2: pears: unknown key; did you mean 'peers'? "
-            "Known here: advertise, data, heartbeat, limits, listen, notify, peers, services, site, types"
+            "Known here: advertise, data, gateway, heartbeat, limits, listen, notify, peers, services, site, types"
         ),
     ),
     # where it listens
@@ -106,7 +106,62 @@ BAD = [
     ("site: a\nservices:\n  image: {}", "3: services.image: 'url' is missing"),
     (
         "site: a\nservices:\n  image: {uri: http://b}",
-        "3: services.image.uri: unknown key; did you mean 'url'? Known here: url",
+        (
+            "3: services.image.uri: unknown key; did you mean 'url'? Known here: add_carrier, advertise, auth, "
+            "carriers, credential_headers, credentials, exists, find, hosts, id, items, keep_response and 6 more"
+        ),
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, id: image.id}",
+        (
+            "3: services.image.id: expected where a new id stands, such as $.id, $.image.id or Location, "
+            "found 'image.id'"
+        ),
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, exists: addopt}",
+        (
+            "3: services.image.exists: unknown value 'addopt'; did you mean 'adopt'? "
+            "Known here: abort, adopt, overwrite"
+        ),
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, auth: {}}",
+        "3: services.image.auth: expected one of 'file' and 'command': where lines of headers come from",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, items: {/a: /b}}",
+        "3: services.image.items./a: '/b' must end with /{id}, where the id stands",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, items: {/a: '/*/{id}'}}",
+        "3: services.image.items./a: each * takes what stands at a * of the path, which has fewer",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, refs: {image: images}}",
+        "3: services.image.refs.image: expected a path, such as /images, found 'images'",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, find: images}",
+        "3: services.image.find: expected a path, such as /images?name={name}, found 'images'",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, credential_headers: ['X Key']}",
+        "3: services.image.credential_headers: 'X Key' is not the name of a header",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, keep_response: 2MiB}",
+        "3: services.image.keep_response: at most 1MiB: what is kept goes to all sites",
+    ),
+    (
+        (
+            "site: a\nservices:\n  image:\n    url: http://b\n    matrix:\n"
+            "      - {before: put, after: patch, result: take-one}"
+        ),
+        (
+            "6: services.image.matrix: together with what is built in (see docs/replication.md): "
+            "(put, base) take-both-keep-order contradicts the other entries, by which 'base' replaces 'put'"
+        ),
     ),
     (
         "site: a\nlisten: 0.0.0.0:80\nservices:\n  image: {url: http://localhost/v2}",
@@ -161,7 +216,7 @@ BAD_TYPES = [
         "{rest: x}",
         (
             ".rest: unknown key; did you mean 'reset'? Known here: allow, checkpoint, cwd, decompose, env, limits, "
-            "logic, matrix, max_output, no_new_privileges, on_error, parallel and 6 more"
+            "logic, matrix, max_output, no_new_privileges, on_error, parallel and 7 more"
         ),
     ),
     ("{parallel: maybe}", ".parallel: expected true or false (without quotes), found 'maybe'"),

@@ -79,7 +79,9 @@ def test_check_tells_programs_everything(tmp_path: Path, output: str, load: Call
             "types",
             "limits",
             "heartbeat",
+            "notify",
             "warnings",
+            "hints",
         ),
     ]
     assert data["peers"] == {"site2": "http://127.0.0.2:8079"}
@@ -90,6 +92,69 @@ def test_check_tells_programs_everything(tmp_path: Path, output: str, load: Call
     assert counter["env"] == {"A": "b"}
     assert counter["limits"]["cpu_s"] is None
     assert data["warnings"] == ["types.counter: no command is allowed; list patterns under 'allow'"]
+    assert (data["notify"], data["hints"]) == ({}, [])
+
+
+TOLD = """
+site: a
+types:
+  open: {matrix: [{before: set, after: set, result: take-one}], allow: [cat *]}
+  read: {matrix: [{before: set, after: set, result: take-one}], allow: [cat *], read: cat __ID__, show: []}
+notify:
+  chat:
+    webhook: {url: "https://chat.example.org/hooks/KEY?token=KEY", secret_file: KEY}
+    summary: true
+    on: [diverged, unknown]
+  plain: {webhook: {url: "http://hooks.example.org/"}, others: true}
+  pager:
+    mail: {smtp: "mail.example.org:587", from: cheops@example.org, to: [a@example.org, b@example.org],
+      user: ops, password_file: KEY}
+    on: [diverged]
+    types: [counter]
+    operations: [set]
+    resources: [shop*]
+    statuses: [KO]
+    timeout: 3s
+  local: {mail: {smtp: "127.0.0.1:25", from: c@example.org, to: a@example.org}}
+  record: {command: [curl, "https://example.org/KEY"]}
+  bell: {command: /usr/bin/bell}
+"""
+
+
+def test_check_shows_whom_it_tells_what_and_no_secrets(tmp_path: Path) -> None:
+    path = written(tmp_path, TOLD)
+    shown = run_here("config", "check", str(path)).out
+    assert (
+        shown.partition("TARGET")[2].partition("\n")[2]
+        == """\
+chat    webhook          https://chat.example.org/…, signed
+        tells            a summary of each operation; diverged, unknown
+plain   webhook          http://hooks.example.org/, not signed
+        tells            every event; of other sites too
+pager   mail             a@example.org, b@example.org from cheops@example.org by mail.example.org:587 (with STARTTLS, as ops)
+        tells            diverged
+        only types       counter
+        only operations  set
+        only resources   shop*
+        only statuses    KO
+        tries            for 3 s, then again, at least every 60 s
+local   mail             a@example.org from c@example.org by 127.0.0.1:25 (not encrypted)
+        tells            every event
+record  command          curl …
+        tells            every event
+bell    command          /usr/bin/bell
+        tells            every event
+
+hint: types.open: there is no 'show', so 'cheops show --command' may run any allowed command, also one that writes; list patterns of those that only read, or [] for 'read' alone
+"""
+    )
+    assert "show     only 'read'" in shown
+    data = run_here("config", "check", str(path), "-o", "json").out
+    assert "KEY" not in shown + data
+    told = json.loads(data)["notify"]
+    assert told["chat"]["webhook"] == {"url": "https://chat.example.org/…", "signed": True}
+    assert (told["pager"]["statuses"], told["pager"]["retry_most_s"]) == (["KO"], 60)
+    assert told["record"]["command"] == {"line": "curl …"}
 
 
 def test_check_names_the_place_of_a_mistake(tmp_path: Path) -> None:

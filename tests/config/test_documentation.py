@@ -9,6 +9,7 @@ import yaml
 
 from cheops.config.keys import known_keys
 from cheops.config.site import parse_site, read_site
+from cheops.config.types import TypeConfig
 from tests.support.command import ROOT
 
 REFERENCE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -25,6 +26,7 @@ def test_the_documented_defaults_are_the_defaults(tmp_path: Path) -> None:
     """A file that spells all of them out says the same as one that says nothing."""
     needed: dict[str, Any] = {
         "site": "a",
+        "services": {"t": {"url": "http://127.0.0.1:9292"}},
         "types": {"t": {"read": "r", "checkpoint": {"write": "w {state}"}}},
         "notify": {"t": {"webhook": {"url": "http://h.example"}}},
     }
@@ -64,11 +66,15 @@ def yaml_blocks() -> list[str]:
 
 
 def test_the_blocks_of_the_reference_are_valid(tmp_path: Path) -> None:
-    site, on_error, notify = yaml_blocks()
+    site, on_error, show, notify = yaml_blocks()
     assert parse_site(site, tmp_path / "site.yaml").peers == {"site2": "http://10.0.0.2:8079"}
-    inner = on_error.strip().replace("\n", "\n    ")
-    made = parse_site(f"site: a\ntypes:\n  t:\n    {inner}\n", tmp_path / "site.yaml")
-    assert made.types["t"].engine.decompose is not None
+
+    def type_of(block: str) -> TypeConfig:
+        inner = block.strip().replace("\n", "\n    ")
+        return parse_site(f"site: a\ntypes:\n  t:\n    {inner}\n", tmp_path / "site.yaml").types["t"]
+
+    assert type_of(on_error).engine.decompose is not None
+    assert list(type_of(show).hints()) == []
     told = parse_site(f"site: a\n{notify}", tmp_path / "site.yaml").notify
     assert [target.name for target in told] == ["chat", "pager"]
 
@@ -82,4 +88,6 @@ def test_there_are_examples() -> None:
     "path", [path for path in EXAMPLES if path.name != "sites.yaml"], ids=lambda path: path.name
 )
 def test_the_examples_are_right_and_leave_no_doubt(path: Path) -> None:
-    assert read_site(path).warnings == ()
+    config = read_site(path)
+    assert config.warnings == ()
+    assert not [hint for type_ in config.types.values() for hint in type_.hints()]

@@ -115,6 +115,12 @@ def test_the_container_is_built_in_stages_and_runs_without_root() -> None:
         "official images, no registry named"
     )
     last = text[text.rindex("\nFROM ") :]
-    assert last.index("\nUSER cheops") < last.index("\nENTRYPOINT")
-    for source in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE):
-        assert all((ROOT / name).exists() for name in source.split())
+    assert last.index("\nUSER 10001:10001") < last.index("\nENTRYPOINT")
+    assert "--uid 10001 --gid cheops" in last
+    assert "groupadd --gid 10001 cheops" in last
+    copied = [
+        name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE) for name in line.split()
+    ]
+    assert all((ROOT / name).exists() for name in copied)
+    sent = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert sorted(sent) == sorted(copied), "the builder is sent what is copied, and nothing else"

@@ -13,6 +13,8 @@ ACTS = (
     "The network is back",
     "Who won, and why",
     "A stock that never falls below zero",
+    "Services that nobody changed",
+    "One image at three sites",
 )
 CLAIMS = (
     "bread, milk and eggs at every site",
@@ -22,6 +24,10 @@ CLAIMS = (
     "50 left at site1, 49 at site2",
     "0 at both sites",
     "both sites know which pair was refused, and where",
+    "debian at site1 and at site2, and each is its own",
+    "the server is at site1, and was made from the image of site2",
+    "fedora at every site, under an id of its own that nobody sees",
+    "both changes at every site",
 )
 CLAIMS_OF_REDIS = (
     "7 at every site",

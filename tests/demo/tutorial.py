@@ -26,7 +26,7 @@ from tests.agent.rig import until
 _BLOCK = re.compile(r"(?<=^```text\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTALL)
 _TYPED = re.compile(r"^(\$|demo>) (.*)$")
 _ANSWER = re.compile(r"(OK|KO|TIMEOUT|PENDING) +site\d")
-_PORT = 8081
+PORT = 8081
 _INVITED = "Type here: "
 _VARYING = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?"), "TIME"),
@@ -60,11 +60,11 @@ class Terminals:
         self._folder = folder / "temporary"
         self._folder.mkdir()
         self._stack = ExitStack()
-        self._ports = _three_ports()
+        self._ports = three_ports()
         self._env = {
             **os.environ,
             "TMPDIR": str(self._folder),
-            "PATH": f"{_commands(folder)}:{os.environ['PATH']}",
+            "PATH": f"{commands(folder)}:{os.environ['PATH']}",
         }
         self.demo: subprocess.Popen[str] | None = None
 
@@ -88,7 +88,7 @@ class Terminals:
 
     def _answer(self, prompt: str, line: str) -> str:
         for number, port in enumerate(self._ports):
-            line = line.replace(str(_PORT + number), str(port))
+            line = line.replace(str(PORT + number), str(port))
         if prompt == "demo>":
             answer = self._say(line)
         elif line.startswith("cheops demo"):
@@ -99,7 +99,7 @@ class Terminals:
         else:
             answer = self._run(line)
         for number, port in enumerate(self._ports):
-            answer = answer.replace(str(port), str(_PORT + number))
+            answer = answer.replace(str(port), str(PORT + number))
         return answer.replace(str(self._folder), "/tmp")  # noqa: S108 - as users see it
 
     def _run(self, line: str) -> str:
@@ -144,7 +144,7 @@ def _until(stream: IO[str], start: str) -> str:
     raise AssertionError(f"it ended:\n{seen}")
 
 
-def _three_ports() -> list[int]:
+def three_ports() -> list[int]:
     """Three free ports in a row, as the demo takes them."""
     while True:
         with ExitStack() as stack:
@@ -157,7 +157,7 @@ def _three_ports() -> list[int]:
             return [first, first + 1, first + 2]
 
 
-def _commands(folder: Path) -> Path:
+def commands(folder: Path) -> Path:
     """A directory with the `cheops` of these tests."""
     path = folder / "bin"
     path.mkdir()

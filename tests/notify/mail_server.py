@@ -1,6 +1,8 @@
 """A little mail server for tests, on loopback: takes what it is told to take, and refuses the rest."""
 
 import asyncio
+import ssl
+from contextlib import suppress
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from types import TracebackType
@@ -8,10 +10,13 @@ from typing import Self
 
 
 class MailServer:
-    """`script` holds answers to MAIL, one per message; when it is empty, all is taken."""
+    """`script` holds answers to MAIL, one per message; when it is empty, all is taken. With `tls` it offers
+    STARTTLS, and notes which of what it was told came encrypted."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.port = 0
+        self.tls = tls
+        self.said: list[tuple[str, bool]] = []  # each verb, and whether it came encrypted
         self.script: list[str] = []
         self.refuse: set[str] = set()  # recipients
         self.taken: list[tuple[str, list[str], EmailMessage]] = []
@@ -29,14 +34,26 @@ class MailServer:
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ssl.SSLError, ConnectionError):  # a client that does not trust us hangs up
+            await self._talk(reader, writer)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         sender, to = "", list[str]()
         writer.write(b"220 test\r\n")
         try:
             while line := (await reader.readline()).decode().strip():
                 verb = line[:4].upper()
+                is_encrypted = writer.get_extra_info("ssl_object") is not None
+                self.said.append((verb, is_encrypted))
                 answer = "250 ok"
                 if verb == "EHLO":
-                    answer = "250-test\r\n250 AUTH PLAIN"
+                    offer = "250-STARTTLS\r\n" if self.tls and not is_encrypted else ""
+                    answer = f"250-test\r\n{offer}250 AUTH PLAIN"
+                elif verb == "STAR" and self.tls:
+                    writer.write(b"220 go on\r\n")
+                    await writer.drain()
+                    await writer.start_tls(self.tls)
+                    continue
                 elif verb == "AUTH":
                     self.logins.append(line.split()[-1])
                     answer = "235 welcome"

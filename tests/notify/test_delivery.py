@@ -16,7 +16,7 @@ from cheops.log.operation import Status
 from cheops.notify.command import Command
 from cheops.notify.delivery import Delivery
 from cheops.notify.events import Event, SiteResult
-from cheops.notify.feed import Feed, News, PlaceError
+from cheops.notify.feed import Feed
 from cheops.notify.journal import Journal
 from cheops.notify.mail import Mail
 from cheops.notify.sending import DeliveryError, Sender
@@ -47,18 +47,18 @@ class Bench:
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
-        self.news = News()
+        self.feed = Feed(journal, in_thread)
         self.tasks: list[asyncio.Task[None]] = []
 
     def add(self, name: str, sender: Sender, channel: Channel | None = None, **settings: Any) -> Delivery:
         target = TargetConfig(name, channel or CommandConfig("true"), retry_most_s=0.05, **settings)
-        delivery = Delivery(target, sender, self.journal, "site1", in_thread, self.news)
+        delivery = Delivery(target, sender, self.journal, "site1", in_thread, self.feed)
         self.tasks.append(asyncio.create_task(delivery.run()))
         return delivery
 
     def happen(self, events: Iterable[Event]) -> None:
         self.journal.append(events)
-        self.news.tell()
+        self.feed.tell()
 
     async def end(self) -> None:
         for task in self.tasks:
@@ -277,47 +277,3 @@ def test_one_refused_recipient_does_not_keep_mail_from_the_others() -> None:
             await mail.send(event(2))
 
     asyncio.run(test())
-
-
-# -- the feed --------------------------------------------------------------------------------------------
-
-
-def test_the_feed_goes_on_from_any_place(tmp_path: Path) -> None:
-    async def test(bench: Bench) -> None:
-        feed = Feed(bench.journal, in_thread, bench.news)
-        start = await feed.end()
-        bench.happen([event(1), event(2, resource="m"), event(3)])
-        page = await feed.read(start, limit=2)
-        assert [one.id for one in page.events] == ["ran:1", "ran:2"]
-        page = await feed.read(page.last)
-        assert [one.id for one in page.events] == ["ran:3"]
-        assert not page.reset
-        assert [one.id for one in (await feed.read(start, resource="m")).events] == ["ran:2"]
-        assert (await feed.read(page.last)).events == ()
-        following = feed.follow(page.last, resource="m")
-        waiting = asyncio.ensure_future(anext(following))
-        bench.happen([event(4)])
-        bench.happen([event(5, resource="m")])
-        assert [one.id for one in (await waiting).events] == ["ran:5"]
-        await following.aclose()  # type: ignore[attr-defined]
-        with pytest.raises(PlaceError):
-            await feed.read("yesterday")
-        lost = await feed.read("0-1")
-        assert lost.reset, "a place in a journal that is no more"
-        assert len(lost.events) == 5
-
-    on_bench(tmp_path, [], test)
-
-
-def test_the_feed_says_when_what_was_asked_for_is_gone(tmp_path: Path) -> None:
-    async def test(bench: Bench) -> None:
-        feed = Feed(bench.journal, in_thread, bench.news)
-        start = await feed.end()
-        for first in range(0, 3_000, 1_000):
-            bench.happen(event(number) for number in range(first, first + 1_000))
-        page = await feed.read(start, limit=1)
-        assert page.reset
-        assert [one.id for one in page.events] == ["ran:2000"]
-        assert not (await feed.read(page.last, limit=1)).reset
-
-    on_bench(tmp_path, [], test, kept=1_000)

@@ -24,7 +24,8 @@ OP = OpId(HERE, 1)
         ({"kind": Kind.SITES, "sites": ("a", "b")}, ("sites", "OK")),
         ({"kind": Kind.DELETE}, ("decided", "OK")),
         ({"kind": Kind.SEAL}, None),
-        ({"verdict": None}, None),
+        ({"verdict": None}, ("accepted", "PENDING")),
+        ({"kind": Kind.SEAL, "verdict": None}, None),
     ],
 )
 def test_operations(fields: dict[str, Any], expected: tuple[str, str] | None) -> None:

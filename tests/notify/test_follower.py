@@ -41,8 +41,8 @@ class World:
         self.followed.commit([Save(documents)])  # type: ignore[arg-type]
 
     @property
-    def events(self) -> list[Event]:
-        return self.journal.after(0, 1_000)
+    def events(self) -> tuple[Event, ...]:
+        return self.journal.after(0, 1_000).events
 
     @property
     def kinds(self) -> list[str]:
@@ -79,6 +79,32 @@ def test_documents_become_events_in_their_order(world: World) -> None:
     assert {event.resource_type for event in world.events} == {"tally"}
     assert {event.type for event in world.events} == {"inc"}
     assert world.events[-1].output == "hello"
+
+
+def test_a_draft_is_told_when_it_is_kept_and_in_its_turn(world: World) -> None:
+    world.save(operation(1, verdict=None))
+    world.save(operation(1), reply(1, OpId(HERE, 1), origin=HERE), operation(2, verdict=None))
+    world.save(operation(2, verdict=Verdict.VOID, why="exit code 7"))
+    told = [(event.kind.value, event.operation, event.status) for event in world.events]
+    assert told[:5] == [
+        ("accepted", "site1:1", "PENDING"),
+        ("decided", "site1:1", "OK"),
+        ("ran", "site1:1", "OK"),
+        ("accepted", "site1:2", "PENDING"),
+        ("void", "site1:2", "VOID"),
+    ]
+    assert world.settle(site1=0, site2=0) == ["site1:2"], "no summary before its verdict"
+
+
+def test_a_draft_beside_what_must_be_looked_up_is_told(world: World) -> None:
+    """A list of sites may give old documents new numbers, so the feed is read."""
+    world.save(operation(1, kind=Kind.SITES, sites=("site1",)), operation(2, verdict=None))
+    assert sorted(world.kinds) == ["accepted", "sites"]
+
+
+def test_drafts_that_are_the_sites_own_affair_are_not_told(world: World) -> None:
+    world.save(operation(1, kind=Kind.SEAL, verdict=None))
+    assert world.kinds == []
 
 
 def test_what_is_saved_again_is_not_told_again(world: World) -> None:

@@ -14,22 +14,23 @@ from cheops.api.health import health_answer, readiness_answer
 from cheops.api.peers import peer_routes
 from cheops.api.problems import on_any_error, on_cheops_error
 from cheops.errors import CheopsError
+from cheops.gateway.gateway import Gateway
 from cheops.node.node import Node
 
 
-def application(node: Node) -> Starlette:
+def application(node: Node, gateway: Gateway | None = None) -> Starlette:
     return Starlette(
         routes=[
             *form_routes(node),
             *peer_routes(node),
-            *_probe_routes(node),
+            *_probe_routes(node, gateway),
             _AsSent("/api/v1", _Later(node)),
         ],
         exception_handlers={CheopsError: on_cheops_error, Exception: on_any_error},
     )
 
 
-def _probe_routes(node: Node) -> list[BaseRoute]:
+def _probe_routes(node: Node, gateway: Gateway | None) -> list[BaseRoute]:
     """What machines ask for under names that they know."""
 
     async def healthz(_request: Request) -> Response:
@@ -39,7 +40,7 @@ def _probe_routes(node: Node) -> list[BaseRoute]:
         return readiness_answer(node)
 
     async def numbers(_request: Request) -> Response:
-        return Response(metrics.metrics(node), media_type=metrics.MEDIA_TYPE)
+        return Response(metrics.metrics(node, gateway), media_type=metrics.MEDIA_TYPE)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", numbers)]
 

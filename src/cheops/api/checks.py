@@ -7,13 +7,15 @@ of it. A warning is about what works but may not be meant so.
 import asyncio
 import os
 import shlex
-import shutil
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from cheops import __version__
 from cheops.api.models import Check, Checks, Level
 from cheops.api.views.sites import clock_is_wrong
+from cheops.backends.environment import where_is
+from cheops.config.address import place_of
+from cheops.config.command_pattern import EVERYTHING
+from cheops.config.services import ServiceConfig
 from cheops.config.site import read_site
 from cheops.config.types import TypeConfig
 from cheops.errors import CheopsError
@@ -35,7 +37,8 @@ async def checks(node: Node) -> Checks:
         *await asyncio.to_thread(lambda: list(_store(node))),
         *(_clock(peer) for peer in peers if peer.clock),
         *_peers(node, peers),
-        *await asyncio.gather(*(_service(name, one.url) for name, one in node.config.services.items())),
+        *await asyncio.gather(*(_service(one.name, one.url) for one in node.config.services.values())),
+        *await asyncio.gather(*(_front(one) for one in node.config.services.values() if one.front.listen)),
         *await asyncio.to_thread(lambda: list(_backends(node))),
         *(_version(peer) for peer in peers if peer.version),
     ]
@@ -97,15 +100,30 @@ def _peers(node: Node, peers: list[SiteView]) -> Iterator[Check]:
 
 
 async def _service(name: str, url: str) -> Check:
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        _reader, writer = await asyncio.wait_for(asyncio.open_connection(parts.hostname, port), _CONNECT_S)
+        await _connected(url)
     except (OSError, TimeoutError) as error:
         hint = f"start the service, or mend 'services.{name}.url'"
         return _check("services", f"{name} accepts connections", f"{url}: {error or 'no answer'}", hint)
-    writer.close()
     return _check("services", f"{name} accepts connections", url)
+
+
+async def _front(service: ServiceConfig) -> Check:
+    """Other sites come by the address that they are told: the least is that it leads here from here."""
+    url, name = service.front.advertise, f"requests for {service.name} are taken"
+    try:
+        await _connected(url)
+    except (OSError, TimeoutError) as error:
+        hint = f"other sites are told this address: mend 'services.{service.name}.advertise' or 'listen'"
+        return _check("services", name, f"{url}: {error or 'no answer'}", hint)
+    return _check("services", name, f"at {service.front.listen}, from other sites at {url}")
+
+
+async def _connected(url: str) -> None:
+    """That somebody listens there; raises OSError or TimeoutError."""
+    place = place_of(url)
+    _reader, writer = await asyncio.wait_for(asyncio.open_connection(place.host, place.port), _CONNECT_S)
+    writer.close()
 
 
 def _backends(node: Node) -> Iterator[Check]:
@@ -114,22 +132,42 @@ def _backends(node: Node) -> Iterator[Check]:
 
 
 def _programs(type_: TypeConfig) -> Iterator[Check]:
-    """Whether what the configuration itself runs is there."""
+    """Whether the programs are there: of what the configuration itself runs, and of what it allows. What a
+    shell makes of a line is not known here."""
+    if type_.command.shell:
+        return
+    seen = set()
     for key, line in type_.written_commands():
-        program = _program(line)
-        if type_.command.shell or program is None:
-            continue
-        found = shutil.which(program, path=str(type_.command.cwd or "") if "/" in program else None)
-        hint = "" if found else f"install {program}, or mend 'types.{type_.name}.{key}'"
-        yield _check("backends", f"{type_.name}: {key} can run", found or f"no program {program}", hint)
+        if program := _program(line):
+            seen.add(program)
+            found = where_is(program, type_.command)
+            hint = "" if found else f"install {program}, or mend 'types.{type_.name}.{key}'"
+            yield _check("backends", f"{type_.name}: {key} can run", str(found or _none(program)), hint)
+    for program in dict.fromkeys(filter(None, map(_program, type_.command.allow))):
+        if program not in seen:
+            yield _allowed(type_, program)
+
+
+def _allowed(type_: TypeConfig, program: str) -> Check:
+    found = where_is(program, type_.command)
+    hint = "" if found else f"install {program}: an operation with it would fail here, and not at its origin"
+    level = Level.OK if found else Level.WARNING
+    name = f"{type_.name}: {program}, which is allowed, can run"
+    return _check("backends", name, str(found or _none(program)), hint, level)
+
+
+def _none(program: str) -> str:
+    return f"no program {program}"
 
 
 def _program(line: str) -> str | None:
+    """The first word of a command or of a pattern; None where that is not one program."""
     try:
         words = shlex.split(line)
     except ValueError:
         return None
-    return words[0] if words else None
+    is_one = words and words[0] != EVERYTHING and not any(sign in words[0] for sign in ("*", "__ID__"))
+    return words[0] if is_one else None
 
 
 def _version(peer: SiteView) -> Check:

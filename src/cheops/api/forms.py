@@ -25,6 +25,8 @@ from starlette.routing import Route
 
 from cheops.api.forwarding import forwarded
 from cheops.api.operations import (
+    NO_ANSWER_YET,
+    SUPERSEDED,
     ElsewhereError,
     RequestError,
     Wanted,
@@ -32,6 +34,7 @@ from cheops.api.operations import (
     check_names,
     sites_of,
 )
+from cheops.config.replication import READ, service_of
 from cheops.engine.events import Answer, Stage
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Kind, Status
@@ -163,8 +166,8 @@ async def _lines(
             return
     for site in sites:
         if site not in heard:
-            text = "no answer yet; it goes on in the background"
-            yield _line(wanted, sites, Answer(accepted.request, Stage.SITE, accepted.op, site, None, text))
+            missing = Answer(accepted.request, Stage.SITE, accepted.op, site, None, NO_ANSWER_YET)
+            yield _line(wanted, sites, missing)
 
 
 def _line(wanted: Wanted, sites: tuple[str, ...], answer: Answer) -> bytes:
@@ -184,7 +187,7 @@ def _line(wanted: Wanted, sites: tuple[str, ...], answer: Answer) -> bytes:
 
 
 def _said(answer: Answer) -> str:
-    return "superseded by another operation" if answer.status is Status.SUPERSEDED else ""
+    return SUPERSEDED if answer.status is Status.SUPERSEDED else ""
 
 
 # -- show ------------------------------------------------------------------------------------------------
@@ -228,7 +231,7 @@ async def show_at(node: Node, site: str, id_: str, command: str) -> dict[str, st
 
 
 async def show_here(node: Node, id_: str, command: str) -> dict[str, str]:
-    """The state of the application at this site, by a command that is allowed, or by the type's own."""
+    """The state of the application at this site, by the type's own command or one that may show it."""
     replica = await node.pump.replica(id_)
     types = node.config.types
     rtype = replica.type.name or (next(iter(types)) if len(types) == 1 else "")
@@ -238,9 +241,18 @@ async def show_here(node: Node, id_: str, command: str) -> dict[str, str]:
         raise RequestError(
             f"the type '{type_.name}' has no 'read' command, so say which command shows the state"
         )
-    done = await node.commands.read(type_.name, id_, line, of_type=line == type_.read)
+    if service_of(type_.name):
+        return await _show_replicant(node, type_.name, id_, line)
+    done = await node.commands.read(type_.name, id_, line)
     status = "OK" if done.exit_code == 0 else "TIMEOUT" if done.exit_code is None else "KO"
     return {"Status": status, "Output": done.output}
+
+
+async def _show_replicant(node: Node, rtype: str, id_: str, line: str) -> dict[str, str]:
+    if line != READ:
+        raise RequestError(f"the state of a replicant is shown by a {READ} of it, and by no command")
+    is_shown, output = await node.replicants.runner.read(rtype, id_)
+    return {"Status": "OK" if is_shown else "KO", "Output": output}
 
 
 # -- fields ----------------------------------------------------------------------------------------------

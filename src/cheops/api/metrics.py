@@ -5,6 +5,7 @@ counted elsewhere anyway, and one more library is one more to keep.
 from collections.abc import Iterable, Iterator, Mapping
 
 from cheops import __version__
+from cheops.gateway.gateway import Gateway
 from cheops.node.node import Node
 from cheops.sync.heart import now
 
@@ -12,18 +13,19 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[Mapping[str, str], float]
 
 
-def metrics(node: Node) -> str:
-    return "".join(f"{line}\n" for family in _families(node) for line in family)
+def metrics(node: Node, gateway: Gateway | None = None) -> str:
+    families = (*_families(node), *(_gateway(gateway) if gateway else ()))
+    return "".join(f"{line}\n" for family in families for line in family)
 
 
 def _families(node: Node) -> Iterator[Iterable[str]]:
-    site = node.pump.site
+    site, events = node.pump.site, node.notifier.journal.tail.counts
     yield _family("cheops_info", "gauge", "The agent.", [({"site": node.name, "version": __version__}, 1)])
     yield _family(
         "cheops_events_total",
         "counter",
         "What happened since the start, as /api/v1/events tells it.",
-        [({"what": what, "status": status}, n) for (what, status), n in sorted(node.events.counts.items())],
+        [({"kind": kind, "status": status}, n) for (kind, status), n in sorted(events.items())],
     )
     yield _family("cheops_ready", "gauge", "Whether operations are taken.", [({}, node.pump.trouble is None)])
     replicas = list(site.replicas.values())
@@ -61,6 +63,36 @@ def _peers(node: Node) -> Iterator[Iterable[str]]:
         "How far the clock of a site is ahead.",
         [({"peer": p.name}, p.clock.offset_ms / 1000) for p in peers if p.clock],
     )
+
+
+def _gateway(gateway: Gateway) -> Iterator[Iterable[str]]:
+    record = gateway.record
+    yield _family(
+        "cheops_gateway_requests_total",
+        "counter",
+        "Requests to services, by what was done with them.",
+        [
+            ({"service": service, "route": route, "status": status}, n)
+            for (service, route, status), n in sorted(record.requests.items())
+        ],
+    )
+    yield _family(
+        "cheops_gateway_refused_total",
+        "counter",
+        "What came in and was no request.",
+        [({"status": str(status)}, n) for status, n in sorted(record.refused.items())],
+    )
+    for name, help_, counts in (
+        ("fallbacks", "Requests that another site served, since the first did not.", record.fallbacks),
+        ("recovered_scopes", "Calls of the application whose scope a carrier told.", record.recovered),
+    ):
+        samples = [({"service": service}, n) for service, n in sorted(counts.items())]
+        yield _family(f"cheops_gateway_{name}_total", "counter", help_, samples)
+    for name, help_, n in (
+        ("connections", "Connections of clients and of other gateways.", gateway.connections),
+        ("warm_connections", "Connections to services and other gateways that wait for use.", gateway.warm),
+    ):
+        yield _family(f"cheops_gateway_{name}", "gauge", help_, [({}, n)])
 
 
 def _family(name: str, kind: str, help_: str, samples: Iterable[Sample]) -> list[str]:

@@ -5,8 +5,12 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
+from cheops.api.replicants import deletion
+from cheops.api.views import operations as views
 from cheops.backends.command import check_allowed
+from cheops.config.replication import service_of
 from cheops.config.site import DEFAULT_TYPE
+from cheops.config.types import TypeConfig
 from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
@@ -21,6 +25,8 @@ from cheops.scope.route import One, Replicas
 from cheops.scope.snapshot import SiteInfo
 from cheops.text import listed, printable, shortened
 
+NO_ANSWER_YET = "no answer yet; it goes on in the background"
+SUPERSEDED = "superseded by another operation"
 MAX_ID_CHARACTERS = 256
 _ACCEPTED_S = 2.0
 MAX_COMMAND_BYTES = 128 * 1024
@@ -110,7 +116,7 @@ async def submitted(node: Node, wanted: Wanted, request: str) -> Submitted:
         raise RequestError(f"the command is longer than {MAX_COMMAND_BYTES} bytes")
     named = wanted.names or (sites_of(wanted.sites, node) if wanted.sites else ())
     replica = await node.pump.replica(wanted.resource)
-    roster = _sites(replica)
+    roster = views.sites_of(replica)
     where = roster or named
     if not where:
         raise RequestError("say at which sites the resource is to be, such as sites='site1 & site2'")
@@ -119,7 +125,7 @@ async def submitted(node: Node, wanted: Wanted, request: str) -> Submitted:
     rtype = _type_of(node, replica, wanted)
     type_ = node.config.type_named(rtype)
     runs_nothing = wanted.kind is Kind.SITES and not wanted.command
-    if not runs_nothing and Command(wanted.command) != type_.engine.reset:
+    if not runs_nothing and not _is_of_type(wanted, type_, replica):
         check_allowed(wanted.command, type_.command)
     return Submitted(
         request,
@@ -131,6 +137,13 @@ async def submitted(node: Node, wanted: Wanted, request: str) -> Submitted:
         named or None,
         wanted.matrix or (None if roster else node.config.type_named(rtype).matrix),
     )
+
+
+def _is_of_type(wanted: Wanted, type_: TypeConfig, replica: Replica) -> bool:
+    """Whether it is the type's own way to delete a resource, which needs no other permission."""
+    if service_of(type_.name):
+        return wanted.kind in (Kind.DELETE, Kind.SITES) and wanted.command == deletion(replica)
+    return Command(wanted.command) == type_.engine.reset
 
 
 def _type_of(node: Node, replica: Replica, wanted: Wanted) -> str:
@@ -158,7 +171,7 @@ async def carried_out(
         if accepted.op:
             answers.accepted(wanted.resource, accepted.op)
         replica = await node.pump.replica(wanted.resource)
-        return accepted, _sites(replica), _until(deadline_s, answers, stack.pop_all())
+        return accepted, views.sites_of(replica), _until(deadline_s, answers, stack.pop_all())
 
 
 async def _first(answers: Answers, timeout_s: float, node: Node) -> Answer:
@@ -168,10 +181,6 @@ async def _first(answers: Answers, timeout_s: float, node: Node) -> Answer:
     except TimeoutError:
         why = node.pump.trouble or "its store is slow"
         raise NotAcceptedError(f"{node.name} has not accepted it yet, and still may: {why}") from None
-
-
-def _sites(replica: Replica) -> tuple[str, ...]:
-    return replica.history.roster or next((d.sites for d in replica.drafts if d.sites), ())
 
 
 async def _until(deadline_s: float, answers: Answers, stack: ExitStack) -> AsyncGenerator[Answer, None]:

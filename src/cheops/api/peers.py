@@ -7,6 +7,9 @@ from starlette.types import Scope
 
 from cheops.api.forms import show_here
 from cheops.api.operations import RequestError
+from cheops.backends.http_ids import is_meta_id
+from cheops.gateway.replicas import whereabouts
+from cheops.gateway.replicas.whereabouts import Whereabouts
 from cheops.node import fetching
 from cheops.node.files import NoSuchFileError
 from cheops.node.node import Node
@@ -46,12 +49,18 @@ def peer_routes(node: Node) -> list[BaseRoute]:
             raise RequestError("expected an object with 'resource' and 'command'")
         return JSONResponse(await show_here(node, body["resource"], body["command"]))
 
+    async def replicant(request: Request) -> Response:
+        meta_id = request.path_params["id"].lower()
+        sites = await Whereabouts(node).known_here(meta_id) if is_meta_id(meta_id) else ()
+        return JSONResponse({"sites": sites}, 200 if sites else 404)
+
     return [
         Route(f"/{heart.PATH}", probe, methods=["POST"]),
         _Live(f"/{links.DATABASE}/_bulk_docs", messages, methods=["POST"]),
         Mount("/db", routes=couch),
         Route(f"/{fetching.PATH}/{{hash}}", file, methods=["GET"]),
         Route("/peer/show", show, methods=["POST"]),
+        Route(f"/{whereabouts.PATH}/{{id}}", replicant, methods=["GET"]),
     ]
 
 

@@ -21,7 +21,6 @@ A command that is NOT_STARTED had no effect for certain. LOST, TIMED_OUT and CAN
 
 import asyncio
 import codecs
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from cheops.backends.command_line import (
     check_allowed,
     invocation,
 )
+from cheops.backends.environment import environment
 from cheops.backends.spawner import Keeper, Spawner, SpawnerError
 from cheops.backends.spawner_wire import GRACE_S, SWEEP_S, CommandStatus, Order, Report
 from cheops.config.command_settings import CommandLimits, CommandSettings, CommandSettingsError
@@ -54,8 +54,6 @@ __all__ = [
 
 MAX_IDLE_KEEPERS = 16
 _SLACK_S = 10.0  # how much longer than a command may last its keeper may take to say so
-_INHERITED = ("PATH", "HOME", "LANG", "TZ")
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STOPPING = "the agent is stopping"
 _NO_FILES: Mapping[str, Path] = MappingProxyType({})
 
@@ -203,10 +201,7 @@ class CommandRunner:
 
 
 def _order(command: Invocation, settings: CommandSettings) -> Order:
-    env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    if settings.user is not None:
-        env.pop("HOME", None)  # the keeper knows that user's
-    env = {"PATH": _PATH} | env | dict(settings.env) | dict(command.env)
+    env = environment(settings) | dict(command.env)
     limits = settings.limits
     return Order(
         argv=tuple(map(_encoded, command.argv)),

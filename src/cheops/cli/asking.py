@@ -18,6 +18,13 @@ UrlOption = Annotated[
     str | None, typer.Option("--url", envvar="CHEOPS_URL", help="The agent's address.", show_default=False)
 ]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", show_default=False, help="The resource.")]
+ShowingOption = Annotated[
+    str,
+    typer.Option(
+        "--command",
+        help="What shows the state; if left out, the type's 'read'. The type's 'show' says what may be run.",
+    ),
+]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=0, max=3600, help="How long to wait, in seconds.")
 ]

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cheops.cli.answers import draw_accepted, exit_code
 from cheops.cli.asking import FAILED, IdArgument, TimeoutOption, UrlOption, agent
-from cheops.cli.output import Output, OutputOption, console, emit
+from cheops.cli.output import Output, OutputOption, console, emit_answer
 from cheops.errors import ClientError
 from cheops.text import in_words, printable
 
@@ -143,9 +143,7 @@ def _change(  # noqa: PLR0913, PLR0917 - what the three commands have
 
 
 def _finish(found: "Accepted", timeout: float, output: Output) -> None:
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
-    emit(output, plain(found), lambda out: draw_accepted(out, console(stderr=True), found, timeout))
+    emit_answer(output, found, lambda out: draw_accepted(out, console(stderr=True), found, timeout))
     raise typer.Exit(exit_code(found))
 
 
@@ -162,7 +160,7 @@ def resolve_command(  # noqa: PLR0913, PLR0917 - one parameter per option
         typer.Option("--happened", help="Whether it took effect there.", show_default="say what is open"),
     ] = None,
     site: Annotated[
-        str, typer.Option("--site", help="Where it is UNKNOWN.", show_default="where the agent is")
+        str, typer.Option("--site", help="Where it is UNKNOWN.", show_default="the only one, or the agent's")
     ] = "",
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
@@ -172,7 +170,7 @@ def resolve_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     UNKNOWN: look at the application, then say whether the operation took effect; 'no' has it run. DIVERGED:
     an operation with 'cheops exec --force' becomes the new base. Ends with 1 while something is open.
     """
-    from cheops.api.models import Resolution, ResolveRequest, plain  # noqa: PLC0415 - see asking.py
+    from cheops.api.models import Resolution, ResolveRequest  # noqa: PLC0415 - see asking.py
 
     if happened is None:
         if op or site:
@@ -180,16 +178,36 @@ def resolve_command(  # noqa: PLR0913, PLR0917 - one parameter per option
                 "--happened is missing: yes or no. Without --op and --site, what is open is listed"
             )
         status = agent(url).status(id_)
-        emit(output, plain(status), lambda out: draw_open(out, status))
+        emit_answer(output, status, lambda out: draw_open(out, status))
         raise typer.Exit(FAILED if status.overall == "DIVERGED" else 0)
+    asked = agent(url)
+    site, op = (site, op) if site else _only_open(asked.status(id_), op)
     resolution = Resolution.HAPPENED if happened is Happened.YES else Resolution.NOT_HAPPENED
-    found = agent(url).resolve(id_, ResolveRequest(resolution=resolution, operation=op, site=site))
-    emit(output, plain(found), lambda out: _draw_resolved(out, found))
+    found = asked.resolve(id_, ResolveRequest(resolution=resolution, operation=op, site=site))
+    emit_answer(output, found, lambda out: _draw_resolved(out, found))
+
+
+def _only_open(found: "ResourceStatus", op: str) -> tuple[str, str]:
+    """Site and operation of what is UNKNOWN, where there is no doubt which is meant. Of what is UNKNOWN where
+    it was made no other site has heard: that is left to the agent."""
+    open_ = [
+        (site.site, trouble.operation)
+        for site in found.sites
+        for trouble in site.unknown
+        if op in ("", trouble.operation)
+    ]
+    if len(open_) > 1:
+        choices = "\n".join(f"  --site {shlex.quote(site)} --op {name}" for site, name in open_)
+        raise ClientError(f"{len(open_)} are UNKNOWN; say which one you have looked at:\n{choices}")
+    return open_[0] if open_ else ("", op)
 
 
 def _draw_resolved(out: Console, found: "Resolved") -> None:
-    did = "took effect" if found.resolution == "happened" else "did not take effect, and is run now"
-    out.print(f"{found.operation} {did} at {found.site}; it goes on from there", soft_wrap=True)
+    if found.resolution == "happened":
+        said = f"{found.operation} took effect at {found.site}; it goes on from there"
+    else:
+        said = f"{found.operation} did not take effect at {found.site}; it is run there now"
+    out.print(said, soft_wrap=True)
 
 
 def draw_open(out: Console, found: "ResourceStatus") -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cheops.cli.asking import FAILED, UrlOption, agent
-from cheops.cli.output import Output, OutputOption, emit
+from cheops.cli.output import Output, OutputOption, emit_answer
 from cheops.text import printable
 
 if TYPE_CHECKING:
@@ -22,10 +22,8 @@ def check_command(url: UrlOption = None, output: OutputOption = Output.TABLE) ->
 
     Configuration, store, clocks, peers, services, backends, versions. Ends with 1 if something has failed.
     """
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).check()
-    emit(output, plain(found), lambda out: draw_checks(out, found))
+    emit_answer(output, found, lambda out: draw_checks(out, found))
     raise typer.Exit(0 if found.ok else FAILED)
 
 

@@ -88,12 +88,12 @@ COMMANDS = (
         "Explain step by step why the state of a resource is what it is, and what to do about it.",
         "cheops explain counter",
     ),
-    Place("get", _LOOK, "get:app", "List what an agent knows: sites, resources, operations."),
+    Place("get", _LOOK, "get:app", "List what an agent knows: sites, resources, operations, replicants."),
     Place(
         "describe",
         _LOOK,
         "describe:app",
-        "Show everything that is known of one resource, site or operation.",
+        "Show everything that is known of one resource, site, operation or replicant.",
     ),
     Place(
         "watch",

@@ -1,6 +1,7 @@
 """`cheops config …`: look at the configuration file of a site. Nothing is started."""
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from cheops.cli.config_notify import target_data, target_facts
 from cheops.cli.output import Output, OutputOption, emit, print_table, table
+from cheops.config.gateway import Front
+from cheops.config.services import ServiceConfig
 from cheops.config.site import DEFAULT_FILE, SiteConfig, read_site
 from cheops.config.types import TypeConfig
 from cheops.log.matrix import Matrix
@@ -35,12 +39,18 @@ def _data(config: SiteConfig) -> dict[str, Any]:
         "advertise": config.advertise,
         "data": str(config.data),
         "peers": config.peers,
-        "services": {name: {"url": service.url} for name, service in config.services.items()},
+        "services": {name: _service_data(service) for name, service in config.services.items()},
         "types": {name: _type_data(type_) for name, type_ in config.types.items()},
         "limits": asdict(config.limits),
         "heartbeat": asdict(config.heartbeat),
+        "notify": {target.name: target_data(target) for target in config.notify},
         "warnings": list(config.warnings),
+        "hints": _hints(config),
     }
+
+
+def _hints(config: SiteConfig) -> list[str]:
+    return [f"types.{name}: {hint}" for name, type_ in config.types.items() for hint in type_.hints()]
 
 
 def _type_data(type_: TypeConfig) -> dict[str, Any]:
@@ -54,6 +64,7 @@ def _type_data(type_: TypeConfig) -> dict[str, Any]:
         "checkpoint_after": type_.engine.checkpoint.after if type_.engine.checkpoint else None,
         **settings,
         "allow": list(type_.command.allow),
+        "show": None if type_.show is None else list(type_.show),
         "cwd": str(type_.command.cwd) if type_.command.cwd else None,
     }
 
@@ -71,11 +82,16 @@ def _show(out: Console, config: SiteConfig) -> None:
     print_table(out, facts)
     _show_addresses(out, "PEER", config.peers)
     _show_addresses(out, "SERVICE", {name: service.url for name, service in config.services.items()})
-    _show_types(out, config)
-    if config.warnings:
+    _show_named(out, "GATEWAY", {name: _front_facts(one.front) for name, one in config.services.items()})
+    _show_named(out, "TYPE", {name: _type_facts(type_) for name, type_ in config.types.items()})
+    _show_named(out, "TARGET", {target.name: target_facts(target) for target in config.notify})
+    hints = _hints(config)
+    if config.warnings or hints:
         out.print()
     for warning in config.warnings:
         out.print(f"warning: {warning}", style="yellow", soft_wrap=True)
+    for hint in hints:
+        out.print(f"hint: {hint}", style="dim", soft_wrap=True)
 
 
 def _show_addresses(out: Console, heading: str, urls: dict[str, str]) -> None:
@@ -87,20 +103,46 @@ def _show_addresses(out: Console, heading: str, urls: dict[str, str]) -> None:
         print_table(out, listing)
 
 
-def _show_types(out: Console, config: SiteConfig) -> None:
-    if not config.types:
+def _show_named(out: Console, heading: str, named: Mapping[str, Iterable[tuple[str, str]]]) -> None:
+    """Each with its settings, its name beside the first."""
+    named = {name: tuple(facts) for name, facts in named.items()}
+    if not any(named.values()):
         return
     out.print()
-    listing = table("TYPE", "SETTING", "VALUE")
-    for name, type_ in config.types.items():
-        for number, (setting, value) in enumerate(_type_facts(type_)):
+    listing = table(heading, "SETTING", "VALUE")
+    for name, facts in named.items():
+        for number, (setting, value) in enumerate(facts):
             listing.add_row(name if number == 0 else "", setting, value)
     print_table(out, listing)
+
+
+def _service_data(service: ServiceConfig) -> dict[str, Any]:
+    front = service.front
+    return {
+        "url": service.url,
+        "listen": str(front.listen) if front.listen else None,
+        "advertise": front.advertise or None,
+        "outbound": str(front.outbound) if front.outbound else None,
+        "hosts": list(service.hosts),
+        "carriers": list(front.carriers),
+        "add_carrier": front.add_carrier,
+    }
+
+
+def _front_facts(front: Front) -> list[tuple[str, str]]:
+    facts = []
+    if front.listen:
+        facts += [("for clients", str(front.listen)), ("for other sites", front.advertise)]
+    if front.outbound:
+        facts.append(("for the application", str(front.outbound)))
+    return facts
 
 
 def _type_facts(type_: TypeConfig) -> list[tuple[str, str]]:
     """What one sees at a glance: the matrix, what may be run, and what happens when."""
     facts = [("matrix", _matrix_words(type_.matrix)), ("allow", ", ".join(type_.command.allow) or "nothing")]
+    if type_.show is not None:
+        facts.append(("show", ", ".join(type_.show) or ("only 'read'" if type_.read else "nothing")))
     facts += type_.written_commands()
     if type_.engine.checkpoint:
         facts.append(("checkpoint.after", str(type_.engine.checkpoint.after)))

@@ -67,7 +67,7 @@ def _started(out: Console, port: int) -> Sites:
     redis = "a Redis" if sites.redis_server else "no Redis: redis-server is not installed"
     made = table("SITE", "AGENT", "APPLICATIONS")
     for name in NAMES:
-        made.add_row(name, sites.urls[name], f"plain files, {redis}")
+        made.add_row(name, sites.urls[name], f"plain files, minicloud, {redis}")
     out.print()
     print_table(out, made)
     sys.stdout.flush()

@@ -80,6 +80,9 @@ def _invite(sites: Sites, out: Console, *, played: bool) -> None:
     _command(out, f"export CHEOPS_URL={sites.urls[first]}", f"{first}; {also}")
     for what, command in _TRY if played else ():
         _command(out, command, what)
+    if played:
+        images = f"curl {sites.cloud.url(first, 'image')}/images"
+        _command(out, f"{images} -H 'Scope: {{image: site2}}'", "the images of site2, asked at site1")
     out.print()
     out.print(f"Their files are in {sites.path}, until the end.", soft_wrap=True)
     out.print(f"Type here: {_HELP}")

@@ -10,7 +10,7 @@ import select
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import typer
 from rich.console import Console
@@ -18,6 +18,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from cheops.cli.output import print_table, table
+from cheops.demo.answers import HttpAnswer, http_answer
 from cheops.demo.sites import NAMES, DemoError, Sites
 
 _PATIENCE_S = 60.0
@@ -71,6 +72,32 @@ class Stage:
         sys.stdout.flush()
         if code:
             raise DemoError(f"'{line}' at {site} ended with {code}")
+
+    def curl(  # noqa: PLR0913 - what a request has
+        self,
+        site: str,
+        service: str,
+        path: str,
+        *,
+        method: str = "",
+        data: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpAnswer:
+        """A request to a service, by its gateway at a site; shown as curl would be told to make it."""
+        url = self.sites.cloud.url(site, service)
+        words = [word for name, value in (headers or {}).items() for word in ("-H", f"{name}: {value}")]
+        words += ["-X", method] if method else []
+        words += ["-d", data] if data is not None else []
+        line = shlex.join(["curl", f"{url}{path}", *words]).replace(" -d ", " \\\n    -d ")
+        self._out.print()
+        self._out.print(Text.assemble((f"{site}$ ", "bold cyan"), (line, "green")), soft_wrap=True)
+        method = method or ("GET" if data is None else "POST")
+        kind = {} if data is None else {"Content-Type": "application/x-www-form-urlencoded"}
+        answer = http_answer(url, method, path, kind | dict(headers or {}), data)
+        self._out.print(Text(answer.body.decode().rstrip() or f"({answer.status})"), soft_wrap=True)
+        if answer.status >= 400:
+            raise DemoError(f"'{line}' at {site} was answered with {answer.status}")
+        return answer
 
     def exec(self, site: str, id_: str, type_: str, command: str, *more: str) -> None:
         """An operation on a resource, made at a site."""

@@ -1,5 +1,8 @@
-"""The story of `cheops demo`: together, apart, at odds, together again, who won and why, a stock of shoes."""
+"""The story of `cheops demo`: together, apart, at odds, together again, who won and why, a stock of shoes;
+and an application that is asked by HTTP (demo_cloud.py).
+"""
 
+from cheops.cli.demo_cloud import replicate, share
 from cheops.cli.demo_stage import Stage
 from cheops.demo.answers import log_of
 from cheops.demo.sites import NAMES
@@ -13,7 +16,7 @@ _AT_ONCE = ("--wait", "first")
 
 
 def play_story(stage: Stage) -> None:
-    for act in (_together, _cut, _heal, _why, _stock):
+    for act in (_together, _cut, _heal, _why, _stock, share, replicate):
         act(stage)
         stage.pause()
 

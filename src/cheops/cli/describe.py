@@ -8,36 +8,32 @@ from rich.console import Console
 from rich.text import Text
 
 from cheops.cli.asking import IdArgument, UrlOption, agent
-from cheops.cli.output import Output, OutputOption, emit, print_table, table
+from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
 from cheops.cli.site import NameArgument
 from cheops.cli.status import draw_sites
 from cheops.cli.words import age, coloured, moment, one_line, printable_lines, rounded_ms, vector, yes_no
 from cheops.text import printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import OperationView, ResourceDetail, SiteView
+    from cheops.api.models import OperationView, ReplicantView, ResourceDetail, SiteView
 
 app = typer.Typer(
-    no_args_is_help=True, help="Show everything that is known of one resource, site or operation."
+    no_args_is_help=True, help="Show everything that is known of one resource, site, operation or replicant."
 )
 
 
 @app.command("resource", epilog="Example: cheops describe resource counter")
 def resource_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show a resource: where it is, how it is there, and by which matrix its operations combine."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).resource(id_)
-    emit(output, plain(found), lambda out: draw_resource(out, found, wide=output is Output.WIDE))
+    emit_answer(output, found, lambda out: draw_resource(out, found, wide=output is Output.WIDE))
 
 
 @app.command("site", epilog="Example: cheops describe site site2")
 def site_command(name: NameArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show a site as the agent knows it."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).site(name)
-    emit(output, plain(found), lambda out: _draw_facts(out, _site_facts(found)))
+    emit_answer(output, found, lambda out: _draw_facts(out, _site_facts(found)))
 
 
 @app.command("operation", epilog="Example: cheops describe operation counter site1:3")
@@ -50,10 +46,15 @@ def operation_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show an operation: what it is, what it knew, what beat it, and what became of it at each site."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).operation(id_, operation)
-    emit(output, plain(found), lambda out: draw_operation(out, found))
+    emit_answer(output, found, lambda out: draw_operation(out, found))
+
+
+@app.command("replicant", epilog="Example: cheops describe replicant c4e095a1-a357-8d5c-85fc-1e35020baf87")
+def replicant_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show a replicated HTTP resource: where it is, and how this site's own service calls it."""
+    found = agent(url).replicant(id_)
+    emit_answer(output, found, lambda out: _draw_facts(out, _replicant_facts(found)))
 
 
 def _draw_facts(out: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
@@ -82,6 +83,18 @@ def _resource_facts(found: "ResourceDetail") -> Iterable[tuple[str, str | Text]]
         yield "checkpoint", f"holds all up to {vector(found.checkpoint)}"
     if found.drafts:
         yield "wait here", ", ".join(found.drafts)
+
+
+def _replicant_facts(found: "ReplicantView") -> Iterable[tuple[str, str | Text]]:
+    yield "id", found.id
+    yield "service", found.service
+    yield "path", found.path or "-"
+    yield "sites", ", ".join(found.sites)
+    yield "local id here", found.local_id or "-"
+    yield "status", coloured(found.overall)
+    yield "deleted", yes_no(found.deleted)
+    if found.waits:
+        yield "waits here", found.waits
 
 
 def _site_facts(site: "SiteView") -> Iterable[tuple[str, str | Text]]:

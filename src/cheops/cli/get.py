@@ -7,26 +7,25 @@ import typer
 from rich.console import Console
 
 from cheops.cli.asking import IdArgument, UrlOption, agent
-from cheops.cli.output import Output, OutputOption, emit, print_table, table
+from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
 from cheops.cli.site import draw_sites
 from cheops.cli.words import coloured, moment, one_line
-from cheops.errors import ClientError
 from cheops.text import printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import OperationView, ResourceSummary
+    from cheops.api.models import OperationView, ReplicantView, ResourceSummary
 
-app = typer.Typer(no_args_is_help=True, help="List what an agent knows: sites, resources, operations.")
+app = typer.Typer(
+    no_args_is_help=True, help="List what an agent knows: sites, resources, operations, replicants."
+)
 _LIST_EXAMPLE = "Example: cheops get resources --prefix shop -o wide"
 
 
 @app.command("sites", epilog="Example: cheops get sites -o wide")
 def sites_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the sites, whether they are up, and how far away."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).sites()
-    emit(output, plain(found), lambda out: draw_sites(out, found, wide=output is Output.WIDE))
+    emit_answer(output, found, lambda out: draw_sites(out, found, wide=output is Output.WIDE))
 
 
 @app.command("resources", epilog=_LIST_EXAMPLE)
@@ -36,28 +35,22 @@ def resources_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the resources that this agent knows, and whether all is well with each."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = list(agent(url).all_resources(prefix))
-    emit(output, plain(found), lambda out: draw_resources(out, found, wide=output is Output.WIDE))
+    emit_answer(output, found, lambda out: draw_resources(out, found, wide=output is Output.WIDE))
 
 
 @app.command("operations", epilog="Example: cheops get operations counter")
 def operations_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the operations on a resource, and what became of each."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = list(agent(url).all_operations(id_))
-    emit(output, plain(found), lambda out: draw_operations(out, found, wide=output is Output.WIDE))
+    emit_answer(output, found, lambda out: draw_operations(out, found, wide=output is Output.WIDE))
 
 
-@app.command("replicants")
-def replicants_command() -> None:
-    """List the local ids of replicated HTTP resources. Not there yet."""
-    raise ClientError(
-        "there are no replicants yet: they belong to replicated HTTP resources, which this version does not "
-        "have\n  Resources that commands work on are listed by 'cheops get resources'."
-    )
+@app.command("replicants", epilog="Example: cheops get replicants -o wide")
+def replicants_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the replicated HTTP resources of this agent's site, and how its own service calls each."""
+    found = list(agent(url).all_replicants())
+    emit_answer(output, found, lambda out: draw_replicants(out, found, wide=output is Output.WIDE))
 
 
 def draw_resources(out: Console, found: "Sequence[ResourceSummary]", *, wide: bool = False) -> None:
@@ -71,6 +64,20 @@ def draw_resources(out: Console, found: "Sequence[ResourceSummary]", *, wide: bo
         sites = ", ".join(one.sites) if wide or len(one.sites) <= 5 else f"{len(one.sites)} sites"
         extra = (str(one.operations), moment(one.last_change)) if wide else ()
         made.add_row(printable(one.id), printable(one.type), status, sites, *extra)
+    print_table(out, made)
+
+
+def draw_replicants(out: Console, found: "Sequence[ReplicantView]", *, wide: bool = False) -> None:
+    if not found:
+        out.print("no replicant is known here; resources of commands are listed by 'cheops get resources'")
+        return
+    more = ("PATH", "WAITS") if wide else ()
+    made = table("ID", "SERVICE", "LOCAL ID", "STATUS", "SITES", *more)
+    for one in found:
+        status = coloured("deleted" if one.deleted and one.overall == "CONVERGED" else one.overall)
+        extra = (printable(one.path), one_line(one.waits or "-", 200)) if wide else ()
+        local_id, sites = printable(one.local_id or "-"), printable(", ".join(one.sites))
+        made.add_row(one.id, printable(one.service), local_id, status, sites, *extra)
     print_table(out, made)
 
 

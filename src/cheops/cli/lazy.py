@@ -7,6 +7,7 @@ need no module at all. A summary must be the first line of what the command says
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import cleandoc
 from typing import Any
 
 import typer
@@ -30,6 +31,7 @@ class Place:
         found = getattr(import_module(f"cheops.cli.{module}"), attribute)
         made = get_group(found) if isinstance(found, typer.Typer) else self._single(found)
         made.name = self.name
+        _make_readable(made)
         return made
 
     def _single(self, function: Any) -> Any:
@@ -37,6 +39,20 @@ class Place:
         epilog = f"Example: {self.example}" if self.example else None
         app.command(self.name, epilog=epilog)(function)
         return get_command(app)
+
+
+def _make_readable(command: Any) -> None:
+    """Help as it is meant: paragraphs are wrapped to the window, and not where a source line ends; the usage
+    has arguments as we write them, with brackets around those that may be left out."""
+    if command.help:
+        command.help = "\n\n".join(" ".join(part.split()) for part in cleandoc(command.help).split("\n\n"))
+    for parameter in command.params:
+        if parameter.param_type_name == "argument" and (written := parameter.metavar):
+            left_out = not parameter.required and not written.startswith("[")
+            shown = f"[{written}]" if left_out else written
+            parameter.get_usage_pieces = lambda _ctx, shown=shown: [shown]
+    for below in getattr(command, "commands", {}).values():
+        _make_readable(below)
 
 
 class LazyGroup(TyperGroup):

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cheops.cli.asking import IdArgument, UrlOption, agent
-from cheops.cli.output import Output, OutputOption, emit, print_table, table
+from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
 from cheops.cli.words import coloured, moment, one_line, vector
 from cheops.text import printable
 
@@ -27,18 +27,14 @@ _NOT_RUN = ("-", "dim", "heard of it, need not run it")
 
 def log_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the operations on a resource: a lane per site, and what superseded what by which rule."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).log(id_)
-    emit(output, plain(found), lambda out: draw_log(out, found, wide=output is Output.WIDE))
+    emit_answer(output, found, lambda out: draw_log(out, found, wide=output is Output.WIDE))
 
 
 def explain_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Explain step by step why the state of a resource is what it is, and what to do about it."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).explain(id_)
-    emit(output, plain(found), lambda out: draw_explanation(out, found))
+    emit_answer(output, found, lambda out: draw_explanation(out, found))
 
 
 def draw_log(out: Console, found: "LogView", *, wide: bool = False) -> None:

@@ -1,6 +1,5 @@
 """`cheops matrix …`: look at matrices, which say how operations combine. Nothing is executed."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,55 +8,20 @@ from rich.console import Console
 from rich.text import Text
 
 from cheops.cli.asking import IdArgument, UrlOption, agent
-from cheops.cli.output import Output, OutputOption, emit, print_table, table
+from cheops.cli.output import Output, OutputOption, emit, emit_answer, print_table, table
 from cheops.errors import ClientError
-from cheops.log.matrix import Entry, Matrix, Result
+from cheops.log.matrix import Result
 from cheops.matrix_file import MAX_TYPES, MatrixFile, read_matrix, type_problem
 from cheops.scope.names import normal
 from cheops.text import in_words, nearest, printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import MatrixView
+    from cheops.api.models import MatrixPair, MatrixView
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Show and check matrices: how operations on a resource combine when they meet.",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """What holds for two types in this order, written or not."""
-
-    before: str
-    after: str
-    result: Result | None  # None: ordered
-    number: int  # the papers' class
-    inferred: bool
-    concurrent_both: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    """A matrix and everything that follows from it for these types."""
-
-    matrix: Matrix
-    types: tuple[str, ...]
-    meant: dict[str, str]  # for a type of --types that no entry mentions: the nearest that one does
-
-    @property
-    def pairs(self) -> list[_Pair]:
-        written = {(entry.before, entry.after) for entry in self.matrix.entries}
-        return [
-            _pair(self.matrix, before, after, inferred=(before, after) not in written)
-            for before in self.types
-            for after in self.types
-        ]
-
-    @property
-    def never_mentioned(self) -> list[str]:
-        mentioned = self.matrix.types
-        return [name for name in self.types if name not in mentioned]
 
 
 @app.command("check", epilog="Example: cheops matrix check examples/matrices/counter.json --types set,inc")
@@ -76,36 +40,40 @@ def check_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say whether a matrix is free of contradictions, and what it means for every pair of types."""
+    from cheops.api.views.matrix import matrix_view  # noqa: PLC0415 - see asking.py
+
     read = read_matrix(file)
-    checked = _checked(read, _types_option(types) if types is not None else ())
-    emit(output, _data(checked), lambda console: _show(console, checked))
+    asked = _types_option(types) if types is not None else ()
+    found = matrix_view(read.matrix, _all_types(read, asked))
+    emit(output, _data(found), lambda console: _show(console, found, _meant(read, asked)))
 
 
 @app.command("show", epilog="Example: cheops matrix show counter")
 def show_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show the matrix that is in force for a resource, and what it means for every pair of types."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).matrix(id_)
-    emit(output, plain(found), lambda console: draw_matrix(console, found))
+    emit_answer(output, found, lambda console: draw_matrix(console, found))
 
 
 def draw_matrix(out: Console, found: "MatrixView") -> None:
-    """As for a file: what follows from the entries is the same here and there."""
-    entries = [Entry(e.before, e.after, Result(e.result), e.concurrent_both) for e in found.entries]
     by = f", brought by {found.introduced_by}" if found.introduced_by else ""
     out.print(f"in force for {printable(found.resource or '')}{by}\n", style="bold", soft_wrap=True)
-    _show(out, _Checked(Matrix(entries), found.types, {}))
+    _show(out, found, {})
 
 
-def _checked(read: MatrixFile, asked: tuple[str, ...]) -> _Checked:
+def _all_types(read: MatrixFile, asked: tuple[str, ...]) -> tuple[str, ...]:
     types = tuple(dict.fromkeys((*read.types, *asked)))
     if len(types) > MAX_TYPES:
         raise ClientError(
             f"--types: {len(types):,} types with those of the file; at most {MAX_TYPES} are accepted"
         )
+    return types
+
+
+def _meant(read: MatrixFile, asked: tuple[str, ...]) -> dict[str, str]:
+    """For a type of --types that the file does not know: the nearest that an entry mentions."""
     near = {name: nearest(name, read.matrix.types) for name in asked if name not in read.types}
-    return _Checked(read.matrix, types, {name: meant for name, meant in near.items() if meant})
+    return {name: meant for name, meant in near.items() if meant}
 
 
 def _types_option(text: str) -> tuple[str, ...]:
@@ -115,59 +83,31 @@ def _types_option(text: str) -> tuple[str, ...]:
     return names
 
 
-def _pair(matrix: Matrix, before: str, after: str, *, inferred: bool) -> _Pair:
-    return _Pair(
-        before,
-        after,
-        matrix.result(before, after) or _result_that_follows(matrix, before, after),
-        matrix.class_of_pair(before, after),
-        inferred,
-        matrix.both_stay_when_concurrent(before, after) or matrix.both_stay_when_concurrent(after, before),
-    )
-
-
-def _result_that_follows(matrix: Matrix, before: str, after: str) -> Result | None:
-    """What one could have written for a pair of which nobody wrote anything."""
-    match matrix.replaces(after, before), matrix.replaces(before, after):
-        case True, True:
-            return Result.TAKE_ONE
-        case True, False:
-            return Result.REVERSE_ORDER
-        case False, True:
-            return Result.KEEP_ORDER
-        case _:
-            return None
-
-
-def _data(checked: _Checked) -> dict[str, Any]:
+def _data(found: "MatrixView") -> dict[str, Any]:
     return {
-        "types": list(checked.types),
+        "types": list(found.types),
         "pairs": [
             {
                 "before": pair.before,
                 "after": pair.after,
-                "result": pair.result.value if pair.result else None,
-                "class": pair.number,
+                "result": pair.result,
+                "class": pair.class_,
                 "inferred": pair.inferred,
                 "concurrent": Result.TAKE_BOTH.value if pair.concurrent_both else None,
             }
-            for pair in checked.pairs
+            for pair in found.pairs
         ],
-        "replaces": {
-            name: list(checked.matrix.wiped_by(name))
-            for name in checked.types
-            if checked.matrix.is_replace_type(name)
-        },
-        "never_mentioned": checked.never_mentioned,
-        "hash": checked.matrix.hash,
+        "replaces": {name: list(replaced) for name, replaced in found.replaces.items()},
+        "never_mentioned": list(found.never_mentioned),
+        "hash": found.hash,
     }
 
 
 _WORDS = {
-    Result.TAKE_ONE: "one",
-    Result.TAKE_BOTH: "both",
-    Result.KEEP_ORDER: "keep-order",
-    Result.REVERSE_ORDER: "reverse-order",
+    Result.TAKE_ONE.value: "one",
+    Result.TAKE_BOTH.value: "both",
+    Result.KEEP_ORDER.value: "keep-order",
+    Result.REVERSE_ORDER.value: "reverse-order",
     None: "ordered",
 }
 _STYLES = {1: "green", 2: "cyan", 3: "yellow"}
@@ -176,41 +116,41 @@ _LEGEND = (
 )
 
 
-def _show(console: Console, checked: _Checked) -> None:
-    _show_pairs(console, checked)
-    for name in checked.types:
-        console.print(_what_it_replaces(checked, name), soft_wrap=True)
-    for name in checked.never_mentioned:
-        console.print(_warning(name, checked.meant.get(name)), style="yellow", soft_wrap=True)
-    console.print(f"hash {checked.matrix.hash}", soft_wrap=True)
+def _show(console: Console, found: "MatrixView", meant: dict[str, str]) -> None:
+    _show_pairs(console, found)
+    for name in found.types:
+        console.print(_what_it_replaces(found, name), soft_wrap=True)
+    for name in found.never_mentioned:
+        console.print(_warning(name, meant.get(name)), style="yellow", soft_wrap=True)
+    console.print(f"hash {found.hash}", soft_wrap=True)
 
 
-def _show_pairs(console: Console, checked: _Checked) -> None:
-    if not checked.types:
+def _show_pairs(console: Console, found: "MatrixView") -> None:
+    if not found.types:
         console.print("no type is mentioned: all pairs are ordered")
         return
-    listing = table("BEFORE \\ AFTER", *checked.types)
-    cells = [_cell(pair) for pair in checked.pairs]
-    width = len(checked.types)
-    for row, before in enumerate(checked.types):
+    listing = table("BEFORE \\ AFTER", *found.types)
+    cells = [_cell(pair) for pair in found.pairs]
+    width = len(found.types)
+    for row, before in enumerate(found.types):
         listing.add_row(Text(before, style="bold"), *cells[row * width : (row + 1) * width])
     print_table(console, listing)
     console.print(f"{_LEGEND}\n", style="dim", soft_wrap=True)
 
 
-def _cell(pair: _Pair) -> Text:
+def _cell(pair: "MatrixPair") -> Text:
     mark = "*" if pair.inferred else ""
-    return Text(f"{_WORDS[pair.result]} {pair.number}{mark}", style=_STYLES[pair.number])
+    return Text(f"{_WORDS[pair.result]} {pair.class_}{mark}", style=_STYLES[pair.class_])
 
 
-def _what_it_replaces(checked: _Checked, name: str) -> str:
-    if not checked.matrix.is_replace_type(name):
+def _what_it_replaces(found: "MatrixView", name: str) -> str:
+    replaced = found.replaces.get(name)
+    if replaced is None:
         return f"{name} replaces nothing"
-    staying = [
-        other for other in checked.types if checked.matrix.both_stay_when_concurrent(after=name, before=other)
-    ]
+    both = {pair.before for pair in found.pairs if pair.after == name and pair.concurrent_both}
+    staying = [other for other in found.types if other in both and other in replaced]
     exception = f"; made at the same time as {in_words(staying)}, both stay, {name} first" if staying else ""
-    return f"{name} replaces {', '.join(checked.matrix.wiped_by(name))}{exception}"
+    return f"{name} replaces {', '.join(replaced)}{exception}"
 
 
 def _warning(name: str, meant: str | None) -> str:

@@ -44,6 +44,13 @@ def emit(output: Output, data: Any, show: Callable[[Console], None]) -> None:
             show(console())
 
 
+def emit_answer(output: Output, found: Any, draw: Callable[[Console], None]) -> None:
+    """Write what an agent answered: the model as data to programs, what `draw` makes of it to people."""
+    from cheops.api.models import plain  # noqa: PLC0415 - who asks no agent need not wait for the models
+
+    emit(output, plain(found), draw)
+
+
 def as_yaml(data: Any) -> str:
     import yaml  # noqa: PLC0415 - only who asks for it pays for it
 

@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 
 from cheops.cli.answers import draw_accepted, exit_code, tell_open
-from cheops.cli.asking import FAILED, TimeoutOption, UrlOption, agent
+from cheops.cli.asking import FAILED, ShowingOption, TimeoutOption, UrlOption, agent
 from cheops.cli.change import Waiting, WaitOption
-from cheops.cli.output import Output, OutputOption, console, emit, print_table, table
+from cheops.cli.output import Output, OutputOption, console, emit, emit_answer, print_table, table
 from cheops.cli.words import coloured, printable_lines
 from cheops.errors import ClientError
 
@@ -75,11 +75,10 @@ def exec_command(  # noqa: PLR0913, PLR0917 - one parameter per option
 
 
 def _try(asked: "Agent", id_: str, request: "SubmitRequest", output: Output) -> None:
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
     from cheops.cli.dry_run import draw_dry_run  # noqa: PLC0415 - see asking.py
 
     found = asked.dry_run(id_, request)
-    emit(output, plain(found), lambda out: draw_dry_run(out, found))
+    emit_answer(output, found, lambda out: draw_dry_run(out, found))
     raise typer.Exit(FAILED if found.refused else 0)
 
 
@@ -93,10 +92,10 @@ def _submit(  # noqa: PLR0913, PLR0917 - what can be said of an operation
     output: Output,
 ) -> None:
     """For programs: one answer when all is said."""
-    from cheops.api.models import Wait, plain  # noqa: PLC0415 - see asking.py
+    from cheops.api.models import Wait  # noqa: PLC0415 - see asking.py
 
     found = asked.submit(id_, request, files=files, wait=Wait(wait.value), timeout_s=timeout)
-    emit(output, plain(found), lambda out: draw_accepted(out, out, found, timeout))
+    emit_answer(output, found, lambda out: draw_accepted(out, out, found, timeout))
     raise typer.Exit(exit_code(found))
 
 
@@ -123,9 +122,7 @@ def _follow(  # noqa: PLR0913, PLR0917 - what can be said of an operation
 def show_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     id_: Annotated[str, typer.Option("--id", help="The resource.")],
     sites: Annotated[str, typer.Option("--sites", help="Where; if left out, wherever the resource is.")] = "",
-    command: Annotated[
-        str, typer.Option("--command", help="What shows the state; if left out, the type's 'read'.")
-    ] = "",
+    command: ShowingOption = "",
     timeout: TimeoutOption = 30.0,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 
 from cheops.cli.asking import FAILED, UrlOption, agent
-from cheops.cli.output import Output, OutputOption, emit, print_table, table
+from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
 from cheops.cli.words import age, coloured, rounded_ms
 from cheops.text import listed, printable
 
@@ -20,10 +20,8 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False,
 @app.command("list", epilog="Example: cheops site list -o wide")
 def list_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the sites, whether they are up, and how far away."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).sites()
-    emit(output, plain(found), lambda out: draw_sites(out, found, wide=output is Output.WIDE))
+    emit_answer(output, found, lambda out: draw_sites(out, found, wide=output is Output.WIDE))
 
 
 @app.command("ping", epilog="Example: cheops site ping site2")
@@ -35,12 +33,10 @@ def ping_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Have the agent ask one site, or each, for an answer now. Ends with 1 if one does not answer."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     asked = agent(url)
     names = [name] if name else [s.name for s in asked.sites().sites if s.state != "forgotten" and not s.here]
     found = [asked.ping(one) for one in names]
-    emit(output, plain(found), lambda out: draw_pings(out, found))
+    emit_answer(output, found, lambda out: draw_pings(out, found))
     raise typer.Exit(0 if all(ping.ok for ping in found) else FAILED)
 
 
@@ -54,19 +50,15 @@ def forget_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Remove a site that is gone for good, and say which resources still wait for it."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).forget(name, force=force)
-    emit(output, plain(found), lambda out: draw_forgotten(out, found))
+    emit_answer(output, found, lambda out: draw_forgotten(out, found))
 
 
 @app.command("admit", epilog="Example: cheops site admit site3")
 def admit_command(name: NameArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Take a forgotten site in again."""
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).admit(name)
-    emit(output, plain(found), lambda out: out.print(f"{printable(found.name)} is part of the mesh again"))
+    emit_answer(output, found, lambda out: out.print(f"{printable(found.name)} is part of the mesh again"))
 
 
 def draw_sites(out: Console, found: "Sites", *, wide: bool = False) -> None:

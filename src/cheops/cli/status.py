@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cheops.cli.asking import FAILED, NOT_YET, IdArgument, TimeoutOption, UrlOption, agent
-from cheops.cli.output import Output, OutputOption, emit, print_table, table
+from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
 from cheops.cli.words import age, coloured
 from cheops.text import printable
 
@@ -30,10 +30,8 @@ def status_command(id_: IdArgument, url: UrlOption = None, output: OutputOption 
 
     Ends with 0 if it is CONVERGED, 1 if DIVERGED, 3 if something is on its way or a site cannot be asked.
     """
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).status(id_)
-    emit(output, plain(found), lambda out: draw_status(out, found, wide=output is Output.WIDE))
+    emit_answer(output, found, lambda out: draw_status(out, found, wide=output is Output.WIDE))
     raise typer.Exit(_CODES[found.overall])
 
 
@@ -48,10 +46,8 @@ def wait_command(
 
     Ends with 0 as soon as it is so; when the time is over, with 1 if it is DIVERGED, else with 3.
     """
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = _awaited(id_, condition, timeout, url)
-    emit(output, plain(found), lambda out: draw_status(out, found, wide=output is Output.WIDE))
+    emit_answer(output, found, lambda out: draw_status(out, found, wide=output is Output.WIDE))
     raise typer.Exit(_CODES[found.overall])
 
 

@@ -1,13 +1,14 @@
 """`cheops verify`: the real state of the application at every site, compared."""
 
-from typing import TYPE_CHECKING, Annotated
+import shlex
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from cheops.cli.asking import FAILED, NOT_YET, IdArgument, TimeoutOption, UrlOption, agent
-from cheops.cli.output import Output, OutputOption, emit, print_table, table
+from cheops.cli.asking import FAILED, NOT_YET, IdArgument, ShowingOption, TimeoutOption, UrlOption, agent
+from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
 from cheops.cli.words import coloured, one_line, printable_lines
 from cheops.text import printable
 
@@ -19,9 +20,7 @@ _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 def verify_command(
     id_: IdArgument,
-    command: Annotated[
-        str, typer.Option("--command", help="What shows the state; if left out, the type's 'read'.")
-    ] = "",
+    command: ShowingOption = "",
     timeout: TimeoutOption = 30.0,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
@@ -31,10 +30,8 @@ def verify_command(
     Runs the type's read command everywhere, past all that Cheops believes. Ends with 0 if all are the same, 1
     if they differ or one cannot be read, 3 if those that answered are the same but one did not.
     """
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
-
     found = agent(url).verify(id_, command, timeout)
-    emit(output, plain(found), lambda out: draw_verification(out, found, wide=output is Output.WIDE))
+    emit_answer(output, found, lambda out: draw_verification(out, found, wide=output is Output.WIDE))
     raise typer.Exit(verdict_code(found))
 
 
@@ -67,4 +64,9 @@ def _verdict(found: "Verification") -> str:
     silent = [state.site for state in found.states if state.status == "TIMEOUT"]
     if verdict_code(found) == NOT_YET:
         return f"no answer from {', '.join(silent)}; the others have the same"
-    return f"the sites differ; why: cheops explain {printable(found.resource)}"
+    id_ = shlex.quote(printable(found.resource))
+    return (
+        f"the sites differ; why: cheops explain {id_}\n"
+        "  If that says CONVERGED, something has changed the application past Cheops. To make the sites "
+        f"equal: cheops exec --force --id {id_} …"
+    )

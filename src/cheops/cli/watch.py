@@ -25,7 +25,7 @@ def watch_command(
         str, typer.Argument(metavar="[ID]", show_default="all resources and sites", help="The resource.")
     ] = "",
     since: Annotated[
-        str, typer.Option("--since", help="Begin after the event with this id.", show_default="now")
+        str, typer.Option("--since", help="Begin after this place, of an event.", show_default="now")
     ] = "",
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
@@ -33,7 +33,7 @@ def watch_command(
     """Show what happens to a resource, or to all, line by line until Ctrl-C.
 
     With -o json an event per line, with -o yaml a document per event. When the agent goes away, it is asked
-    again until it is back, and nothing that it still knows is left out.
+    again until it is back, and nothing that happened meanwhile is left out.
     """
     from cheops.client import UnreachableError  # noqa: PLC0415 - see asking.py
 
@@ -43,7 +43,7 @@ def watch_command(
     while True:
         with suppress(UnreachableError):
             for event in asked.events(id_ or None, last):
-                last, gone = event.id, False
+                last, gone = event.place, False
                 _write(event, output)
         if not gone:
             console(stderr=True).print("the agent is gone; asking again until it is back", style="yellow")
@@ -65,14 +65,16 @@ def _write(event: "Event", output: Output) -> None:
 
 
 def event_line(event: "Event", *, wide: bool = False) -> Text:
-    """Time, what, and whom it is about; what is not known is left out."""
-    line = Text.assemble((moment(event.at), "dim"), f"  {event.what:<18}")
-    about = [event.resource, event.operation, f"at {event.site}" if event.site else None]
+    """Time, what, and whom it is about; what does not apply is left out."""
+    line = Text.assemble((moment(event.time), "dim"), f"  {printable(event.kind):<18}")
+    about = (event.resource, event.operation, event.type, ", ".join(event.sites), f"at {event.site}")
     line.append("  ".join(printable(part) for part in about if part))
     if event.status:
         line.append("  ").append(coloured(event.status))
+    for result in event.results:
+        line.append(f"  {printable(result.site)} ").append(coloured(result.status))
     if event.detail:
         line.append(f"  {printable(event.detail) if wide else one_line(event.detail, 100)}")
     if wide:
-        line.append(f"  [{event.id}]", "dim")
+        line.append(f"  [{event.place}]", "dim")
     return line

@@ -115,7 +115,7 @@ class AsyncAgent:
         return await self.ask(calls.changes(id_, since, wait_s, limit))
 
     async def events(self, id_: str | None = None, last: str = "") -> AsyncIterator[Event]:
-        """What happens, as it happens; ends with an error when the connection does."""
+        """What happens, as it happens; ends when the agent is stopped, or with an error."""
         async for line in self._lines(calls.events(id_, last), _STREAM_S):
             if event := event_in(line):
                 yield event

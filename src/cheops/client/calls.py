@@ -16,11 +16,14 @@ from cheops.api.models import (
     Explanation,
     Forgotten,
     Health,
+    LocalId,
     LogView,
     MatrixView,
     Operations,
     OperationView,
     Ping,
+    Replicants,
+    ReplicantView,
     Resolved,
     ResolveRequest,
     ResourceDetail,
@@ -152,6 +155,21 @@ def change_sites(id_: str, request: ChangeSites, wait: Wait, timeout_s: float) -
     query = {"wait": wait.value, "timeout": str(timeout_s)}
     body = to_json(request)
     return Call("POST", of(id_, "/sites"), Accepted, query, body, timeout_s=timeout_s + ANSWER_S)
+
+
+# -- replicants ------------------------------------------------------------------------------------------
+
+
+def replicants(cursor: str | None, limit: int) -> Call[Replicants]:
+    return Call("GET", f"{BASE}/replicants", Replicants, {"cursor": cursor or "", "limit": str(limit)})
+
+
+def replicant(id_: str, fresh_s: float) -> Call[ReplicantView]:
+    return Call("GET", f"{BASE}/replicants/{segment(id_)}", ReplicantView, {"fresh": str(fresh_s)})
+
+
+def set_local_id(id_: str, asked: LocalId) -> Call[ReplicantView]:
+    return Call("PUT", f"{BASE}/replicants/{segment(id_)}/local-id", ReplicantView, body=to_json(asked))
 
 
 # -- sites -----------------------------------------------------------------------------------------------

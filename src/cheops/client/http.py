@@ -23,11 +23,13 @@ from cheops.api.models import (
     Explanation,
     Forgotten,
     Health,
+    LocalId,
     LogView,
     MatrixView,
     Operations,
     OperationView,
     Ping,
+    ReplicantView,
     Resolved,
     ResolveRequest,
     ResourceDetail,
@@ -81,6 +83,20 @@ class Agent:
             page = self.resources(prefix, cursor)
             yield from page.resources
             cursor = page.next
+
+    def all_replicants(self) -> Iterator[ReplicantView]:
+        """Those of all pages."""
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.ask(calls.replicants(cursor, 100))
+            yield from page.replicants
+            cursor = page.next
+
+    def replicant(self, id_: str, *, fresh_s: float = 0.5) -> ReplicantView:
+        return self.ask(calls.replicant(id_, fresh_s))
+
+    def set_local_id(self, id_: str, local_id: str, *, is_number: bool = False) -> ReplicantView:
+        return self.ask(calls.set_local_id(id_, LocalId(local_id=local_id, is_number=is_number)))
 
     def resource(self, id_: str, *, fresh_s: float = 0.5) -> ResourceDetail:
         """`fresh_s`: how long to wait for what other sites say now; after that it is as last heard."""
@@ -194,12 +210,12 @@ class Agent:
     def changes(
         self, id_: str | None = None, since: str = "", *, wait_s: float = 0.0, limit: int = 1000
     ) -> Changes:
-        """What happened after an event; waits for the first if there is none yet. All resources: None."""
+        """What happened after a place; waits for the first if there is nothing yet. All resources: None."""
         return self.ask(calls.changes(id_, since, wait_s, limit))
 
     def events(self, id_: str | None = None, last: str = "") -> Iterator[Event]:
-        """What happens, as it happens; with `last` what came after that event, too. Ends with an error when
-        the connection does; go on with the id of the last event."""
+        """What happens, as it happens; with `last` what came after that place, too. Ends when the agent is
+        stopped, and with an error when the connection breaks; go on after the place of the last event."""
         call = calls.events(id_, last)
         with closing(self._connection(_STREAM_S)) as connection:
             yield from events_in(self._lines(self._send(connection, call)))

@@ -26,7 +26,7 @@ def command_settings(record: Mapping[str, Value], folder: Path) -> CommandSettin
     """The keys of a type that are about running its commands; paths start at the folder."""
     default = CommandSettings()
     return CommandSettings(
-        given(record, "allow", _patterns, default.allow),
+        given(record, "allow", patterns_at, default.allow),
         given(record, "timeout", duration_s, default.timeout_s),
         given(record, "max_output", _max_output, default.max_output_bytes),
         given(record, "cwd", lambda at: path_at(at, folder), default.cwd),
@@ -38,7 +38,8 @@ def command_settings(record: Mapping[str, Value], folder: Path) -> CommandSettin
     )
 
 
-def _patterns(value: Value) -> tuple[str, ...]:
+def patterns_at(value: Value) -> tuple[str, ...]:
+    """Patterns of commands, see command_pattern.py."""
     patterns = []
     for item in value.items():
         words_of(item)

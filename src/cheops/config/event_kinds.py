@@ -6,6 +6,7 @@ from enum import StrEnum
 class EventKind(StrEnum):
     """What happened. docs/notifications.md has the same list."""
 
+    ACCEPTED = "accepted"  # an operation is durable at its origin, and was not run yet
     DECIDED = "decided"  # an operation was run at its origin, and goes to the others
     VOID = "void"  # an operation failed at its origin: it has no effect anywhere
     SUPERSEDED = "superseded"  # another operation took the effect of this one

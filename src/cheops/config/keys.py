@@ -42,13 +42,33 @@ LIMIT_FIELDS = {
 SITE = Section(
     "",
     required=("site",),
-    optional=("listen", "advertise", "data", "peers", "services", "types", "limits", "heartbeat", "notify"),
+    optional=(
+        *("listen", "advertise", "data", "peers", "services", "types", "limits", "heartbeat", "notify"),
+        "gateway",
+    ),
 )
-SERVICE = Section("services.NAME", required=("url",))
+SERVICE = Section(
+    "services.NAME",
+    required=("url",),
+    optional=(
+        *("listen", "advertise", "outbound", "hosts", "carriers", "add_carrier"),  # see config/gateway.py
+        *("id", "items", "refs", "matrix", "exists", "find", "auth"),  # see config/replication.py
+        *("credentials", "credential_headers", "timeout", "keep_response"),
+    ),
+)
+AUTH = Section("services.NAME.auth", optional=("file", "command", "every"))
+GATEWAY = Section(
+    "gateway",
+    optional=(
+        *("proxy", "forwarded_headers", "connections", "head_size", "repeat_size"),
+        *("connect_timeout", "head_timeout", "stall_timeout", "silence_timeout"),
+        *("tunnel_timeout", "keep_alive", "warm", "warm_for", "carriers", "carriers_for"),
+    ),
+)
 TYPE = Section(
     "types.NAME",
     optional=(
-        *("matrix", "read", "reset", "checkpoint", "on_error", "decompose", "logic", "parallel"),
+        *("matrix", "read", "show", "reset", "checkpoint", "on_error", "decompose", "logic", "parallel"),
         *("allow", "timeout", "max_output", "cwd", "env", "user", "shell", "limits"),
         *("no_new_privileges", "retry_on"),
     ),
@@ -73,7 +93,7 @@ NOTIFY_MAIL = Section(
 )
 
 _SECTIONS = (
-    *(SITE, SERVICE, TYPE, CHECKPOINT, DECOMPOSE, COMMAND_LIMITS, LIMITS, HEARTBEAT),
+    *(SITE, SERVICE, AUTH, GATEWAY, TYPE, CHECKPOINT, DECOMPOSE, COMMAND_LIMITS, LIMITS, HEARTBEAT),
     *(NOTIFY, NOTIFY_WEBHOOK, NOTIFY_MAIL),
 )
 

@@ -14,17 +14,19 @@ ignored, but it must say the same as `advertise`. What is doubtful but possible 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cheops.config.address import DEFAULT_LISTEN, Address, address_at, is_loopback
+from cheops.config.gateway import GatewayConfig, doubts, gateway_at, used_twice
 from cheops.config.keys import SITE, given
 from cheops.config.limits import HeartbeatConfig, heartbeat_at, limits_at
 from cheops.config.names import name_at, named_at
 from cheops.config.notify import TargetConfig, targets_at
 from cheops.config.paths import path_at
 from cheops.config.peers import Peer, advertised, others, peers_at
-from cheops.config.services import ServiceConfig, services_at
+from cheops.config.replication import resource_type, service_of, type_name
+from cheops.config.services import ServiceConfig, services_at, wrong_with
 from cheops.config.types import TypeConfig, type_at
 from cheops.documents import Value, parse_document, read_document
 from cheops.engine.types import Limits, Settings
@@ -56,15 +58,30 @@ class SiteConfig:
     source: Path
     warnings: tuple[str, ...] = ()
     notify: tuple[TargetConfig, ...] = ()
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
+
+    @property
+    def listeners(self) -> Iterable[tuple[str, Address]]:
+        """All places where the gateway listens, with the key that says so."""
+        return _listeners(self.services.values(), self.gateway)
 
     @property
     def engine(self) -> Settings:
         """What the engine of this site is made with."""
-        return Settings({name: type_.engine for name, type_ in self.types.items()}, self.limits)
+        types = {**self.types, **self.http_types}
+        return Settings({name: type_.engine for name, type_ in types.items()}, self.limits)
+
+    @property
+    def http_types(self) -> dict[str, TypeConfig]:
+        """The types of what is replicated by HTTP, one for each service."""
+        services = self.services.values()
+        return {type_name(one.name): resource_type(one.name, one.replication) for one in services}
 
     def type_named(self, name: str | None) -> TypeConfig:
         """The type that a request asks for, or the default one where it names none."""
         wanted = name or DEFAULT_TYPE
+        if service_of(wanted) in self.services:
+            return self.http_types[wanted]
         if wanted not in self.types:
             meant = nearest(wanted, self.types)
             hint = f"did you mean '{meant}'? " if meant else ""
@@ -94,9 +111,14 @@ def _site(root: Value, path: Path) -> SiteConfig:
     advertise = advertised(root, record, listen, name, written)
     peers = others(name, advertise, written)
     services: dict[str, ServiceConfig] = given(
-        record, "services", lambda at: services_at(at, listen, advertise), {}
+        record, "services", lambda at: services_at(at, listen, advertise, folder), {}
     )
+    gateway = given(record, "gateway", gateway_at, GatewayConfig())
+    listeners = tuple(_listeners(services.values(), gateway))
+    if wrong := used_twice([("listen", listen), *listeners]) or wrong_with(services, listeners):
+        raise record.get("services", root).fail(wrong)
     types: dict[str, TypeConfig] = given(record, "types", lambda at: _types(at, folder), {})
+    fronts = [(service.name, service.front) for service in services.values()]
     return SiteConfig(
         name,
         listen,
@@ -108,9 +130,20 @@ def _site(root: Value, path: Path) -> SiteConfig:
         given(record, "limits", limits_at, Limits()),
         given(record, "heartbeat", heartbeat_at, HeartbeatConfig()),
         path,
-        tuple(_warnings(advertise, peers, types.values())),
+        (*_warnings(advertise, peers, types.values()), *doubts(fronts, advertise)),
         given(record, "notify", lambda at: targets_at(at, folder), ()),
+        gateway,
     )
+
+
+def _listeners(services: Iterable[ServiceConfig], gateway: GatewayConfig) -> Iterable[tuple[str, Address]]:
+    for service in services:
+        if service.front.listen:
+            yield f"services.{service.name}.listen", service.front.listen
+        if service.front.outbound:
+            yield f"services.{service.name}.outbound", service.front.outbound
+    if gateway.proxy:
+        yield "gateway.proxy", gateway.proxy
 
 
 def _types(value: Value, folder: Path) -> dict[str, TypeConfig]:

@@ -27,9 +27,14 @@ data: ./data
 # The other sites. All sites may use the same list: a site's own name in it is ignored.
 {peers}
 
-# The application's HTTP services at this site.
+# The application's HTTP services at this site. Clients use `listen`, and say with the header Scope where a
+# request is executed; the application itself uses `outbound` for its calls to other services.
 # services:
-#   image: {{url: "http://127.0.0.1:9292"}}
+#   image:
+#     url: http://127.0.0.1:9292
+#     listen: 127.0.0.1:9392
+#     outbound: 127.0.0.1:9492
+#     auth: {{file: image.headers}}   # this site's own credentials, for what is replicated from other sites
 
 # Types of resources: how changes combine when they meet (docs/matrix.md), and which commands may be run.
 types:
@@ -40,6 +45,8 @@ types:
     # Commands that operations may bring, word by word; * is one word, a last ... any further ones.
     # Nothing is allowed until you say so.
     allow: []
+    # Commands that 'cheops show --command' may run: such as only read. The type's own `read` always may.
+    show: []
     timeout: 30s
 
   # A counter in Redis. __ID__ is the id of the resource.
@@ -50,6 +57,7 @@ types:
   #     - {{before: inc, after: inc, result: take-both}}
   #   allow: ["redis-cli set * *", "redis-cli incrby * *"]
   #   read: redis-cli get __ID__
+  #   show: ["redis-cli strlen *"]
   #   reset: redis-cli set __ID__ 0
   #   limits: {{cpu: 10s, memory: 1GiB}}
 

@@ -1,7 +1,8 @@
 """Resource types in the configuration file: how operations combine, and how a site runs their commands.
 
 The commands that the operator writes here (`read`, `reset`, `checkpoint`, `on_error`) need not match `allow`,
-which is for the commands that come with operations.
+which is for the commands that come with operations, nor `show`, which is for those that come with a question
+for the state of a resource.
 """
 
 import re
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from cheops.config.command import command_settings
+from cheops.config.command import command_settings, patterns_at
 from cheops.config.command_settings import CommandSettings
 from cheops.config.decompose import unit_steps
 from cheops.config.keys import CHECKPOINT, TYPE, given
@@ -42,6 +43,20 @@ class TypeConfig:
     logic: str | None = None  # the name of the plugin
     command: CommandSettings = field(default_factory=CommandSettings)
     retry_on: tuple[str, ...] = ()  # a command that fails and prints one of these did nothing: try again
+    show: tuple[str, ...] | None = None  # patterns of commands that only read; None: whatever is allowed
+
+    @property
+    def showing(self) -> CommandSettings:
+        """The settings under which a question for the state brings a command of its own."""
+        return self.command if self.show is None else replace(self.command, allow=self.show)
+
+    def hints(self) -> Iterator[str]:
+        """What works as it stands, and could be made safer."""
+        if self.show is None and self.command.allow:
+            yield (
+                "there is no 'show', so 'cheops show --command' may run any allowed command, also one that "
+                "writes; list patterns of those that only read, or [] for 'read' alone"
+            )
 
     def warnings(self) -> Iterator[str]:
         """What may be meant so, but often is not."""
@@ -110,6 +125,7 @@ def type_at(name: str, value: Value, folder: Path) -> TypeConfig:
         given(record, "logic", Value.string, None),
         command,
         given(record, "retry_on", _texts, ()),
+        given(record, "show", patterns_at, None),
     )
 
 

@@ -1,4 +1,5 @@
-"""Three sites on this machine: agents as processes of their own, a Redis for each where it is installed.
+"""Three sites on this machine: agents as processes of their own, minicloud (cloud.py) at each, and a Redis
+where it is installed.
 
 Everything is tied to this process: see tied.py and folder.py. Use it from the main thread: a child's tie is
 to the thread that started it.
@@ -21,6 +22,7 @@ from typing import Any, Self
 import yaml
 
 from cheops.demo.answers import sees_all_up
+from cheops.demo.cloud import Minicloud
 from cheops.demo.folder import DemoFolder
 from cheops.demo.wires import Wires
 from cheops.errors import CheopsError
@@ -48,7 +50,8 @@ class Sites:
             self.path = self._stack.enter_context(DemoFolder()).path
             ports = {name: self._reserved(port and port + n) for n, name in enumerate(NAMES)}
             self.urls = {name: f"http://{_HOST}:{number}" for name, number in ports.items()}
-            self.wires = Wires(ports, self._pids)
+            self.cloud = Minicloud(NAMES, lambda: self._reserved(0))
+            self.wires = Wires(ports, self._pids, self.cloud.lines)
             self._stack.callback(self.wires.close)
             self._stack.callback(self._stop)
             self._write_files(ports)
@@ -60,10 +63,13 @@ class Sites:
         try:
             for name in NAMES:
                 self._start_redis(name)
+                for program, command in self.cloud.commands(name, self.files(name)).items():
+                    log, environment = self.path / name / f"{program}.log", self.cloud.environment(name)
+                    self._start(log, command, env=environment)
                 config = str(self.path / name / "site.yaml")
                 argv = [sys.executable, "-P", "-m", "cheops", "agent", "--config", config]
                 self._agents[name] = self._start(self._log(name), argv)
-            for wanted in (self._answers, self._sees_the_others):
+            for wanted in (self._answers, self._sees_the_others, self.cloud.answers):
                 for name in NAMES:
                     self._wait_for(wanted, name)
         except BaseException:
@@ -112,17 +118,20 @@ class Sites:
             self._write_program(name, "/bin/sh", str(_HERE / "apps" / name))
         if self.redis_server:
             self._write_program("redis-cli", shutil.which("redis-cli") or "", "-e", "-s", "redis.sock")
-        (self.path / "peers.yaml").write_text(yaml.safe_dump(self.wires.urls))
+        peers = {name: self.wires.urls[name] for name in NAMES}
+        (self.path / "peers.yaml").write_text(yaml.safe_dump(peers))
         for name in NAMES:
             self.files(name).mkdir(parents=True)
             words = {"SITE": name, "PORT": str(ports[name]), "WIRE": self.wires.urls[name]}
             words["PATH"] = yaml.safe_dump(self._search_path, width=10_000).split("\n")[0]
+            words |= self.cloud.words(name, self.wires.urls)
             (self.path / name / "site.yaml").write_text(self._config(words))
 
     def _config(self, words: Mapping[str, str]) -> str:
         text = (_HERE / "site.yaml").read_text()
         if self.redis_server:
             text += (_HERE / "redis.yaml").read_text()
+        text += (_HERE / "cloud.yaml").read_text()
         for word, value in words.items():
             text = text.replace(f"@{word}@", value)
         return text
@@ -148,11 +157,13 @@ class Sites:
     def _pids(self) -> dict[str, int]:
         return {name: process.pid for name, process in self._agents.items()}
 
-    def _start(self, log: Path, argv: list[str], cwd: Path | None = None) -> subprocess.Popen[bytes]:
+    def _start(
+        self, log: Path, argv: list[str], cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         tied = [sys.executable, "-I", "-S", str(_HERE / "tied.py"), str(os.getpid()), *argv]
         with log.open("ab") as out:
             options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
-            process = subprocess.Popen(tied, cwd=cwd, start_new_session=True, **options)  # noqa: S603
+            process = subprocess.Popen(tied, cwd=cwd, env=env, start_new_session=True, **options)  # noqa: S603
         self._processes.append(process)
         return process
 

@@ -1,7 +1,7 @@
-"""The network of the demo: one wire per site, by which the others come to it, and which can be cut.
+"""The network of the demo: wires to each site, by which the others come to it, and which can be cut.
 
 Users without rights have no network namespaces, so a cut is made where the traffic passes: each agent tells
-the others the address of its wire, a small TCP proxy here. Who calls is found by the process that has the
+the others the addresses of its wires, small TCP proxies here. Who calls is found by the process that has the
 other end of the connection (/proc), so any pair of sites can be cut. A cut breaks what is open and refuses
 what is new, in both directions. People do not come by a wire: their agent answers, whatever is cut.
 """
@@ -42,10 +42,15 @@ class _Call:
 
 
 class Wires:
-    """The wires to these sites, whose agents listen at `ports`. `pids` says which process each agent is."""
+    """The wires to these sites, whose agents listen at `ports`. `pids` says which process each agent is.
+    There may be `more` by which one comes to something else of an agent: a name, and the site and port.
+    """
 
-    def __init__(self, ports: Mapping[str, int], pids: Pids) -> None:
+    def __init__(
+        self, ports: Mapping[str, int], pids: Pids, more: Mapping[str, tuple[str, int]] | None = None
+    ) -> None:
         self._ports = ports
+        self._more = more or {}
         self._pids = pids
         self._calls: set[_Call] = set()
         self._severed: set[frozenset[str]] = set()
@@ -84,10 +89,11 @@ class Wires:
 
     async def _lay(self) -> dict[str, str]:
         urls = {}
-        for site in self._ports:
-            server = await asyncio.start_server(self._answer(site), _HOST, 0)
+        agents = {site: (site, port) for site, port in self._ports.items()}
+        for name, (site, port) in {**agents, **self._more}.items():
+            server = await asyncio.start_server(self._answer(site, port), _HOST, 0)
             self._servers.append(server)
-            urls[site] = f"http://{_HOST}:{server.sockets[0].getsockname()[1]}"
+            urls[name] = f"http://{_HOST}:{server.sockets[0].getsockname()[1]}"
         return urls
 
     async def _sever(self, pairs: Iterable[frozenset[str]]) -> None:
@@ -112,19 +118,21 @@ class Wires:
         caller = _caller(port, self._pids())
         return caller is not None and frozenset((caller, site)) not in self._severed
 
-    def _answer(self, site: str) -> Callable[..., Coroutine[Any, Any, None]]:
+    def _answer(self, site: str, to_port: int) -> Callable[..., Coroutine[Any, Any, None]]:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError, asyncio.CancelledError):
-                await self._connect(site, reader, writer)
+                await self._connect(site, to_port, reader, writer)
             writer.transport.abort()
 
         return answer
 
-    async def _connect(self, site: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _connect(
+        self, site: str, to_port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         port = writer.get_extra_info("peername")[1]
         if not self._lets(port, site):
             return
-        there, to_there = await asyncio.open_connection(_HOST, self._ports[site])
+        there, to_there = await asyncio.open_connection(_HOST, to_port)
         call = _Call(port, site, (writer, to_there))
         self._calls.add(call)
         try:

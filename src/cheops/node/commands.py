@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from cheops.backends.command import CommandRunner, CommandStatus, Completed
+from cheops.backends.command import CommandNotAllowedError, CommandRunner, CommandStatus, Completed
 from cheops.config.command_settings import CommandSettings
 from cheops.config.types import TypeConfig
 from cheops.engine.events import Outcome, Result, Run, Step
@@ -54,9 +54,19 @@ class Commands:
                 break
         return tuple(outcomes)
 
-    async def read(self, rtype: str, resource: str, line: str, *, of_type: bool) -> Completed:
-        """Run a command that changes nothing, for `show`; raises ClientError if it may not run."""
-        return await self._runner.run(line, self._settings(rtype, of_type=of_type), resource=resource)
+    async def read(self, rtype: str, resource: str, line: str) -> Completed:
+        """Run a command that changes nothing, for `show`: the type's own, or one that its `show` lists. Where
+        the type has no such list, any that it allows. Raises ClientError if it may not run."""
+        type_ = self._types[rtype]
+        if line == type_.read:
+            return await self._runner.run(line, self._settings(rtype, of_type=True), resource=resource)
+        try:
+            return await self._runner.run(line, type_.showing, resource=resource)
+        except CommandNotAllowedError as error:
+            if type_.show is None:
+                raise
+            runs = "the state is shown by the type's 'read', or by what its 'show' lists"
+            raise CommandNotAllowedError(f"{runs}: {error}") from None
 
     async def _step(self, run: Run, step: Step) -> Outcome:
         at_ms = time.time_ns() // 1_000_000

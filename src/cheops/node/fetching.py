@@ -12,6 +12,7 @@ from cheops.node.files import Files
 PATH = "peer/files"  # below the address of an agent
 _PIECE = 1024 * 1024
 _PAUSE_S, _PAUSE_MOST_S = 0.2, 10.0
+_NOTED = 1_000
 _log = logging.getLogger(__name__)
 
 
@@ -19,11 +20,13 @@ class Fetching:
     """One task per file that is missing."""
 
     def __init__(
-        self, files: Files, session: aiohttp.ClientSession, addresses: Callable[[Iterable[str]], list[str]]
+        self, files: Files, session: aiohttp.ClientSession, address_of: Callable[[str], str | None]
     ) -> None:
+        """`address_of` gives None for this site itself, and for one that nobody knows."""
         self._files = files
         self._session = session
-        self._addresses = addresses
+        self._address_of = address_of
+        self._nowhere: dict[str, frozenset[str]] = {}  # files that were not at any of these sites
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._sites: dict[str, dict[str, None]] = {}  # who may have them
 
@@ -32,10 +35,15 @@ class Fetching:
         if self._files.has(hash_):
             return
         self._sites.setdefault(hash_, {}).update(dict.fromkeys(sites))
+        self._nowhere.pop(hash_, None)
         if hash_ not in self._tasks:
             task = asyncio.get_running_loop().create_task(self._fetch(hash_))
             self._tasks[hash_] = task
             task.add_done_callback(lambda _task: self._done(hash_))
+
+    def is_nowhere(self, hash_: str, sites: Iterable[str]) -> bool:
+        """Whether all of these said, when they were last asked, that they do not have a file."""
+        return hash_ in self._nowhere and self._nowhere[hash_].issuperset(sites)
 
     def _done(self, hash_: str) -> None:
         self._tasks.pop(hash_, None)
@@ -48,15 +56,34 @@ class Fetching:
     async def _fetch(self, hash_: str) -> None:
         pause_s = _PAUSE_S
         while True:
-            for address in self._addresses(list(self._sites[hash_])):
-                try:
-                    await self._fetch_from(address, hash_)
-                except (aiohttp.ClientError, TimeoutError, OSError, CheopsError) as error:
-                    _log.info("the file %s… was not fetched from %s: %s", hash_[:12], address, error)
-                else:
-                    return
+            asked = tuple(self._sites[hash_])
+            lacking = [site for site in asked if await self._is_lacking(site, hash_)]
+            if self._files.has(hash_):
+                return
+            if len(lacking) == len(asked) == len(self._sites[hash_]):
+                self._note_nowhere(hash_, frozenset(asked))
+                return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MOST_S)
+
+    async def _is_lacking(self, site: str, hash_: str) -> bool:
+        """Fetch a file from a site, unless it is here; whether that site says that it does not have it."""
+        address = self._address_of(site)
+        if self._files.has(hash_) or address is None:
+            return False
+        try:
+            await self._fetch_from(address, hash_)
+        except aiohttp.ClientResponseError as error:
+            _log.info("the file %s… was not fetched from %s: %s", hash_[:12], site, error)
+            return error.status == 404
+        except (aiohttp.ClientError, TimeoutError, OSError, CheopsError) as error:
+            _log.info("the file %s… was not fetched from %s: %s", hash_[:12], site, error)
+        return False
+
+    def _note_nowhere(self, hash_: str, sites: frozenset[str]) -> None:
+        self._nowhere[hash_] = sites
+        while len(self._nowhere) > _NOTED:
+            del self._nowhere[next(iter(self._nowhere))]
 
     async def _fetch_from(self, address: str, hash_: str) -> None:
         begun = self._files.received(hash_)

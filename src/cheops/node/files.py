@@ -9,8 +9,11 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from cheops.errors import CheopsError, ClientError
 
@@ -52,19 +55,14 @@ class Files:
 
     def put(self, chunks: Iterable[bytes]) -> str:
         """Keep a file; gives its hash."""
-        digest, temporary = hashlib.sha256(), self._folder / f".new-{os.urandom(8).hex()}"
-        try:
-            with temporary.open("xb") as file:
-                for chunk in chunks:
-                    digest.update(chunk)
-                    file.write(chunk)
-                file.flush()
-                os.fsync(file.fileno())
-            return self._keep(temporary, digest.hexdigest())
-        except OSError as error:
-            raise FileError(f"the file cannot be kept in {self._folder}: {error.strerror}") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+        with self.begin() as writing:
+            for chunk in chunks:
+                writing.write(chunk)
+            return writing.keep()
+
+    def begin(self) -> "Writing":
+        """A file that comes bit by bit from outside, and whose hash is known at its end."""
+        return Writing(self._folder, self._keep)
 
     # -- in pieces ---------------------------------------------------------------------------------------
 
@@ -107,3 +105,48 @@ class Files:
         finally:
             os.close(folder)
         return hash_
+
+
+class Writing:
+    """A file on its way in. To be used as a context: what is not kept in it leaves nothing behind."""
+
+    def __init__(self, folder: Path, keep: Callable[[Path, str], str]) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._digest = hashlib.sha256()
+        self._temporary = folder / f".new-{os.urandom(8).hex()}"
+        with self._told_plainly():
+            self._file = self._temporary.open("xb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def write(self, chunk: bytes) -> None:
+        self._digest.update(chunk)
+        with self._told_plainly():
+            self._file.write(chunk)
+
+    @property
+    def hash(self) -> str:
+        """Of what is written by now."""
+        return self._digest.hexdigest()
+
+    def keep(self) -> str:
+        """It is complete, and durable under its hash when this returns."""
+        with self._told_plainly():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            return self._keep(self._temporary, self.hash)
+
+    @contextmanager
+    def _told_plainly(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise FileError(f"the file cannot be kept in {self._folder}: {error.strerror}") from error

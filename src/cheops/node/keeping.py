@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from cheops.config.replication import service_of
 from cheops.engine.documents import Document, Key, key_of
 from cheops.engine.events import Save
-from cheops.log.operation import Operation
+from cheops.log.operation import Operation, OpId
 from cheops.node.files import Files
 from cheops.store.base import Store
 
@@ -24,6 +25,7 @@ class Keeping:
         self._files = files
         self._hashes: dict[Key, tuple[str, ...]] = {}
         self._users: dict[str, set[Key]] = {}
+        self._bodies: dict[Key, tuple[str, OpId]] = {}
         self._pinned: Counter[str] = Counter()
         self._knows_all = not files.hashes()
 
@@ -60,6 +62,15 @@ class Keeping:
                 if self._is_loose(hash_):
                     self._files.forget(hash_)
 
+    def release(self, key: Key) -> list[str]:
+        """An operation does not need its files any more, though it is not forgotten; gives those that now
+        nobody needs."""
+        return [hash_ for hash_ in list(self._drop(key)) if self._is_loose(hash_)]
+
+    def bodies(self) -> list[tuple[Key, str, OpId]]:
+        """The operations by HTTP that need files, and their resources."""
+        return [(key, resource, id_) for key, (resource, id_) in self._bodies.items()]
+
     def _is_loose(self, hash_: str) -> bool:
         return self._knows_all and hash_ not in self._users and self._pinned[hash_] <= 0
 
@@ -67,10 +78,13 @@ class Keeping:
         if isinstance(document, Operation) and document.payload.files:
             key = key_of(document)
             self._hashes[key] = tuple(hash_ for _, hash_ in document.payload.files)
+            if service_of(document.rtype):
+                self._bodies[key] = (document.resource, document.id)
             for hash_ in self._hashes[key]:
                 self._users.setdefault(hash_, set()).add(key)
 
     def _drop(self, key: Key) -> Iterator[str]:
+        self._bodies.pop(key, None)
         for hash_ in self._hashes.pop(key, ()):
             users = self._users.get(hash_, set())
             users.discard(key)

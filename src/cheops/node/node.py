@@ -17,6 +17,7 @@ import msgspec
 
 from cheops import __version__
 from cheops.backends.command import CommandRunner
+from cheops.config.replication import service_of
 from cheops.config.site import SiteConfig
 from cheops.engine.documents import Document
 from cheops.engine.events import (
@@ -40,12 +41,13 @@ from cheops.engine.site import Site
 from cheops.errors import CheopsError, Fault
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Origin, Reply
+from cheops.log.vector import contains
 from cheops.node.commands import Commands
-from cheops.node.events import Events
 from cheops.node.fetching import Fetching
 from cheops.node.files import Files
 from cheops.node.keeping import Keeping
 from cheops.node.pump import Pump
+from cheops.node.replicants import Replicants
 from cheops.node.waiting import Answers, Waiting
 from cheops.notify.notifier import Notifier
 from cheops.scope.snapshot import Snapshot
@@ -64,7 +66,6 @@ from cheops.sync.mesh_settings import MeshSettings
 _TICK_S = 0.1
 _SAVE_MESH_S = 30.0
 _MESH_NOTE, _INTEREST_NOTE = "mesh", "interest"
-_NOTICES_KEPT = 1_000
 _SNAPSHOT_MS = 1_000
 _STOP_S = 10.0
 _log = logging.getLogger(__name__)
@@ -84,13 +85,12 @@ class Node:
     def __init__(self, config: SiteConfig) -> None:
         self.config = config
         self.name = config.name
-        self.notices: list[Notify] = []
-        self.events = Events()
         self.waiting = Waiting(lambda resource, op: self.pump.post(Left(resource, op)))
         self.files = Files(config.data / "files")
         self.keeping = Keeping(self.files)
         self._runner = CommandRunner()
         self.commands = Commands(self._runner, config.types, self.files, self._fetch)
+        self.replicants = Replicants(config, self.files, self.keeping, self._runner)
         self.notifier = Notifier(config, self._runner)
         self._writer = ThreadPoolExecutor(1, "store")
         self._readers = ThreadPoolExecutor(1, "store-read")
@@ -120,10 +120,11 @@ class Node:
         self.mesh = await self._make_mesh()
         self.heart = Heart(self.mesh, self.session, self._tell)
         self.links = Links(self.name, self.session, self.address_of, self.mesh.hurry)
-        self.fetching = Fetching(self.files, self.session, self._addresses)
+        self.fetching = Fetching(self.files, self.session, self._address_of_other)
         self.databases = Databases(self.store, self._readers, self.accept)
         site = Site(Origin(self.name, self.store.incarnation), self.config.engine)
         self.pump = Pump(site, self.store, _Hands(self), self._writer)
+        await self.replicants.start(self.pump, self.fetching)
         self.pump.post(await loop.run_in_executor(self._writer, self.store.recovered))
         await self.notifier.start(self.pump)
         self._tasks = [
@@ -133,6 +134,7 @@ class Node:
                 ("heart", self.heart.run()),
                 ("tick", self._tick()),
                 ("mesh", self._keep_mesh()),
+                ("replicants", self.replicants.look_after()),
             )
         ]
         if self.keeping.is_needed:
@@ -148,7 +150,7 @@ class Node:
             self.store.incarnation,
             config.advertise,
             version=__version__,
-            services=tuple((name, "") for name in sorted(config.services)),
+            services=tuple((name, one.front.advertise) for name, one in sorted(config.services.items())),
         )
         saved = heartbeat.decode_saved(msgspec.json.encode(note)) if note else Saved()
         settings = MeshSettings.from_heartbeat(config.heartbeat.every_s, config.heartbeat.down_after_s)
@@ -181,6 +183,7 @@ class Node:
                 part.close()
         if session := getattr(self, "session", None):
             await session.close()
+        await self.replicants.close()
         await asyncio.get_running_loop().run_in_executor(self._writer, self.store.close)
         self._writer.shutdown()
         self._readers.shutdown()
@@ -245,9 +248,14 @@ class Node:
         self._refuse_while_in_trouble()
         for message in messages:
             for op in message.ops:
-                for _, hash_ in op.payload.files:
+                for _, hash_ in op.payload.files if self._is_news(op) else ():
                     self.fetching.want(hash_, dict.fromkeys((peer, op.origin.site)))
             self.pump.post(Received(peer, message))
+
+    def _is_news(self, op: Operation) -> bool:
+        """Whether an operation is not known here yet: of what is known, the files may be gone already."""
+        replica = self.pump.site.replicas.get(op.resource)
+        return replica is None or not contains(replica.history.known, op.id)
 
     async def accept(self, documents: Sequence[Document]) -> None:
         """Documents by way of another database; durable when this returns."""
@@ -283,9 +291,8 @@ class Node:
         entry = self.mesh.entry_of(site)
         return entry.url if entry else self.config.peers.get(site)
 
-    def _addresses(self, sites: Iterable[str]) -> list[str]:
-        found = (self.address_of(site) for site in sites if site != self.name)
-        return [address for address in found if address]
+    def _address_of_other(self, site: str) -> str | None:
+        return None if site == self.name else self.address_of(site)
 
     def snapshot(self) -> Snapshot:
         """What scope-lang may know; a second old at most, for with many sites it takes a while to make."""
@@ -305,7 +312,6 @@ class Node:
     def _tell(self, event: PeerEvent) -> None:
         self._snapshot = None
         self.pump.post(event)
-        self.events.peer(event)
         self.notifier.peer(event)
 
     def begin_run(self, effect: Run) -> None:
@@ -323,7 +329,8 @@ class Node:
 
     async def _run(self, effect: Run) -> None:
         try:
-            outcomes = await self.commands.run(effect)
+            backend = self.replicants if service_of(effect.rtype) else self.commands
+            outcomes = await backend.run(effect)
         except Exception as error:  # nobody knows how far it got: the engine must hear of it
             _log.exception("running %s failed", effect.resource)
             outcomes = (Outcome(Result.MAYBE, f"a mistake in Cheops: {error!r}"),)
@@ -357,14 +364,11 @@ class _Hands:
 
     def notify(self, effect: Notify) -> None:
         _log.info("%s: %s %s %s", effect.resource, effect.what, effect.op or "", effect.detail)
-        self._node.notices.append(effect)
-        del self._node.notices[:-_NOTICES_KEPT]
-        self._node.events.notified(effect)
         self._node.notifier.noticed(effect)
 
     def committed(self, saves: list[Save], last_seq: int) -> None:
         self._node.databases.committed(last_seq)
-        self._node.events.committed(saves)
         self._node.notifier.committed(saves, last_seq)
+        self._node.replicants.committed(saves)
         for hash_ in self._node.keeping.committed(saves):
             self._node.files.forget(hash_)

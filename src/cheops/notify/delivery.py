@@ -10,25 +10,26 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from cheops.config.notify import TargetConfig
 from cheops.notify.derive import of_dropped
 from cheops.notify.events import Event, EventKind
-from cheops.notify.feed import News
+from cheops.notify.feed import Feed, Page
 from cheops.notify.filters import wants
 from cheops.notify.follower import wall_ms
 from cheops.notify.journal import Journal
 from cheops.notify.sending import DeliveryError, Sender
 from cheops.store.errors import StoreError
 
-_PAGE = 100
+_NEWS_S = 3600.0  # how long one reading waits for something new
 _FIRST_WAIT_S = 0.2
 _STORE_WAIT_S = 1.0
 _log = logging.getLogger(__name__)
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,14 @@ class Delivery:
         journal: Journal,
         site: str,
         in_thread: InThread,
-        news: News,
+        feed: Feed,
     ) -> None:
         self.target = target
         self._sender = sender
         self._journal = journal
         self._site = site
         self._in_thread = in_thread
-        self._news = news
+        self._feed = feed
         self._told = 0
         self._failures = 0
         self._failing_since_ms: int | None = None
@@ -72,30 +73,30 @@ class Delivery:
         )
 
     async def run(self) -> None:
-        """Tell until cancelled."""
-        self._told = await self._durably(lambda: self._journal.cursor(self.target.name))
-        while True:
-            news = self._news.next
-            events = await self._durably(lambda: self._journal.after(self._told, _PAGE))
-            if events:
-                await self._tell_all(events)
-            else:
-                await news.wait()
+        """Tell until cancelled, or until the feed is closed."""
+        name = self.target.name
+        self._told = await self._durably(lambda: self._in_thread(lambda: self._journal.cursor(name)))
+        while not self._feed.is_closed:
+            await self._tell_all(await self._durably(self._read_on))
 
-    async def _tell_all(self, events: list[Event]) -> None:
-        trimmed = await self._durably(lambda: self._journal.trimmed)
-        if self._told < trimmed:
-            await self._tell(of_dropped(self._site, self._journal.most_kept, trimmed, wall_ms()))
-        for event in events:
+    async def _read_on(self) -> Page:
+        return await self._feed.read(self._feed.at(self._told), wait_s=_NEWS_S)
+
+    async def _tell_all(self, page: Page) -> None:
+        if page.reset:
+            up_to = page.start.seq
+            await self._tell(of_dropped(self._site, self._journal.most_kept, up_to, wall_ms()))
+        for event in page.events:
             if wants(self.target, event, self._site):
                 await self._tell(event)
                 await self._move(event.sequence)
-        await self._move(events[-1].sequence)
+        await self._move(page.last.seq)
 
     async def _move(self, seq: int) -> None:
         if seq > self._told:
             self._told = seq
-            await self._durably(lambda: self._journal.move(self.target.name, seq))
+            name = self.target.name
+            await self._durably(lambda: self._in_thread(lambda: self._journal.move(name, seq)))
 
     async def _tell(self, event: Event) -> None:
         """Until it is taken."""
@@ -127,11 +128,11 @@ class Delivery:
         self._failing_since_ms = self._failing_since_ms or wall_ms()
         self._failures, self._problem = self._failures + 1, problem
 
-    async def _durably(self, work: Callable[[], Any]) -> Any:
+    async def _durably(self, work: Callable[[], Awaitable[T]]) -> T:
         """Until the journal can be read and written."""
         while True:
             try:
-                return await self._in_thread(work)
+                return await work()
             except StoreError as error:
                 self._problem = str(error)
                 _log.warning("notify %s: %s", self.target.name, error)

@@ -15,6 +15,7 @@ from cheops.notify.events import Event, SiteResult, cut, shown_time
 from cheops.store.ids import id_of
 
 _VERDICTS = {
+    None: (EventKind.ACCEPTED, Status.PENDING),
     Verdict.OK: (EventKind.DECIDED, Status.OK),
     Verdict.VOID: (EventKind.VOID, Status.VOID),
     Verdict.SUPERSEDED: (EventKind.SUPERSEDED, Status.SUPERSEDED),
@@ -41,8 +42,8 @@ def op_text(resource: str, op: OpId) -> str:
 
 
 def of_operation(op: Operation, at_ms: int) -> Event | None:
-    """That an operation was decided. A seal is the sites' own affair."""
-    if op.verdict is None or op.kind is Kind.SEAL:
+    """That an operation was accepted, or decided. A seal is the sites' own affair."""
+    if op.kind is Kind.SEAL:
         return None
     kind, status = _VERDICTS[op.verdict]
     if op.kind is Kind.SITES and op.verdict is Verdict.OK:

@@ -1,4 +1,5 @@
-"""From the store's feed to the journal: every decided operation and every reply becomes an event, once.
+"""From the store's feed to the journal: every decided operation and every reply becomes an event, once. A
+draft, which is in no feed, becomes one as it is committed.
 
 `FollowedStore` stands before the store of the engine. Each commit is followed at once, in the same thread, so
 nothing can be forgotten before the journal has it; where the journal cannot be written the commit fails, and
@@ -74,11 +75,14 @@ class Follower:
 
     def follow(self, documents: Iterable[Document] = (), last_seq: int | None = None) -> None:
         """Take what is new in the feed. `documents` may hold it, up to this number, or else it is read."""
-        at_hand = {key_of(document): document for document in documents if is_shared(document)}
+        kept = {key_of(document): document for document in documents if _is_followed(document)}
+        at_hand = {key: document for key, document in kept.items() if is_shared(document)}
         if last_seq is not None and _are_all_new(at_hand.values(), last_seq - self._followed):
-            if at_hand:
-                self._take_all(at_hand.values(), last_seq)
+            if kept:
+                self._take_all(kept.values(), last_seq)
             return
+        if drafts := [document for key, document in kept.items() if key not in at_hand]:
+            self._take_all(drafts, self._followed)
         while changes := self._store.changes(self._followed, _PAGE):
             lacking = [change.key for change in changes if change.key not in at_hand]
             read = self._store.read(lacking) if lacking else {}
@@ -123,7 +127,7 @@ class Follower:
                 self._remember(document)
                 if event := of_operation(document, at_ms):
                     yield event
-                if self.awaited and document.origin == self.origin and not document.is_silent:
+                if self.awaited and self._owes_summary(document):
                     yield from self._await(db, self.awaited, document, at_ms)
             case Reply():
                 was_unknown = self._note_doubt(db, document)
@@ -146,6 +150,9 @@ class Follower:
         self._doubts.discard(doubt)
         db.execute("DELETE FROM doubts WHERE op = ? AND site = ?", doubt)
         return True
+
+    def _owes_summary(self, op: Operation) -> bool:
+        return op.verdict is not None and op.origin == self.origin and not op.is_silent
 
     def _await(
         self, db: sqlite3.Connection, awaited: WaitingList, op: Operation, at_ms: int
@@ -176,6 +183,11 @@ class Follower:
     def _read_about(self, resource: str, op: OpId) -> About:
         found = self._store.read([op_key(resource, op)]).values()
         return next((self._remember(op) for op in found if isinstance(op, Operation)), About())
+
+
+def _is_followed(document: Document) -> bool:
+    """Whether it is in the feed, or a draft: of what a site notes for itself nobody is told."""
+    return isinstance(document, Operation) or is_shared(document)
 
 
 def _are_all_new(documents: Collection[Document], numbers: int) -> bool:

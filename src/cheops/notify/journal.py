@@ -9,7 +9,8 @@ still has it. Where the store is about to forget something, `sync` comes first. 
 each start, so that a number that a power cut took is not given to another event.
 
 Bounded: the last KEPT events are there for followers of the feed, and more only while a target has not been
-told of them, up to MOST_KEPT. Beyond that the oldest go, and the target is told that they did.
+told of them, up to MOST_KEPT. Beyond that the oldest go, and the target is told that they did. The newest are
+in memory, too (tail.py).
 """
 
 import secrets
@@ -22,6 +23,7 @@ from threading import Lock
 import msgspec
 
 from cheops.notify.events import Event, decoded, encoded
+from cheops.notify.tail import Stretch, Tail
 from cheops.store.connection import make_file, told_plainly, transaction
 from cheops.store.errors import StoreError
 
@@ -29,6 +31,7 @@ APPLICATION_ID = 0x43_48_50_4E  # "CHPN"
 VERSION = 1
 KEPT = 100_000
 MOST_KEPT = 1_000_000
+IN_MEMORY = 2_000
 _SKIPPED = 100_000  # numbers, at a start; more than a power cut can take
 _TRIM_EVERY = 1_000  # events
 
@@ -54,7 +57,9 @@ CREATE INDEX last_words ON words (resource, site, seq) WHERE is_last;
 class Journal:
     """Methods block, and may be called from any thread."""
 
-    def __init__(self, path: Path, *, kept: int = KEPT, most_kept: int = MOST_KEPT) -> None:
+    def __init__(
+        self, path: Path, *, kept: int = KEPT, most_kept: int = MOST_KEPT, in_memory: int = IN_MEMORY
+    ) -> None:
         self.path = path
         self._kept, self._most_kept = kept, most_kept
         self._lock = Lock()
@@ -70,7 +75,11 @@ class Journal:
         self._is_open = True
         self._unsynced = True
         self._since_trim = 0
-        self.token = str(self._meta("token"))
+        self._fresh: list[Event] = []  # of the transaction under way
+        with self._using() as db:
+            self.token = str(_meta(db, "token"))
+            last = _one(db, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence")
+        self.tail = Tail(last, in_memory)
 
     def _prepare(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
@@ -105,9 +114,11 @@ class Journal:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction, for the modules that keep their tables here."""
-        with self._using() as db, transaction(db):
-            self._unsynced = True
-            yield db
+        with self._using() as db:
+            self._unsynced, self._fresh = True, []
+            with transaction(db):
+                yield db
+            self.tail.add(self._fresh)
 
     def append(self, events: Iterable[Event]) -> None:
         with self.writing() as db:
@@ -115,8 +126,11 @@ class Journal:
 
     def append_within(self, db: sqlite3.Connection, events: Iterable[Event]) -> None:
         """Take events; that each is new is for the others to see to."""
-        rows = [(event.resource, encoded(event)) for event in events]
-        db.executemany("INSERT INTO events (resource, body) VALUES (?, ?)", rows)
+        first = self.last + len(self._fresh) + 1
+        numbered = list(enumerate(events, first))
+        rows = [(seq, event.resource, encoded(event)) for seq, event in numbered]
+        db.executemany("INSERT INTO events VALUES (?, ?, ?)", rows)
+        self._fresh += [_numbered(event, seq) for seq, event in numbered]
         self._since_trim += len(rows)
         if self._since_trim >= _TRIM_EVERY:
             self._since_trim = 0
@@ -152,8 +166,8 @@ class Journal:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def after(self, seq: int, limit: int, resource: str | None = None) -> list[Event]:
-        """The events after a number, in order."""
+    def after(self, seq: int, limit: int, resource: str | None = None) -> Stretch:
+        """The events after a number, perhaps of one resource only."""
         where, values = (
             ("AND resource = ?", (seq, resource, limit)) if resource is not None else ("", (seq, limit))
         )
@@ -162,17 +176,15 @@ class Journal:
                 f"SELECT seq, body FROM events WHERE seq > ? {where} ORDER BY seq LIMIT ?",  # noqa: S608 - our own words
                 values,
             ).fetchall()
-        return [msgspec.structs.replace(decoded(body), sequence=seq) for seq, body in rows]
+            end = rows[-1][0] if len(rows) == limit else self.last
+            trimmed = int(str(_meta(db, "trimmed") or 0))
+        found = tuple(_numbered(decoded(body), number) for number, body in rows)
+        return Stretch(found, end, is_whole=seq >= trimmed)
 
     @property
     def last(self) -> int:
-        with self._using() as db:
-            return _one(db, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'")
-
-    @property
-    def trimmed(self) -> int:
-        """Up to here events are gone."""
-        return int(str(self._meta("trimmed") or 0))
+        """The newest number."""
+        return self.tail.end
 
     @property
     def most_kept(self) -> int:
@@ -186,8 +198,8 @@ class Journal:
         Gives those that are gone, and how many events they had not been told of.
         """
         with self.writing() as db:
-            last = _one(db, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'")
-            db.executemany("INSERT OR IGNORE INTO cursors VALUES (?, ?)", [(name, last) for name in names])
+            now = [(name, self.last) for name in names]
+            db.executemany("INSERT OR IGNORE INTO cursors VALUES (?, ?)", now)
             gone = {
                 name: seq for name, seq in db.execute("SELECT target, seq FROM cursors") if name not in names
             }
@@ -208,16 +220,12 @@ class Journal:
     # -- notes -----------------------------------------------------------------------------------------------
 
     def note(self, name: str) -> object:
-        return self._meta(name)
+        with self._using() as db:
+            return _meta(db, name)
 
     def put_note(self, name: str, value: int | str) -> None:
         with self.writing() as db:
             put_meta(db, name, value)
-
-    def _meta(self, name: str) -> object:
-        with self._using() as db:
-            row = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return row[0] if row else None
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
@@ -229,6 +237,15 @@ class Journal:
 
 def put_meta(db: sqlite3.Connection, name: str, value: int | str) -> None:
     db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+
+def _meta(db: sqlite3.Connection, name: str) -> object:
+    row = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return row[0] if row else None
+
+
+def _numbered(event: Event, seq: int) -> Event:
+    return msgspec.structs.replace(event, sequence=seq)
 
 
 def _one(db: sqlite3.Connection, statement: str, *values: object) -> int:

@@ -26,7 +26,7 @@ from cheops.engine.events import Notify, PeerDown, PeerUp, Save
 from cheops.log.operation import Operation, Reply
 from cheops.notify.command import Command
 from cheops.notify.delivery import Delivery, TargetStatus
-from cheops.notify.feed import Feed, News
+from cheops.notify.feed import Feed
 from cheops.notify.follower import FollowedStore, Follower
 from cheops.notify.journal import Journal
 from cheops.notify.looks import Engine, Looks
@@ -82,14 +82,13 @@ class Notifier:
     async def start(self, engine: Engine) -> None:
         for name, count in self._gone.items():
             _log.warning("notify %s: not configured any more; %d events will not be told there", name, count)
-        self.news = News()
-        self.feed = Feed(self.journal, self._in_thread, self.news)
-        self._looks = Looks(self.journal, self._follower, engine, self._in_thread, self.news.tell)
+        self.feed = Feed(self.journal, self._in_thread)
+        self._looks = Looks(self.journal, self._follower, engine, self._in_thread, self.feed.tell)
         self._http = session()
         self._begin("looks", self._looks.run())
         for target in self._config.notify:
             sender = self._sender(target)
-            delivery = Delivery(target, sender, self.journal, self._config.name, self._in_thread, self.news)
+            delivery = Delivery(target, sender, self.journal, self._config.name, self._in_thread, self.feed)
             self._deliveries.append(delivery)
             self._begin(f"notify {target.name}", delivery.run())
 
@@ -131,7 +130,7 @@ class Notifier:
         }
         if resources and self._looks:
             self._looks.mark(resources, last_seq)
-            self.news.tell()
+            self.feed.tell()
 
     def noticed(self, notice: Notify) -> None:
         if self._looks:
@@ -145,13 +144,13 @@ class Notifier:
 
     @property
     def tasks(self) -> tuple[asyncio.Task[None], ...]:
-        """None of them ends before `stop`, unless something is broken."""
+        """None of them ends before the feed is closed, unless something is broken."""
         return tuple(self._tasks)
 
-    async def status(self) -> NotifierStatus:
+    def status(self) -> NotifierStatus:
         awaited = self._follower.awaited
         return NotifierStatus(
-            await self._in_thread(lambda: self.journal.last),
+            self.journal.last,
             tuple(delivery.status for delivery in self._deliveries),
             len(awaited.resources) if awaited else 0,
         )

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cheops.api.models.checks import Changes, Check, Checks, Event, Health, Level, Problem
+from cheops.api.models.checks import Check, Checks, Health, Level, Problem
+from cheops.api.models.events import Changes, Event, SiteResult
 from cheops.api.models.explaining import (
     DryRun,
     Explanation,
@@ -27,6 +28,7 @@ from cheops.api.models.operations import (
     OperationView,
     ReplyView,
 )
+from cheops.api.models.replicants import LocalId, Replicants, ReplicantView
 from cheops.api.models.resources import (
     Overall,
     ResourceDetail,
@@ -66,6 +68,7 @@ __all__ = [
     "Health",
     "Lane",
     "Level",
+    "LocalId",
     "LogView",
     "Mark",
     "MatrixEntry",
@@ -76,6 +79,8 @@ __all__ = [
     "Overall",
     "Ping",
     "Problem",
+    "ReplicantView",
+    "Replicants",
     "ReplyView",
     "Resolution",
     "ResolveRequest",
@@ -85,6 +90,7 @@ __all__ = [
     "ResourceSummary",
     "Resources",
     "SiteAnswer",
+    "SiteResult",
     "SiteStatus",
     "SiteView",
     "Sites",

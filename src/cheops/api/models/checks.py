@@ -1,4 +1,4 @@
-"""Is the agent well, and what happens in it."""
+"""Is the agent well, and what is wrong with a request."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -43,35 +43,6 @@ class Checks(Struct, frozen=True, kw_only=True):
     site: Annotated[str, says("Who looked.", "site1")]
     ok: Annotated[bool, says("Whether all is as it should be.", True)]
     checks: Annotated[tuple[Check, ...], says("Group by group.")]
-
-
-class Event(Struct, frozen=True, kw_only=True):
-    """Something that happened, as this agent saw it."""
-
-    id: Annotated[str, says("For `Last-Event-ID` and `since`: go on after this one.", "k3x9-17")]
-    what: Annotated[
-        str,
-        says(
-            "accepted, operation, reply, replay, diverged, unknown, order-not-enforced, unit-refused, "
-            "reset-failed, checkpoint, no-checkpoint, estranged, copy-not-deleted, site-up, site-down, or "
-            "reset.",
-            "reply",
-        ),
-    ]
-    at: Annotated[str, says("When this agent saw it.", "2026-11-16T01:41:31.885Z")]
-    resource: Annotated[str | None, says("Of which resource.", "counter")]
-    operation: Annotated[str | None, says("Which operation.", "site1:3")]
-    site: Annotated[str | None, says("Where.", "site2")]
-    status: Annotated[str | None, says("Of an operation at that site.", "OK")]
-    detail: Annotated[str, says("What else is to be said.", "")]
-
-
-class Changes(Struct, frozen=True, kw_only=True):
-    """What happened after a moment, and from where to go on."""
-
-    events: Annotated[tuple[Event, ...], says("In their order.")]
-    last: Annotated[str, says("`since` of the next question.", "k3x9-17")]
-    reset: Annotated[bool, says("Some that were asked for are gone: look at the state anew.", False)]
 
 
 class Problem(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from cheops import __version__
 from cheops.api.problems import on_any_error, on_cheops_error, problem
-from cheops.api.v1 import feed, operations, resources, sites, wellbeing
+from cheops.api.v1 import feed, operations, replicants, resources, sites, wellbeing
 from cheops.api.v1.documenting import documented
 from cheops.errors import CheopsError
 from cheops.node.node import Node
@@ -19,6 +19,7 @@ from cheops.text import printable, shortened
 _TAGS = [
     {"name": "resources", "description": "What the application manages, at several sites."},
     {"name": "operations", "description": "What changes resources."},
+    {"name": "replicants", "description": "Resources of HTTP services, at several sites."},
     {"name": "sites", "description": "Where the application and its agents are."},
     {"name": "events", "description": "What happens, as it happens."},
     {"name": "agent", "description": "Whether the agent itself is well."},
@@ -37,7 +38,7 @@ def fastapi_app(node: Node | None) -> FastAPI:
         default_response_class=Response,
         redirect_slashes=False,
     )
-    for part in (resources, operations, sites, feed, wellbeing):
+    for part in (resources, operations, replicants, sites, feed, wellbeing):
         app.include_router(part.router)
     app.state.node = node
     app.openapi = documented(app)  # type: ignore[method-assign]  # as FastAPI's documentation has it

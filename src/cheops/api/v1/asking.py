@@ -13,6 +13,7 @@ from starlette.responses import Response
 from cheops.api.models import Wait, to_json
 from cheops.api.models.submitting import MAX_TIMEOUT_S
 from cheops.api.operations import RequestError, check_names
+from cheops.api.views.whereabouts import is_here, where_to_ask
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.node.node import Node
@@ -153,23 +154,22 @@ def answered(model: object, status: int = 200, headers: dict[str, str] | None = 
 # -- resources -------------------------------------------------------------------------------------------
 
 
-def is_known(replica: Replica) -> bool:
-    return bool(replica.history.roster or replica.history.ops or replica.drafts)
-
-
 async def resource_at(node: Node, id_: str, fresh_s: float = 0.0) -> Replica:
     """A resource as this site knows it, after it has asked the others how things stand there."""
     asked_ms = wall_ms()
     replica = await node.pump.replica(id_, anew=fresh_s > 0)
-    if not is_known(replica):
-        raise NoSuchResourceError(
-            f"no resource '{printable(shortened(id_))}' is known at {node.name}; only the sites of a "
-            "resource know of it"
-        )
+    if not is_here(replica):
+        raise NoSuchResourceError(where_to_ask(replica, _others(node), node.address_of))
     end_s = asyncio.get_running_loop().time() + fresh_s
     while _is_awaited(node, replica, asked_ms) and asyncio.get_running_loop().time() < end_s:
         await asyncio.sleep(_LOOK_S)
     return await node.pump.replica(id_)
+
+
+def _others(node: Node) -> list[str]:
+    """The other sites that are known, those that can be reached first."""
+    others = set(node.snapshot().sites) - {node.name}
+    return sorted(others, key=lambda name: (name not in node.mesh.up, name))
 
 
 def _is_awaited(node: Node, replica: Replica, since_ms: int) -> bool:

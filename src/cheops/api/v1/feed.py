@@ -1,44 +1,45 @@
 """What happens, as it happens: a stream of server-sent events, and the same for those who would rather ask.
 
-Both go on after the event that they are told (`Last-Event-ID`, `since`). The agent remembers a limited
-number: who comes too late, or after a restart of the agent, gets a `reset`, and looks at the state anew.
+Both go on after the place that they are told (`Last-Event-ID`, `since`), also over a restart of the agent:
+they read the site's journal. Who comes too late for it gets a `reset`, and looks at the state anew.
 """
 
 from collections.abc import AsyncIterator
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response, StreamingResponse
 
-from cheops.api.models import Changes, Event, to_json
+from cheops.api.models import Changes, Event, SiteResult, to_json
 from cheops.api.v1.asking import NodeOf, ResourceId, answered
 from cheops.api.v1.documenting import Document, answer, example_of, problems
 from cheops.api.views.naming import time_text
-from cheops.node.events import Events, Happened
 from cheops.node.node import Node
 from cheops.node.pump import wall_ms
+from cheops.notify import events as journalled
+from cheops.notify.feed import MAX_PAGE, Page, Place
 
 router = APIRouter(tags=["events"])
 STREAM = "text/event-stream"
 _SIGN_OF_LIFE_S = 15.0
-_BATCH = 500
 _MOST_WAIT_S = 300.0
 _STREAMED: dict[int | str, Document] = {
     200: {
-        "description": "Events, each with its id. A comment now and then shows that the agent is there.",
+        "description": "Events, each with its place. Now and then a comment shows that the agent is there.",
         "content": {STREAM: {"schema": {"type": "string"}, "example": f"data: {example_of(Event)}"}},
     },
-    **problems(),
+    **problems(400),
 }
-LastId = Annotated[str, Header(alias="Last-Event-ID", description="Go on after this event.", max_length=100)]
+LastId = Annotated[str, Header(alias="Last-Event-ID", description="Go on after this place.", max_length=100)]
 LastQuery = Annotated[
     str, Query(alias="last", description="The same, for those who cannot send headers.", max_length=100)
 ]
-Since = Annotated[str, Query(description="After this event; empty: from now on.", max_length=100)]
+Since = Annotated[str, Query(description="After this place; empty: from now on.", max_length=100)]
 WaitFor = Annotated[
     float, Query(ge=0, le=_MOST_WAIT_S, description="How many seconds to wait, where there is nothing yet.")
 ]
-Most = Annotated[int, Query(ge=1, le=10_000, description="How many at most.")]
+Most = Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")]
 
 
 @router.get(
@@ -55,7 +56,7 @@ async def stream_events(node: NodeOf, last_event_id: LastId = "", last: LastQuer
     "/resources/{id}/events",
     operation_id="streamResourceEvents",
     summary="What happens to a resource, as it happens",
-    responses={**_STREAMED, **problems(400)},
+    responses=_STREAMED,
 )
 async def stream_resource_events(
     node: NodeOf, id_: ResourceId, last_event_id: LastId = "", last: LastQuery = ""
@@ -66,77 +67,72 @@ async def stream_resource_events(
 @router.get(
     "/changes",
     operation_id="listChanges",
-    summary="What happened at this agent after an event",
-    responses=answer(Changes, "Events, and from where to go on."),
+    summary="What happened at this agent after a place",
+    responses=answer(Changes, "Events, and from where to go on.", 400),
 )
-async def list_changes(node: NodeOf, since: Since = "", wait: WaitFor = 0.0, limit: Most = 1000) -> Response:
-    return answered(await _changes(node.events, None, since, wait, limit))
+async def list_changes(
+    node: NodeOf, since: Since = "", wait: WaitFor = 0.0, limit: Most = MAX_PAGE
+) -> Response:
+    return await _changes(node, None, since, wait, limit)
 
 
 @router.get(
     "/resources/{id}/changes",
     operation_id="listResourceChanges",
-    summary="What happened to a resource after an event",
+    summary="What happened to a resource after a place",
     responses=answer(Changes, "Events, and from where to go on.", 400),
 )
 async def list_resource_changes(
-    node: NodeOf, id_: ResourceId, since: Since = "", wait: WaitFor = 0.0, limit: Most = 1000
+    node: NodeOf, id_: ResourceId, since: Since = "", wait: WaitFor = 0.0, limit: Most = MAX_PAGE
 ) -> Response:
-    return answered(await _changes(node.events, id_, since, wait, limit))
+    return await _changes(node, id_, since, wait, limit)
 
 
-def event_view(events: Events, event: Happened) -> Event:
-    return Event(
-        id=events.name(event.n),
-        what=event.what,
-        at=time_text(event.at_ms),
-        resource=event.resource,
-        operation=str(event.op) if event.op else None,
-        site=event.site,
-        status=str(event.status) if event.status else None,
-        detail=event.detail,
-    )
+def _asked(node: Node, place: str) -> Place:
+    return Place.parse(place) if place else node.notifier.feed.end
+
+
+async def _changes(node: Node, resource: str | None, since: str, wait_s: float, limit: int) -> Response:
+    page = await node.notifier.feed.read(_asked(node, since), limit, resource, wait_s)
+    events = tuple(event_view(node, event) for event in page.events)
+    return answered(Changes(events=events, last=str(page.last), reset=page.reset))
 
 
 def _stream(node: Node, resource: str | None, last: str) -> Response:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_events(node.events, resource, last), 200, headers, media_type=STREAM)
+    return StreamingResponse(_sent(node, resource, _asked(node, last)), 200, headers, media_type=STREAM)
 
 
-async def _events(events: Events, resource: str | None, last: str) -> AsyncIterator[bytes]:
-    place = events.place(last) if last else events.last
-    if place is None:
-        place = events.last
-        yield _reset(events, place)
-    else:
-        yield b": here\n\n"  # so that the client sees at once that it is connected
-    while not events.is_closed:
-        read = events.after(place, resource, _BATCH)
-        if read.lost:
-            yield _reset(events, place)
-        for event in read.events:
-            yield _sent(event_view(events, event))
-        place = read.last
-        if not await events.more(place, _SIGN_OF_LIFE_S) and not events.is_closed:
-            yield b": still here\n\n"
+async def _sent(node: Node, resource: str | None, since: Place) -> AsyncIterator[bytes]:
+    yield _comment("here", since)  # at once, so that the client sees that it is connected
+    async for page in node.notifier.feed.follow(since, resource, silent_s=_SIGN_OF_LIFE_S):
+        found = [_reset(node, page)] if page.reset else []
+        found += [event_view(node, event) for event in page.events]
+        yield b"".join(map(_message, found)) or _comment("still here", page.last)
 
 
-def _sent(event: Event) -> bytes:
-    return b"id: %s\nevent: %s\ndata: %s\n\n" % (event.id.encode(), event.what.encode(), to_json(event))
+def _message(event: Event) -> bytes:
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (event.place.encode(), event.kind.encode(), to_json(event))
 
 
-def _reset(events: Events, place: int) -> bytes:
-    text = "some events are gone: look at the state anew"
-    return _sent(event_view(events, Happened(place, wall_ms(), "reset", detail=text)))
+def _comment(text: str, place: Place) -> bytes:
+    """No event. A browser takes the place all the same, and asks from there when it connects again."""
+    return f": {text}\nid: {place}\n\n".encode()
 
 
-async def _changes(events: Events, resource: str | None, since: str, wait_s: float, limit: int) -> Changes:
-    place = events.place(since) if since else events.last
-    reset = place is None
-    if place is None:
-        place = events.last
-    read = events.after(place, resource, limit)
-    if not read.events and not reset and await events.more(read.last, wait_s):
-        read = events.after(read.last, resource, limit)
-    found = tuple(event_view(events, event) for event in read.events)
-    return Changes(events=found, last=events.name(read.last), reset=reset or read.lost)
+def event_view(node: Node, event: journalled.Event) -> Event:
+    told = msgspec.structs.asdict(event)
+    told["results"] = tuple(SiteResult(**msgspec.structs.asdict(result)) for result in event.results)
+    return Event(**told | {"place": str(node.notifier.feed.at(event.sequence)), "teller": node.name})
+
+
+def _reset(node: Node, page: Page) -> Event:
+    return Event(
+        place=str(page.start),
+        id=f"reset:{page.start}",
+        kind="reset",
+        time=time_text(wall_ms()),
+        site=node.name,
+        detail="some events are gone: look at the state anew",
+        teller=node.name,
+    )

@@ -20,6 +20,7 @@ from cheops.api.models import (
     SubmitRequest,
 )
 from cheops.api.operations import RefusedError, RequestError, Wanted, sites_of
+from cheops.api.replicants import deletion
 from cheops.api.v1.asking import (
     Cursor,
     Limit,
@@ -41,6 +42,7 @@ from cheops.api.views import operations as views
 from cheops.api.views.log import operations_page
 from cheops.api.views.naming import find
 from cheops.api.views.operations import operation_view
+from cheops.config.replication import service_of
 from cheops.engine.replica import Replica
 from cheops.log.operation import Kind
 from cheops.node.node import Node
@@ -81,7 +83,7 @@ async def submit_operation(
     summary="Delete a resource at all its sites",
     description=(
         "An operation that beats all others. It runs `command`, or the `reset` of the resource's type, which "
-        "each site must have too, in the same words."
+        "each site must have too, in the same words; for a replicant a DELETE of it."
     ),
     responses=_carried_out("As many sites as were waited for have answered.", 404),
 )
@@ -95,12 +97,14 @@ async def delete_resource(  # noqa: PLR0913, PLR0917 - one parameter per paramet
 ) -> Response:
     replica = await resource_at(node, id_)
     line = _deleting(replica, command)
-    _refuse_if_elsewhere(node, replica)
     return await submit(node, request, Wanted(id_, "delete", line, kind=Kind.DELETE), wait, timeout)
 
 
 def _deleting(replica: Replica, command: str) -> str:
-    line = command.strip() or (replica.type.reset.line if replica.type.reset else "")
+    of_type = replica.type.reset.line if replica.type.reset else ""
+    if service_of(replica.type.name):
+        of_type = deletion(replica) or ""
+    line = command.strip() or of_type
     if not line:
         raise RefusedError(
             f"the type '{replica.type.name}' has no 'reset', so say which command deletes the resource"
@@ -170,10 +174,8 @@ async def resolve(node: NodeOf, request: Request, id_: ResourceId, timeout: Pati
 async def set_sites(
     node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience
 ) -> Response:
-    asked = model_of(await read_bytes(request), ChangeSites)
-    replica = await resource_at(node, id_)
-    wanted = _moved(node, replica, structs.replace(asked, how=SitesChange.SET))
-    return await submit(node, request, wanted, wait, timeout)
+    asked = structs.replace(model_of(await read_bytes(request), ChangeSites), how=SitesChange.SET)
+    return await submit(node, request, await _moved(node, id_, asked), wait, timeout)
 
 
 @router.post(
@@ -187,14 +189,12 @@ async def change_sites(
     node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience
 ) -> Response:
     asked = model_of(await read_bytes(request), ChangeSites)
-    replica = await resource_at(node, id_)
-    wanted = _moved(node, replica, asked)
-    return await submit(node, request, wanted, wait, timeout)
+    return await submit(node, request, await _moved(node, id_, asked), wait, timeout)
 
 
-def _moved(node: Node, replica: Replica, asked: ChangeSites) -> Wanted:
+async def _moved(node: Node, id_: str, asked: ChangeSites) -> Wanted:
     """The operation that changes where a resource is."""
-    _refuse_if_elsewhere(node, replica)
+    replica = await resource_at(node, id_)
     if asked.delete_with and not asked.delete_copy:
         raise RequestError("'delete_with' says how to delete the copy: it needs 'delete_copy'")
     before = views.sites_of(replica)
@@ -207,10 +207,4 @@ def _moved(node: Node, replica: Replica, asked: ChangeSites) -> Wanted:
     if not after:
         raise RefusedError("a resource must stay at one site at least; to be rid of it, delete it")
     line = _deleting(replica, asked.delete_with) if asked.delete_copy else ""
-    return Wanted(replica.resource, "sites", line, kind=Kind.SITES, names=after)
-
-
-def _refuse_if_elsewhere(node: Node, replica: Replica) -> None:
-    sites = views.sites_of(replica)
-    if node.name not in sites:
-        raise RefusedError(f"the resource has left {node.name}; ask one of {', '.join(sites)}")
+    return Wanted(id_, "sites", line, kind=Kind.SITES, names=after)

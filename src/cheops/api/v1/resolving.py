@@ -11,9 +11,11 @@ from cheops.api.views.naming import find
 from cheops.api.views.sites import site_view
 from cheops.engine.events import Resolved as ResolvedEvent
 from cheops.engine.replica import Replica
+from cheops.engine.status import status
 from cheops.log.operation import Kind, OpId
 from cheops.node.node import Node
 from cheops.sync.heart import now
+from cheops.text import in_words, is_or_are
 
 
 async def resolved(
@@ -37,10 +39,17 @@ def _unknown(replica: Replica, asked: ResolveRequest) -> OpId:
     """The operation that is UNKNOWN at this site; there is at most one."""
     unknown = replica.unknown
     if unknown is None:
-        raise RefusedError(f"nothing is UNKNOWN at {replica.site}; 'status' says where something is")
+        raise RefusedError(f"nothing is UNKNOWN at {replica.site}{_elsewhere(replica)}")
     if asked.operation and find(replica, asked.operation).id != unknown.id:
         raise RefusedError(f"{unknown.id} is UNKNOWN at {replica.site}, not {asked.operation}")
     return unknown.id
+
+
+def _elsewhere(replica: Replica) -> str:
+    """What this site has heard to be UNKNOWN at others; of what is so where it was made nobody hears."""
+    sites = [site for site in status(replica, set()).sites if site.unknown]
+    heard = [f"{in_words(map(str, site.unknown))} at {site.site}" for site in sites]
+    return f"; {in_words(heard)} {is_or_are(heard)}: say so with 'site'" if heard else ""
 
 
 async def _forced(node: Node, id_: str, asked: ResolveRequest, timeout_s: float) -> Resolved:

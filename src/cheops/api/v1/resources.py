@@ -23,7 +23,6 @@ from cheops.api.v1.asking import (
     ResourceId,
     TypeName,
     answered,
-    is_known,
     resource_at,
     up,
 )
@@ -33,6 +32,7 @@ from cheops.api.views.explain import explanation
 from cheops.api.views.log import log_view
 from cheops.api.views.matrix import matrix_in_force, matrix_view
 from cheops.api.views.status import detail, resource_status, summary
+from cheops.api.views.whereabouts import is_here
 from cheops.node.node import Node
 from cheops.node.pump import wall_ms
 
@@ -53,7 +53,7 @@ async def list_resources(
 ) -> Response:
     ids, more = await _ids(node, prefix, cursor, limit)
     replicas = [await node.pump.replica(id_) for id_ in ids]
-    found = tuple(summary(replica, up(node)) for replica in replicas if is_known(replica))
+    found = tuple(summary(replica, up(node)) for replica in replicas if is_here(replica))
     return answered(Resources(resources=found, next=ids[-1] if more else None))
 
 

@@ -12,7 +12,14 @@ from starlette.responses import Response, StreamingResponse
 from cheops.api.forms import keep_files, read_form
 from cheops.api.forwarding import forwarded
 from cheops.api.models import Accepted, SiteAnswer, SubmitRequest, Wait, to_json
-from cheops.api.operations import ElsewhereError, RequestError, Wanted, carried_out
+from cheops.api.operations import (
+    NO_ANSWER_YET,
+    SUPERSEDED,
+    ElsewhereError,
+    RequestError,
+    Wanted,
+    carried_out,
+)
 from cheops.api.v1.asking import InvalidError, answered, model_of, read_bytes
 from cheops.api.views.naming import time_text
 from cheops.engine.events import Answer, Stage
@@ -79,7 +86,7 @@ def _needed(wait: Wait, sites: int) -> int:
 
 def _site_answer(operation: str, answer: Answer) -> SiteAnswer:
     timed = answer.timing.at_ms > 0
-    said = "superseded by another operation" if answer.status is Status.SUPERSEDED else ""
+    said = SUPERSEDED if answer.status is Status.SUPERSEDED else ""
     return SiteAnswer(
         operation=operation,
         site=answer.site,
@@ -124,7 +131,7 @@ def _pending(operation: str, site: str) -> SiteAnswer:
         operation=operation,
         site=site,
         status=Status.PENDING,
-        detail="no answer yet; it goes on in the background",
+        detail=NO_ANSWER_YET,
         output="",
         at=None,
         took_ms=None,

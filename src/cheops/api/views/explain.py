@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from cheops.api.models import Effect, Explanation, ExplanationStep
 from cheops.api.views.naming import by_stamp, names, stamp_text, vector_text
 from cheops.api.views.operations import effect_of, fate_of, sites_of
-from cheops.api.views.site_story import site_steps
+from cheops.api.views.site_story import refused_units, site_steps
 from cheops.api.views.status import judged, sentence, word
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, ResourceStatus
@@ -133,7 +133,17 @@ def _outcome(replica: Replica) -> Iterator[ExplanationStep]:
 
 
 def _conclusion(replica: Replica, found: ResourceStatus) -> str:
-    return f"{found.overall.value}: {sentence(found)}{_advice(replica, found)}"
+    return f"{found.overall.value}: {sentence(found)}{_done_in_part(replica, found)}{_advice(replica, found)}"
+
+
+def _done_in_part(replica: Replica, found: ResourceStatus) -> str:
+    """Sites can agree, and an operation still not have had the effect that somebody counts on."""
+    parts = [
+        f"{in_words(names(refused))} at {site.site}"
+        for site in found.sites
+        if (refused := refused_units(replica, site.site))
+    ]
+    return f"; done only in part, because a unit was refused: {in_words(parts)}" if parts else ""
 
 
 def _advice(replica: Replica, found: ResourceStatus) -> str:

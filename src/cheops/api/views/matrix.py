@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable
 
+from msgspec import structs
+
 from cheops.api.models import MatrixEntry, MatrixPair, MatrixView
 from cheops.engine.replica import Replica
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Kind
 
 
-def matrix_view(matrix: Matrix, more_types: Iterable[str] = ()) -> MatrixView:
-    """`more_types`: types of operations that the matrix need not mention."""
-    types = tuple(dict.fromkeys((*matrix.types, *more_types)))
+def matrix_view(matrix: Matrix, types: Iterable[str] = ()) -> MatrixView:
+    """`types`: of operations, in the order in which they are shown. The matrix need not mention them; those
+    that it does and that are not among them come behind."""
+    types = tuple(dict.fromkeys((*types, *matrix.types)))
     return MatrixView(
         hash=matrix.hash,
         entries=tuple(map(_entry, matrix.entries)),
@@ -25,19 +28,11 @@ def matrix_in_force(replica: Replica) -> MatrixView:
     """That of a resource, with the types of its operations."""
     ops = [*replica.history.ops.values(), *replica.drafts]
     used = sorted({op.type for op in ops if op.kind is Kind.NORMAL})
-    view = matrix_view(replica.matrix, used)
+    view = matrix_view(replica.matrix, (*replica.matrix.types, *used))
     adopted = replica.history.adopted
     brought = [op for op in ops if adopted is not None and op.stamp == adopted.introduced]
-    return MatrixView(
-        hash=view.hash,
-        entries=view.entries,
-        types=view.types,
-        pairs=view.pairs,
-        replaces=view.replaces,
-        never_mentioned=view.never_mentioned,
-        resource=replica.resource,
-        introduced_by=str(brought[0].id) if brought else None,
-    )
+    by = str(brought[0].id) if brought else None
+    return structs.replace(view, resource=replica.resource, introduced_by=by)
 
 
 def _entry(entry: Entry) -> MatrixEntry:

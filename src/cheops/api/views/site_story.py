@@ -1,5 +1,6 @@
 """How far one site is with a resource, and how it got there: a part of an explanation."""
 
+import re
 from collections.abc import Iterator
 
 from cheops.api.models import ExplanationStep
@@ -7,23 +8,22 @@ from cheops.api.views.naming import names
 from cheops.api.views.operations import settled_at
 from cheops.engine.replica import Replica
 from cheops.engine.status import SiteStatus
-from cheops.log.operation import Reply
+from cheops.log.matrix import is_wiped
+from cheops.log.operation import OpId, Reply, Status
 from cheops.log.vector import contains
 from cheops.text import in_words, shortened
 
 _MOST_NAMED = 5
 _MOST_DETAIL = 200
+_UNITS = re.compile(r"applied \d+ units; ")  # how the engine begins what it says of unit steps
 
 
 def site_steps(replica: Replica, found: SiteStatus, now_ms: int) -> Iterator[ExplanationStep]:
     site = found.site
-    for reply in _replays(replica, site):
-        ran = names(applied.id for applied in reply.applied[-_MOST_NAMED:])
-        text = (
-            f"{site} replayed: operations had come in another order than they count, so it began again at a "
-            f"base; since then it has {in_words(ran) if ran else 'nothing'} applied, in this order"
-        )
-        yield ExplanationStep(text=text, site=site)
+    if replay := _last_replay(replica, site):
+        yield ExplanationStep(text=_replayed(replica, replay), site=site)
+    for reply in _unlike_their_origin(replica, site):
+        yield ExplanationStep(text=_other_way(reply), operation=str(reply.op), site=site)
     for id_ in found.failed:
         why = shortened(replica.by_op[id_, site].detail, _MOST_DETAIL)
         text = f"{id_} went well at {id_.origin.site} but failed at {site}: {why}"
@@ -40,10 +40,87 @@ def site_steps(replica: Replica, found: SiteStatus, now_ms: int) -> Iterator[Exp
     yield ExplanationStep(text=_how_far(replica, found, now_ms), site=site)
 
 
-def _replays(replica: Replica, site: str) -> Iterator[Reply]:
-    for origin, replies in sorted(replica.replies.items()):
-        if origin.site == site:
-            yield from (reply for reply in replies.values() if reply.replay)
+# -- replays ---------------------------------------------------------------------------------------------
+
+
+def _last_replay(replica: Replica, site: str) -> Reply | None:
+    """A later replay says all that an earlier one does, so there is one of each life of a site."""
+    replays = [
+        reply
+        for origin, replies in replica.replies.items()
+        if origin.site == site
+        for reply in replies.values()
+        if reply.replay
+    ]
+    return max(replays, key=lambda reply: reply.timing.at_ms, default=None)
+
+
+def _replayed(replica: Replica, reply: Reply) -> str:
+    ran = _run_by(reply)
+    lost = [id_ for id_ in ran if _has_lost_its_effect(replica, id_)]
+    older = f"{len(ran) - _MOST_NAMED} older ones, " if len(ran) > _MOST_NAMED else ""
+    shown = f"{older}{in_words(names(ran[-_MOST_NAMED:]))}" if ran else "nothing more"
+    order = ", in this order" if len(ran) > 1 else ""
+    return (
+        f"{reply.origin.site} replayed: to have the effects in the order that counts, it began again at a "
+        f"base and ran {shown}{order}{_since(ran, lost)}"
+    )
+
+
+def _has_lost_its_effect(replica: Replica, id_: OpId) -> bool:
+    """What a checkpoint holds has not, though it is no operation of its own any more."""
+    history = replica.history
+    return (id_ in history.fates or id_ not in history.ops) and not contains(history.folded, id_)
+
+
+def _run_by(reply: Reply) -> list[OpId]:
+    """What a replay ran. It wiped those first; what it did not wipe had been applied before, and stayed."""
+    wiped = reply.wiped or ("*",)
+    return [applied.id for applied in reply.applied if is_wiped(wiped, applied.key)]
+
+
+def _since(ran: list[OpId], lost: list[OpId]) -> str:
+    if not lost:
+        return ""
+    if len(lost) == len(ran):
+        return "; since then other operations have replaced all of that"
+    shown = names(lost[:_MOST_NAMED])
+    more = ["others"] if len(lost) > _MOST_NAMED else []
+    have, their = ("has", "its") if len(lost) == 1 else ("have", "their")
+    return f"; since then {in_words([*shown, *more])} {have} lost {their} effect"
+
+
+# -- what was not simply run -----------------------------------------------------------------------------
+
+
+def _unlike_their_origin(replica: Replica, site: str) -> Iterator[Reply]:
+    """Operations that count, and that a site has applied in a way of its own: in unit steps, by the type's
+    `on_error`, or by the operator's word. A replay that ran them after that is the last word."""
+    replay = _last_replay(replica, site)
+    again = set(_run_by(replay)) if replay else set()
+    for op in replica.history.effective:
+        reply = replica.by_op.get((op.id, site))
+        if reply is None or reply.op != op.id or reply.status is not Status.OK or not reply.detail:
+            continue
+        if not (replay and reply.origin == replay.origin and reply.n < replay.n and op.id in again):
+            yield reply
+
+
+def _other_way(reply: Reply) -> str:
+    at, detail = f"at {reply.origin.site}", shortened(reply.detail, _MOST_DETAIL)
+    if _UNITS.match(reply.detail):
+        return f"{reply.op} failed {at} as a whole, and was done there in unit steps: {detail}"
+    return f"{reply.op} {at}: {detail}"
+
+
+def refused_units(replica: Replica, site: str) -> list[OpId]:
+    """Operations of which a site has done only a part, because a unit was refused."""
+    return [
+        reply.op for reply in _unlike_their_origin(replica, site) if reply.op and _UNITS.match(reply.detail)
+    ]
+
+
+# -- how far ---------------------------------------------------------------------------------------------
 
 
 def _unenforced(replica: Replica, site: str) -> ExplanationStep:

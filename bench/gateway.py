@@ -1,0 +1,204 @@
+"""The gateway's own proxy beside a direct call and beside HAProxy: requests per second, and what it adds."""
+
+import asyncio
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import uvloop
+
+from bench.gateway_service import BODY
+from bench.load import each_s, per_second
+from bench.measure import human
+from bench.place import folder
+from bench.report import Section
+from tests.agent.rig import until
+from tests.gateway.stage import Stage, free_ports
+
+CONNECTIONS = 32
+_ROUNDS, _LOAD_S, _SAMPLES = 5, 1.5, 500
+_HAPROXY = """
+global
+    maxconn 4096
+    nbthread 1
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+    option forwardfor
+    http-reuse always
+frontend front
+    bind 127.0.0.1:{front}
+    default_backend back
+backend back
+    server one 127.0.0.1:{back}
+"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to the service, and what a request says on it."""
+
+    name: str
+    address: tuple[str, int]
+    scope: str = ""
+
+    @property
+    def request(self) -> bytes:
+        scope = f"Scope: {self.scope}\r\n" if self.scope else ""
+        return f"GET /things HTTP/1.1\r\nHost: service\r\nAccept: */*\r\n{scope}\r\n".encode()
+
+
+def run() -> Iterator[Section]:
+    with ExitStack() as stack:
+        ways = list(stack.enter_context(_ways()))
+        rates: dict[str, list[float]] = {way.name: [] for way in ways}
+        times: dict[str, list[float]] = {way.name: [] for way in ways}
+        for _ in range(_ROUNDS):  # in turns, so that a busy moment hits all
+            for way in ways:
+                rate, took = uvloop.run(_measured(way))
+                rates[way.name].append(rate)
+                times[way.name].append(took)
+    yield _section(ways, rates, times)
+
+
+def _section(ways: list[Way], rates: dict[str, list[float]], times: dict[str, list[float]]) -> Section:
+    rate = {name: statistics.median(found) for name, found in rates.items()}
+    took = {name: statistics.median(found) for name, found in times.items()}
+    direct, haproxy = "direct", "HAProxy"
+    rows = []
+    for way in ways:
+        name = way.name
+        beside = f"{rate[name] / rate[haproxy]:.2f} x" if haproxy in rate else "HAProxy is not installed"
+        added = "" if name == direct else human(max(took[name] - took[direct], 0.0))
+        rows.append(
+            (
+                name,
+                f"{rate[name]:,.0f}",
+                f"{rate[name] / rate[direct]:.2f} x",
+                beside,
+                human(took[name]),
+                added,
+            )
+        )
+    columns = (
+        "way to the service",
+        f"requests/s, {CONNECTIONS} connections",
+        "beside direct",
+        "beside HAProxy",
+        "one at a time, median",
+        "added",
+    )
+    return Section("gateway", columns, tuple(rows))
+
+
+@contextmanager
+def _ways() -> Iterator[Iterator[Way]]:
+    with folder() as place, ExitStack() as stack:
+        stage = Stage(Path(tempfile.mkdtemp(dir=place)) / "rig", ("site1", "site2"), ("image",))
+        stack.callback(stage.rig.close)
+        for site in stage.sites:
+            stack.enter_context(
+                _process([sys.executable, "-m", "bench.gateway_service", str(stage.own(site))])
+            )
+        (front,) = free_ports(1)
+        direct = ("127.0.0.1", stage.own("site1"))
+        ways = [Way("direct", direct)]
+        if program := shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
+            config = place / "haproxy.cfg"
+            config.write_text(_HAPROXY.format(front=front, back=direct[1]))
+            stack.enter_context(_process([program, "-db", "-f", str(config)]))
+            ways.append(Way("HAProxy", ("127.0.0.1", front)))
+        stage.rig.start()
+        ways += [
+            Way("gateway, no scope", stage.address("site1")),
+            Way("gateway, scope of this site", stage.address("site1"), "{image: site1}"),
+            Way("two gateways, scope of another site", stage.address("site1"), "{image: site2}"),
+        ]
+        for way in ways:
+            until(lambda w=way: uvloop.run(_answers(w)), f"for {way.name}")  # type: ignore[misc]
+        yield iter(ways)
+
+
+@contextmanager
+def _process(argv: list[str]) -> Iterator[None]:
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _answers(way: Way) -> bool:
+    try:
+        async with asyncio.timeout(5):
+            client = await _Client.connected(way)
+            await client.ask()
+            client.close()
+    except (OSError, TimeoutError, AssertionError):
+        return False
+    return True
+
+
+async def _measured(way: Way) -> tuple[float, float]:
+    clients = [await _Client.connected(way) for _ in range(CONNECTIONS)]
+
+    async def ask(number: int, _turn: int) -> None:
+        await clients[number].ask()
+
+    async def ask_one(_turn: int) -> None:
+        await clients[0].ask()
+
+    rate = await per_second(ask, CONNECTIONS, _LOAD_S)
+    took = statistics.median(await each_s(ask_one, range(_SAMPLES)))
+    for client in clients:
+        client.close()
+    return rate, took
+
+
+class _Client(asyncio.Protocol):
+    """A connection that asks one thing after the other; it costs as little as it can."""
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self._got = bytearray()
+        self._answered: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def connected(cls, way: Way) -> "_Client":
+        loop = asyncio.get_running_loop()
+        _, client = await loop.create_connection(lambda: cls(way.request), *way.address)
+        return client
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        head = self._got.find(b"\r\n\r\n")
+        if head >= 0 and len(self._got) >= head + 4 + len(BODY) and self._answered:
+            self._answered.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answered and not self._answered.done():
+            self._answered.set_exception(error or ConnectionResetError())
+
+    async def ask(self) -> None:
+        self._got.clear()
+        self._answered = asyncio.get_running_loop().create_future()
+        self._transport.write(self._request)
+        await self._answered
+        assert self._got.startswith(b"HTTP/1.1 200")  # noqa: S101 - a refusal is no measurement
+
+    def close(self) -> None:
+        self._answered = None
+        self._transport.close()

@@ -1,0 +1,1 @@
+../../src/cheops/demo/minicloud/image.py

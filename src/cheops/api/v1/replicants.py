@@ -1,0 +1,98 @@
+"""Replicants: which there are, where, and under which id the service of this site has them."""
+
+import asyncio
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cheops.api.models import LocalId, Replicants, ReplicantView
+from cheops.api.operations import RefusedError
+from cheops.api.replicants import beginning
+from cheops.api.v1.asking import (
+    Cursor,
+    Fresh,
+    Limit,
+    NodeOf,
+    NoSuchResourceError,
+    ResourceId,
+    answered,
+    model_of,
+    read_bytes,
+    resource_at,
+    up,
+)
+from cheops.api.v1.documenting import answer, body
+from cheops.api.views.replicants import replicant_view
+from cheops.api.views.whereabouts import is_known
+from cheops.backends.http_ids import MARK
+from cheops.backends.http_index import Copy
+from cheops.config.replication import service_of
+from cheops.engine.replica import Replica
+from cheops.node.node import Node
+
+router = APIRouter(tags=["replicants"])
+
+
+@router.get(
+    "/replicants",
+    operation_id="listReplicants",
+    summary="The replicants of this site, page by page",
+    responses=answer(Replicants, "A page of replicants, sorted by id.", 503),
+)
+async def list_replicants(node: NodeOf, cursor: Cursor = "", limit: Limit = 100) -> Response:
+    """All meta-ids begin with the same mark, so in the order of ids they stand together."""
+    ids = await asyncio.to_thread(node.store.resources, max(cursor, MARK), limit + 1)
+    marked = [id_ for id_ in ids if id_.startswith(MARK)]
+    replicas = [await node.pump.replica(id_) for id_ in marked[:limit]]
+    found = tuple(
+        replicant_view(node, replica, up(node))
+        for replica in replicas
+        if is_known(replica) and service_of(replica.type.name)
+    )
+    more = len(marked) > limit
+    return answered(Replicants(replicants=found, next=marked[limit - 1] if more else None))
+
+
+@router.get(
+    "/replicants/{id}",
+    operation_id="getReplicant",
+    summary="One replicant",
+    responses=answer(ReplicantView, "The replicant.", 400, 404, 503),
+)
+async def get_replicant(node: NodeOf, id_: ResourceId, fresh: Fresh = 0.5) -> Response:
+    return answered(replicant_view(node, await _replicant(node, id_, fresh), up(node)))
+
+
+@router.put(
+    "/replicants/{id}/local-id",
+    operation_id="setLocalId",
+    summary="Say what the service of this site calls a replicant",
+    description=(
+        "For a create that is UNKNOWN: the operator has looked, found it in the service, and says under "
+        "which id. Then the operation is resolved as happened."
+    ),
+    responses=answer(ReplicantView, "The replicant.", 400, 404, 409, 413, 503),
+    openapi_extra=body(LocalId),
+)
+async def set_local_id(node: NodeOf, request: Request, id_: ResourceId) -> Response:
+    asked = model_of(await read_bytes(request), LocalId)
+    replica = await _replicant(node, id_, 0.0)
+    begun = beginning(replica)
+    if begun is None:
+        raise RefusedError(
+            "the operation that created it is not known here, so nobody knows where it belongs"
+        )
+    copies = node.replicants.runner.copies
+    copy = Copy(id_, service_of(replica.type.name) or "", begun.item, asked.local_id, asked.is_number)
+    if other := copies.index.whose_place(copy):
+        raise RefusedError(f"that is the copy of {other}")
+    await copies.bind(copy)
+    return answered(replicant_view(node, replica, up(node)))
+
+
+async def _replicant(node: Node, id_: str, fresh_s: float) -> Replica:
+    replica = await resource_at(node, id_, fresh_s)
+    if not service_of(replica.type.name):
+        raise NoSuchResourceError(f"'{id_}' is a resource of commands, not of an HTTP service")
+    return replica

@@ -1,0 +1,30 @@
+"""Replicants in the API's words."""
+
+from cheops.api.models import ReplicantView
+from cheops.api.replicants import beginning
+from cheops.api.views.status import summary
+from cheops.config.replication import service_of
+from cheops.engine.replica import Replica
+from cheops.node.node import Node
+
+
+def replicant_view(node: Node, replica: Replica, up: set[str]) -> ReplicantView:
+    found, runner = summary(replica, up), node.replicants.runner
+    copy = runner.copies.index.copies.get(replica.resource)
+    begun = beginning(replica)
+    return ReplicantView(
+        id=replica.resource,
+        service=service_of(found.type) or "",
+        path=copy.path if copy else begun.path if begun else "",
+        sites=found.sites,
+        local_id=copy.local_id if copy else None,
+        overall=found.overall,
+        deleted=found.deleted,
+        waits=_doubt(replica) or runner.waits.get(replica.resource),
+    )
+
+
+def _doubt(replica: Replica) -> str | None:
+    if replica.unknown is None:
+        return None
+    return f"nobody knows whether {replica.unknown.id} ran here: see 'cheops resolve {replica.resource}'"

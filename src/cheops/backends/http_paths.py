@@ -1,0 +1,83 @@
+"""Paths of a REST service: collections, and the items below them. No I/O.
+
+Paths are kept as they were sent, percent-encoded, without a slash at their end.
+"""
+
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote, unquote, urlsplit
+
+ID = "{id}"
+MAX_SEGMENTS = 64
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """Path and query of what a request line asks for. The absolute form (`http://host/path`) counts too."""
+    if not target.startswith("/") and "://" in target:
+        parts = urlsplit(target)
+        return parts.path or "/", parts.query
+    path, _, query = target.partition("?")
+    return path, query
+
+
+def joined(path: str, query: str) -> str:
+    return f"{path}?{query}" if query else path
+
+
+def trimmed(path: str) -> str:
+    """Without slashes at the end: `/images/` and `/images` are the same collection."""
+    return path.rstrip("/") or "/"
+
+
+def item_of(collection: str, items: Iterable[tuple[str, str]]) -> str:
+    """Where what is created at a path is found: below it, unless the configuration says otherwise."""
+    collection = trimmed(collection)
+    for pattern, item in items:
+        stars = _stars(pattern, collection)
+        if stars is not None:
+            parts = iter(stars)
+            return "/".join(next(parts) if part == "*" else part for part in item.split("/"))
+    return f"{collection.rstrip('/')}/{ID}"
+
+
+def is_listed(path: str, items: Iterable[tuple[str, str]]) -> bool:
+    """Whether the configuration says that things are created at a path."""
+    return any(_stars(pattern, trimmed(path)) is not None for pattern, _ in items)
+
+
+def filled(item: str, id_: str) -> str:
+    """The path of an item, given its id."""
+    return item.replace(ID, quote(id_, safe=""))
+
+
+def collection_of(item: str) -> str:
+    return item.rpartition("/")[0] or "/"
+
+
+def last_segment(path: str) -> str:
+    """The last part of a path, decoded: what a `Location` names."""
+    return unquote(trimmed(urlsplit(path).path).rpartition("/")[2])
+
+
+def prefixes(path: str) -> Iterator[str]:
+    """The path itself, and all above it, longest first."""
+    path = trimmed(path)
+    for _ in range(MAX_SEGMENTS):
+        if path in ("/", ""):
+            return
+        yield path
+        path = path.rpartition("/")[0]
+
+
+def below(path: str, item: str) -> str:
+    """What of a path stands below an item: `tags/x`, or nothing for the item itself."""
+    return trimmed(path)[len(item) :].strip("/")
+
+
+def _stars(pattern: str, path: str) -> list[str] | None:
+    """What stands at each * of a pattern, or None where a path does not fit it."""
+    wanted, found = pattern.split("/"), path.split("/")
+    if len(wanted) != len(found):
+        return None
+    if any(part not in ("*", actual) for part, actual in zip(wanted, found, strict=True)):
+        return None
+    return [actual for part, actual in zip(wanted, found, strict=True) if part == "*"]

@@ -1,0 +1,179 @@
+"""A request of an operation on its way to the service, and what is kept of the answer.
+
+On the way out: local ids for meta-ids, and credentials. On the way back: meta-ids for local ids.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from cheops.backends.http_answer import Said, id_in, said
+from cheops.backends.http_auth import Provider, Tickets
+from cheops.backends.http_copies import Copies
+from cheops.backends.http_exchange import Exchange, FileBody, Header, Reply, pieces_of
+from cheops.backends.http_index import Answering, Copy
+from cheops.backends.http_paths import ID, collection_of, filled, joined, last_segment, trimmed
+from cheops.backends.http_request import Request, credentials_of, is_json
+from cheops.backends.http_to_local import Form, ToLocal, text_to_local, to_local
+from cheops.backends.http_to_meta import to_meta
+from cheops.config.services import ServiceConfig
+
+_UNAUTHORIZED = 401
+_PATHS = ("location", "content-location", "link")
+_OF_THE_BODY = ("content-length", "content-md5", "digest", "content-digest", "repr-digest", "accept-ranges")
+
+
+class Answered(NamedTuple):
+    reply: Reply
+    own_credentials: bool  # whether the request was made with those of this site
+
+
+class Sending:
+    """What all requests of operations have in common."""
+
+    def __init__(self, copies: Copies, tickets: Tickets, providers: Mapping[str, Provider]) -> None:
+        self._copies = copies
+        self._tickets = tickets
+        self._providers = providers
+        self.exchange = Exchange()
+
+    async def send(  # noqa: PLR0913 - a request's parts
+        self,
+        service: ServiceConfig,
+        request: Request,
+        path: str,
+        body: bytes | Path,
+        *,
+        method: str = "",
+        more: tuple[Header, ...] = (),
+    ) -> Answered:
+        """Send it to a local path; raises NotHereError, AuthError, NotSentError, InDoubtError."""
+        local_of = self._copies.index.local_of
+        query = text_to_local(request.query, local_of, Form.URL)
+        given = tuple((name, text_to_local(value, local_of, Form.PLAIN)) for name, value in request.headers)
+        key = (("Idempotency-Key", request.key),) if request.key else ()
+        credentials, provider = await self._credentials(service, request)
+        while True:
+            headers = (*_without(given, credentials), *key, *more, *credentials)
+            ready = await self._ready(body, _form(request))
+            reply = await self.exchange.ask(
+                service.url,
+                method or request.method,
+                joined(path, query),
+                headers,
+                ready,
+                service.replication.timeout_s,
+            )
+            if reply.status != _UNAUTHORIZED or provider is None:
+                return Answered(reply, bool(credentials and self._is_own(service, request)))
+            provider.forget()  # once more, with what it gives now
+            credentials, provider = await provider.headers(), None
+
+    async def _credentials(
+        self, service: ServiceConfig, request: Request
+    ) -> tuple[tuple[Header, ...], Provider | None]:
+        of_client = self._tickets.credentials(request.ticket) if request.ticket else None
+        if of_client is not None:
+            return of_client, None
+        if not self._is_own(service, request):
+            return (), None
+        provider = self._providers[service.name]
+        return await provider.headers(), provider
+
+    def _is_own(self, service: ServiceConfig, request: Request) -> bool:
+        """Whether the request is made with this site's own credentials."""
+        known = self._tickets.credentials(request.ticket) is not None if request.ticket else False
+        passed = credentials_of(request.headers, service.replication)
+        return service.name in self._providers and not known and not passed
+
+    async def own_credentials(self, service: str) -> tuple[Header, ...]:
+        provider = self._providers.get(service)
+        return await provider.headers() if provider else ()
+
+    async def _ready(self, body: bytes | Path, form: Form | None) -> bytes | FileBody:
+        local_of = self._copies.index.local_of
+        if isinstance(body, bytes):
+            return to_local(body, local_of, form) if form else body
+        if form is None:
+            return FileBody(pieces_of(body), body.stat().st_size)
+        size = 0
+        async for piece in self._translated(body, form):  # first only to know how long it is
+            size += len(piece)
+        return FileBody(self._translated(body, form), size)
+
+    async def _translated(self, path: Path, form: Form) -> AsyncIterator[bytes]:
+        translating = ToLocal(self._copies.index.local_of, form)
+        async with contextlib.aclosing(pieces_of(path)) as pieces:
+            async for piece in pieces:
+                yield translating.feed(piece)
+        yield translating.finish()
+
+    # -- the way back --------------------------------------------------------------------------------------
+
+    def new_copy(self, service: ServiceConfig, meta_id: str, request: Request, reply: Reply) -> Copy | None:
+        """The copy that an answer to a create tells of, or None where it names no id."""
+        if request.named:
+            local_id = last_segment(request.item)
+            return Copy(meta_id, service.name, trimmed(request.item), local_id, is_named=True)
+        found = id_in(reply.body, service.replication.id) if service.replication.id else None
+        if found is not None:
+            return Copy(meta_id, service.name, request.item, str(found), isinstance(found, int))
+        location = reply.header("location")
+        if not location or not last_segment(location):
+            return None
+        return Copy(meta_id, service.name, self._item_at(service, location, request), last_segment(location))
+
+    def _item_at(self, service: ServiceConfig, location: str, request: Request) -> str:
+        collection = collection_of(trimmed(below_base(service, location)))
+        usual = text_to_local(collection_of(request.item), self._copies.index.local_of, Form.URL)
+        if collection == usual:
+            return request.item
+        return f"{self._copies.index.path_with_meta_ids(service.name, collection).rstrip('/')}/{ID}"
+
+    def kept(self, service: ServiceConfig, path: str, reply: Reply) -> Said:
+        """What is kept of an answer to a request at a local path, with meta-ids."""
+        answering = Answering(self._copies.index, service.name, service.replication, path)
+        body, size, headers = reply.body, reply.size, reply.headers
+        if is_json(reply.header("content-type")) and reply.is_whole:
+            body = to_meta(body, answering)
+            size = len(body)
+        headers = tuple(
+            (name, _public(service, answering, name, value))
+            for name, value in headers
+            if name.lower() not in _OF_THE_BODY
+        )
+        return said(reply.status, headers, body, service.replication.keep_response_bytes, size)
+
+    def local_path(self, copy: Copy) -> str:
+        item = copy.item if copy.is_named else filled(copy.item, copy.local_id)
+        return text_to_local(item, self._copies.index.local_of, Form.URL)
+
+
+def below_base(service: ServiceConfig, location: str) -> str:
+    """The path that a URL of the service has for clients: without its host, and without the path below which
+    the whole service is."""
+    path, base = urlsplit(location).path, urlsplit(service.url).path
+    return path[len(base) :] if base and path.startswith(f"{base}/") else path
+
+
+def _public(service: ServiceConfig, answering: Answering, name: str, value: str) -> str:
+    if name.lower() not in _PATHS:
+        return value
+    if name.lower() == "location":
+        parts = urlsplit(value)
+        more = f"?{parts.query}" if parts.query else ""
+        value = below_base(service, value) + more + (f"#{parts.fragment}" if parts.fragment else "")
+    return answering.in_header(value)
+
+
+def _without(headers: tuple[Header, ...], others: tuple[Header, ...]) -> tuple[Header, ...]:
+    names = {name.lower() for name, _ in others}
+    return tuple(pair for pair in headers if pair[0].lower() not in names)
+
+
+def _form(request: Request) -> Form | None:
+    if request.is_json:
+        return Form.JSON
+    return Form.URL if request.is_form else None

@@ -1,0 +1,173 @@
+"""The HTTP gateway in the configuration file: where it listens for each service, and its patience.
+
+gateway: {proxy: "127.0.0.1:3128"}
+services:
+  image:
+    url: http://127.0.0.1:9292
+    listen: 10.0.0.1:9000
+    outbound: 127.0.0.1:9001
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cheops.config.address import Address, address_at, is_loopback, place_of, url_at
+from cheops.config.keys import GATEWAY, given
+from cheops.config.units import duration_s, size
+from cheops.documents import Value
+from cheops.text import printable, shortened
+
+DEFAULT_CARRIERS = ("X-Request-Id", "traceparent")
+MAX_CARRIERS = 8
+MAX_HOSTS = 32
+MAX_CONNECTIONS = 1_000_000
+_TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,100}")
+_HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
+_OURS = ("scope", "host", "content-length", "transfer-encoding", "connection")
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Where the gateway stands in front of a service. Without `listen` it does not."""
+
+    listen: Address | None = None  # clients, and the gateways of other sites
+    advertise: str = ""  # the URL at which those reach it
+    outbound: Address | None = None  # the application of this site
+    hosts: tuple[str, ...] = ()  # what the application calls the service, where it uses a proxy; or its name
+    carriers: tuple[str, ...] = DEFAULT_CARRIERS
+    add_carrier: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """What holds for all services."""
+
+    proxy: Address | None = None
+    forwarded_headers: bool = True
+    connections: int = 10_000
+    head_size_bytes: int = 32 * 1024
+    repeat_size_bytes: int = 64 * 1024
+    connect_timeout_s: float = 3.0
+    head_timeout_s: float = 10.0
+    stall_timeout_s: float = 60.0
+    silence_timeout_s: float = 300.0
+    tunnel_timeout_s: float = 3_600.0
+    keep_alive_s: float = 75.0
+    warm: int = 32
+    warm_for_s: float = 30.0
+    carriers: int = 20_000
+    carriers_for_s: float = 600.0
+
+
+def gateway_at(value: Value) -> GatewayConfig:
+    record = GATEWAY.read(value)
+    default = GatewayConfig()
+    return GatewayConfig(
+        given(record, "proxy", address_at, None),
+        given(record, "forwarded_headers", Value.boolean, default.forwarded_headers),
+        given(record, "connections", _count, default.connections),
+        given(record, "head_size", _head_size, default.head_size_bytes),
+        given(record, "repeat_size", size, default.repeat_size_bytes),
+        given(record, "connect_timeout", duration_s, default.connect_timeout_s),
+        given(record, "head_timeout", duration_s, default.head_timeout_s),
+        given(record, "stall_timeout", duration_s, default.stall_timeout_s),
+        given(record, "silence_timeout", duration_s, default.silence_timeout_s),
+        given(record, "tunnel_timeout", duration_s, default.tunnel_timeout_s),
+        given(record, "keep_alive", duration_s, default.keep_alive_s),
+        given(record, "warm", lambda at: at.whole(minimum=0, maximum=10_000), default.warm),
+        given(record, "warm_for", duration_s, default.warm_for_s),
+        given(record, "carriers", _count, default.carriers),
+        given(record, "carriers_for", duration_s, default.carriers_for_s),
+    )
+
+
+def front_at(record: dict[str, Value], site_url: str) -> Front:
+    """What a service's own section says of the gateway; `site_url` is where others reach the agent."""
+    listen = given(record, "listen", address_at, None)
+    if listen is None and "advertise" in record:
+        raise record["advertise"].fail("without 'listen' there is nothing that others could reach")
+    advertise = given(record, "advertise", url_at, _advertised(listen, site_url))
+    return Front(
+        listen,
+        advertise,
+        given(record, "outbound", address_at, None),
+        given(record, "hosts", _hosts, ()),
+        given(record, "carriers", _carriers, DEFAULT_CARRIERS),
+        given(record, "add_carrier", Value.boolean, True),
+    )
+
+
+def _advertised(listen: Address | None, site_url: str) -> str:
+    """A wildcard is no address for others: they take the host at which they reach the agent."""
+    if listen is None:
+        return ""
+    return Address(place_of(site_url).host, listen.port).url if listen.is_wildcard else listen.url
+
+
+def doubts(fronts: Iterable[tuple[str, Front]], site_url: str) -> Iterable[str]:
+    """What is possible, but hardly meant so."""
+    for name, front in fronts:
+        if front.listen and is_loopback(front.advertise) and not is_loopback(site_url):
+            yield (
+                f"services.{name}.listen: {front.listen} is this machine only, so other sites cannot send "
+                f"requests for {name} here; set 'listen' or 'advertise' to an address that they reach"
+            )
+        if front.outbound and not is_loopback(front.outbound.url):
+            yield (
+                f"services.{name}.outbound: {front.outbound} can be reached from other machines; it is meant "
+                "for the application of this site alone"
+            )
+
+
+def used_twice(addresses: Iterable[tuple[str, Address]]) -> str | None:
+    """What is wrong with several places to listen at, if two of them are the same."""
+    seen: list[tuple[str, Address]] = []
+    for key, address in addresses:
+        for other_key, other in seen:
+            overlap = address.host == other.host or address.is_wildcard or other.is_wildcard
+            if address.port == other.port and overlap:
+                return f"'{other_key}' and '{key}' both listen at port {address.port} of {address.host}"
+        seen.append((key, address))
+    return None
+
+
+def _count(value: Value) -> int:
+    return value.whole(minimum=1, maximum=MAX_CONNECTIONS)
+
+
+def _head_size(value: Value) -> int:
+    found = size(value)
+    if not 1024 <= found <= 1024 * 1024:
+        raise value.fail(f"expected a size from 1KiB to 1MiB, found '{value.string()}'")
+    return found
+
+
+def _hosts(value: Value) -> tuple[str, ...]:
+    hosts = tuple(dict.fromkeys(_host(item) for item in value.items()))
+    if not 1 <= len(hosts) <= MAX_HOSTS:
+        raise value.fail(f"expected 1 to {MAX_HOSTS} host names; leave it out for the name of the service")
+    return hosts
+
+
+def _host(value: Value) -> str:
+    host = value.string().lower()
+    if not _HOST.fullmatch(host):
+        shown = printable(shortened(value.string()))
+        raise value.fail(f"expected a host name without a port, such as image.internal, found '{shown}'")
+    return host
+
+
+def _carriers(value: Value) -> tuple[str, ...]:
+    names = tuple(_carrier(item) for item in value.items())
+    if len({name.lower() for name in names}) != len(names) or len(names) > MAX_CARRIERS:
+        raise value.fail(f"at most {MAX_CARRIERS} different names of headers; none for no carriers")
+    return names
+
+
+def _carrier(value: Value) -> str:
+    name = value.string()
+    if not _TOKEN.fullmatch(name) or name.lower() in _OURS or name.lower().startswith("cheops-"):
+        shown = printable(shortened(name))
+        raise value.fail(f"expected the name of a header that the application passes on, found '{shown}'")
+    return name

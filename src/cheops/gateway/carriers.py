@@ -1,0 +1,196 @@
+"""Which scope an application's own call belongs to, where it does not pass the `Scope` header on.
+
+A *carrier* is a header that the application does pass on, such as X-Request-Id or the trace id of
+`traceparent`. When a request goes to a service of this site, the values of its carriers are remembered with
+its scope (or with "no scope"); when the application calls out with such a value, the scope is known again.
+
+Nothing is guessed. Every carrier that is known says which scopes it may mean; what all of them agree on
+must be exactly one, or the call is refused. Memory is bounded, and what is under way is never forgotten.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from cheops.errors import CheopsError, ClientError, Fault
+from cheops.gateway.seam import Head, Header, Headers, first, without
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
+_BAGGAGE_MEMBER = "cheops"
+_LONG = 200
+_LOOK_AT = 64  # how many old ones are looked at for one that can go
+
+Carried = tuple[str, str]  # the name of a carrier, in small letters, and its value
+Known = str | None  # a scope's text, or that there was none
+
+
+class AmbiguousScopeError(ClientError):
+    """Several requests with different scopes share what this call carries."""
+
+    status = 409
+    definite = False
+
+
+class TooManyScopesError(CheopsError):
+    fault = Fault.US
+    definite = False
+    status = 503
+
+
+def carried(head: Head, names: Iterable[str]) -> list[Carried]:
+    """The carriers of a request, of these names, that can be told apart."""
+    found = []
+    for name in names:
+        value = first(head, name)
+        if value and (mark := _mark(name.lower(), value)):
+            found.append((name.lower(), mark))
+    return found
+
+
+def _mark(name: str, value: str) -> str | None:
+    if name == "traceparent":
+        match = _TRACEPARENT.fullmatch(value.strip().lower())
+        return match[1] if match and set(match[1]) != {"0"} else None
+    if name == "baggage":
+        members = (member.partition(";")[0].partition("=") for member in value.split(","))
+        return next((v.strip() for key, _, v in members if key.strip() == _BAGGAGE_MEMBER), None)
+    value = value.strip()
+    return value if len(value) <= _LONG else blake2b(value.encode("latin-1")).hexdigest()
+
+
+def added(headers: Headers, names: Sequence[str], mark: str) -> Headers:
+    """Headers with a carrier of our own: the first of these that the request does not have. `mark` is 32
+    hexadecimal digits that nobody has used."""
+    present = {name.lower() for name, _ in headers}
+    for name in names:
+        if name.lower() == "baggage":
+            given = [value for n, value in headers if n.lower() == "baggage"]
+            members = [*given, f"{_BAGGAGE_MEMBER}={mark}"]
+            return (*without(headers, "baggage"), (name, ",".join(members)))
+        if name.lower() not in present:
+            return (*headers, _made(name, mark))
+    return headers
+
+
+def _made(name: str, mark: str) -> Header:
+    if name.lower() == "traceparent":
+        return name, f"00-{mark}-{mark[:16]}-01"
+    is_openstack = name.lower() == "x-openstack-request-id"
+    uuid = f"{mark[:8]}-{mark[8:12]}-{mark[12:16]}-{mark[16:20]}-{mark[20:]}"
+    return name, f"req-{uuid}" if is_openstack else uuid
+
+
+@dataclass(slots=True)
+class _Use:
+    under_way: int = 0
+    until_s: float = 0.0
+
+
+class _Table:
+    """Values and the scopes that they were seen with, as many as may be."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._uses: OrderedDict[Carried, dict[Known, _Use]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._uses)
+
+    def begin(self, key: Carried, scope: Known, now_s: float) -> bool:
+        """Whether there was room for it."""
+        if key not in self._uses and len(self._uses) >= self._most and not self._make_room():
+            return False
+        uses = self._uses.setdefault(key, {})
+        self._uses.move_to_end(key)
+        for old in [one for one, use in uses.items() if not use.under_way and use.until_s < now_s]:
+            del uses[old]
+        uses.setdefault(scope, _Use()).under_way += 1
+        return True
+
+    def end(self, key: Carried, scope: Known, until_s: float) -> None:
+        use = self._uses.get(key, {}).get(scope)
+        if use is not None:
+            use.under_way -= 1
+            use.until_s = until_s
+
+    def scopes(self, key: Carried, now_s: float) -> set[Known]:
+        uses = self._uses.get(key, {})
+        return {scope for scope, use in uses.items() if use.under_way or use.until_s >= now_s}
+
+    def _make_room(self) -> bool:
+        """Forget the oldest of those that are not under way."""
+        for _ in range(_LOOK_AT):
+            key = next(iter(self._uses))
+            if not any(use.under_way for use in self._uses[key].values()):
+                del self._uses[key]
+                return True
+            self._uses.move_to_end(key)
+        return False
+
+
+class Carriers:
+    """What is remembered. Requests without a scope have a table of their own, so that many of them cannot
+    push out those that have one."""
+
+    def __init__(self, most: int, for_s: float, clock: Callable[[], float]) -> None:
+        self._for_s = for_s
+        self._clock = clock
+        self._scoped, self._others = _Table(most), _Table(most)
+
+    def __len__(self) -> int:
+        return len(self._scoped) + len(self._others)
+
+    def begin(self, carriers: Iterable[Carried], scope: Known) -> "Ticket":
+        """A request goes to a service of this site; `Ticket.end` when it is answered."""
+        now_s, kept = self._clock(), []
+        for one in carriers:
+            if self._table(scope).begin(one, scope, now_s):
+                kept.append(one)
+            elif scope is not None:
+                self.end(kept, scope)
+                raise TooManyScopesError("too many requests with scopes are under way; try again later")
+        return Ticket(self, tuple(kept), scope)
+
+    def end(self, carriers: Iterable[Carried], scope: Known) -> None:
+        until_s = self._clock() + self._for_s
+        for one in carriers:
+            self._table(scope).end(one, scope, until_s)
+
+    def is_clear(self, carriers: Iterable[Carried], scope: Known) -> bool:
+        """Whether one of these values would lead back to this scope, and to no other."""
+        return any(self._scopes(one) <= {scope} for one in carriers)
+
+    def recover(self, carriers: Sequence[Carried]) -> Known:
+        """The scope of a call that carries these. Raises AmbiguousScopeError."""
+        told = [(one, scopes) for one in carriers if (scopes := self._scopes(one))]
+        if not told:
+            return None
+        common = set.intersection(*(scopes for _, scopes in told))
+        if len(common) == 1:
+            return common.pop()
+        names = ", ".join(sorted({name for (name, _), _ in told}))
+        raise AmbiguousScopeError(
+            f"the scope of this call is not clear: {names} was seen with different scopes at the same time. "
+            "Pass the header Scope on, or use a new value for every request"
+        )
+
+    def _scopes(self, one: Carried) -> set[Known]:
+        now_s = self._clock()
+        return self._scoped.scopes(one, now_s) | self._others.scopes(one, now_s)
+
+    def _table(self, scope: Known) -> _Table:
+        return self._others if scope is None else self._scoped
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A request that is under way at a service of this site."""
+
+    carriers: Carriers
+    values: tuple[Carried, ...]
+    scope: Known
+
+    def end(self) -> None:
+        self.carriers.end(self.values, self.scope)

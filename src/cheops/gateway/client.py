@@ -1,0 +1,279 @@
+"""One client's connection: requests as they come in, one after the other, and their answers. HTTP/1.1 by h11.
+
+For every request there is a new h11 connection, and none while the client is idle; what came in beyond a
+request is handed to the next. So every head passes `strictness` before h11 sees it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+
+import h11
+
+from cheops.config.gateway import GatewayConfig
+from cheops.gateway.errors import GatewayRequestError, GoneError
+from cheops.gateway.seam import Head, Headers, Outgoing
+from cheops.gateway.strictness import check_headers, check_raw_head, check_trailers, headers_of, refuse_early
+from cheops.gateway.wire import Wire
+
+_END = b"\r\n\r\n"
+_LEFT_OVER_BYTES = 256 * 1024  # of an unread body, which is read for the sake of the connection
+_LINGER_S = 2.0
+_NO_BODY = (204, 304)
+
+
+class Client:
+    """A connection from a client, and the one request that is under way on it."""
+
+    def __init__(self, wire: Wire, settings: GatewayConfig) -> None:
+        self.wire = wire
+        self.peer = _peer_of(wire)
+        self._settings = settings
+        self._beyond = b""  # what came in after the request that was read last
+        self._http: h11.Connection | None = None
+        self._out: list[bytes] = []
+        self._method = ""
+        self.is_idle = True
+        self.is_answered = False  # the final answer has begun
+
+    # -- requests ----------------------------------------------------------------------------------------
+
+    async def next_head(self) -> Head | None:
+        """The next request; None where the client has no more. Raises GatewayRequestError."""
+        self._http = None
+        self.is_idle, self.is_answered = True, False
+        raw = await self._raw_head()
+        if raw is None:
+            return None
+        version = check_raw_head(raw)
+        headers = headers_of(raw)
+        check_headers(headers, version)
+        self._http = http = h11.Connection(
+            h11.SERVER, max_incomplete_event_size=self._settings.head_size_bytes
+        )
+        http.receive_data(raw)
+        try:
+            request = http.next_event()
+        except h11.RemoteProtocolError as error:
+            raise GatewayRequestError(f"not a request: {error}") from None
+        if not isinstance(request, h11.Request):
+            raise GatewayRequestError("not a request")
+        if self._beyond:
+            http.receive_data(self._beyond)
+            self._beyond = b""
+        self._method = request.method.decode("ascii")
+        return Head(self._method, request.target.decode("latin-1"), headers)
+
+    async def _raw_head(self) -> bytes | None:
+        """All up to the empty line, whatever it says."""
+        data, self._beyond = self._beyond, b""
+        loop, most = asyncio.get_running_loop(), self._settings.head_size_bytes
+        end_s = loop.time() + self._settings.head_timeout_s if data else None
+        while True:
+            data = data.lstrip(b"\r\n") if data[:1] in (b"\r", b"\n") else data
+            place = data.find(_END)
+            if 0 <= place < most:
+                self.is_idle = False
+                self._beyond = data[place + 4 :]
+                return data[: place + 4]
+            refuse_early(data, most)
+            wait_s = self._settings.keep_alive_s if end_s is None else max(end_s - loop.time(), 0.0)
+            try:
+                more = await self.wire.read(wait_s)
+            except TimeoutError:
+                if end_s is None:
+                    return None
+                raise GatewayRequestError("the head of the request did not come in time", 408) from None
+            if not more:
+                return None
+            end_s = end_s or loop.time() + self._settings.head_timeout_s
+            data += more
+
+    @property
+    def http(self) -> h11.Connection:
+        if self._http is None:
+            raise AssertionError("there is no request")
+        return self._http
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether it understands informational answers: HTTP/1.0 has none."""
+        return self.http.their_http_version == b"1.1"
+
+    @property
+    def waits_for_100(self) -> bool:
+        return self.http.they_are_waiting_for_100_continue
+
+    # -- the body of a request ---------------------------------------------------------------------------
+
+    def body_now(self) -> h11.Data | h11.EndOfMessage | None:
+        """The next piece of the body, or its end, if that is here already."""
+        while True:
+            event = self._parsed()
+            if event is not None:
+                return event
+            more = self.wire.read_now()
+            if not more:
+                return None
+            self.http.receive_data(more)
+
+    async def body(self) -> h11.Data | h11.EndOfMessage:
+        """The next piece of the body, or its end."""
+        while True:
+            event = self.body_now()
+            if event is not None:
+                return event
+            try:
+                more = await self.wire.read(self._settings.stall_timeout_s)
+            except TimeoutError:
+                raise GatewayRequestError("the body of the request did not go on in time", 408) from None
+            if not more:
+                raise GoneError("the client went away before its request was complete")
+            self.http.receive_data(more)
+
+    def _parsed(self) -> h11.Data | h11.EndOfMessage | None:
+        try:
+            event = self.http.next_event()
+        except h11.RemoteProtocolError as error:
+            raise GatewayRequestError(f"the body of the request is broken: {error}") from None
+        if isinstance(event, h11.EndOfMessage):
+            check_trailers(event.headers.raw_items())
+            return event
+        return event if isinstance(event, h11.Data) else None
+
+    # -- answers -----------------------------------------------------------------------------------------
+
+    def inform(self, status: int, reason: bytes, headers: Headers) -> None:
+        """An informational answer, such as 103; the final one follows."""
+        event = h11.InformationalResponse(status_code=status, headers=_encoded(headers), reason=reason)
+        self._send(event)
+
+    def begin(self, status: int, reason: bytes, headers: Headers) -> None:
+        """The head of the final answer."""
+        event = h11.Response(status_code=status, headers=_encoded(headers), reason=reason)
+        self._send(event)
+        self.is_answered = True
+
+    def data(self, piece: bytes) -> None:
+        self._out.extend(self.http.send_with_data_passthrough(h11.Data(data=piece)) or ())
+
+    def end(self, trailers: Headers = ()) -> None:
+        """The end of the answer. HTTP/1.0 knows no trailers."""
+        self._send(h11.EndOfMessage(headers=_encoded(trailers if self.is_modern else ())))
+
+    def data_beyond(self, data: bytes) -> None:
+        """Bytes of another protocol, after 101."""
+        if data:
+            self._out.append(data)
+
+    def beyond(self) -> bytes:
+        """The same from the client: what it sent before it knew."""
+        return bytes(self.http.trailing_data[0])
+
+    def _send(self, event: h11.Event) -> None:
+        self._out.append(self.http.send(event) or b"")
+
+    async def flush(self) -> None:
+        """Have it written, at the pace of the client."""
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        self._out.clear()
+        if data:
+            self.wire.write(data)
+        try:
+            await self.wire.drain(self._settings.stall_timeout_s)
+        except (OSError, TimeoutError) as error:
+            raise GoneError(f"the client does not take its answer: {error or 'no progress'}") from None
+
+    async def answer(self, outgoing: Outgoing) -> None:
+        """A whole answer of our own or of the replicating half."""
+        body, headers = outgoing.body, outgoing.headers
+        has_body = self._method != "HEAD" and outgoing.status not in _NO_BODY
+        if isinstance(body, bytes) and has_body:
+            kept = tuple(
+                (n, v) for n, v in headers if n.lower() not in ("content-length", "transfer-encoding")
+            )
+            headers = (*kept, ("Content-Length", str(len(body))))
+        self.begin(outgoing.status, reason_of(outgoing.status), headers)
+        if isinstance(body, bytes):
+            if has_body and body:
+                self.data(body)
+        else:
+            await self._stream(body, is_wanted=has_body)
+        self.end()
+        await self.flush()
+
+    async def _stream(self, body: AsyncIterator[bytes], *, is_wanted: bool) -> None:
+        try:
+            if is_wanted:
+                async for piece in body:
+                    if piece:
+                        self.data(piece)
+                        await self.flush()
+        finally:
+            if (close := getattr(body, "aclose", None)) is not None:
+                await close()
+
+    async def continue_if_awaited(self) -> None:
+        if self.waits_for_100 and not self.is_answered:
+            self.inform(100, b"Continue", ())
+            await self.flush()
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    async def can_go_on(self) -> bool:
+        """Whether the next request may come on this connection, what is left of this one read over."""
+        http = self.http
+        if http.our_state is not h11.DONE or self.wire.is_lost:
+            return False
+        left = _LEFT_OVER_BYTES
+        try:
+            async with asyncio.timeout(_LINGER_S):
+                while http.their_state is h11.SEND_BODY and not self.waits_for_100 and left > 0:
+                    event = await self.body()
+                    left -= len(event.data) if isinstance(event, h11.Data) else 0
+        except (GatewayRequestError, GoneError, TimeoutError):
+            return False
+        self._beyond = bytes(http.trailing_data[0])
+        return http.their_state is h11.DONE
+
+    async def refuse(self, outgoing: Outgoing) -> None:
+        """An answer to what could not be understood; the connection ends with it."""
+        body = outgoing.body if isinstance(outgoing.body, bytes) else b""
+        lines = [f"HTTP/1.1 {outgoing.status} {reason_of(outgoing.status).decode()}"]
+        lines += [f"{name}: {value}" for name, value in outgoing.headers]
+        lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+        self.wire.write("\r\n".join(lines).encode("latin-1") + body)
+        await self.close_gently()
+
+    async def close_gently(self) -> None:
+        """Close, but not before the client could read what it was sent: to close while data comes in would
+        reset the connection, and the answer with it."""
+        if not self.wire.is_lost and not self.wire.transport.is_closing():
+            self.wire.write_end()
+            end_s = asyncio.get_running_loop().time() + _LINGER_S
+            left = _LEFT_OVER_BYTES
+            try:
+                while left > 0 and (wait_s := end_s - asyncio.get_running_loop().time()) > 0:
+                    more = await self.wire.read(wait_s)
+                    if not more:
+                        break
+                    left -= len(more)
+            except TimeoutError:
+                pass
+        self.wire.close()
+
+
+def _encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+def _peer_of(wire: Wire) -> str:
+    found = wire.transport.get_extra_info("peername")
+    return str(found[0]).removeprefix("::ffff:") if found else ""
+
+
+def reason_of(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode()
+    except ValueError:
+        return b""

@@ -1,0 +1,145 @@
+"""The gateway of a site: its addresses, the connections at them, and their end.
+
+Made from a configuration; `start` it with the sockets that listening.py opened, and `stop` it. Without
+services that listen it costs nothing.
+"""
+
+import asyncio
+import logging
+import time
+
+from cheops.config.site import SiteConfig
+from cheops.gateway.carriers import Carriers
+from cheops.gateway.client import Client
+from cheops.gateway.errors import GatewayRequestError, GoneError
+from cheops.gateway.listening import BACKLOG, Listening, most_connections
+from cheops.gateway.peers import PeerGateways
+from cheops.gateway.problems import of_error, problem
+from cheops.gateway.record import Record
+from cheops.gateway.request import Entrance
+from cheops.gateway.seam import Replication, Services
+from cheops.gateway.sending import Sending
+from cheops.gateway.serving import Serving
+from cheops.gateway.wire import Wire
+from cheops.node.node import Node
+from cheops.plugins import scope_functions
+
+_STOP_S = 3.0
+_TURNED_AWAY = 100  # how many at a time are told that there is no room
+_log = logging.getLogger(__name__)
+
+
+class Gateway:
+    """All services of a site, each behind its addresses."""
+
+    def __init__(self, node: Node) -> None:
+        config = node.config
+        self._settings = config.gateway
+        self._here = config.name
+        self._servers: list[asyncio.Server] = []
+        self._serving_tasks: dict[asyncio.Task[None], Client] = {}
+        self._is_stopping = False
+        self._most = most_connections(config.gateway.connections)
+        self.record = Record()
+        self.carriers = _carriers(config)
+        peers = PeerGateways(node)
+        self._sending = Sending(config.name, config.services, config.gateway, peers, self.carriers)
+        self._serving = Serving(
+            config, scope_functions(), node.snapshot, peers, self._sending, self.carriers, self.record
+        )
+
+    @property
+    def services(self) -> Services:
+        """What the replicating half may ask for."""
+        return self._sending
+
+    def replicate_with(self, replication: Replication) -> None:
+        """Have this answer what is replicated."""
+        self._serving.replication = replication
+
+    @property
+    def connections(self) -> int:
+        return len(self._serving_tasks)
+
+    @property
+    def warm(self) -> int:
+        """Connections to services and other gateways that wait for use."""
+        return self._sending.asking.pool.idle
+
+    # -- starting and stopping ---------------------------------------------------------------------------
+
+    async def start(self, listening: Listening) -> None:
+        loop = asyncio.get_running_loop()
+        for entrance, one in listening.sockets.items():
+            server = await loop.create_server(
+                lambda at=entrance: Wire(lambda wire: self._connected(wire, at)),  # type: ignore[misc]
+                sock=one,
+                backlog=BACKLOG,
+            )
+            self._servers.append(server)
+
+    async def stop(self) -> None:
+        """Take no more requests, let those under way come to an end for a while, and close everything."""
+        self._is_stopping = True
+        for server in self._servers:
+            server.close()
+        for client in list(self._serving_tasks.values()):
+            if client.is_idle:
+                client.wire.close()
+        if self._serving_tasks:
+            await asyncio.wait(self._serving_tasks, timeout=_STOP_S)
+        for task, client in list(self._serving_tasks.items()):
+            client.wire.abort()
+            task.cancel()
+        if self._serving_tasks:
+            await asyncio.wait(self._serving_tasks, timeout=_STOP_S)
+        self._sending.asking.pool.close()
+
+    # -- connections -------------------------------------------------------------------------------------
+
+    def _connected(self, wire: Wire, entrance: Entrance) -> None:
+        if len(self._serving_tasks) >= self._most + _TURNED_AWAY:
+            wire.abort()  # not even a word: that would cost what there is none of
+            return
+        client = Client(wire, self._settings)
+        is_full = len(self._serving_tasks) >= self._most
+        coroutine = self._turn_away(client) if is_full else self._converse(client, entrance)
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._serving_tasks[task] = client
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        client = self._serving_tasks.pop(task)
+        client.wire.close()
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("a connection ended with a mistake", exc_info=error)
+
+    async def _converse(self, client: Client, entrance: Entrance) -> None:
+        """Requests, one after the other."""
+        try:
+            while True:
+                head = await client.next_head()
+                if head is None:
+                    return
+                await self._serving.serve(client, entrance, head)
+                if not await client.can_go_on() or self._is_stopping:
+                    await client.close_gently()
+                    return
+        except GatewayRequestError as error:
+            self.record.refused[error.status] += 1
+            await client.refuse(of_error(self._here, error))
+        except GoneError:
+            client.wire.abort() if client.wire.has_ended else client.wire.close()
+
+    async def _turn_away(self, client: Client) -> None:
+        self.record.refused[503] += 1
+        text = f"this gateway has {self._most:,} connections, which is all it may have"
+        await client.refuse(problem(self._here, 503, text, definite=False))
+
+
+def _carriers(config: SiteConfig) -> Carriers | None:
+    """Only where the application calls out through the gateway there is anything to recover."""
+    fronts = [service.front for service in config.services.values()]
+    if config.gateway.proxy is None and not any(front.outbound for front in fronts):
+        return None
+    return Carriers(config.gateway.carriers, config.gateway.carriers_for_s, time.monotonic)

@@ -1,0 +1,153 @@
+"""Headers on their way through: what belongs to one connection goes, what a proxy must add comes. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import quote, unquote
+
+from cheops.gateway.seam import Head, Header, Headers, every, first, without
+
+SCOPE = "Scope"
+HOP = "Cheops-Hop"  # in a request: which site's gateway sent it on
+SITE = "Cheops-Site"  # in an answer: which site served it
+FALLBACK = "Cheops-Fallback"  # in an answer: which sites were tried before, and why they did not do
+EFFECT = "Cheops-Effect"  # in an answer: `none` where the request certainly changed nothing
+OPERATION = "Cheops-Operation"
+CREDENTIALS = (
+    "Cheops-Credentials"  # in an answer: `dropped` where the client's were not sent to the other site
+)
+FOR = "Cheops-For"  # in a request between gateways: `replication` where it may become an operation
+DRY_RUN = "Cheops-Dry-Run"
+
+MESH_PREFIX = "cheops-"
+# Of the headers with our prefix, those that are for clients to send. All others are the mesh's own.
+_FOR_CLIENTS = frozenset({"cheops-dry-run", "cheops-wait", "cheops-exists"})
+_HOP_BY_HOP = frozenset({
+    "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te",
+    "transfer-encoding", "upgrade", "http2-settings",
+})  # fmt: skip
+_FORWARDED = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"})
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Who passes a request on, and for whom."""
+
+    here: str  # this site
+    client: str  # the address that it came from
+    proto: str = "http"
+    tell_forwarded: bool = True
+
+
+def connection_tokens(headers: Iterable[Header]) -> set[str]:
+    """The names that the Connection headers hold, in small letters."""
+    values = (value for name, value in headers if name.lower() == "connection")
+    return {token for value in values for part in value.split(",") if (token := part.strip().lower())}
+
+
+def end_to_end(headers: Headers) -> Headers:
+    """Headers without those that belong to one connection. `Content-Length` stays: it describes the body."""
+    dropped = _HOP_BY_HOP | (connection_tokens(headers) - {"content-length", "host"})
+    return tuple((name, value) for name, value in headers if name.lower() not in dropped)
+
+
+def wanted_upgrade(headers: Headers) -> str | None:
+    """The protocol that a request would change to. HTTP/2 is none: nobody here could look into it."""
+    if "upgrade" not in connection_tokens(headers):
+        return None
+    values = [value for name, value in headers if name.lower() == "upgrade"]
+    protocols = [part.strip() for value in values for part in value.split(",")]
+    kept = [one for one in protocols if one and not one.lower().startswith("h2")]
+    return ", ".join(kept) or None
+
+
+def takes_trailers(headers: Headers) -> bool:
+    values = (value for name, value in headers if name.lower() == "te")
+    return any(part.strip().lower().startswith("trailers") for value in values for part in value.split(","))
+
+
+def at_the_edge(head: Head) -> Head:
+    """A client's request without the headers with which it could pass for a part of the mesh. Some
+    applications read `_` as `-`, so that spelling goes too."""
+    kept = (
+        (name, value)
+        for name, value in head.headers
+        if not (lower := name.lower().replace("_", "-")).startswith(MESH_PREFIX) or lower in _FOR_CLIENTS
+    )
+    return Head(head.method, head.target, tuple(kept))
+
+
+def without_mesh(headers: Headers) -> Headers:
+    """What an application gets to see, and what may be believed of what it says."""
+    return tuple(
+        (name, value) for name, value in headers if not name.lower().replace("_", "-").startswith(MESH_PREFIX)
+    )
+
+
+def with_scope(headers: Headers, scope: str | None) -> Headers:
+    """With this scope, or with none."""
+    kept = without(headers, SCOPE)
+    return kept if scope is None else (*kept, (SCOPE, as_header(scope)))
+
+
+def passed_on(head: Head, passage: Passage, *, upgrade: str | None) -> Headers:
+    """The headers of a request as the next program gets them, but for its length."""
+    own: list[Header] = [("Via", f"1.1 {pseudonym(passage.here)}")]
+    if upgrade:
+        own += [("Connection", "upgrade"), ("Upgrade", upgrade)]
+    elif takes_trailers(head.headers):
+        own += [("Connection", "TE"), ("TE", "trailers")]
+    if passage.tell_forwarded:
+        own += _forwarded(head, passage)
+    kept = end_to_end(head.headers)
+    if passage.tell_forwarded:
+        kept = tuple(
+            (name, value) for name, value in kept if name.lower().replace("_", "-") not in _FORWARDED
+        )
+    return (*kept, *own)
+
+
+def _forwarded(head: Head, passage: Passage) -> list[Header]:
+    """Each program on the way adds who it got the request from; what was first asked for stays."""
+    host = first(head, "Host") or ""
+    own = f"for={_node(passage.client)};proto={passage.proto}" + (f';host="{host}"' if host else "")
+    chain = [*every(head, "Forwarded"), own]
+    clients = [*every(head, "X-Forwarded-For"), passage.client]
+    told = [("Forwarded", ", ".join(chain)), ("X-Forwarded-For", ", ".join(clients))]
+    told.append(("X-Forwarded-Proto", first(head, "X-Forwarded-Proto") or passage.proto))
+    if host:
+        told.append(("X-Forwarded-Host", first(head, "X-Forwarded-Host") or host))
+    return told
+
+
+def _node(client: str) -> str:
+    try:
+        return f'"[{client}]"' if ip_address(client).version == 6 else client
+    except ValueError:
+        return "unknown"
+
+
+def pseudonym(site: str) -> str:
+    """How this gateway signs in `Via`."""
+    return f"cheops-{quote(site, safe='')}"
+
+
+def has_passed(head: Head, site: str) -> bool:
+    """Whether a request has come through the gateway of a site before."""
+    mark = pseudonym(site)
+    vias = (part.split() for value in every(head, "Via") for part in value.split(","))
+    return any(len(words) > 1 and words[1] == mark for words in vias)
+
+
+def as_header(text: str) -> str:
+    """A text with characters beyond ASCII as a header holds it: its UTF-8 bytes, one character each."""
+    return text.encode().decode("latin-1")
+
+
+def site_name(site: str) -> str:
+    """The name of a site as a header holds it."""
+    return quote(site)
+
+
+def site_named(value: str) -> str:
+    return unquote(value)

@@ -1,0 +1,87 @@
+"""The addresses of the gateway, opened before anything else happens: one that is taken is said at once."""
+
+import logging
+import resource
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cheops.config.address import Address
+from cheops.config.site import SiteConfig
+from cheops.errors import CheopsError
+from cheops.gateway.request import Entrance, Way
+
+BACKLOG = 4096
+_OTHER_FILES = 256  # what an agent has open beside the connections of its gateway
+_log = logging.getLogger(__name__)
+
+
+class ListenError(CheopsError):
+    """The gateway cannot have an address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Open sockets, and what is behind each."""
+
+    sockets: dict[Entrance, socket.socket]
+
+    def close(self) -> None:
+        for one in self.sockets.values():
+            one.close()
+
+
+def open_all(config: SiteConfig) -> Listening:
+    """Sockets for all addresses of the gateway. Raises ListenError, and then has none open."""
+    opened = Listening({})
+    try:
+        for key, entrance, address in _entrances(config):
+            opened.sockets[entrance] = _bound(key, address, config)
+    except ListenError:
+        opened.close()
+        raise
+    return opened
+
+
+def most_connections(wanted: int) -> int:
+    """How many clients can be served at once, each of which may need a connection to a service: as many as
+    wanted, or as the system lets this process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard == resource.RLIM_INFINITY or (possible := (hard - _OTHER_FILES) // 2) >= wanted:
+        return wanted
+    _log.warning(
+        "gateway.connections: %s are wanted, and the limit of open files (%s) allows for %s",
+        wanted,
+        hard,
+        possible,
+    )
+    return max(possible, 1)
+
+
+def _entrances(config: SiteConfig) -> Iterable[tuple[str, Entrance, Address]]:
+    for service in config.services.values():
+        if service.front.listen:
+            yield f"services.{service.name}.listen", Entrance(Way.INBOUND, service.name), service.front.listen
+        if service.front.outbound:
+            key = f"services.{service.name}.outbound"
+            yield key, Entrance(Way.OUTBOUND, service.name), service.front.outbound
+    if config.gateway.proxy:
+        yield "gateway.proxy", Entrance(Way.PROXY), config.gateway.proxy
+
+
+def _bound(key: str, address: Address, config: SiteConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((address.host, address.port))
+        one.listen(BACKLOG)
+        one.setblocking(False)
+    except OSError as error:
+        one.close()
+        raise ListenError(
+            f"the gateway cannot listen on {address}: {error.strerror}. '{key}' in {config.source} says so"
+        ) from error
+    return one

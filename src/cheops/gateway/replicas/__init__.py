@@ -1,0 +1,1 @@
+"""What is replicated: requests that become operations, and ids on their way in and out."""

@@ -1,0 +1,154 @@
+"""Reads, and whatever else goes to this site's own instance: local ids in, meta-ids out."""
+
+from dataclasses import replace
+
+from cheops.backends.http_index import Answering
+from cheops.backends.http_paths import joined, split_target
+from cheops.backends.http_request import credentials_of
+from cheops.backends.http_to_local import Form, LocalOf, ToLocal, text_to_local
+from cheops.backends.http_to_meta import ToMeta
+from cheops.gateway.errors import UpstreamError
+from cheops.gateway.replicas.errors import NoReplicaError, NoReplicantError
+from cheops.gateway.replicas.streams import (
+    closed,
+    form_of,
+    in_pieces,
+    is_packed_strangely,
+    is_translatable,
+    length_of,
+    translated,
+    unpacked,
+    with_length,
+    with_new_body,
+)
+from cheops.gateway.replicas.submitting import is_deleted
+from cheops.gateway.replicas.targets import Target
+from cheops.gateway.replicas.whereabouts import Whereabouts, nearest_first
+from cheops.gateway.seam import Body, Head, Headers, Incoming, Outgoing, Services, without
+from cheops.node.node import Node
+from cheops.text import in_words
+
+_PATHS = ("location", "content-location", "link")
+_LEFT_ALONE = ("scope", "cookie", "authorization")
+
+
+class Reading:
+    def __init__(self, node: Node, services: Services, whereabouts: Whereabouts) -> None:
+        self._node = node
+        self._services = services
+        self._whereabouts = whereabouts
+        self._copies = node.replicants.runner.copies
+
+    # -- replicas ------------------------------------------------------------------------------------------
+
+    async def read(self, service: str, incoming: Incoming, target: Target) -> Outgoing:
+        """From the replica here, or from the nearest that can be reached."""
+        has_copy = target.meta_id in self._copies.index.copies
+        if has_copy or incoming.is_forwarded:
+            try:
+                return await self._here(service, incoming, target)
+            except UpstreamError:
+                others = await self._others(target)
+                if incoming.is_forwarded or not others:
+                    raise
+        await self._refuse_deleted(target)
+        return await self.at_nearest(service, incoming, await self._others(target), target.meta_id)
+
+    async def _refuse_deleted(self, target: Target) -> None:
+        if is_deleted(await self._node.pump.replica(target.meta_id)):
+            raise NoReplicantError(f"{target.meta_id} was deleted")
+
+    async def _here(self, service: str, incoming: Incoming, target: Target) -> Outgoing:
+        if target.meta_id not in self._copies.index.copies:
+            if not await self._whereabouts.known_here(target.meta_id):
+                raise NoReplicantError(f"{target.meta_id} is not known at {self._node.name}")
+            await self._refuse_deleted(target)
+            raise NoReplicaError(f"{self._node.name} has no copy of {target.meta_id} yet, or not any more")
+        _, query = split_target(incoming.head.target)
+        head = Head(incoming.head.method, joined(target.path, query), incoming.head.headers)
+        return await self.local(service, head, incoming)
+
+    async def _others(self, target: Target) -> tuple[str, ...]:
+        sites = await self._whereabouts.sites_of(target.meta_id)
+        return tuple(site for site in sites if site != self._node.name)
+
+    async def at_nearest(
+        self, service: str, incoming: Incoming, sites: tuple[str, ...], what: str
+    ) -> Outgoing:
+        """A read at the first of these sites that can be reached."""
+        if not sites:
+            raise NoReplicantError(f"no site that can be asked now knows of {what}")
+        head = self.for_peers(service, incoming.head)
+        failed: list[str] = []
+        for site in nearest_first(self._node, sites):
+            try:
+                body = incoming.body() if incoming.size != 0 else None  # REPORT and the like have one
+                answer = await self._services.at(site, service, head, body)
+            except UpstreamError as error:
+                failed.append(f"{site} ({error.why})")
+                continue
+            if answer.status != NoReplicaError.status:
+                return answer
+            await closed(answer.body)
+            failed.append(f"{site} (503)")
+        self._whereabouts.forget(what)
+        raise NoReplicaError(f"no replica of {what} can be read now: {in_words(failed)}")
+
+    def for_peers(self, service: str, head: Head) -> Head:
+        """A request as another site gets it: without the client's credentials, unless the service says so."""
+        config = self._node.config.services[service].replication
+        if config.credentials == "pass":
+            return head
+        secret = (name for name, _ in credentials_of(head.headers, config))
+        return replace(head, headers=without(head.headers, *secret))
+
+    # -- this site's own instance --------------------------------------------------------------------------
+
+    async def local(
+        self, service: str, head: Head, incoming: Incoming, *, with_body: bool = True
+    ) -> Outgoing:
+        """A request to this site's instance, for a client. Meta-ids become local ids; raises NotHereError."""
+        headers = await self._with_credentials(service, head, incoming)
+        local_of, form = self._copies.index.local_of, form_of(head)
+        path, query = split_target(head.target)
+        local_path = text_to_local(path, local_of, Form.URL)
+        target = joined(local_path, text_to_local(query, local_of, Form.URL))
+        kept = without(headers, "Accept-Encoding", *(["Content-Length"] if form else []))
+        named = tuple((name, _header_to_local(name, value, local_of)) for name, value in kept)
+        body: Body | None = incoming.body() if with_body and incoming.size != 0 else None
+        if form and body is not None:
+            body = await with_length(translated(in_pieces(body), ToLocal(local_of, form)), incoming.size)
+        asked = Head(head.method, target, (*named, ("Accept-Encoding", "identity")))
+        timeout_s = self._node.config.services[service].replication.timeout_s
+        answer = await self._services.local(service, asked, body, timeout_s)
+        return await self._with_meta_ids(service, local_path, head.method, answer)
+
+    async def _with_credentials(self, service: str, head: Head, incoming: Incoming) -> Headers:
+        """What another site sent on has lost its client's credentials: it is served with this site's own."""
+        config = self._node.config.services[service].replication
+        if not incoming.is_forwarded or credentials_of(head.headers, config):
+            return head.headers
+        return (*head.headers, *await self._node.replicants.runner.sending.own_credentials(service))
+
+    async def _with_meta_ids(self, service: str, local_path: str, method: str, answer: Outgoing) -> Outgoing:
+        """An answer of this site's instance, as clients get to see it."""
+        config = self._node.config.services[service].replication
+        answering = Answering(self._copies.index, service, config, local_path)
+        headers = tuple(
+            (name, answering.in_header(value) if name.lower() in _PATHS else value)
+            for name, value in answer.headers
+        )
+        answer = replace(answer, headers=headers)
+        if not is_translatable(answer):
+            return answer
+        if is_packed_strangely(answer):
+            raise NoReplicaError("the service packed its answer in a way that nobody asked for or can open")
+        headers = with_new_body(headers)
+        if method == "HEAD":
+            return replace(answer, headers=headers)
+        body = translated(unpacked(answer), ToMeta(answering))
+        return Outgoing(answer.status, headers, await with_length(body, length_of(answer.headers)))
+
+
+def _header_to_local(name: str, value: str, local_of: LocalOf) -> str:
+    return value if name.lower() in _LEFT_ALONE else text_to_local(value, local_of, Form.PLAIN)

@@ -1,0 +1,105 @@
+"""Bodies on their way through, in pieces, with their ids translated."""
+
+import zlib
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from cheops.backends.http_request import is_json, media_type
+from cheops.backends.http_to_local import Form
+from cheops.gateway.seam import Body, Head, Headers, Outgoing, first, without
+
+WHOLE_BYTES = 256 * 1024  # up to this a body is held as a whole, so that its length can be said
+_FORM = "application/x-www-form-urlencoded"
+_OF_THE_BODY = (
+    *("Content-Length", "Content-MD5", "Digest", "Content-Digest", "Repr-Digest", "Accept-Ranges"),
+    "Content-Encoding",
+)
+_PACKED = ("gzip", "x-gzip", "deflate")
+_GZIP_OR_ZLIB = 47
+
+
+class Translating(Protocol):
+    def feed(self, piece: bytes) -> bytes: ...
+
+    def finish(self) -> bytes: ...
+
+
+def form_of(head: Head) -> Form | None:
+    """How ids are written in the body of a request; None where it is not looked into."""
+    content_type = first(head, "Content-Type") or ""
+    if is_json(content_type):
+        return Form.JSON
+    return Form.URL if media_type(content_type) == _FORM else None
+
+
+async def translated(body: AsyncIterator[bytes], by: Translating) -> AsyncIterator[bytes]:
+    try:
+        async for piece in body:
+            if done := by.feed(piece):
+                yield done
+        yield by.finish()
+    finally:
+        await closed(body)
+
+
+async def closed(body: Body | None) -> None:
+    if (close := getattr(body, "aclose", None)) is not None:
+        await close()
+
+
+async def in_pieces(body: Body) -> AsyncIterator[bytes]:
+    if isinstance(body, bytes):
+        yield body
+        return
+    try:
+        async for piece in body:
+            yield piece
+    finally:
+        await closed(body)
+
+
+async def with_length(body: AsyncIterator[bytes], size: int | None) -> Body:
+    """A small body as a whole, so that its new length can be said. Any other as it comes: one without a
+    length may be a stream that never ends."""
+    if size is None or size > WHOLE_BYTES:
+        return body
+    return b"".join([piece async for piece in body])
+
+
+def length_of(headers: Headers) -> int | None:
+    """What an answer says of its length."""
+    value = first(Head("", "", headers), "Content-Length") or ""
+    return int(value) if value.isascii() and value.isdigit() else None
+
+
+def is_translatable(answer: Outgoing) -> bool:
+    """Whether an answer is JSON, and all of it: of a part nobody knows where it begins."""
+    found = Head("", "", answer.headers)
+    return is_json(first(found, "Content-Type") or "") and answer.status != 206
+
+
+def with_new_body(headers: Headers) -> Headers:
+    """Headers of an answer whose body may have become another. Its tag stays: it says whether the resource
+    has changed, and is asked for by If-Match."""
+    return without(headers, *_OF_THE_BODY)
+
+
+async def unpacked(answer: Outgoing) -> AsyncIterator[bytes]:
+    """The body of an answer; one that came packed, though nobody asked for that, is opened."""
+    packing = (first(Head("", "", answer.headers), "Content-Encoding") or "identity").strip().lower()
+    pieces = in_pieces(answer.body)
+    if packing not in _PACKED:
+        async for piece in pieces:
+            yield piece
+        return
+    opening = zlib.decompressobj(_GZIP_OR_ZLIB)
+    async for piece in pieces:
+        while piece:
+            yield opening.decompress(piece, WHOLE_BYTES)
+            piece = opening.unconsumed_tail  # noqa: PLW2901 - the rest of it
+    yield opening.flush()
+
+
+def is_packed_strangely(answer: Outgoing) -> bool:
+    packing = (first(Head("", "", answer.headers), "Content-Encoding") or "identity").strip().lower()
+    return packing not in ("identity", *_PACKED)

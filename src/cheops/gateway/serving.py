@@ -1,0 +1,259 @@
+"""A request from its head to the end of its answer: understood, routed, tried where it should go, and told.
+
+Where several sites are to be tried in order, the next one is if the one before certainly did nothing, or if
+doing it twice is as good as once; and only if the body is still at hand (see upload.py).
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from cheops.config.site import SiteConfig
+from cheops.errors import CheopsError
+from cheops.gateway.asking import Asked, Errand, Watched, only_reads
+from cheops.gateway.carriers import Carriers, Ticket
+from cheops.gateway.client import Client
+from cheops.gateway.dry_run import foretold
+from cheops.gateway.errors import GatewayRequestError, GoneError, UpstreamError
+from cheops.gateway.fallback import AtHand, given_up, goes_on_after_answer, goes_on_after_error, why
+from cheops.gateway.headers import (
+    CREDENTIALS,
+    FALLBACK,
+    SITE,
+    Passage,
+    as_header,
+    end_to_end,
+    site_name,
+    site_named,
+)
+from cheops.gateway.incoming import Received
+from cheops.gateway.peers import PeerGateways
+from cheops.gateway.problems import of_error, of_mistake
+from cheops.gateway.record import Record, Story
+from cheops.gateway.relay import answer_headers, informing, relay
+from cheops.gateway.request import (
+    Entrance,
+    is_dry_run,
+)
+from cheops.gateway.routing import (
+    Choice,
+    Decision,
+    Forward,
+    InTurn,
+    Local,
+    NotThereYetError,
+    Replicate,
+    decide,
+    decide_forwarded,
+    kind_of,
+    route_of,
+)
+from cheops.gateway.seam import Head, Headers, Outgoing, Replication, without
+from cheops.gateway.sending import Sending
+from cheops.gateway.understanding import Request, Understanding
+from cheops.scope.functions import Functions
+from cheops.scope.snapshot import Snapshot
+
+_FAILED = (502, 503, 504)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Proxied:
+    """An answer that has begun, and what is to be done at its end."""
+
+    asked: Asked
+    site: str
+    ticket: Ticket | None = None
+
+    async def finish(self) -> None:
+        await self.asked.finish()
+        if self.ticket:
+            self.ticket.end()
+
+
+class Serving:
+    """Serves the requests of all clients."""
+
+    replication: Replication | None = None
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a gateway
+        self,
+        config: SiteConfig,
+        functions: Functions,
+        snapshot: Callable[[], Snapshot],
+        peers: PeerGateways,
+        sending: Sending,
+        carriers: Carriers | None,
+        record: Record,
+    ) -> None:
+        self._here = config.name
+        self._settings = config.gateway
+        self._understanding = Understanding(config, functions, peers, carriers)
+        self._functions = functions
+        self._snapshot = snapshot
+        self._peers = peers
+        self._sending = sending
+        self._record = record
+
+    async def serve(self, client: Client, entrance: Entrance, head: Head) -> None:
+        """One request. Raises GoneError or GatewayRequestError where the connection is of no use after it."""
+        story = Story(entrance.service, head.method, head.target, began_s=time.monotonic(), site=self._here)
+        watched = Watched()
+        client.wire.on_end = watched.gone
+        try:
+            if client.wire.has_ended:
+                raise GoneError("the client went away")  # noqa: TRY301 - handled as when it leaves later
+            await self._route(await self._understanding.understood(client, entrance, head, story, watched))
+        except (GoneError, GatewayRequestError) as error:
+            story.status = story.status or error.status
+            if client.is_answered:
+                raise GoneError("the answer broke off") from None
+            raise
+        except CheopsError as error:
+            await self._tell(client, story, of_error(self._here, error, service=story.service))
+        except Exception:
+            _log.exception("%s %s failed", head.method, story.service)
+            await self._tell(client, story, of_mistake(self._here))
+        finally:
+            client.wire.on_end = None
+            self._record.served(story.told())
+
+    async def _tell(self, client: Client, story: Story, outgoing: Outgoing) -> None:
+        if client.is_answered:
+            raise GoneError("the answer broke off")  # to end it is the only way to say so
+        story.status = outgoing.status
+        headers = outgoing.headers
+        if story.fallback:
+            headers = (*headers, (FALLBACK, as_header(story.fallback)))
+        await client.answer(replace(outgoing, headers=headers))
+
+    # -- routing -----------------------------------------------------------------------------------------
+
+    async def _route(self, request: Request) -> None:
+        snapshot, head = self._snapshot(), request.head
+        route = route_of(request.scope, request.service, snapshot, self._functions)
+        reading = only_reads(head)
+        decision: Decision
+        if request.sender is None:
+            decision = decide(route, snapshot, reading=reading)
+        else:
+            decision = decide_forwarded(route, self._here, snapshot, reading=reading)
+        request.story.route = kind_of(decision)
+        if is_dry_run(head):
+            told = foretold(request.service, head, request.scope, route, decision, snapshot, self._functions)
+            request.story.route = "dry-run"
+            await self._tell(request.client, request.story, told)
+            return
+        choices = decision.choices if isinstance(decision, InTurn) else (decision,)
+        await self._try(request, choices)
+
+    async def _try(self, request: Request, choices: tuple[Choice, ...]) -> None:
+        """The first that works; the last one's answer stands, whatever it is."""
+        failed: list[str] = []
+        for number, choice in enumerate(choices, 1):
+            name, left = self._name(choice), len(choices) - number
+            try:
+                found = await self._attempt(request, choice, is_only=len(choices) == 1)
+                at_hand = AtHand(request.head, request.upload.can_restart, left)
+                if goes_on_after_answer(*_head_of(found), choice, at_hand):
+                    await _dropped(found)
+                    failed.append(f"{site_name(name)}: {_head_of(found)[0]}")
+                    continue
+            except CheopsError as error:
+                if request.watched.is_gone:
+                    raise GoneError("the client went away") from None
+                request.story.site = name
+                at_hand = AtHand(request.head, request.upload.can_restart, left)
+                if not goes_on_after_error(error, choice, at_hand):
+                    raise given_up(error, name, failed, at_hand) from error
+                failed.append(f"{site_name(name)}: {why(error)}")
+                continue
+            finally:
+                request.story.fallback = ", ".join(failed)
+            await self._answer(request, choice, found)
+            return
+
+    def _name(self, choice: Choice) -> str:
+        match choice:
+            case Local():
+                return self._here
+            case Forward(site):
+                return site
+            case Replicate(route):
+                return " & ".join(route.sites)
+
+    # -- one attempt -------------------------------------------------------------------------------------
+
+    async def _attempt(self, request: Request, choice: Choice, *, is_only: bool) -> "_Proxied | Outgoing":
+        service = request.service
+        match choice:
+            case Replicate(route):
+                if self.replication is None:
+                    raise NotThereYetError("replication (&) of HTTP requests is not set up at this site")
+                return await self.replication.handle(service, self._received(request), route)
+            case Forward(site):
+                if is_only and not self._peers.is_up(site):
+                    raise self._peers.down(site)
+                return _Proxied(await self._sending.to_site(site, service, self._errand(request)), site)
+            case Local():
+                if self.replication is not None and self.replication.concerns(service, request.head):
+                    return await self.replication.handle(service, self._received(request), None)
+                asked, ticket = await self._sending.to_local(service, self._errand(request))
+                return _Proxied(asked, self._here, ticket)
+
+    def _received(self, request: Request) -> Received:
+        headers = without(end_to_end(request.head.headers), "Expect")
+        head = Head(request.head.method, request.head.target, headers)
+        return Received(request.client, head, request.upload, is_forwarded=request.sender is not None)
+
+    def _errand(self, request: Request) -> Errand:
+        client, tell = request.client, self._settings.forwarded_headers
+        passage = Passage(self._here, client.peer, tell_forwarded=tell)
+        return Errand(request.head, request.upload, informing(client), request.watched, passage)
+
+    # -- answering ---------------------------------------------------------------------------------------
+
+    async def _answer(self, request: Request, choice: Choice, found: "_Proxied | Outgoing") -> None:
+        story = request.story
+        if isinstance(found, Outgoing):
+            story.status = found.status
+            headers = found.headers
+            if not any(name.lower() == SITE.lower() for name, _ in headers):
+                headers = (*headers, (SITE, site_name(self._here)))
+            await self._tell(request.client, story, replace(found, headers=headers))
+            return
+        headers = answer_headers(found.asked.answer.headers, self._here, found.site, story.fallback)
+        if (
+            found.site != self._here
+            and self._sending.for_peers(request.service, request.head) != request.head
+        ):
+            headers = (*headers, (CREDENTIALS, "dropped"))
+        story.status = found.asked.answer.status
+        told = (value for name, value in headers if name.lower() == SITE.lower())
+        story.site = site_named(next(told, found.site))
+        try:
+            await relay(request.client, found.asked, headers, self._settings)
+        except UpstreamError as error:
+            if request.watched.is_gone:
+                raise GoneError("the client went away") from None
+            if not request.client.is_answered:
+                raise
+            _log.info("%s of %s broke off: %s", request.service, self._name(choice), error)
+            raise GoneError("the answer broke off") from None
+        finally:
+            await found.finish()
+
+
+def _head_of(found: "_Proxied | Outgoing") -> tuple[int, Headers]:
+    answer = found.asked.answer if isinstance(found, _Proxied) else found
+    return answer.status, answer.headers
+
+
+async def _dropped(found: "_Proxied | Outgoing") -> None:
+    """An answer that nobody gets."""
+    if isinstance(found, _Proxied):
+        await found.finish()
+    elif (close := getattr(found.body, "aclose", None)) is not None:
+        await close()

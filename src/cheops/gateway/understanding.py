@@ -1,0 +1,78 @@
+"""From the head of a request to all that must be known before it is routed: see `Request`."""
+
+from dataclasses import dataclass
+
+from cheops.config.site import SiteConfig
+from cheops.gateway.asking import Watched
+from cheops.gateway.carriers import Carriers, carried
+from cheops.gateway.client import Client
+from cheops.gateway.headers import FOR, HOP, SCOPE, at_the_edge, has_passed, with_scope
+from cheops.gateway.peers import PeerGateways
+from cheops.gateway.record import Story
+from cheops.gateway.request import Entrance, LoopError, addressed, hosts_of, size_of
+from cheops.gateway.routing import scope_of
+from cheops.gateway.seam import Head, every, first
+from cheops.gateway.sending import FOR_REPLICATION
+from cheops.gateway.upload import ClientUpload
+from cheops.scope.functions import Functions
+from cheops.scope.parse import parse
+from cheops.scope.tree import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that was understood."""
+
+    client: Client
+    service: str
+    head: Head  # as the client sent it, without what it may not say
+    scope: Scope | None
+    sender: str | None  # the site whose gateway sent it on
+    upload: ClientUpload
+    watched: Watched
+    story: Story
+
+
+class Understanding:
+    """Knows the services, the other gateways, and the carriers of scopes."""
+
+    def __init__(
+        self, config: SiteConfig, functions: Functions, peers: PeerGateways, carriers: Carriers | None
+    ) -> None:
+        self._here = config.name
+        self._settings = config.gateway
+        self._hosts = hosts_of(config.services)
+        self._functions = functions
+        self._peers = peers
+        self._carriers = carriers
+        names = (name for service in config.services.values() for name in service.front.carriers)
+        self._carrier_names = tuple({name.lower(): name for name in names}.values())
+
+    async def understood(
+        self, client: Client, entrance: Entrance, head: Head, story: Story, watched: Watched
+    ) -> Request:
+        """What a head means. Raises CheopsError where it cannot be right."""
+        upload = ClientUpload(client, size_of(head), self._settings.repeat_size_bytes)
+        story.service, head = addressed(head, entrance, self._hosts)
+        sender, purpose = None, ""
+        if first(head, HOP) is not None and not entrance.is_for_application:
+            sender = await self._peers.sender(client.peer, head)
+            if sender is None and has_passed(head, self._here):
+                raise LoopError(f"this request came through {self._here} before, and would go round for ever")
+            purpose = (first(head, FOR) or "") if sender else ""
+        if sender is None:
+            head = at_the_edge(head)
+        scope = None
+        if sender is None or purpose == FOR_REPLICATION:
+            scope = self._scope(entrance, head, story)
+            head = Head(head.method, head.target, with_scope(head.headers, str(scope) if scope else None))
+        story.scope = str(scope) if scope else first(head, SCOPE) or ""
+        return Request(client, story.service, head, scope, sender, upload, watched, story)
+
+    def _scope(self, entrance: Entrance, head: Head, story: Story) -> Scope | None:
+        scope = scope_of(every(head, SCOPE), story.service, self._functions)
+        if scope is not None or not entrance.is_for_application or self._carriers is None:
+            return scope
+        text = self._carriers.recover(carried(head, self._carrier_names))
+        story.recovered = text is not None
+        return parse(text.encode("latin-1").decode(), self._functions) if text else None

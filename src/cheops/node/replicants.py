@@ -1,0 +1,129 @@
+"""Replicants at this site: what the engine wants run on them, and what must be looked after beside it.
+
+A body too large for the log is a file. Once every site of a replicant has dealt with the operation that
+brought it, nobody needs it any more, although the operation stays: to run a create again does nothing, and
+what is replayed after it leads to the same state. So it goes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from cheops.backends.command import CommandRunner
+from cheops.backends.http import FileAccess, HttpRunner
+from cheops.backends.http_copies import Copies
+from cheops.config.site import SiteConfig
+from cheops.engine.documents import Key
+from cheops.engine.events import Outcome, Run, Save
+from cheops.engine.replica import Replica
+from cheops.log.operation import Kind, Operation, OpId
+from cheops.log.vector import NOTHING, contains
+from cheops.node.fetching import Fetching
+from cheops.node.files import Files
+from cheops.node.keeping import Keeping
+from cheops.node.pump import Pump
+
+FILE = "replicas.db"
+_LOOK_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Replicants:
+    """Belongs to one event loop. The pump and the fetching come with `start`."""
+
+    def __init__(self, config: SiteConfig, files: Files, keeping: Keeping, runner: CommandRunner) -> None:
+        self.runner = HttpRunner(
+            config.services,
+            Copies(config.data / FILE),
+            FileAccess(self._path, self._is_gone, self._fetch),
+            runner,
+        )
+        self._name = config.name
+        self._files = files
+        self._keeping = keeping
+        self._pump: Pump | None = None
+        self._fetching: Fetching | None = None
+        self._moved: set[str] = set()  # resources whose list of sites was changed
+        self._is_first_look = True  # there may be files of operations that were settled before the start
+
+    async def start(self, pump: Pump, fetching: Fetching) -> None:
+        self._pump, self._fetching = pump, fetching
+        await self.runner.start()
+
+    async def close(self) -> None:
+        await self.runner.close()
+
+    async def run(self, run: Run) -> tuple[Outcome, ...]:
+        return await self.runner.run(run)
+
+    # -- files ---------------------------------------------------------------------------------------------
+
+    def _path(self, hash_: str) -> Path | None:
+        return self._files.path(hash_) if self._files.has(hash_) else None
+
+    def _sites(self, resource: str) -> tuple[str, ...]:
+        replica = self._pump.site.replicas.get(resource) if self._pump else None
+        if replica is None:
+            return ()
+        sites = (*replica.history.roster, *sorted(replica.history.former))
+        return tuple(site for site in dict.fromkeys(sites) if site != self._name)
+
+    def _is_gone(self, resource: str, hash_: str) -> bool:
+        sites = self._sites(resource)
+        return bool(sites and self._fetching and self._fetching.is_nowhere(hash_, sites))
+
+    def _fetch(self, resource: str, hash_: str) -> None:
+        if self._fetching:
+            self._fetching.want(hash_, self._sites(resource))
+
+    # -- looking after -------------------------------------------------------------------------------------
+
+    def committed(self, saves: Iterable[Save]) -> None:
+        for save in saves:
+            for document in save.documents:
+                if isinstance(document, Operation) and document.kind is Kind.SITES:
+                    self._moved.add(document.resource)
+
+    async def look_after(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self._follow_moves()
+            if not self._keeping.is_needed:
+                for key, resource, id_ in self._keeping.bodies():
+                    await self._release(key, resource, id_)
+                self._is_first_look = False
+
+    async def _follow_moves(self) -> None:
+        """What is no longer at this site is an ordinary resource of its service, until it is back."""
+        while self._moved:
+            replica = await self._started().replica(self._moved.pop())
+            if replica.is_involved:
+                await self.runner.copies.welcome(replica.resource)
+            elif replica.history.roster:
+                await self.runner.copies.send_away(replica.resource)
+
+    async def _release(self, key: Key, resource: str, id_: OpId) -> None:
+        pump = self._started()
+        if self._is_first_look:
+            await pump.replica(resource)
+        replica = pump.site.replicas.get(resource)  # to what is not in memory nothing has happened
+        if replica is not None and is_dealt_with(replica, id_):
+            for hash_ in self._keeping.release(key):
+                self._files.forget(hash_)
+                _log.info("the body %s… of %s was removed: every site has it", hash_[:12], resource)
+
+    def _started(self) -> Pump:
+        assert self._pump is not None  # noqa: S101 - nothing is looked after before
+        return self._pump
+
+
+def is_dealt_with(replica: Replica, id_: OpId) -> bool:
+    """Whether every site of a resource has settled an operation."""
+    for site in replica.history.roster:
+        view = replica.peers.get(site)
+        settled = replica.settled if site == replica.site else view.settled if view else NOTHING
+        if not contains(settled, id_):
+            return False
+    return bool(replica.history.roster)

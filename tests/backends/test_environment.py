@@ -1,0 +1,75 @@
+"""Where the programs of a type's commands are, and what `cheops check` says of them."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cheops.api.checks import _programs
+from cheops.api.models import Level
+from cheops.backends.command import CommandRunner, CommandStatus
+from cheops.backends.environment import environment, where_is
+from cheops.config.command_settings import CommandSettings
+from cheops.config.site import parse_site
+
+
+def program(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\necho here\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_path_of_the_type_comes_before_that_of_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = program(tmp_path / "mine" / "tool")
+    monkeypatch.setenv("PATH", str(program(tmp_path / "agent" / "tool").parent))
+    assert where_is("tool", CommandSettings()) == tmp_path / "agent" / "tool"
+    assert where_is("tool", CommandSettings(env={"PATH": str(mine.parent)})) == mine
+    assert where_is("tool", CommandSettings(env={"PATH": "/nowhere"})) is None
+    assert environment(CommandSettings(user="nobody")).get("HOME") is None
+
+
+def test_relative_paths_start_where_commands_do(tmp_path: Path) -> None:
+    tool = program(tmp_path / "bin" / "tool")
+    settings = CommandSettings(cwd=tmp_path, env={"PATH": "bin"})
+    assert where_is("bin/tool", settings) == where_is("tool", settings) == tool
+    assert where_is("bin/tool", CommandSettings()) is None
+    (tmp_path / "bin" / "text").write_text("not a program")
+    assert where_is("text", settings) is None
+
+
+async def ran(line: str, settings: CommandSettings) -> CommandStatus:
+    async with CommandRunner() as runner:
+        return (await runner.run(line, settings, resource="n")).status
+
+
+def test_what_is_found_is_what_runs(tmp_path: Path) -> None:
+    program(tmp_path / "bin" / "tool")
+    found = CommandSettings(allow=("...",), cwd=tmp_path, env={"PATH": "bin"})
+    lost = CommandSettings(allow=("...",), env={"PATH": "bin"})
+    for settings in (found, lost):
+        status = asyncio.run(ran("tool", settings))
+        assert (status is CommandStatus.EXITED) == (where_is("tool", settings) is not None)
+
+
+def test_a_check_looks_where_the_type_does_and_at_what_it_allows(tmp_path: Path) -> None:
+    tool = program(tmp_path / "bin" / "tool")
+    text = f"""
+site: a
+types:
+  t:
+    env: {{PATH: {tool.parent}}}
+    allow: ["tool set *", "other get *", "* anything", "...", "gone"]
+    read: tool get __ID__
+    reset: none __ID__
+"""
+    type_ = parse_site(text, tmp_path / "site.yaml").types["t"]
+    found = [(check.name, check.detail, check.level) for check in _programs(type_)]
+    assert found == [
+        ("t: read can run", str(tool), Level.OK),
+        ("t: reset can run", "no program none", Level.FAILED),
+        ("t: other, which is allowed, can run", "no program other", Level.WARNING),
+        ("t: gone, which is allowed, can run", "no program gone", Level.WARNING),
+    ]

@@ -1,0 +1,147 @@
+"""Plays a how-to: its `text` blocks are what is typed in one shell, and what is seen there.
+
+    $ cp -r examples ~/try && cd ~/try/redis
+    $ cheops agent --config site1.yaml 2>> site1/log & echo $! > site1/pid
+
+The shell is a real one that lives from the first line to the last, so variables, directories and background
+jobs are as a reader has them. It stands in a copy of the examples in which ports are free ones; in the text
+they are 8081, 8082 and 8083. A reader is slower than agents start and miss each other: after a line that starts
+or ends agents, it is waited until those that run see each other, and none that does not.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.request import urlopen
+
+from tests.agent.rig import until
+from tests.demo.tutorial import PORT, commands, comparable, three_ports
+from tests.support.command import ROOT
+
+_BLOCK = re.compile(r"(?<=^```text\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTALL)
+_PROMPT = "$ "
+_END = "-- the end of what this line printed --"
+_PATIENCE_S = 120.0
+_END_S = 20.0
+_VARYING = (
+    (re.compile(r"[\d,]+ MiB are free"), "SOME MiB are free"),
+    (re.compile(r"[+-]\d+ ms\b"), "+0 ms"),
+    (re.compile(r"\d+\.\d+ ms away"), "SOME ms away"),
+)
+
+
+def alike(text: str) -> list[str]:
+    """The lines without what differs from run to run."""
+    for pattern, word in _VARYING:
+        text = pattern.sub(word, text)
+    return comparable(text)
+
+
+class Reader:
+    """Somebody at a shell, with a home of their own below `folder`. A context manager: what they started ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._home = folder / "home"
+        self._home.mkdir()
+        self._ports = three_ports()
+        self._checkout = folder / "checkout"
+        shutil.copytree(ROOT / "examples", self._checkout / "examples")
+        for path in (self._checkout / "examples").rglob("*.yaml"):
+            path.write_text(self._real(path.read_text()))
+        search = f"{commands(folder)}:{os.environ['PATH']}"
+        env = {**os.environ, "PATH": search, "HOME": str(self._home), "LC_ALL": "C.UTF-8"}
+        self._shell = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self._checkout,
+            env=env,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._shell.pid, number)  # without a terminal its jobs are of its own group
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._shell.communicate(timeout=_END_S)
+
+    def read(self, text: str) -> str:
+        """A document as it would be if everything in it had been typed now."""
+        return _BLOCK.sub(lambda block: self._block(block.group()), text)
+
+    def _block(self, block: str) -> str:
+        lines = [line for line in block.splitlines() if line.startswith(_PROMPT)]
+        return "".join(f"{line}\n{self._answer(line.removeprefix(_PROMPT))}" for line in lines)
+
+    def _answer(self, line: str) -> str:
+        assert self._shell.stdin
+        assert self._shell.stdout
+        self._shell.stdin.write(f"{self._real(line)}\necho '{_END}'\n")
+        self._shell.stdin.flush()
+        seen = []
+        for found in self._shell.stdout:
+            if found.startswith(_END):
+                break
+            seen.append(found)
+        else:
+            raise AssertionError(f"the shell ended after: {line}\n{''.join(seen)}")
+        if "/pid" in line:
+            until(self._is_settled, f"for the agents to see each other after: {line}", _PATIENCE_S)
+        return self._told("".join(seen))
+
+    # -- names of the text, and those that are true here -------------------------------------------------
+
+    def _real(self, text: str) -> str:
+        for number, port in enumerate(self._ports):
+            text = text.replace(str(PORT + number), str(port))
+        return text
+
+    def _told(self, text: str) -> str:
+        for number, port in enumerate(self._ports):
+            text = text.replace(str(port), str(PORT + number))
+        return text.replace(str(self._home), "/home/you")
+
+    # -- agents ------------------------------------------------------------------------------------------
+
+    def _is_settled(self) -> bool:
+        running = {name for name, pid in self._pids() if _runs(pid)}
+        for path in self._home.rglob("site*/log"):
+            assert "Traceback" not in (said := path.read_text()), said
+        return all(_sees(f"http://127.0.0.1:{self._port(name)}") == running for name in running)
+
+    def _pids(self) -> list[tuple[str, int]]:
+        """The name of each site that was started, and the process of its agent."""
+        return [(path.parent.name, int(path.read_text())) for path in self._home.rglob("site*/pid")]
+
+    def _port(self, name: str) -> int:
+        return self._ports[int(name.removeprefix("site")) - 1]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def _sees(url: str) -> set[str]:
+    """The sites that an agent sees up, itself among them; none while it does not answer."""
+    with contextlib.suppress(OSError), urlopen(f"{url}/api/v1/sites") as answer:  # noqa: S310 - an agent of ours
+        return {site["name"] for site in json.load(answer)["sites"] if site["state"] == "up"}
+    return set()

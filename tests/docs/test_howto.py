@@ -1,0 +1,49 @@
+"""The how-tos, typed by a test: every command is run, and prints what the text says."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.demo.terminal import nothing_is_left
+from tests.docs.shell import Reader, alike
+from tests.support.command import ROOT
+
+NEEDS = {"redis": "redis-server", "files": "sh"}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_how_to_shows_what_happens(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if shutil.which(NEEDS[name]) is None:
+        pytest.skip(f"needs {NEEDS[name]}, of the package of the same name")
+    path = ROOT / "docs" / f"howto-{name}.md"
+    text = path.read_text(encoding="utf-8")
+    with Reader(tmp_path) as reader:
+        now = reader.read(text)
+    assert "no answer from the agent" not in now
+    assert "No such" not in now
+    if request.config.getoption("--update-transcripts") and alike(now) != alike(text):
+        path.write_text(now, encoding="utf-8")
+        text = now
+    assert alike(text) == alike(now), "if the change is meant: pytest --update-transcripts"
+    shutil.rmtree(tmp_path / "home")
+    (tmp_path / "home").mkdir()
+    nothing_is_left(tmp_path / "home")
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_how_to_shows_the_type_as_it_is_in_the_example(name: str) -> None:
+    text = (ROOT / "docs" / f"howto-{name}.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```yaml\n(types:.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    example = yaml.safe_load((ROOT / "examples" / name / "site1.yaml").read_text())
+    assert yaml.safe_load(block)["types"] == example["types"]
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_the_three_sites_differ_in_name_and_address_only(name: str) -> None:
+    texts = [(ROOT / "examples" / name / f"site{number}.yaml").read_text() for number in (1, 2, 3)]
+    same = {text.replace(f"site{n}", "site").replace(f"808{n}", "8080") for n, text in enumerate(texts, 1)}
+    assert len(same) == 1

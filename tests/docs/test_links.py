@@ -1,0 +1,58 @@
+"""Links of the documentation lead somewhere: to a file that is there, and to a heading that it has."""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import ROOT
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "ARCHITECTURE.md",
+    *sorted(ROOT.glob("docs/**/*.md")),
+]
+PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def links(page: Path) -> list[str]:
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    return [link for link in _LINK.findall(text) if "://" not in link]
+
+
+def anchors(page: Path) -> set[str]:
+    """As renderers make them of headings: small letters, no punctuation, blanks as hyphens."""
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in links(page):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), link
+
+
+def test_every_picture_is_shown_and_says_what_it_shows() -> None:
+    shown = {link for page in PAGES for link in links(page) if link.startswith("pictures/")}
+    assert shown == {f"pictures/{path.name}" for path in PICTURES}
+    for path in PICTURES:
+        root = ET.parse(path).getroot()  # noqa: S314 - our own
+        assert root.get("role") == "img"
+        assert root.get("aria-label")
+        assert "prefers-color-scheme: dark" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
+def test_a_picture_is_small_and_needs_nothing_from_elsewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text) < 8_000
+    assert not re.search(r"href|url\((?!#)|@import|<script", text)

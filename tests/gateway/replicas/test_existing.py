@@ -1,0 +1,96 @@
+"""A create whose target is there already at a site: abort, adopt or overwrite, by service or by request."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.gateway.replicas.sites import EVERYWHERE, Sites, running
+
+
+@pytest.fixture(scope="module")
+def finding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
+    """Sites that know how to find what exists; what to do is said by each request."""
+    made = Sites(tmp_path_factory.mktemp("existing") / "rig", find="/images?name={name}")
+    with running(made) as sites:
+        yield sites
+
+
+def named(sites: Sites, site: str, name: str) -> list[dict[str, object]]:
+    return [item for item in sites.images(site) if item["name"] == name]
+
+
+def create(sites: Sites, name: str, **headers: str) -> tuple[int, str, dict[str, str]]:
+    """The status, the meta-id, and what became of it at each site."""
+    body = {"name": name, "size": 1}
+    answer = sites.call("site1", "POST", "/images", body, EVERYWHERE, Cheops_Wait="all", **headers)
+    words = dict(part.split("; status=") for part in answer.headers["Cheops-Replicas"].split(", "))
+    return answer.status, (answer.headers["Location"] or "").rpartition("/")[2], words
+
+
+def test_abort_leaves_what_is_there_and_says_that_the_sites_differ(finding: Sites) -> None:
+    finding.direct("site2", "POST", "/images", {"name": "abort", "size": 7})
+    status, meta_id, words = create(finding, "abort")
+    assert (status, words) == (201, {"site1": "OK", "site2": "KO", "site3": "OK"})
+    assert named(finding, "site2", "abort")[0]["size"] == 7
+    assert finding.status("site1", meta_id) == "DIVERGED"
+
+
+def test_adopt_takes_it_as_it_is(finding: Sites) -> None:
+    own = finding.direct("site2", "POST", "/images", {"name": "adopt", "size": 7}).json
+    status, meta_id, words = create(finding, "adopt", Cheops_Exists="adopt")
+    assert (status, set(words.values())) == (201, {"OK"})
+    assert finding.replicant("site2", meta_id)["local_id"] == str(own["id"])
+    assert named(finding, "site2", "adopt")[0]["size"] == 7
+    finding.call("site3", "PATCH", f"/images/{meta_id}", {"size": 9}, Cheops_Wait="all")
+    assert named(finding, "site2", "adopt")[0]["size"] == 9
+
+
+def test_overwrite_writes_over_it(finding: Sites) -> None:
+    own = finding.direct("site3", "POST", "/images", {"name": "over", "size": 7, "more": True}).json
+    _, meta_id, words = create(finding, "over", Cheops_Exists="overwrite")
+    assert set(words.values()) == {"OK"}
+    assert finding.replicant("site3", meta_id)["local_id"] == str(own["id"])
+    (item,) = named(finding, "site3", "over")
+    assert item == {"name": "over", "size": 1, "id": own["id"], "self": own["self"]}
+
+
+def test_it_may_exist_at_the_site_that_takes_the_request(finding: Sites) -> None:
+    finding.direct("site1", "POST", "/images", {"name": "here", "size": 7})
+    assert create(finding, "here")[0] == 409
+    status, meta_id, words = create(finding, "here", Cheops_Exists="adopt")
+    assert (status, set(words.values())) == (200, {"OK"})
+    assert finding.call("site1", "GET", f"/images/{meta_id}").json["size"] == 7
+
+
+def test_what_another_replicant_has_is_not_adopted(finding: Sites) -> None:
+    create(finding, "twice")
+    answer = finding.call(
+        "site1", "POST", "/images", {"name": "twice"}, EVERYWHERE, Cheops_Wait="all", Cheops_Exists="adopt"
+    )
+    assert answer.status == 409
+    assert "as the copy of c4e095a1" in answer.json["detail"]
+
+
+def test_a_named_one_is_adopted_or_left_alone(finding: Sites) -> None:
+    finding.direct("site2", "PUT", "/notes/a", {"text": "old"})
+    made = finding.call(
+        "site1", "PUT", "/notes/a", {"text": "new"}, EVERYWHERE, Cheops_Wait="all", Cheops_Exists="adopt"
+    )
+    assert made.status == 201
+    assert finding.direct("site2", "GET", "/notes/a").json["text"] == "old"
+    finding.direct("site2", "PUT", "/notes/b", {"text": "old"})
+    made = finding.call("site1", "PUT", "/notes/b", {"text": "new"}, EVERYWHERE, Cheops_Wait="all")
+    assert finding.direct("site2", "GET", "/notes/b").json["text"] == "new"  # a PUT replaces
+
+
+def test_without_a_way_to_find_it_that_is_said(three: Sites) -> None:
+    three.direct("site1", "POST", "/images", {"name": "lost"})
+    answer = three.call("site1", "POST", "/images", {"name": "lost"}, EVERYWHERE, Cheops_Exists="adopt")
+    assert answer.status == 409
+    assert "'find' of the service would" in answer.json["detail"]
+
+
+def test_what_nobody_knows_is_refused(three: Sites) -> None:
+    answer = three.call("site1", "POST", "/images", {"name": "x"}, EVERYWHERE, Cheops_Exists="adapt")
+    assert answer.status == 400
+    assert "one of abort, adopt, overwrite, not 'adapt'" in answer.json["detail"]

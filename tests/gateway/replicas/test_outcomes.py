@@ -1,0 +1,156 @@
+"""What a service's answers mean: done, failed, to be tried again, or unknown."""
+
+import json
+
+import pytest
+
+from cheops.backends.http_answer import result_of
+from cheops.engine.events import Result
+from tests.agent.rig import until
+from tests.gateway.replicas.conftest import MakeSites
+from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites
+
+PAIR = "site1 & site2"
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "result"),
+    [
+        *[(method, 200, Result.OK) for method in ("POST", "PUT", "PATCH", "DELETE")],
+        ("POST", 201, Result.OK),
+        ("POST", 303, Result.OK),
+        ("DELETE", 404, Result.OK),
+        ("DELETE", 410, Result.OK),
+        ("PUT", 404, Result.KO),
+        ("PATCH", 404, Result.KO),
+        ("POST", 302, Result.KO),
+        *[("POST", status, Result.KO) for status in (400, 401, 403, 409, 412, 413, 422, 501, 505)],
+        *[("POST", status, Result.RETRY) for status in (408, 425, 429, 503)],
+        *[("POST", status, Result.MAYBE) for status in (500, 502, 504, 507)],
+        *[("PATCH", status, Result.MAYBE) for status in (500, 502, 504)],
+        *[("PUT", status, Result.RETRY) for status in (500, 502, 504)],
+        *[("DELETE", status, Result.RETRY) for status in (500, 502, 504)],
+    ],
+)
+def test_what_a_status_means(method: str, status: int, result: Result) -> None:
+    assert result_of(method, status, may_repeat=False, own_credentials=False) is result
+
+
+def test_a_key_makes_a_doubtful_one_repeatable_and_own_credentials_can_be_mended() -> None:
+    assert result_of("POST", 500, may_repeat=True, own_credentials=False) is Result.RETRY
+    assert result_of("POST", 401, may_repeat=False, own_credentials=True) is Result.RETRY
+
+
+def fault(sites: Sites, site: str, **how: object) -> None:
+    sites.direct(site, "PUT", "/_fault", how)
+
+
+def test_a_busy_service_is_asked_again(make_sites: MakeSites) -> None:
+    sites = make_sites("site1", "site2")
+    sites.start()
+    fault(sites, "site1", status=503, times=2, method="POST")
+    fault(sites, "site2", status=429, times=2, method="POST")
+    answer = sites.call("site1", "POST", "/images", {"name": "busy"}, PAIR, Cheops_Wait="all")
+    assert answer.status == 201
+    assert [len(sites.images(site)) for site in ("site1", "site2")] == [1, 1]
+
+
+def test_a_service_that_is_down_gets_it_when_it_is_back(make_sites: MakeSites) -> None:
+    sites = make_sites("site1", "site2")
+    sites.start()
+    meta_id = sites.create("site1", PAIR, name="down")
+    sites.stop_service("site1")
+    answer = sites.call("site1", "PUT", f"/images/{meta_id}", {"name": "later"}, Prefer="wait=1")
+    assert answer.status == 202
+    assert "cannot be reached" in sites.replicant("site1", meta_id)["waits"]
+    # reads go to the other replica meanwhile
+    read = sites.call("site1", "GET", f"/images/{meta_id}")
+    assert (read.status, read.site, read.json["id"]) == (200, "site2", meta_id)
+
+
+def test_a_timeout_of_a_create_is_unknown_until_somebody_has_looked(make_sites: MakeSites) -> None:
+    sites = make_sites("site1", "site2", timeout="1s")
+    sites.start()
+    fault(sites, "site1", hang_s=3, after=True, times=1, method="POST")  # it is done, but nobody hears of it
+    answer = sites.call("site1", "POST", "/images", {"name": "doubt"}, PAIR)
+    assert answer.status == 504
+    assert "may have had an effect at site1, and nobody knows" in answer.json["detail"]
+    assert "Cheops-Effect" not in answer.headers  # it does not say that there was none
+    assert len([told for told in sites.told("site1") if told["method"] == "POST"]) == 1  # never guessed
+    assert sites.told("site2") == []
+    # the operator looks, finds it, and says so
+    listed = json.loads(sites.rig.request("site1", "GET", "/api/v1/replicants"))["replicants"]
+    (meta_id,) = [one["id"] for one in listed]
+    (own,) = sites.images("site1")
+    body = json.dumps({"local_id": str(own["id"]), "is_number": True})
+    path = f"/api/v1/replicants/{meta_id}/local-id"
+    sites.rig.request("site1", "PUT", path, body, {"Content-Type": "application/json"})
+    resolved = json.dumps({"operation": "site1:1", "resolution": "happened"})
+    sites.rig.request(
+        "site1",
+        "POST",
+        f"/api/v1/resources/{meta_id}/resolve",
+        resolved,
+        {"Content-Type": "application/json"},
+    )
+    until(lambda: len(sites.images("site2")) == 1, "for site2 to have it")
+    assert sites.call("site1", "GET", f"/images/{meta_id}").json["name"] == "doubt"
+    assert sites.call("site2", "GET", f"/images/{meta_id}").json["name"] == "doubt"
+    assert len(sites.images("site1")) == 1
+
+
+def test_a_put_in_doubt_is_simply_repeated(make_sites: MakeSites) -> None:
+    sites = make_sites("site1", "site2")
+    sites.start()
+    meta_id = sites.create("site1", PAIR, name="put")
+    fault(sites, "site1", status=500, times=2, method="PUT")
+    fault(sites, "site2", times=1, method="PUT")  # closes the connection without an answer
+    answer = sites.call("site1", "PUT", f"/images/{meta_id}", {"name": "put", "n": 1}, Cheops_Wait="all")
+    assert answer.status == 200
+    assert [sites.images(site)[0]["n"] for site in ("site1", "site2")] == [1, 1]
+
+
+def test_a_kill_in_the_middle_of_a_create_is_not_guessed(make_sites: MakeSites) -> None:
+    """What the service gave is kept before anybody hears of it; before that nobody knows."""
+    sites = make_sites("site1", "site2")
+    sites.start()
+    fault(sites, "site1", hang_s=2, after=True, times=1, method="POST")
+    answer = sites.call("site1", "POST", "/images", {"name": "killed"}, PAIR, Prefer="wait=0")
+    assert answer.status == 202
+    until(lambda: len(sites.told("site1")) == 1)
+    sites.rig.kill("site1")
+    sites.rig.start("site1")
+    meta_id = answer.json["resource"]
+    until(
+        lambda: "nobody knows whether site1:1 ran here" in (sites.replicant("site1", meta_id)["waits"] or "")
+    )
+    assert len(sites.told("site1")) == 1
+    assert sites.told("site2") == []
+
+
+def test_a_restart_forgets_no_local_id(make_sites: MakeSites) -> None:
+    sites = make_sites("site1", "site2")
+    sites.start()
+    meta_id = sites.create("site1", PAIR, name="kept")
+    for site in ("site1", "site2"):
+        sites.rig.kill(site)
+    sites.rig.start()
+    until(sites._all_up)
+    assert sites.call("site2", "GET", f"/images/{meta_id}").json["name"] == "kept"
+    assert sites.call("site1", "PATCH", f"/images/{meta_id}", {"size": 1}, Cheops_Wait="all").status == 200
+    assert [sites.images(site)[0]["size"] for site in ("site1", "site2")] == [1, 1]
+
+
+def test_a_failure_at_one_site_shows_and_an_answer_too_large_is_cut(make_sites: MakeSites) -> None:
+    sites = make_sites(keep_response="100B")
+    sites.start()
+    fault(sites, "site3", status=400, times=1, method="POST")
+    body = {"name": "x" * 200}
+    answer = sites.call("site1", "POST", "/images", body, EVERYWHERE, Cheops_Wait="all")
+    assert answer.status == 201
+    assert answer.body == b""
+    assert "bytes of the answer were not kept" in answer.headers["Cheops-Cut"]
+    assert "site3; status=KO" in answer.headers["Cheops-Replicas"]
+    meta_id = answer.headers["Location"].rpartition("/")[2]
+    assert sites.status("site1", meta_id) == "DIVERGED"
+    assert [len(sites.images(site)) for site in SITES] == [1, 1, 0]

@@ -1,0 +1,173 @@
+"""A request as the payload of an operation: what all sites get of it, and what none accepts."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cheops.backends.http_answer import Said, read_said, said, written
+from cheops.backends.http_auth import TICKET_S, Tickets
+from cheops.backends.http_request import (
+    MAX_LINE_BYTES,
+    PayloadError,
+    Request,
+    RequestTooLargeError,
+    command_of,
+    end_to_end,
+    operation_type,
+    request_of,
+    with_body,
+)
+from cheops.config.replication import ReplicationConfig
+from cheops.gateway.replicas.errors import ReplicationRequestError
+from cheops.gateway.replicas.preferences import Wait, preferences_of
+from cheops.gateway.replicas.streams import unpacked
+from cheops.gateway.seam import Head, Outgoing
+from cheops.log.operation import Command
+
+
+@given(st.binary(max_size=2000))
+def test_any_body_comes_back_as_it_was(body: bytes) -> None:
+    request = with_body(Request(method="POST", path="/images", headers=(("X-A", "é"),)), body)
+    assert request_of(command_of(request)) == request
+    assert request_of(command_of(request)).inline == body
+
+
+def test_only_what_is_for_all_sites_goes_to_all_sites() -> None:
+    given_headers = (
+        *(
+            ("Host", "a"),
+            ("Connection", "close"),
+            ("Scope", "{a: b}"),
+            ("Cheops-Wait", "all"),
+            ("Via", "1.1 a"),
+        ),
+        *(("Authorization", "x"), ("cookie", "x"), ("X-AUTH-TOKEN", "x"), ("If-Match", "x"), ("Prefer", "x")),
+        *(("Content-Length", "3"), ("Content-MD5", "x"), ("X-Forwarded-For", "10.0.0.1"), ("X-Mine", "x")),
+        *(("Content-Type", "application/json"), ("X-Trace", "1")),
+    )
+    config = ReplicationConfig(credential_headers=(*ReplicationConfig().credential_headers, "X-Mine"))
+    assert end_to_end(given_headers, config) == (("Content-Type", "application/json"), ("X-Trace", "1"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "redis-cli set a 1",
+        "[]",
+        "{}",
+        '{"method": "GET"}',
+        '{"method": "GET", "path": "no"}',
+        '{"method": "GET", "path": "/a b"}',
+        '{"method": "GET /x HTTP/1.1\\r\\n", "path": "/a"}',
+        '{"method": "GET", "path": "/a\\r\\nX: 1"}',
+        '{"method": "GET", "path": "/a", "query": "x#y"}',
+        '{"method": "GET", "path": "/a", "headers": [["X", "1\\r\\nHost: b"]]}',
+        '{"method": "GET", "path": "/a", "headers": [["X Y", "1"]]}',
+        '{"method": "GET", "path": "/a", "headers": [["Content-Length", "1"]]}',
+        '{"method": "GET", "path": "/a", "base64": "%%%"}',
+        '{"method": "GET", "path": "/a", "unknown": 1}',
+    ],
+)
+def test_what_is_no_request_is_run_nowhere(line: str) -> None:
+    with pytest.raises(PayloadError):
+        request_of(Command(line))
+
+
+def test_a_head_that_is_too_large_is_refused() -> None:
+    with pytest.raises(RequestTooLargeError):
+        command_of(Request(method="POST", path="/a", query="x" * MAX_LINE_BYTES))
+
+
+@pytest.mark.parametrize(
+    ("method", "sub_path", "content_type", "expected"),
+    [
+        ("PUT", "", "application/json", "put"),
+        ("PATCH", "", "application/json", "patch"),
+        ("PATCH", "", "application/merge-patch+json; charset=utf-8", "patch"),
+        ("PATCH", "", "application/json-patch+json", "patch-steps"),
+        ("PATCH", "", "application/openstack-images-v2.1-json-patch", "patch-steps"),
+        ("PATCH", "", "application/offset+octet-stream", "patch-steps"),
+        ("PATCH", "", "", "patch-steps"),
+        ("DELETE", "", "", "delete"),
+        ("POST", "", "", "post"),
+        ("POST", "reboot", "", "post reboot"),
+        ("PUT", "tags/x", "", "put tags/x"),
+    ],
+)
+def test_what_the_matrix_calls_it(method: str, sub_path: str, content_type: str, expected: str) -> None:
+    assert operation_type(method, sub_path, content_type) == expected
+    assert len(operation_type(method, "x" * 500, content_type)) == 100
+
+
+# -- answers -------------------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=300), st.integers(0, 300))
+def test_an_answer_is_kept_if_it_is_small_and_else_its_size(body: bytes, most: int) -> None:
+    headers = (("Content-Type", "x"), ("Set-Cookie", "secret"), ("X-Other", "y"))
+    kept = read_said(written(said(200, headers, body, most, len(body))))
+    assert kept is not None
+    assert kept.headers == (("Content-Type", "x"),)
+    assert (kept.body, kept.cut_bytes) == ((body, 0) if len(body) <= most else (b"", len(body)))
+
+
+def test_a_text_that_is_no_answer_is_none() -> None:
+    assert read_said("connection refused") is None
+    assert read_said(written(Said(status=204))) == Said(status=204)
+
+
+def test_a_packed_answer_is_opened() -> None:
+    raw = b'{"id": 5}' * 100_000
+
+    async def body() -> AsyncIterator[bytes]:
+        packed = gzip.compress(raw)
+        for start in range(0, len(packed), 100):
+            yield packed[start : start + 100]
+
+    async def read() -> bytes:
+        return b"".join(
+            [piece async for piece in unpacked(Outgoing(200, (("Content-Encoding", "gzip"),), body()))]
+        )
+
+    assert asyncio.run(read()) == raw
+
+
+# -- credentials and preferences -----------------------------------------------------------------------------
+
+
+def test_a_ticket_is_good_for_a_while_and_here_alone() -> None:
+    now = [0.0]
+    tickets = Tickets(lambda: now[0])
+    ticket = tickets.issue((("Cookie", "x"),))
+    assert tickets.credentials(ticket) == (("Cookie", "x"),)
+    assert Tickets(lambda: now[0]).credentials(ticket) is None
+    now[0] = TICKET_S + 1
+    assert tickets.credentials(ticket) is None
+    tickets.issue(())
+    assert len(tickets._kept) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait", "wait_s"),
+    [
+        ((), Wait.FIRST, 30.0),
+        ((("Prefer", "wait=10"),), Wait.FIRST, 10.0),
+        ((("Prefer", "return=minimal, wait=7"), ("Cheops-Wait", "All")), Wait.ALL, 7.0),
+        ((("Prefer", "respond-async"), ("Cheops-Wait", "quorum")), Wait.QUORUM, 0.0),
+        ((("Prefer", "wait=999999"),), Wait.FIRST, 3600.0),
+        ((("Prefer", "waited=3"),), Wait.FIRST, 30.0),
+    ],
+)
+def test_how_long_and_for_whom(headers: tuple[tuple[str, str], ...], wait: Wait, wait_s: float) -> None:
+    found = preferences_of(Head("POST", "/", headers))
+    assert (found.wait, found.wait_s) == (wait, wait_s)
+    assert [one.needed(5) for one in Wait] == [1, 3, 5]
+
+
+def test_a_key_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ReplicationRequestError):
+        preferences_of(Head("POST", "/", (("Idempotency-Key", "x" * 256),)))

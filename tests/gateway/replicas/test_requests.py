@@ -1,0 +1,153 @@
+"""Conditions, keys, waiting, levels: what a client may say beside what it wants."""
+
+import pytest
+
+from cheops.gateway.replicas.conditions import check_conditions
+from cheops.gateway.replicas.errors import NotMetError
+from cheops.gateway.seam import Head
+from tests.agent.rig import until
+from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites
+
+
+def sizes(sites: Sites, name: str) -> list[object]:
+    return [item.get("size") for site in SITES for item in sites.images(site) if item["name"] == name]
+
+
+# -- conditions ------------------------------------------------------------------------------------------
+
+
+def test_if_match_is_held_against_the_local_replica(three: Sites) -> None:
+    meta_id = three.create(name="match", size=0)
+    path = f"/images/{meta_id}"
+    tag = three.call("site2", "GET", path).headers["ETag"]
+    done = three.call("site2", "PATCH", path, {"size": 1}, If_Match=tag, Cheops_Wait="all")
+    assert done.status == 200
+    late = three.call("site2", "PATCH", path, {"size": 2}, If_Match=tag)
+    assert late.status == 412
+    assert "If-Match: the replica here has the tag" in late.json["detail"]
+    assert sizes(three, "match") == [1, 1, 1]
+    # the other sites, whose tags are others, were not asked for that one
+    assert not [told for told in three.told("site1") if "If-Match" in told["headers"]]
+
+
+def test_if_none_match_keeps_from_replacing_what_is_there(three: Sites) -> None:
+    first = three.call(
+        "site1", "PUT", "/notes/once", {"n": 1}, EVERYWHERE, If_None_Match="*", Cheops_Wait="all"
+    )
+    assert first.status == 201
+    second = three.call("site2", "PUT", "/notes/once", {"n": 2}, EVERYWHERE, If_None_Match="*")
+    assert second.status == 412
+    assert three.direct("site3", "GET", "/notes/once").json["n"] == 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "tag", "modified", "holds"),
+    [
+        ("If-Match", '"a"', '"a"', None, True),
+        ("If-Match", '"b", "a"', '"a"', None, True),
+        ("If-Match", '"b"', '"a"', None, False),
+        ("If-Match", 'W/"a"', 'W/"a"', None, False),  # a weak tag is good for reading only
+        ("If-Match", "*", None, None, True),
+        ("If-Match", '"a"', None, None, False),
+        ("If-None-Match", '"a"', 'W/"a"', None, False),
+        ("If-None-Match", '"b"', '"a"', None, True),
+        ("If-None-Match", "*", '"a"', None, False),
+        ("If-Unmodified-Since", "Mon, 16 Nov 2026 04:52:18 GMT", None, "Mon, 16 Nov 2026 04:52:18 GMT", True),
+        (
+            "If-Unmodified-Since",
+            "Mon, 16 Nov 2026 04:52:18 GMT",
+            None,
+            "Mon, 16 Nov 2026 04:52:19 GMT",
+            False,
+        ),
+        ("If-Unmodified-Since", "Mon, 16 Nov 2026 04:52:18 GMT", None, None, False),
+        ("If-Unmodified-Since", "yesterday", None, "Mon, 16 Nov 2026 04:52:19 GMT", False),
+    ],
+)
+def test_conditions_are_those_of_http(
+    condition: str, value: str, tag: str | None, modified: str | None, holds: bool
+) -> None:
+    headers = [("ETag", tag)] if tag else []
+    headers += [("Last-Modified", modified)] if modified else []
+    asked = Head("PUT", "/x", ((condition, value),))
+    if holds:
+        check_conditions(asked, 200, tuple(headers))
+    else:
+        with pytest.raises(NotMetError):
+            check_conditions(asked, 200, tuple(headers))
+
+
+def test_of_two_at_once_with_the_same_tag_one_wins(three: Sites) -> None:
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
+    meta_id = three.create(name="race", size=0)
+    path = f"/images/{meta_id}"
+    tag = three.call("site1", "GET", path).headers["ETag"]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(
+            pool.map(
+                lambda n: three.call("site1", "PATCH", path, {"size": n}, If_Match=tag).status, range(1, 9)
+            )
+        )
+    assert sorted(answers) == [200] + [412] * 7
+
+
+# -- keys ------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_makes_a_create_happen_once_at_whatever_site_it_comes(three: Sites) -> None:
+    body = {"name": "keyed"}
+    answers = [
+        three.call(site, "POST", "/images", body, EVERYWHERE, Idempotency_Key="k1", Cheops_Wait="all")
+        for site in ("site1", "site1", "site2")
+    ]
+    assert [answer.status for answer in answers] == [201, 201, 201]
+    assert len({answer.json["id"] for answer in answers}) == 1
+    assert answers[0].headers["Cheops-Operation"] == answers[1].headers["Cheops-Operation"]
+    assert [len([i for i in three.images(site) if i["name"] == "keyed"]) for site in SITES] == [1, 1, 1]
+    other = three.call("site1", "POST", "/images", {"name": "other"}, EVERYWHERE, Idempotency_Key="k1")
+    assert other.status == 422
+
+
+def test_a_key_makes_an_update_happen_once(three: Sites) -> None:
+    meta_id = three.create(name="rebooted")
+    path = f"/images/{meta_id}/reboot"
+    answers = [
+        three.call("site1", "POST", path, {}, Idempotency_Key="k2", Cheops_Wait="all").json for _ in range(3)
+    ]
+    assert answers == [{"done": "reboot", "times": 1}] * 3
+
+
+# -- waiting ---------------------------------------------------------------------------------------------------
+
+
+def test_who_does_not_wait_is_told_where_to_ask(three: Sites) -> None:
+    answer = three.call("site1", "POST", "/images", {"name": "async"}, EVERYWHERE, Prefer="respond-async")
+    assert answer.status == 202
+    assert answer.json["ask"].startswith(three.rig.url("site1"))
+    assert answer.json["operation"] == "site1:1"
+    path = answer.json["ask"].removeprefix(three.rig.url("site1"))
+    until(lambda: b'"OK"' in three.rig.request("site1", "GET", path))
+    assert answer.headers["Location"] == f"/images/{answer.json['resource']}"
+
+
+def test_a_wrong_word_is_refused(three: Sites) -> None:
+    answer = three.call("site1", "POST", "/images", {"name": "x"}, EVERYWHERE, Cheops_Wait="some")
+    assert (answer.status, answer.json["detail"]) == (
+        400,
+        "Cheops-Wait is one of first, quorum, all, not 'some'",
+    )
+
+
+@pytest.mark.parametrize("level", ["strong", "atomic", "none"])
+def test_levels_that_are_not_there_yet_say_so(three: Sites, level: str) -> None:
+    answer = three.call("site1", "POST", "/images", {"name": "x"}, f"{level}({EVERYWHERE})")
+    assert answer.status == 501
+    assert f"the level '{level}' is not there yet" in answer.json["detail"]
+
+
+def test_a_patch_of_what_is_not_replicated_says_so(three: Sites) -> None:
+    own = three.direct("site1", "POST", "/images", {"name": "single"}).json
+    answer = three.call("site1", "PATCH", own["self"], {"size": 1}, EVERYWHERE)
+    assert answer.status == 404
+    assert "nothing that is replicated is at" in answer.json["detail"]

@@ -1,0 +1,199 @@
+"""Ids on their way in and out: what is meant is replaced, all else stays byte by byte."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cheops.backends.http_ids import new_meta_id
+from cheops.backends.http_index import Answering, Copy, Index
+from cheops.backends.http_to_local import Form, NotHereError, ToLocal, text_to_local, to_local
+from cheops.backends.http_to_meta import MAX_ID_BYTES, ToMeta, to_meta
+from cheops.config.replication import ReplicationConfig
+
+FIVE = new_meta_id("site1", b"five" + bytes(6))
+LONG = new_meta_id("site1", b"long" + bytes(6))
+PART = new_meta_id("site1", b"part" + bytes(6))
+NOTE = new_meta_id("site1", b"note" + bytes(6))
+UUID = "0b6e1d0e-5f0a-4b7e-9a53-2a4f4ad0c5b1"
+INDEX = Index(
+    [
+        Copy(FIVE, "image", "/images/{id}", "5", is_number=True),
+        Copy(LONG, "image", "/images/{id}", UUID),
+        Copy(PART, "image", f"/images/{FIVE}/parts/{{id}}", "7", is_number=True),
+        Copy(NOTE, "image", "/notes/mine", "mine", is_named=True),
+    ]
+)
+
+
+def out(content: Any, path: str = "/images/5", config: ReplicationConfig | None = None) -> Any:
+    answering = Answering(INDEX, "image", config or ReplicationConfig(), path)
+    return json.loads(to_meta(json.dumps(content).encode(), answering))
+
+
+def back(content: Any) -> Any:
+    return json.loads(to_local(json.dumps(content).encode(), INDEX.local_of, Form.JSON))
+
+
+# -- from the service ------------------------------------------------------------------------------------
+
+
+def test_the_id_of_an_answers_own_item_is_replaced_and_no_other_number() -> None:
+    answer = {"id": 5, "size": 5, "owner": {"id": 5}, "tags": [5], "5": "5", "name": "5"}
+    assert out(answer) == {**answer, "id": FIVE}
+
+
+def test_a_list_shows_meta_ids_for_replicants_alone() -> None:
+    for listed in ([{"id": 5}, {"id": 6}], {"images": [{"id": 5}, {"id": 6}], "count": 5}):
+        found = out(listed, "/images")
+        items = found if isinstance(found, list) else found["images"]
+        assert [item["id"] for item in items] == [FIVE, 6]
+
+
+def test_a_list_of_another_collection_has_its_own_numbers() -> None:
+    assert out([{"id": 5}], "/servers") == [{"id": 5}]
+    assert out([{"id": 7}], "/images/5/parts") == [{"id": PART}]
+
+
+def test_members_that_refer_to_a_collection_are_configured() -> None:
+    config = ReplicationConfig(refs=(("image_id", "/images"),))
+    answer = {"id": 9, "image_id": 5, "image_ids": [5], "other_id": 5}
+    assert out(answer, "/servers/9", config) == {**answer, "image_id": FIVE}
+    several = ReplicationConfig(refs=(("image_ids", "/images"),))
+    assert out(answer, "/servers/9", several) == {**answer, "image_ids": [FIVE]}
+
+
+def test_an_id_below_a_name_is_found_where_the_configuration_says() -> None:
+    config = ReplicationConfig(id=("image", "id"))
+    assert out({"image": {"id": 5}, "id": 5}, config=config) == {"image": {"id": FIVE}, "id": 5}
+    assert out({"images": [{"id": 5}]}, "/images", config) == {"images": [{"id": FIVE}]}
+
+
+def test_a_long_id_is_known_wherever_it_stands() -> None:
+    answer = {"image": UUID, "all": [UUID], "deep": {"x": UUID}, "not": f"{UUID}x"}
+    assert out(answer, "/anything") == {"image": LONG, "all": [LONG], "deep": {"x": LONG}, "not": f"{UUID}x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/images/5", f"/images/{FIVE}"),
+        ("/images/5/file?x=5#5", f"/images/{FIVE}/file?x=5#5"),
+        ("http://127.0.0.1:9292/images/5", f"http://127.0.0.1:9292/images/{FIVE}"),
+        ("http://h/api/v2/images/5/parts/7", f"http://h/api/v2/images/{FIVE}/parts/{PART}"),
+        (f"/other/{UUID}", f"/other/{LONG}"),
+        ("/images/55", "/images/55"),
+        ("/servers/5", "/servers/5"),
+        ("/notes/mine", "/notes/mine"),
+        ("5 of /images/5", f"5 of /images/{FIVE}"),
+        ("http://5", "http://5"),
+    ],
+)
+def test_urls_and_paths_lead_to_replicants(text: str, expected: str) -> None:
+    assert out({"link": text}) == {"link": expected}
+    escaped = json.dumps({"link": text}).replace("/", "\\/").encode()  # as PHP writes it
+    assert json.loads(to_meta(escaped, Answering(INDEX, "image", ReplicationConfig(), "/"))) == {
+        "link": expected
+    }
+
+
+def test_headers_too() -> None:
+    answering = Answering(INDEX, "image", ReplicationConfig(), "/images")
+    assert answering.in_header("/images/5") == f"/images/{FIVE}"
+    link = '</images/5>; rel="next", <http://h/images/6>; rel="last"'
+    assert answering.in_header(link) == link.replace("/images/5", f"/images/{FIVE}")
+
+
+def test_spelling_stays() -> None:
+    raw = b'{ "a" : 1.50 , "big":12345678901234567890123 ,\n"id" :5, "u": "\\u00e9" }'
+    translated = to_meta(raw, Answering(INDEX, "image", ReplicationConfig(), "/images/5"))
+    assert translated == raw.replace(b":5", b':"' + FIVE.encode() + b'"')
+
+
+def test_what_is_no_json_passes_unharmed() -> None:
+    for raw in (b"", b"<html>&quot;5</html>", b'{"open', b"\\", b'"' * 7, b"nan" * 9000, b"{" * 900):
+        assert to_meta(raw, Answering(INDEX, "image", ReplicationConfig(), "/images")) == raw
+
+
+# -- to the service --------------------------------------------------------------------------------------
+
+
+def test_a_meta_id_becomes_the_local_id_as_the_service_writes_it() -> None:
+    body = {"image": FIVE, "url": f"/images/{FIVE}/file", "all": [FIVE, LONG], FIVE: FIVE.upper()}
+    assert back(body) == {"image": 5, "url": "/images/5/file", "all": [5, UUID], "5": 5}
+
+
+def test_paths_queries_and_headers() -> None:
+    assert text_to_local(f"/images/{FIVE}?x={LONG}", INDEX.local_of, Form.URL) == f"/images/5?x={UUID}"
+    assert to_local(f"a=1&image={FIVE}".encode(), INDEX.local_of, Form.URL) == b"a=1&image=5"
+
+
+def test_an_id_that_has_no_copy_here_is_refused_by_name() -> None:
+    unknown = new_meta_id("site2", bytes(10))
+    with pytest.raises(NotHereError, match=unknown):
+        back({"image": unknown})
+
+
+# -- there and back, in pieces of any size ---------------------------------------------------------------
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()
+)
+SPOKEN = st.sampled_from([UUID, f"/images/{UUID}", f"http://h/x/images/{UUID}/file", "/images/5", "x" * 9000])
+JSON = st.recursive(
+    st.one_of(SCALARS, SPOKEN),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+    max_leaves=20,
+)
+
+
+def pieces(raw: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({min(cut, len(raw)) for cut in cuts} | {0, len(raw)})
+    return [raw[start:stop] for start, stop in pairwise(places)]
+
+
+@given(JSON)
+def test_there_and_back_gives_what_was_sent(content: Any) -> None:
+    assert back(out(content, "/anything")) == content
+
+
+@given(JSON, st.lists(st.integers(0, 3000), max_size=8), st.booleans())
+def test_pieces_make_no_difference(content: Any, cuts: list[int], indented: bool) -> None:
+    raw = json.dumps(content, indent=2 if indented else None).encode()
+    answering = Answering(INDEX, "image", ReplicationConfig(), "/images/5")
+    whole = to_meta(raw, answering)
+    to_clients = ToMeta(answering)
+    assert b"".join([*map(to_clients.feed, pieces(raw, cuts)), to_clients.finish()]) == whole
+    to_service = ToLocal(INDEX.local_of, Form.JSON)
+    assert b"".join([*map(to_service.feed, pieces(whole, cuts)), to_service.finish()]) == to_local(
+        whole, INDEX.local_of, Form.JSON
+    )
+
+
+def test_long_strings_and_long_bodies_cost_no_memory() -> None:
+    translating = ToMeta(Answering(INDEX, "image", ReplicationConfig(), "/images/5"))
+    given_bytes = sum(map(len, map(translating.feed, [b'{"x": "', *[b"y" * 65536] * 50, b'", "id": 5}'])))
+    assert len(translating._held) <= MAX_ID_BYTES
+    assert given_bytes + len(translating.finish()) == 50 * 65536 + len('{"x": "", "id": "') + 36 + 2
+
+
+# -- which copies there are ------------------------------------------------------------------------------
+
+
+def test_an_id_that_the_service_uses_again_belongs_to_the_new_one() -> None:
+    index = Index([Copy(FIVE, "image", "/images/{id}", "5")])
+    index.add(Copy(LONG, "image", "/images/{id}", "5"))
+    assert index.at("image", "/images/5") == Copy(LONG, "image", "/images/{id}", "5")
+    assert index.local_of(FIVE) is None
+    index.drop(LONG)
+    assert not len(index)
+    assert not index.has_service("image")
+
+
+def test_two_services_may_use_the_same_id() -> None:
+    index = Index([Copy(FIVE, "image", "/x/{id}", UUID), Copy(LONG, "compute", "/x/{id}", UUID)])
+    assert index.anywhere(UUID) is None
+    assert index.path_with_meta_ids("compute", f"/x/{UUID}") == f"/x/{LONG}"

@@ -1,0 +1,79 @@
+"""The gateway as a part of an agent: its addresses, what is checked, and how many it serves."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from tests.gateway.raw import connected
+from tests.gateway.service import Service
+from tests.gateway.stage import Stage
+
+
+def test_an_address_that_is_taken_is_said_at_once(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "rig", ("site1",), ("image",))
+    host, port = stage.address("site1")
+    with socket.create_server((host, port)):
+        config = str(stage.rig.folder("site1") / "site.yaml")
+        argv = [sys.executable, "-m", "cheops", "agent", "--config", config]
+        ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert f"the gateway cannot listen on {host}:{port}" in ended.stderr
+    assert "services.image.listen" in ended.stderr
+    assert not (stage.rig.folder("site1") / "data" / "store.db").exists()
+
+
+def test_check_knows_the_services_and_their_addresses(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "rig", ("site1",), ("image", "compute"))
+    image = Service("image", stage.own("site1"))
+    try:
+        stage.rig.start()
+        found = json.loads(stage.rig.request("site1", "GET", "/api/v1/check"))["checks"]
+        told = {one["name"]: one["level"] for one in found if one["group"] == "services"}
+        assert told == {
+            "image accepts connections": "ok",
+            "compute accepts connections": "failed",
+            "requests for image are taken": "ok",
+            "requests for compute are taken": "ok",
+        }
+    finally:
+        stage.rig.close()
+        image.close()
+
+
+def test_who_is_one_too_many_is_told_so(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "rig", ("site1",), ("image",), gateway={"connections": 2})
+    service = Service("image", stage.own("site1"))
+    try:
+        stage.rig.start()
+        address = stage.address("site1")
+        with connected(address) as first, connected(address) as second:
+            for one in (first, second):
+                one.send("GET / HTTP/1.1", "Host: h")
+                assert one.head().status == 200
+            with connected(address) as third:
+                assert third.head().status == 503
+    finally:
+        stage.rig.close()
+        service.close()
+
+
+def test_a_service_below_a_path(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "rig", ("site1",), ("image",))
+    path = stage.rig.folder("site1") / "site.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["services"]["image"]["url"] += "/api/"
+    config["gateway"] = {"forwarded_headers": False}
+    path.write_text(yaml.safe_dump(config))
+    service = Service("image", stage.own("site1"))
+    try:
+        stage.rig.start()
+        told = stage.ask("site1", "/v2/images?x").json
+        assert told["path"] == "/api/v2/images?x"
+        assert not [name for name in told["headers"] if "forwarded" in name.lower()]
+    finally:
+        stage.rig.close()
+        service.close()

@@ -1,0 +1,312 @@
+"""One request, executed where its scope says: at this site, at another, at the first that works."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.agent.rig import until
+from tests.gateway.raw import Upstream, connected
+from tests.gateway.service import Service
+from tests.gateway.stage import Stage
+
+SITES = ("site1", "site2", "site3")
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    stage = Stage(tmp_path_factory.mktemp("sharing") / "rig", SITES, ("image", "compute"))
+    try:
+        stage.rig.start()
+        until(lambda: all_up(stage), "for the sites to see each other")
+        yield stage
+    finally:
+        stage.rig.close()
+
+
+def all_up(stage: Stage) -> bool:
+    dry = {"Cheops-Dry-Run": "1"}
+    scope = " ; ".join(stage.sites)
+    told = [stage.ask(site, scope=scope, headers=dry) for site in stage.sites]
+    return all(
+        answer.status == 200 and all(one["up"] and one["rtt_ms"] is not None for one in answer.json["sites"])
+        for answer in told
+    )
+
+
+Services = dict[str, Service]
+
+
+@pytest.fixture
+def images(three: Stage) -> Iterator[Services]:
+    services = {site: Service(f"image of {site}", three.own(site)) for site in SITES}
+    yield services
+    for service in services.values():
+        service.close()
+
+
+def test_without_a_scope_it_stays_here(three: Stage, images: Services) -> None:
+    answer = three.ask("site2", "/v2/images?x=1")
+    assert answer.json["served_by"] == "image of site2"
+    assert answer.json["path"] == "/v2/images?x=1"
+    assert answer.site == "site2"
+    assert "Scope" not in answer.json["headers"]
+    assert not images["site1"].seen
+
+
+@pytest.mark.parametrize(
+    "scope", ["{image: site3}", "image: site3", "site3", "{compute: site1, image: site3}"]
+)
+def test_sharing(scope: str, three: Stage, images: Services) -> None:
+    answer = three.ask("site1", "/x", scope, method="POST", body=b"some body")
+    assert (answer.json["served_by"], answer.site) == ("image of site3", "site3")
+    assert images["site3"].seen[-1].body == b"some body"
+    assert not images["site1"].seen
+
+
+def test_what_the_other_site_gets(three: Stage, images: Services) -> None:
+    three.ask(
+        "site1", "/x", "site3", headers={"Host": "images.example", "Authorization": "secret", "X-Mine": "1"}
+    )
+    headers = images["site3"].seen[-1].headers
+    assert headers["Scope"] == "{image: site3}"  # written out, so that it cannot come to mean another service
+    assert headers["Host"] == "images.example"
+    assert headers["X-Mine"] == "1"
+    assert headers["X-Forwarded-For"] == "127.0.0.1, 127.0.0.1"
+    assert not [name for name in headers if name.lower().startswith("cheops")]
+    assert "Authorization" not in headers
+
+
+def test_that_credentials_stayed_here_is_said(three: Stage, images: Services) -> None:
+    assert (
+        three.ask("site1", "/", "site3", headers={"Cookie": "a"}).headers["Cheops-Credentials"] == "dropped"
+    )
+    assert three.ask("site1", "/", "site3").headers["Cheops-Credentials"] is None
+    assert three.ask("site1", "/", headers={"Cookie": "a"}).json["headers"]["Cookie"] == "a"
+    assert images["site1"].seen
+
+
+def test_a_scope_for_another_service_leaves_this_one_here(three: Stage, images: Services) -> None:
+    answer = three.ask("site1", scope="{compute: site2}")
+    assert answer.json["served_by"] == "image of site1"
+    assert answer.json["headers"]["Scope"] == "{compute: site2}"
+    assert images["site1"].seen
+
+
+def test_an_empty_scope_moves_nothing(three: Stage, images: Services) -> None:
+    assert three.ask("site1", scope=" ").json["served_by"] == "image of site1"
+    assert images["site1"].seen
+
+
+@pytest.mark.parametrize(
+    ("scope", "status", "said"),
+    [
+        ("{image: site9}", 400, "Known sites: site1, site2, site3"),
+        ("{imag: site1}", 400, "Did you mean 'image'?"),
+        ("{image: site1 &}", 400, "^"),
+        ("{image: site1 % site2}", 501, "span sites (%)"),
+    ],
+)
+def test_what_cannot_be_done_is_said(scope: str, status: int, said: str, three: Stage) -> None:
+    answer = three.ask("site1", scope=scope)
+    assert answer.status == status
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert said in answer.json["detail"]
+
+
+def test_a_request_has_one_scope(three: Stage) -> None:
+    with connected(three.address("site1")) as client:
+        client.send("GET / HTTP/1.1", "Host: h", "Scope: site1", "Scope: site2")
+        answer = client.head()
+        assert answer.status == 400
+        assert "given 2 times" in json.loads(client.body(answer))["detail"]
+
+
+# -- otherwise ---------------------------------------------------------------------------------------------
+
+
+def test_the_first_that_works_serves(three: Stage, images: Services) -> None:
+    answer = three.ask("site1", scope="site2 ; site3")
+    assert (answer.json["served_by"], answer.headers["Cheops-Fallback"]) == ("image of site2", None)
+    images.pop("site2").close()
+    answer = three.ask("site1", scope="site2 ; site3")
+    assert (answer.json["served_by"], answer.site) == ("image of site3", "site3")
+    assert answer.headers["Cheops-Fallback"] == "site2: 502"
+
+
+def test_what_certainly_did_nothing_is_tried_elsewhere_whatever_the_method(
+    three: Stage, images: Services
+) -> None:
+    """The other gateway knows that its service was not reached, and says so."""
+    images.pop("site2").close()
+    answer = three.ask("site1", scope="site2 ; site1", method="POST", body=b"a body")
+    assert (answer.status, answer.site) == (200, "site1")
+    assert images["site1"].seen[-1].body == b"a body"
+
+
+def test_the_local_service_may_be_the_one_that_fails(three: Stage, images: Services) -> None:
+    images.pop("site1").close()
+    answer = three.ask("site1", scope="site1 ; site2", method="POST", body=b"a body")
+    assert answer.headers["Cheops-Fallback"] == "site1: connection refused"
+    assert images["site2"].seen[-1].body == b"a body"
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_read_falls_back_on_these(status: int, three: Stage, images: Services) -> None:
+    images["site1"].answering = lambda _seen: (status, {})
+    answer = three.ask("site1", scope="site1 ; site2")
+    assert (answer.status, answer.site) == (200, "site2")
+    assert answer.headers["Cheops-Fallback"] == f"site1: {status}"
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 500])
+def test_and_not_on_what_is_an_answer(status: int, three: Stage, images: Services) -> None:
+    images["site1"].answering = lambda _seen: (status, {})
+    answer = three.ask("site1", scope="site1 ; site2")
+    assert (answer.status, answer.site) == (status, "site1")
+    assert not images["site2"].seen
+
+
+def test_what_may_have_had_an_effect_is_not_done_again(three: Stage, images: Services) -> None:
+    images["site1"].answering = lambda _seen: (502, {})
+    answer = three.ask("site1", scope="site1 ; site2", method="POST", body=b"pay")
+    assert (answer.status, answer.site) == (502, "site1")
+    assert not images["site2"].seen
+
+
+def test_unless_its_sender_says_that_it_may_be(three: Stage, images: Services) -> None:
+    images["site1"].answering = lambda _seen: (502, {})
+    key = {"Idempotency-Key": "k1"}
+    answer = three.ask("site1", scope="site1 ; site2", method="POST", body=b"pay", headers=key)
+    assert (answer.status, answer.site) == (200, "site2")
+    assert images["site2"].seen[-1].body == b"pay"
+
+
+def test_a_post_that_was_refused_for_now_is_tried_elsewhere(three: Stage, images: Services) -> None:
+    images["site1"].answering = lambda _seen: (503, {})
+    answer = three.ask("site1", scope="site1 ; site2", method="POST", body=b"pay")
+    assert (answer.status, answer.site) == (200, "site2")
+
+
+def test_a_connection_that_breaks_after_a_post_is_not_followed_by_another(
+    three: Stage, images: Services
+) -> None:
+    images.pop("site1").close()
+    broken = Upstream(three.own("site1"))
+    with connected(three.address("site1")) as client:
+        client.send("POST / HTTP/1.1", "Host: h", "Scope: site1 ; site2", "Content-Length: 0")
+        service = broken.accept()
+        service.head()
+        service.close()
+        answer = client.head()
+        assert answer.status == 502
+        assert "Idempotency-Key" in json.loads(client.body(answer))["detail"]
+    broken.close()
+    assert not images["site2"].seen
+
+
+def test_a_large_body_goes_elsewhere_if_nothing_of_it_was_sent(three: Stage, images: Services) -> None:
+    images.pop("site1").close()
+    body = b"x" * 1_000_000
+    answer = three.ask("site1", scope="site1 ; site2", method="PUT", body=body)
+    assert (answer.status, answer.site) == (200, "site2")
+    assert images["site2"].seen[-1].body == body
+
+
+def test_and_not_if_it_was(three: Stage, images: Services) -> None:
+    images["site1"].answering = lambda _seen: (503, {})
+    answer = three.ask("site1", scope="site1 ; site2", method="PUT", body=b"x" * 1_000_000)
+    assert (answer.status, answer.site) == (503, "site1")
+    assert not images["site2"].seen
+
+
+def test_if_none_works_each_is_named(three: Stage, images: Services) -> None:
+    for site in SITES:
+        images.pop(site).close()
+    answer = three.ask("site1", scope="site1 ; site2 ; site3")
+    assert answer.status == 502
+    assert answer.headers["Cheops-Fallback"] == "site1: connection refused, site2: 502"
+
+
+def test_around_goes_to_the_nearest(three: Stage, images: Services) -> None:
+    answer = three.ask("site1", scope="around(site2, 10s)")
+    assert answer.site == "site2"
+    images.pop("site2").close()
+    answer = three.ask("site1", scope="around(site2, 10s)")
+    assert answer.site in {"site1", "site3"}
+    assert answer.headers["Cheops-Fallback"] == "site2: 502"
+
+
+# -- looking before leaping --------------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_what_would_happen_and_does_nothing(three: Stage, images: Services) -> None:
+    headers = {"Cheops-Dry-Run": "1"}
+    answer = three.ask("site1", "/x", "{image: site2 ; site1}", method="DELETE", headers=headers)
+    told = answer.json
+    assert (answer.status, told["dry_run"], told["decision"]) == (200, True, "in-turn")
+    assert told["scope"] == "{image: site2 ; site1}"
+    assert told["effect"]["sites"] == ["site2"]
+    assert told["effect"]["does"] == "is sent to site2; if that fails: site1"
+    assert [one["site"] for one in told["sites"]] == ["site2", "site1"]
+    assert not any(service.seen for service in images.values())
+
+
+def test_a_dry_run_without_a_scope(three: Stage, images: Services) -> None:
+    told = three.ask("site1", headers={"Cheops-Dry-Run": "1"}).json
+    assert (told["decision"], told["effect"]["does"]) == ("local", "is served here")
+    assert not images["site1"].seen
+
+
+# -- a site that is gone -----------------------------------------------------------------------------------
+
+
+def test_a_site_that_is_down(tmp_path_factory: pytest.TempPathFactory) -> None:
+    stage = Stage(tmp_path_factory.mktemp("down") / "rig", ("site1", "site2"), ("image",))
+    try:
+        stage.rig.start()
+        until(lambda: all_up(stage), "for the sites to see each other")
+        service = Service("image of site1", stage.own("site1"))
+        stage.rig.kill("site2")
+        answer = stage.ask("site1", scope="site2")  # before anybody has noticed
+        assert answer.status == 502
+        assert "connection refused" in answer.json["detail"]
+        assert (
+            stage.ask("site1", scope="site2 ; site1").headers["Cheops-Fallback"]
+            == "site2: connection refused"
+        )
+
+        def is_noticed() -> bool:
+            return "is down: last heard of" in str(stage.ask("site1", scope="site2").json["detail"])
+
+        until(is_noticed, "for the site to be down")
+        answer = stage.ask("site1", scope="site2 ; site1")  # what is down is tried last
+        assert (answer.site, answer.headers["Cheops-Fallback"]) == ("site1", None)
+        service.close()
+    finally:
+        stage.rig.close()
+
+
+def test_a_site_cannot_be_impersonated_from_anywhere(three: Stage, images: Services) -> None:
+    """Only a known site's gateway may say that a request was forwarded: here all sites are on this machine,
+    so the name must be of one of them."""
+    with connected(three.address("site1")) as client:
+        client.send("GET / HTTP/1.1", "Host: h", "Scope: site2", "Cheops-Hop: nobody")
+        answer = client.head()
+        assert answer["Cheops-Site"] == "site2"
+    assert images["site2"].seen
+
+
+def test_a_request_that_goes_in_circles_is_stopped(three: Stage) -> None:
+    with connected(three.address("site1")) as client:
+        client.send(
+            "GET / HTTP/1.1", "Host: h", "Scope: site2", "Cheops-Hop: nobody", "Via: 1.1 cheops-site1"
+        )
+        assert client.head().status == 508
+
+
+def test_what_happened_is_counted(three: Stage, images: Services) -> None:
+    three.ask("site1", scope="site2")
+    text = three.rig.request("site1", "GET", "/metrics").decode()
+    assert 'cheops_gateway_requests_total{service="image",route="forward",status="2xx"}' in text
+    assert images["site2"].seen
