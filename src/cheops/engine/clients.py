@@ -55,9 +55,11 @@ def _word(replica: Replica, id_: OpId, site: str) -> Status | None:
 def _settled(replica: Replica, site: str) -> Vector:
     """What a site has settled, as far as that says what became of it there.
 
-    A reply of it may still be on its way. And while it is not on the list a site settles everything without
-    running it: that counts for nothing when it is back.
+    A reply of it may still be on its way; to a site that has left the resource it may never come. And while
+    it is not on the list a site settles all without running it: that counts for nothing when it is back.
     """
+    if not replica.is_involved:
+        return NOTHING
     view, by = replica.peers.get(site), replica.history.roster_by
     settled = replica.settled if site == replica.site else view.settled if view else NOTHING
     if by is None or not contains(settled, by.id):

@@ -121,6 +121,7 @@ class Replica:
         self.base_applied = False
         self.settled: dict[Origin, int] = {}
         self.was_unsynced = False
+        self.disowned_kept = 0  # how many matrices the kept ledger knows to be of another resource
         self.touched_ms = 0
         self.ask_at_ms = 0  # for matrices
         self.read_at_ms = 0  # the state, for a checkpoint
@@ -245,6 +246,7 @@ class Replica:
         self.history.known = dict(ledger.floor)
         self.history.epochs = {introduced: epoch.copy() for introduced, epoch in ledger.epochs.items()}
         self.history.disowned = set(ledger.disowned)
+        self.disowned_kept = len(ledger.disowned)
         self.known_replies = dict(ledger.reply_floor)
         self.base, self.base_applied = ledger.base, ledger.base_applied
         if ledger.base:
@@ -281,6 +283,7 @@ class Replica:
                 self.note_run(applied.id, applied.key, ())
 
     def ledger(self) -> Ledger:
+        self.disowned_kept = len(self.history.disowned)
         return Ledger(
             self.resource,
             unsynced=self.was_unsynced,

@@ -301,6 +301,8 @@ class Site:
         forgetting.prune(replica, out)
         self._seal_if_due(replica, out)
         exchange.flush(replica, out, self._now_ms)
+        if len(replica.history.disowned) != replica.disowned_kept:
+            exchange.save_ledger(replica, out)  # or the matrix that it names would be in force again
         busy = replica.running or replica.drafts or replica.waiting or replica.retry_ms or replica.unknown
         at_work = busy or replica.owed_later or replica.settled != replica.history.known
         lacking = {peer for peer in exchange.targets(replica) if exchange.lacks_something(replica, peer)}

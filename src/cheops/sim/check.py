@@ -48,12 +48,17 @@ def _of_resource(world: World, resource: str) -> Iterator[str]:
 
 def _of_clients(world: World, resource: str) -> Iterator[str]:
     """Nobody hears two last words of one site: a verdict that changes was none."""
-    if len({op.matrix.hash for op in world.decided[resource].values()}) > 1:
+    ops = world.decided[resource]
+    if len({op.matrix.hash for op in ops.values()}) > 1:
         return  # under other rules what had been passed over may run after all
     for (about, op, site), words in world.last_words.items():
-        if about == resource and len(words) > 1:
+        if about != resource or op is None or (op in ops and ops[op].kind is Kind.SITES):
+            continue  # a change of the list may be answered a second time, when a copy is deleted
+        if any(other.sites and op.origin.site not in other.sites for other in ops.values()):
+            continue  # while it was off the list, replies may have been forgotten that it never got
+        if len(words) > 1:
             yield f"the client of {op} heard of {site}: {', '.join(words)}"
-        elif about == resource and words == [Status.SUPERSEDED] and (about, op, site) in world.succeeded:
+        elif words == [Status.SUPERSEDED] and (about, op, site) in world.succeeded:
             yield f"the client of {op} heard that {site} passed over it, where it was OK"
 
 
