@@ -59,6 +59,28 @@ def test_help_groups_commands_and_gives_examples(argv: list[str]) -> None:
         assert expected in text
 
 
+@pytest.mark.parametrize(
+    ("argv", "usage"),
+    [
+        (["status"], "cheops status [OPTIONS] ID"),
+        (["sites", "set"], "cheops sites set [OPTIONS] ID SITES..."),
+        (["site", "ping"], "cheops site ping [OPTIONS] [NAME]"),
+        (["config", "check"], "cheops config check [OPTIONS] [FILE]"),
+        (["watch"], "cheops watch [OPTIONS] [ID]"),
+    ],
+)
+def test_the_usage_has_arguments_as_they_are_written(argv: list[str], usage: str) -> None:
+    ran = run_process(*argv, "--help", env={**os.environ, "COLUMNS": "200"})
+    assert f"Usage: {usage}" in [line.strip() for line in ran.out.splitlines()]
+
+
+def test_paragraphs_of_help_are_wrapped_to_the_window() -> None:
+    ran = run_process("resolve", "--help", env={**os.environ, "COLUMNS": "200"})
+    assert (
+        "'no' has it run. DIVERGED: an operation with 'cheops exec --force' becomes the new base." in ran.out
+    )
+
+
 @pytest.mark.parametrize("command", ["parse", "explain", "functions"])
 def test_every_command_explains_itself(command: str) -> None:
     ran = run_process("scope", command, "--help")

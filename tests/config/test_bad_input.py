@@ -304,6 +304,8 @@ BAD_TYPES = [
         ".allow[1]: the allowed command 'a ... b' cannot be read: '...' can only be the last word; '*' stands for one word",
     ),
     ('{allow: [echo "]}', ".allow[0]: a quote is never closed in this command"),
+    ("{show: cat}", ".show: expected a list, found 'cat'"),
+    ('{show: [cat, echo "]}', ".show[1]: a quote is never closed in this command"),
     ("{timeout: 30}", ".timeout: '30' has no unit; write 30s or 30ms"),
     ("{max_output: 64}", ".max_output: '64' has no unit; write 64B or 64KiB"),
     ("{max_output: 64kib}", ".max_output: '64kib' has an unknown unit; write 64KiB"),

@@ -46,20 +46,29 @@ def wait_command(
 
     Ends with 0 as soon as it is so; when the time is over, with 1 if it is DIVERGED, else with 3.
     """
-    found = _awaited(id_, condition, timeout, url)
+    found, is_so = _awaited(id_, condition, timeout, url)
     emit_answer(output, found, lambda out: draw_status(out, found, wide=output is Output.WIDE))
-    raise typer.Exit(_CODES[found.overall])
+    raise typer.Exit(0 if is_so else _CODES[found.overall] or NOT_YET)
 
 
-def _awaited(id_: str, condition: Condition, timeout: float, url: str | None) -> "ResourceStatus":
-    asked = agent(url)
-    deadline_s = time.monotonic() + timeout
+def _awaited(
+    id_: str, condition: Condition, timeout: float, url: str | None
+) -> "tuple[ResourceStatus, bool]":
+    """How it is, and whether that is what was waited for."""
+    asked, begun_s = agent(url), time.monotonic()
     while True:
         found = asked.status(id_)
-        left_s = deadline_s - time.monotonic()
-        if found.overall == condition.upper() or left_s <= 0:
-            return found
-        time.sleep(min(_LOOK_AGAIN_S, left_s))
+        waited_s = time.monotonic() - begun_s
+        is_so = found.overall == condition.upper() and _is_heard(found, waited_s)
+        if is_so or waited_s >= timeout:
+            return found, is_so
+        time.sleep(min(_LOOK_AGAIN_S, timeout - waited_s))
+
+
+def _is_heard(found: "ResourceStatus", within_s: float) -> bool:
+    """Whether every site has spoken since then. What was heard of one before that may have gone away and come
+    back since, perhaps with an empty disk."""
+    return all(site.as_of_s is not None and site.as_of_s <= within_s for site in found.sites)
 
 
 def draw_status(out: Console, found: "ResourceStatus", *, wide: bool = False) -> None:

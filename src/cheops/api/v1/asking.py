@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from typing import Annotated, TypeVar
 from urllib.parse import unquote
 
@@ -156,14 +157,23 @@ def answered(model: object, status: int = 200, headers: dict[str, str] | None = 
 
 async def resource_at(node: Node, id_: str, fresh_s: float = 0.0) -> Replica:
     """A resource as this site knows it, after it has asked the others how things stand there."""
-    asked_ms = wall_ms()
-    replica = await node.pump.replica(id_, anew=fresh_s > 0)
+    replica = await node.pump.replica(id_)
     if not is_here(replica):
         raise NoSuchResourceError(where_to_ask(replica, _others(node), node.address_of))
-    end_s = asyncio.get_running_loop().time() + fresh_s
-    while _is_awaited(node, replica, asked_ms) and asyncio.get_running_loop().time() < end_s:
-        await asyncio.sleep(_LOOK_S)
+    await ask_the_others(node, [id_], fresh_s)
     return await node.pump.replica(id_)
+
+
+async def ask_the_others(node: Node, ids: Sequence[str], fresh_s: float) -> None:
+    """Have the sites of these resources say how things stand there; wait for that, but not for ever."""
+    if not fresh_s:
+        return
+    asked_ms, end_s = wall_ms(), asyncio.get_running_loop().time() + fresh_s
+    replicas = [await node.pump.replica(id_, anew=True) for id_ in ids]
+    while any(_is_awaited(node, replica, asked_ms) for replica in replicas):
+        if asyncio.get_running_loop().time() >= end_s:
+            return
+        await asyncio.sleep(_LOOK_S)
 
 
 def _others(node: Node) -> list[str]:

@@ -1,6 +1,7 @@
 """Resources: which there are, whether all is well with them, and why."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -13,6 +14,7 @@ from cheops.api.models import (
     ResourceDetail,
     Resources,
     ResourceStatus,
+    ResourceSummary,
     Verification,
 )
 from cheops.api.v1.asking import (
@@ -23,6 +25,7 @@ from cheops.api.v1.asking import (
     ResourceId,
     TypeName,
     answered,
+    ask_the_others,
     resource_at,
     up,
 )
@@ -50,11 +53,18 @@ async def list_resources(
     prefix: Annotated[str, Query(max_length=256, description="Only ids that begin so.")] = "",
     cursor: Cursor = "",
     limit: Limit = 100,
+    fresh: Fresh = 0.5,
 ) -> Response:
     ids, more = await _ids(node, prefix, cursor, limit)
+    in_doubt = [one.id for one in await _summaries(node, ids) if one.overall == "CONVERGING"]
+    # What nobody asked for in a while has left memory, and with it what the other sites said of it.
+    await ask_the_others(node, in_doubt, fresh)
+    return answered(Resources(resources=await _summaries(node, ids), next=ids[-1] if more else None))
+
+
+async def _summaries(node: Node, ids: Sequence[str]) -> tuple[ResourceSummary, ...]:
     replicas = [await node.pump.replica(id_) for id_ in ids]
-    found = tuple(summary(replica, up(node)) for replica in replicas if is_here(replica))
-    return answered(Resources(resources=found, next=ids[-1] if more else None))
+    return tuple(summary(replica, up(node)) for replica in replicas if is_here(replica))
 
 
 async def _ids(node: Node, prefix: str, cursor: str, limit: int) -> tuple[list[str], bool]:
