@@ -70,7 +70,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSites]:
         config["services"]["shared"] = {"url": url, "listen": f"127.0.0.1:{port}", "credentials": "pass"}
         path.write_text(yaml.safe_dump(config))
     with running(made):
-        done = [_new_calendar(made, one, "work") for one in (*SITES, None)]
+        done = [_new_calendar(made, one, "team") for one in (*SITES, None)]
         assert [answer.status for answer in done] == [201] * 4
         yield made
 
@@ -176,7 +176,7 @@ def test_a_client_of_site1_works_with_the_calendars_of_site2(sites: RealSites) -
 
 
 def test_credentials_leave_a_site_only_where_the_service_says_so(sites: RealSites) -> None:
-    answer = sites.through("site1", "GET", f"{HOME}/work/", headers=login("site2"), scope="site2")
+    answer = sites.through("site1", "GET", f"{HOME}/team/", headers=login("site2"), scope="site2")
     assert (answer.status, answer.headers["Cheops-Credentials"]) == (401, "dropped")
 
 
@@ -188,7 +188,7 @@ def put(sites: RealSites, site: str, path: str, body: bytes, headers: Headers | 
 
 
 def test_an_event_is_replicated_and_known_by_its_path_everywhere(sites: RealSites) -> None:
-    path = f"{HOME}/work/meeting.ics"
+    path = f"{HOME}/team/meeting.ics"
     made = put(sites, "site1", path, event("m", "planned"))
     assert (made.status, made.headers["Cheops-Replicas"].count("status=OK")) == (201, 3), made.body
     assert [summary_of(own(sites, site, path)) for site in SITES] == ["planned"] * 3  # type: ignore[arg-type]
@@ -201,9 +201,9 @@ def test_an_event_is_replicated_and_known_by_its_path_everywhere(sites: RealSite
     assert [summary_of(own(sites, site, path)) for site in SITES] == ["moved"] * 3  # type: ignore[arg-type]
 
     for site in SITES:
-        listed = sites.through(site, "PROPFIND", f"{HOME}/work/", PROPERTIES, login(site) | {"Depth": "1"})
+        listed = sites.through(site, "PROPFIND", f"{HOME}/team/", PROPERTIES, login(site) | {"Depth": "1"})
         assert path in hrefs(listed)
-        found = sites.through(site, "REPORT", f"{HOME}/work/", EVENTS, login(site) | {"Depth": "1"})
+        found = sites.through(site, "REPORT", f"{HOME}/team/", EVENTS, login(site) | {"Depth": "1"})
         assert path in hrefs(found)
         assert b"SUMMARY:moved" in found.body
 
@@ -213,7 +213,7 @@ def test_an_event_is_replicated_and_known_by_its_path_everywhere(sites: RealSite
 
 
 def test_if_match_guards_a_replicated_event(sites: RealSites) -> None:
-    path = f"{HOME}/work/guarded.ics"
+    path = f"{HOME}/team/guarded.ics"
     put(sites, "site1", path, event("g", "one"))
     tag = sites.through("site2", "GET", path, headers=login("site2")).headers["ETag"]
     assert put(sites, "site2", path, event("g", "two"), {"If-Match": tag}).status in (201, 204)
@@ -224,7 +224,7 @@ def test_if_match_guards_a_replicated_event(sites: RealSites) -> None:
 
 def test_asking_for_properties_of_a_replicated_event_changes_nothing(sites: RealSites) -> None:
     """PROPFIND and REPORT only read, so they are answered here and are no operations."""
-    path = f"{HOME}/work/read.ics"
+    path = f"{HOME}/team/read.ics"
     put(sites, "site1", path, event("r", "read"))
     for method, body in (("PROPFIND", PROPERTIES), ("REPORT", EVENTS)):
         read = sites.through("site2", method, path, body, login("site2") | XML | {"Depth": "0"})
@@ -234,11 +234,11 @@ def test_asking_for_properties_of_a_replicated_event_changes_nothing(sites: Real
 
 def test_a_password_is_good_for_its_own_site_only(sites: RealSites) -> None:
     """The client logs in at site2; site1 and site3 run the same with what their `auth` says."""
-    path = f"{HOME}/work/login.ics"
+    path = f"{HOME}/team/login.ics"
     made = put(sites, "site2", path, event("l", "here"))
     assert made.status == 201, made.body
     refused = sites.through(
-        "site2", "PUT", f"{HOME}/work/no.ics", event("n", "no"), login("site1") | ICS, EVERYWHERE
+        "site2", "PUT", f"{HOME}/team/no.ics", event("n", "no"), login("site1") | ICS, EVERYWHERE
     )
     assert refused.status == 401
-    assert [own(sites, site, f"{HOME}/work/no.ics") for site in SITES] == [404] * 3
+    assert [own(sites, site, f"{HOME}/team/no.ics") for site in SITES] == [404] * 3
