@@ -2,18 +2,15 @@
 
 import asyncio
 import contextlib
-import fcntl
-import hashlib
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from tests.support.npm import installed
 from tests.sync.couch_lab import Json, Site, serving
 
 SOURCE = Path(__file__).parent / "pouchdb"
@@ -22,27 +19,7 @@ KINDS = ["ours", "pouchdb", *(["couchdb"] if COUCHDB in os.environ else [])]  # 
 
 
 def installed_packages(config: pytest.Config) -> Path:
-    """The node_modules of the pinned packages, installed once into pytest's cache; skips without node."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        pytest.skip("needs node and npm (Debian: apt-get install nodejs npm)")
-    lock = (SOURCE / "package-lock.json").read_bytes()
-    place = config.cache.mkdir(f"pouchdb-{hashlib.sha256(lock).hexdigest()[:12]}")
-    with (place / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the tests run in several processes
-        if not (place / "complete").exists():
-            _install(place)
-    return place / "node_modules"
-
-
-def _install(place: Path) -> None:
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(SOURCE / name, place)
-    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False, timeout=100)
-    if done.returncode:
-        why = (done.stderr.strip().splitlines() or ["npm said nothing"])[-1]
-        pytest.skip(f"needs PouchDB, which npm could not install: {why}")
-    (place / "complete").touch()
+    return installed(config, SOURCE, "pouchdb")
 
 
 @contextlib.asynccontextmanager

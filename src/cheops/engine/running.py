@@ -15,7 +15,7 @@ from cheops.engine.events import Effects, Notify, Run, Step
 from cheops.engine.outcome import decide, fail, leave_dirty, replayed
 from cheops.engine.replica import Purpose, Replica, Running, is_due
 from cheops.log.operation import Kind, Operation, Status, Verdict
-from cheops.log.plan import Plan, plan
+from cheops.log.plan import Plan, from_base, plan
 from cheops.log.rules import superseding_rule
 from cheops.log.seals import estranging
 
@@ -106,11 +106,7 @@ def _cleaned(replica: Replica, wanted: Plan) -> Plan:
     effective = replica.history.effective
     for place, base in enumerate(effective):
         if all(replica.matrix.replaces(base.key, name) for name in replica.dirty):
-            here = {a.id for a in replica.applied}
-            after = effective[place + 1 :]
-            redone = (op for op in after if replica.matrix.replaces(base.key, op.key) or op.id not in here)
-            earlier = (op for op in effective[:place] if op.id not in here)
-            return Plan((base, *earlier, *redone), replay=True)
+            return Plan(from_base(effective, place, replica.matrix), replay=True)
     if replica.type.reset or replica.base:
         return Plan(tuple(effective), replay=True, from_start=True)
     return replace(wanted, order_not_enforced=True)
@@ -180,8 +176,8 @@ def has_deleted_copy(replica: Replica, by: Operation) -> bool:
 
 
 def _start_plan(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> None:
-    if wanted.run and _ran_before(replica, wanted.run[0]):
-        wanted = replace(wanted, replay=True)
+    if wanted.run and not wanted.replay and _ran_before(replica, wanted.run[0]):
+        wanted = Plan(from_base(wanted.run, 0, replica.matrix), replay=True)
     if wanted.replay:
         _start_replay(replica, wanted, out, now_ms)
     else:
@@ -224,12 +220,15 @@ def _logic_plan(replica: Replica) -> Plan | None:
         return None
     is_base = replica.matrix.is_replace_type
     place = next((n for n in range(len(effective) - 1, -1, -1) if is_base(effective[n].key)), None)
-    after = tuple(effective[place + 1 :] if place is not None else effective)
-    if not _clash(replica, after):
-        return None
     if place is not None:
-        return Plan((effective[place], *after), replay=True)
-    return Plan(after, replay=True, from_start=True) if replica.type.reset or replica.base else None
+        redone = from_base(effective, place, replica.matrix)
+        return Plan(redone, replay=True) if _clash(replica, redone[1:]) else None
+    has_start = replica.type.reset or replica.base
+    return (
+        Plan(tuple(effective), replay=True, from_start=True)
+        if has_start and _clash(replica, effective)
+        else None
+    )
 
 
 def _clash(replica: Replica, ops: Sequence[Operation]) -> bool:

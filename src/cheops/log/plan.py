@@ -4,7 +4,8 @@ Both are lists of operations. They mean the same state when they hold the same o
 not commute stand in different order. The plan is the first of these that leads there:
 
 1. run what is missing, in order (this covers the tail, and what commutes with all that came after it);
-2. replay from the last base that will do: a replace operation again, then what it wiped;
+2. replay from the last base that will do: a replace operation again, then what it wiped (what else is
+   missing is run before or after, on its own);
 3. replay everything from the type's reset, or from the checkpoint;
 4. nothing leads there: run what is missing in the order at hand, and say that the order is not enforced.
 
@@ -52,25 +53,44 @@ def plan(
     if same_state(after_running(applied, missing, matrix), wanted, matrix):
         return Plan(missing)
     return (
-        _from_last_base(applied, effective, here, matrix)
+        _from_last_base(applied, effective, matrix, is_failed)
         or _from_start(effective, has_start=has_start)
         or Plan(missing, order_not_enforced=True)
     )
 
 
 def _from_last_base(
-    applied: Sequence[Applied], effective: Sequence[Operation], here: set[OpId], matrix: Matrix
+    applied: Sequence[Applied], effective: Sequence[Operation], matrix: Matrix, is_failed: IsFailed
 ) -> Plan | None:
+    """The step that comes first: the replay, or what is missing before it and must not come after it."""
+    here = {a.id for a in applied}
     for place in range(len(effective) - 1, -1, -1):
         base = effective[place]
         if not matrix.is_replace_type(base.key):
             continue
-        after = effective[place + 1 :]
-        redone = (base, *(op for op in after if matrix.replaces(base.key, op.key) or op.id not in here))
-        earlier = tuple(op for op in effective[:place] if op.id not in here)
-        if same_state(after_running(applied, (*earlier, *redone), matrix), effective, matrix):
-            return Plan((*earlier, *redone), replay=True)
+        redone = from_base(effective, place, matrix)
+        again = {op.id for op in redone}
+        rest = [op for op in effective if op.id not in again and not is_failed(op.id)]
+        wanted = [op for op in effective if op.id in again or not is_failed(op.id)]
+        missing = tuple(op for op in rest if op.id not in here)
+        if same_state(after_running(applied, (*redone, *missing), matrix), wanted, matrix):
+            return Plan(redone, replay=True)
+        before = {op.id for op in effective[:place]}
+        earlier = tuple(op for op in missing if op.id in before)
+        later = tuple(op for op in missing if op.id not in before)
+        steps = (*earlier, *redone, *later)
+        if earlier and same_state(after_running(applied, steps, matrix), wanted, matrix):
+            return Plan(earlier)
     return None
+
+
+def from_base(effective: Sequence[Operation], place: int, matrix: Matrix) -> tuple[Operation, ...]:
+    """The base at this place, and what it wipes of what comes after it: a replay runs these and no others.
+
+    What is cut short in the middle is replayed again, so whatever it holds must be wiped by its base.
+    """
+    base = effective[place]
+    return (base, *(op for op in effective[place + 1 :] if matrix.replaces(base.key, op.key)))
 
 
 def _from_start(effective: Sequence[Operation], *, has_start: bool) -> Plan | None:

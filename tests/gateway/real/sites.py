@@ -15,7 +15,7 @@ SITES = ("site1", "site2", "site3")
 EVERYWHERE = "site1 & site2 & site3"
 
 # What belongs to one connection or one moment, and what a gateway says of itself.
-_NOT_COMPARED = ("date", "connection", "keep-alive", "via")
+_NOT_COMPARED = ("date", "last-modified", "connection", "keep-alive", "via")
 
 Starting = Callable[[Path, int], list[str]]  # a folder of its own and a port → the command that starts it
 Headers = dict[str, str]

@@ -4,11 +4,7 @@ It hands out numbers as ids, each instance by itself, and says of one resource t
 such a number (`postId`): so nothing but the gateway can make the copies of three sites one resource.
 """
 
-import fcntl
-import hashlib
 import json
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +13,7 @@ import pytest
 
 from cheops.backends.http_ids import is_meta_id
 from tests.gateway.real.sites import EVERYWHERE, SITES, Headers, RealSites, essence, running
+from tests.support.npm import installed
 
 SOURCE = Path(__file__).parent / "json_server"
 JSON = {"Content-Type": "application/json"}
@@ -28,27 +25,8 @@ REPLICATION = {"refs": {"postId": "/posts"}, "items": {"/posts/*/comments": "/co
 
 @pytest.fixture(scope="session")
 def program(pytestconfig: pytest.Config) -> Path:
-    """The command line of the pinned version, installed once into pytest's cache; skips without npm."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        pytest.skip("needs node and npm (Debian: apt-get install nodejs npm)")
-    lock = (SOURCE / "package-lock.json").read_bytes()
-    place = pytestconfig.cache.mkdir(f"json-server-{hashlib.sha256(lock).hexdigest()[:12]}")
-    with (place / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the tests run in several processes
-        if not (place / "complete").exists():
-            _install(place)
-    return place / "node_modules" / "json-server" / "lib" / "cli" / "bin.js"
-
-
-def _install(place: Path) -> None:
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(SOURCE / name, place)
-    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False, timeout=100)
-    if done.returncode:
-        why = (done.stderr.strip().splitlines() or ["npm said nothing"])[-1]
-        pytest.skip(f"needs json-server, which npm could not install: {why}")
-    (place / "complete").touch()
+    """The command line of the pinned version."""
+    return installed(pytestconfig, SOURCE, "json-server") / "json-server" / "lib" / "cli" / "bin.js"
 
 
 @pytest.fixture(scope="module")
