@@ -106,6 +106,7 @@ def test_nothing_is_lost_or_doubled_by_kill_9_under_load(make_rig: MakeRig) -> N
         for number in range(4):
             own = [int(op.split(":")[1]) for resource, op in decided if resource == f"n{number}"]
             assert own == sorted(own)
+        until(lambda: len(receiver.events("summary")) >= len(kept))
         summed = [(event["resource"], event["operation"]) for event in receiver.events("summary")]
         assert sorted(summed) == kept
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from cheops.engine import clients, exchange, forgetting, outcome, running, site
@@ -228,29 +228,38 @@ def _copies_stay() -> AbstractContextManager[object]:
     return patch.object(running, "has_deleted_copy", content)
 
 
-BUGS: dict[str, Bug] = {
-    "no causal wait": _no_causal_wait,
-    "duplicates taken": _duplicates_taken,
-    "save after send": _save_after_send,
-    "answer before save": _answer_before_save,
-    "stamp ties unbroken": _stamp_ties_unbroken,
-    "replay without the base": _replay_without_the_base,
-    "void that supersedes": _void_that_supersedes,
-    "superseded that supersedes": _superseded_that_supersedes,
-    "checkpoint too early": _fold_too_early,
-    "prune what others lack": _prune_what_others_lack,
-    "undefined pairs commute": _undefined_pairs_commute,
-    "crash forgets what was running": _crash_forgets_what_was_running,
-    "a timeout is simply retried": _timeout_is_simply_retried,
-    "the clock ignores others": _clock_ignores_others,
-    "everybody hears": _everybody_hears,
-    "nothing is sent again": _never_sent_again,
-    "newcomers are taken to know everything": _newcomers_are_taken_to_know_everything,
-    "a failure elsewhere is passed over": _failure_elsewhere_is_passed_over,
-    "own operations run twice": _own_drafts_run_twice,
-    "concurrent operations by stamp alone": _concurrent_by_stamp_alone,
-    "a new matrix is never adopted": _new_matrix_never_adopted,
-    "what was superseded before is judged anew": _settled_fates_judged_anew,
-    "settled means passed over": _settled_means_passed_over,
-    "copies stay": _copies_stay,
+class Planted(NamedTuple):
+    plant: Bug
+    profile: str  # of a history that shows it at once, with its seed and its number of sites
+    seed: int
+    sites: int
+
+
+BUGS = {
+    "no causal wait": Planted(_no_causal_wait, "hostile", 0, 3),
+    "duplicates taken": Planted(_duplicates_taken, "hostile", 1, 3),
+    "save after send": Planted(_save_after_send, "hostile", 18, 3),
+    "answer before save": Planted(_answer_before_save, "rules", 2, 3),
+    "stamp ties unbroken": Planted(_stamp_ties_unbroken, "hostile", 0, 3),
+    "replay without the base": Planted(_replay_without_the_base, "rules", 1, 3),
+    "void that supersedes": Planted(_void_that_supersedes, "hostile", 1, 3),
+    "superseded that supersedes": Planted(_superseded_that_supersedes, "crashes", 11, 3),
+    "checkpoint too early": Planted(_fold_too_early, "moving", 1, 4),
+    "prune what others lack": Planted(_prune_what_others_lack, "moving", 0, 4),
+    "undefined pairs commute": Planted(_undefined_pairs_commute, "hostile", 1, 3),
+    "crash forgets what was running": Planted(_crash_forgets_what_was_running, "hostile", 1, 3),
+    "a timeout is simply retried": Planted(_timeout_is_simply_retried, "crashes", 1, 3),
+    "the clock ignores others": Planted(_clock_ignores_others, "crashes", 0, 3),
+    "everybody hears": Planted(_everybody_hears, "rules", 0, 3),
+    "nothing is sent again": Planted(_never_sent_again, "crashes", 0, 3),
+    "newcomers are taken to know everything": Planted(
+        _newcomers_are_taken_to_know_everything, "crashes", 2, 3
+    ),
+    "a failure elsewhere is passed over": Planted(_failure_elsewhere_is_passed_over, "hostile", 35, 3),
+    "own operations run twice": Planted(_own_drafts_run_twice, "crashes", 2, 3),
+    "concurrent operations by stamp alone": Planted(_concurrent_by_stamp_alone, "crashes", 0, 3),
+    "a new matrix is never adopted": Planted(_new_matrix_never_adopted, "crashes", 30, 3),
+    "what was superseded before is judged anew": Planted(_settled_fates_judged_anew, "rules", 1, 3),
+    "settled means passed over": Planted(_settled_means_passed_over, "hostile", 0, 3),
+    "copies stay": Planted(_copies_stay, "moving", 3, 4),
 }

@@ -46,10 +46,10 @@ def test_first_contact_is_an_event_and_silence_is_none() -> None:
 def test_a_partition_shows_on_both_sides_and_heals() -> None:
     """Sites that share resources see it within seconds, by own probes; all others soon after, by silence."""
     world = World(encode_every=5)
-    names = settled(world, 50)
+    names = settled(world, 24)
     opposite = share_with_opposite(world, names)
     world.run(24)
-    west, east = names[:25], names[25:]
+    west, east = names[:12], names[12:]
     assert states(world, names, names) == {"up"}
     world.cut, cut_ms = groups(west, east), world.now_ms
     world.run_until(

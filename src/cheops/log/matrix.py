@@ -100,7 +100,11 @@ class Matrix:
 
     def explicit(self, before: str, after: str) -> Result | None:
         """What was written for this very pair."""
-        return next((e.result for e in self.entries if (e.before, e.after) == (before, after)), None)
+        return self._written.get((before, after))
+
+    @cached_property
+    def _written(self) -> dict[tuple[str, str], Result]:
+        return {(entry.before, entry.after): entry.result for entry in reversed(self.entries)}
 
     def result(self, before: str, after: str) -> Result | None:
         """What was written for the pair or its mirror; None where nobody said."""

@@ -33,7 +33,8 @@ class Images:
         return Response(201, image, {"Location": f"/images/{image['id']}", "ETag": etag(image)})
 
     def index(self, _request: Request) -> Response:
-        return Response(body={"images": self._all()})
+        with self._lock:
+            return Response(body={"images": self._all()})
 
     def get(self, request: Request) -> Response:
         image = self._read(request.names["id"])
@@ -96,7 +97,7 @@ class Images:
             raise ProblemError(404, f"there is no image {id_}") from None
 
     def _write(self, image: dict) -> None:
-        partial = self._path(f"{image['id']}.new")
+        partial = self._folder / f"{image['id']}.new"  # not *.json: half an image is none
         partial.write_text(json.dumps(image))
         partial.replace(self._path(image["id"]))
 
