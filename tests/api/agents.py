@@ -4,7 +4,7 @@ from typing import Any
 
 from cheops.api.models import Accepted, Explanation, ResourceStatus, SubmitRequest, Wait
 from cheops.client import Agent
-from tests.agent.rig import Rig, until
+from tests.agent.rig import MakeRig, Rig, until
 from tests.agent.types import FILE, TALLY
 
 # Neither a matrix nor a reset: nothing can put an order right.
@@ -43,6 +43,13 @@ class Sites:
 
     def sees(self, at: str, other: str, state: str) -> None:
         until(lambda: self[at].site(other).state == state, f"for {at} to see {other} {state}")
+
+
+def two_sites(make_rig: MakeRig, **more_types: dict[str, Any]) -> Sites:
+    """site1 and site2, started."""
+    rig = make_rig({**TYPES, **more_types}, "site1", "site2")
+    rig.start()
+    return Sites(rig)
 
 
 def told(found: Explanation) -> str:

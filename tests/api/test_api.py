@@ -22,7 +22,7 @@ from cheops.client import Agent, AgentError, UnreachableError
 from cheops.client.asynchronous import AsyncAgent
 from cheops.log.operation import Kind, Status, Verdict
 from tests.agent.rig import MakeRig, until
-from tests.api.agents import TYPES, Sites
+from tests.api.agents import TYPES, Sites, two_sites
 
 AWKWARD = "a/b c?#%2F&ü"
 
@@ -221,9 +221,7 @@ def _refusals(agent: Agent) -> None:
 
 
 def test_sites_and_checks(make_rig: MakeRig) -> None:
-    rig = make_rig(TYPES, "site1", "site2")
-    sites = Sites(rig)
-    rig.start()
+    sites = two_sites(make_rig)
     agent = sites["site1"]
     sites.sees("site1", "site2", "up")
     _checks(agent)

@@ -16,7 +16,7 @@ from cheops.api.models import Event, SubmitRequest
 from cheops.client import Agent, AgentError
 from cheops.notify import events as journalled
 from tests.agent.rig import MakeRig, Rig
-from tests.api.agents import TYPES, Sites
+from tests.api.agents import TYPES, two_sites
 
 
 @contextmanager
@@ -55,9 +55,7 @@ def test_an_event_is_what_receivers_are_told_and_has_a_place() -> None:
 
 
 def test_of_one_resource_and_of_all(make_rig: MakeRig) -> None:
-    rig = make_rig(TYPES, "site1", "site2")
-    sites = Sites(rig)
-    rig.start()
+    sites = two_sites(make_rig)
     agent = sites["site1"]
     sites.sees("site1", "site2", "up")
     start = agent.changes().last
@@ -81,8 +79,8 @@ def test_of_one_resource_and_of_all(make_rig: MakeRig) -> None:
     assert [event for event in everything if event.resource == "seen"] == list(seen.events)
     nothing = agent.changes("seen", agent.changes().last)
     assert (nothing.events, nothing.reset) == ((), False)
-    assert b'cheops_events_total{kind="ran",status="OK"} 4\n' in rig.request("site1", "GET", "/metrics")
-    rig.stop("site2")
+    assert b'cheops_events_total{kind="ran",status="OK"} 4\n' in sites.rig.request("site1", "GET", "/metrics")
+    sites.rig.stop("site2")
     with streaming(agent, None, everything[-1].place) as stream:
         down = next(event for event in stream if event.kind == "site-down")
         assert (down.site, down.sites) == ("site1", ("site2",))

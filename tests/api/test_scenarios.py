@@ -5,7 +5,7 @@ from pathlib import Path
 from cheops.api.models import Effect, Resolution, ResolveRequest, SubmitRequest, Wait
 from cheops.log.operation import Status
 from tests.agent.rig import MakeRig, until
-from tests.api.agents import TYPES, Sites, told
+from tests.api.agents import Sites, told, two_sites
 from tests.support.command import ROOT
 
 APP = f"sh {ROOT}/src/cheops/demo/apps/stock"
@@ -27,9 +27,8 @@ ONLY_AT_SITE1 = "test -e only-at-site1"
 
 def test_cut_off_superseded_replayed_and_order_not_enforced(make_rig: MakeRig) -> None:
     """Two sites that never run at the same time, with operations at both; then they meet."""
-    rig = make_rig(TYPES, "site1", "site2")
-    sites = Sites(rig)
-    rig.start()
+    sites = two_sites(make_rig)
+    rig = sites.rig
     sites.make("beaten", "set", "true", "tally")
     sites.make("late", "set", "printf base > __ID__", "file")
     sites.make("loose", "add", "printf base > __ID__", "plain")
@@ -54,9 +53,8 @@ def test_cut_off_superseded_replayed_and_order_not_enforced(make_rig: MakeRig) -
 
 def test_a_replay_and_a_refused_unit_are_told_as_they_were(make_rig: MakeRig) -> None:
     """Two sites that never run at the same time sell more than there is, and write lines; then they meet."""
-    rig = make_rig({**TYPES, "stock": STOCK}, "site1", "site2")
-    sites = Sites(rig)
-    rig.start()
+    sites = two_sites(make_rig, stock=STOCK)
+    rig = sites.rig
     sites.make("shoes", "set", f"{APP} set shoes 10", "stock")
     sites.make("late", "set", "printf base > __ID__", "file")
     sites.becomes("site2", "late", "CONVERGED")
@@ -161,9 +159,8 @@ def _order_not_enforced(sites: Sites) -> None:
 
 
 def test_converging_diverged_and_unknown(make_rig: MakeRig) -> None:
-    rig = make_rig(TYPES, "site1", "site2")
-    sites = Sites(rig)
-    rig.start()
+    sites = two_sites(make_rig)
+    rig = sites.rig
     (rig.folder("site1") / "only-at-site1").touch()
     _converging(sites, rig.folder("site2") / "only-at-site1")
     _diverged(sites)

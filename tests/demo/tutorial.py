@@ -14,6 +14,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
@@ -87,8 +88,7 @@ class Terminals:
         return "".join(f"{match[0]}\n{self._answer(match[1], match[2])}" for match in typed)
 
     def _answer(self, prompt: str, line: str) -> str:
-        for number, port in enumerate(self._ports):
-            line = line.replace(str(PORT + number), str(port))
+        line = as_here(line, self._ports)
         if prompt == "demo>":
             answer = self._say(line)
         elif line.startswith("cheops demo"):
@@ -98,9 +98,7 @@ class Terminals:
             self._env[name], answer = value, ""
         else:
             answer = self._run(line)
-        for number, port in enumerate(self._ports):
-            answer = answer.replace(str(port), str(PORT + number))
-        return answer.replace(str(self._folder), "/tmp")  # noqa: S108 - as users see it
+        return as_in_the_text(answer, self._ports).replace(str(self._folder), "/tmp")  # noqa: S108 - as users see it
 
     def _run(self, line: str) -> str:
         done = subprocess.run(["sh", "-c", line], env=self._env, capture_output=True, text=True, check=False)
@@ -155,6 +153,20 @@ def three_ports() -> list[int]:
             except (OSError, OverflowError):
                 continue
             return [first, first + 1, first + 2]
+
+
+def as_here(text: str, ports: Sequence[int]) -> str:
+    """With the ports that are free here for those of the text."""
+    for number, port in enumerate(ports):
+        text = text.replace(str(PORT + number), str(port))
+    return text
+
+
+def as_in_the_text(seen: str, ports: Sequence[int]) -> str:
+    """The other way round."""
+    for number, port in enumerate(ports):
+        seen = seen.replace(str(port), str(PORT + number))
+    return seen
 
 
 def commands(folder: Path) -> Path:

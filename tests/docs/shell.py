@@ -22,7 +22,7 @@ from typing import Self
 from urllib.request import urlopen
 
 from tests.agent.rig import until
-from tests.demo.tutorial import PORT, commands, comparable, three_ports
+from tests.demo.tutorial import as_here, as_in_the_text, commands, comparable, three_ports
 from tests.support.command import ROOT
 
 _BLOCK = re.compile(r"(?<=^```text\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTALL)
@@ -54,7 +54,7 @@ class Reader:
         self._checkout = folder / "checkout"
         shutil.copytree(ROOT / "examples", self._checkout / "examples")
         for path in (self._checkout / "examples").rglob("*.yaml"):
-            path.write_text(self._real(path.read_text()))
+            path.write_text(as_here(path.read_text(), self._ports))
         search = f"{commands(folder)}:{os.environ['PATH']}"
         env = {**os.environ, "PATH": search, "HOME": str(self._home), "LC_ALL": "C.UTF-8"}
         self._shell = subprocess.Popen(
@@ -91,7 +91,7 @@ class Reader:
     def _answer(self, line: str) -> str:
         assert self._shell.stdin
         assert self._shell.stdout
-        self._shell.stdin.write(f"{self._real(line)}\necho '{_END}'\n")
+        self._shell.stdin.write(f"{as_here(line, self._ports)}\necho '{_END}'\n")
         self._shell.stdin.flush()
         seen = []
         for found in self._shell.stdout:
@@ -102,19 +102,7 @@ class Reader:
             raise AssertionError(f"the shell ended after: {line}\n{''.join(seen)}")
         if "/pid" in line:
             until(self._is_settled, f"for the agents to see each other after: {line}", _PATIENCE_S)
-        return self._told("".join(seen))
-
-    # -- names of the text, and those that are true here -------------------------------------------------
-
-    def _real(self, text: str) -> str:
-        for number, port in enumerate(self._ports):
-            text = text.replace(str(PORT + number), str(port))
-        return text
-
-    def _told(self, text: str) -> str:
-        for number, port in enumerate(self._ports):
-            text = text.replace(str(port), str(PORT + number))
-        return text.replace(str(self._home), "/home/you")
+        return as_in_the_text("".join(seen), self._ports).replace(str(self._home), "/home/you")
 
     # -- agents ------------------------------------------------------------------------------------------
 

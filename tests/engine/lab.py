@@ -57,6 +57,13 @@ class Lab(HandWorld):
     def heal(self) -> None:
         self.set_cut(set())
 
+    def write_apart(self, resource: str, one: str, other: str) -> None:
+        """Two commands that do not know of each other: one at a; then the other at b, cut off from it."""
+        self.partition("a", "b")
+        self.submit("a", resource, one)
+        self.now_ms += 1_000
+        self.submit("b", resource, other)
+
     def states(self, resource: str, at: str) -> list[Any]:
         start = self.resources[resource].app.start
         return [self.nodes[name].states.get(resource, start) for name in at]

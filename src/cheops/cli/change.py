@@ -87,7 +87,7 @@ def set_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Have a resource at exactly these sites."""
-    request = _request(sites, "set", delete_copy=delete_copy or bool(delete_with), delete_with=delete_with)
+    request = _request(sites, "set", delete_copy=delete_copy, delete_with=delete_with)
     _change(id_, request, wait, timeout, url, output)
 
 
@@ -119,7 +119,7 @@ def remove_command(  # noqa: PLR0913, PLR0917 - one parameter per option
 
     They keep what they have of it, unless they are to delete it (--delete-copy, --delete-with).
     """
-    request = _request(sites, "remove", delete_copy=delete_copy or bool(delete_with), delete_with=delete_with)
+    request = _request(sites, "remove", delete_copy=delete_copy, delete_with=delete_with)
     _change(id_, request, wait, timeout, url, output)
 
 
@@ -129,7 +129,10 @@ def _request(
     from cheops.api.models import ChangeSites, SitesChange  # noqa: PLC0415 - see asking.py
 
     return ChangeSites(
-        sites=" & ".join(sites), how=SitesChange(how), delete_copy=delete_copy, delete_with=delete_with
+        sites=" & ".join(sites),
+        how=SitesChange(how),
+        delete_copy=delete_copy or bool(delete_with),  # who says what deletes it wants it deleted
+        delete_with=delete_with,
     )
 
 

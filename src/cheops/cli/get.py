@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from cheops.cli.asking import IdArgument, UrlOption, agent
 from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
@@ -60,10 +61,9 @@ def draw_resources(out: Console, found: "Sequence[ResourceSummary]", *, wide: bo
     more = ("OPERATIONS", "LAST CHANGE") if wide else ()
     made = table("ID", "TYPE", "STATUS", "SITES", *more)
     for one in found:
-        status = coloured("deleted" if one.deleted and one.overall == "CONVERGED" else one.overall)
         sites = ", ".join(one.sites) if wide or len(one.sites) <= 5 else f"{len(one.sites)} sites"
         extra = (str(one.operations), moment(one.last_change)) if wide else ()
-        made.add_row(printable(one.id), printable(one.type), status, sites, *extra)
+        made.add_row(printable(one.id), printable(one.type), _state(one), sites, *extra)
     print_table(out, made)
 
 
@@ -74,11 +74,15 @@ def draw_replicants(out: Console, found: "Sequence[ReplicantView]", *, wide: boo
     more = ("PATH", "WAITS") if wide else ()
     made = table("ID", "SERVICE", "LOCAL ID", "STATUS", "SITES", *more)
     for one in found:
-        status = coloured("deleted" if one.deleted and one.overall == "CONVERGED" else one.overall)
         extra = (printable(one.path), one_line(one.waits or "-", 200)) if wide else ()
         local_id, sites = printable(one.local_id or "-"), printable(", ".join(one.sites))
-        made.add_row(one.id, printable(one.service), local_id, status, sites, *extra)
+        made.add_row(one.id, printable(one.service), local_id, _state(one), sites, *extra)
     print_table(out, made)
+
+
+def _state(one: "ResourceSummary | ReplicantView") -> Text:
+    """Its verdict; of one that is deleted everywhere, that it is."""
+    return coloured("deleted" if one.deleted and one.overall == "CONVERGED" else one.overall)
 
 
 def draw_operations(out: Console, found: "Sequence[OperationView]", *, wide: bool = False) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from cheops.config.event_kinds import EventKind
 from cheops.engine.documents import key_of, op_key
 from cheops.engine.events import Notify, PeerDown, PeerUp
@@ -48,19 +50,8 @@ def of_operation(op: Operation, at_ms: int) -> Event | None:
     kind, status = _VERDICTS[op.verdict]
     if op.kind is Kind.SITES and op.verdict is Verdict.OK:
         kind = EventKind.SITES
-    return Event(
-        id=f"{kind}:{op_text(op.resource, op.id)}",
-        kind=kind,
-        time=shown_time(at_ms),
-        site=op.origin.site,
-        resource=op.resource,
-        resource_type=op.rtype,
-        operation=str(op.id),
-        type=op.type,
-        status=status,
-        detail=cut(op.why),
-        sites=op.sites or (),
-    )
+    event = _about_operation(op, kind, at_ms)
+    return replace(event, status=status, detail=cut(op.why), sites=op.sites or ())
 
 
 class About(NamedTuple):
@@ -110,18 +101,8 @@ def of_fate(op: Operation, fate: Fate, at_ms: int) -> Event | None:
         return None
     kind = EventKind.ESTRANGED if fate.rule is Rule.ESTRANGED else EventKind.SUPERSEDED
     by = f"by {fate.by}: " if fate.by else ""
-    return Event(
-        id=f"{kind}:{op_text(op.resource, op.id)}",
-        kind=kind,
-        time=shown_time(at_ms),
-        site=op.origin.site,
-        resource=op.resource,
-        resource_type=op.rtype,
-        operation=str(op.id),
-        type=op.type,
-        status=Status.SUPERSEDED,
-        detail=f"{by}{fate.rule.sentence}",
-    )
+    event = _about_operation(op, kind, at_ms)
+    return replace(event, status=Status.SUPERSEDED, detail=f"{by}{fate.rule.sentence}")
 
 
 def of_notice(notice: Notify, site: str, rtype: str, known: Vector, at_ms: int) -> Event | None:
@@ -168,16 +149,7 @@ def of_dropped(site: str, count: int, up_to: int, at_ms: int) -> Event:
 
 def of_summary(op: Operation, at_ms: int) -> Event:
     """What a summary says of its operation; the rest is filled in when it is complete."""
-    return Event(
-        id=f"{EventKind.SUMMARY}:{op_text(op.resource, op.id)}",
-        kind=EventKind.SUMMARY,
-        time=shown_time(at_ms),
-        site=op.origin.site,
-        resource=op.resource,
-        resource_type=op.rtype,
-        operation=str(op.id),
-        type=op.type,
-    )
+    return _about_operation(op, EventKind.SUMMARY, at_ms)
 
 
 def words_of(reply: Reply) -> Iterator[tuple[OpId, SiteResult]]:
@@ -187,6 +159,20 @@ def words_of(reply: Reply) -> Iterator[tuple[OpId, SiteResult]]:
         yield reply.op, SiteResult(site, reply.status, cut(reply.detail))
     for applied in reply.applied:
         yield applied.id, SiteResult(site, Status.OK)
+
+
+def _about_operation(op: Operation, kind: EventKind, at_ms: int) -> Event:
+    """Which operation it is that something happened to; what happened is for the caller to add."""
+    return Event(
+        id=f"{kind}:{op_text(op.resource, op.id)}",
+        kind=kind,
+        time=shown_time(at_ms),
+        site=op.origin.site,
+        resource=op.resource,
+        resource_type=op.rtype,
+        operation=str(op.id),
+        type=op.type,
+    )
 
 
 def _quoted(name: str) -> str:

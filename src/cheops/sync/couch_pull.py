@@ -1,31 +1,17 @@
 """From a foreign database into ours: what we lack, in bounded pieces, checked document by document."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cheops.sync.couch_checkpoint import Checkpoints, Tally
-from cheops.sync.couch_database import Database
 from cheops.sync.couch_document import FIRST, shared_key
 from cheops.sync.couch_errors import RefusedError, RemoteError, TooLargeAnswerError
-from cheops.sync.couch_limits import ReplicatorSettings
-from cheops.sync.couch_remote import Remote, Row
+from cheops.sync.couch_remote import Row
+from cheops.sync.couch_run import Run
 
 
-class Pull:
-    """One run."""
-
-    def __init__(
-        self,
-        local: Database,
-        remote: Remote,
-        checkpoints: Checkpoints,
-        settings: ReplicatorSettings,
-        report: Callable[[Exception], None],
-    ) -> None:
-        self.tally = Tally()
-        self._local, self._remote, self._checkpoints = local, remote, checkpoints
-        self._settings, self._report = settings, report
+class Pull(Run):
+    """One run of fetching."""
 
     async def run(self, *, live: bool) -> None:
         """Fetch what there is; with `live`, then what comes, until the local end is closed."""
@@ -56,7 +42,9 @@ class Pull:
         here = await self._local.revisions(revs)
         lacking = {id_: rev for id_, rev in revs.items() if id_ not in here}
         for id_ in (id_ for id_, rev in here.items() if rev != revs[id_]):
-            self._refused(RefusedError(id_, revs[id_], f"{self._remote.name} has another content than we"))
+            self._passed_over(
+                RefusedError(id_, revs[id_], f"{self._remote.name} has another content than we")
+            )
         if lacking:
             await self._take(lacking)
 
@@ -81,7 +69,7 @@ class Pull:
         got = _each_once(documents, lacking)
         taken = await self._local.take(got)
         for refused in taken.refused:
-            self._refused(refused)
+            self._passed_over(refused)
         self.tally.written += taken.new
         self.tally.gone += len(lacking) - len(got)
 
@@ -93,11 +81,7 @@ class Pull:
             await self._take(dict(pairs[:half]))
             await self._take(dict(pairs[half:]))
             return
-        self._refused(RefusedError(*pairs[0], str(error)))
-
-    def _refused(self, error: RefusedError) -> None:
-        self.tally.refused += 1
-        self._report(error)
+        self._passed_over(RefusedError(*pairs[0], str(error)))
 
 
 def _each_once(documents: Iterable[Any], wanted: Mapping[str, str]) -> list[Any]:

@@ -1,13 +1,11 @@
 """From our feed into a foreign database: what it lacks, in bounded pieces."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from cheops.sync.couch_checkpoint import Checkpoints, Tally
-from cheops.sync.couch_database import Database
 from cheops.sync.couch_document import Found
 from cheops.sync.couch_errors import RefusedError, RemoteError
-from cheops.sync.couch_limits import ReplicatorSettings
-from cheops.sync.couch_remote import Remote, Written
+from cheops.sync.couch_remote import Written
+from cheops.sync.couch_run import Run
 
 # What a database says of a document that it will never take. Anything else may be otherwise the next time.
 _DEFINITE = frozenset(
@@ -15,20 +13,8 @@ _DEFINITE = frozenset(
 )
 
 
-class Push:
-    """One run."""
-
-    def __init__(
-        self,
-        local: Database,
-        remote: Remote,
-        checkpoints: Checkpoints,
-        settings: ReplicatorSettings,
-        report: Callable[[Exception], None],
-    ) -> None:
-        self.tally = Tally()
-        self._local, self._remote, self._checkpoints = local, remote, checkpoints
-        self._settings, self._report = settings, report
+class Push(Run):
+    """One run of sending."""
 
     async def run(self, *, live: bool) -> None:
         """Send what there is; with `live`, then what comes, until the local end is closed."""
@@ -94,8 +80,7 @@ class Push:
         reason = f"{self._remote.name} does not take it: {result.error}: {result.reason}"
         if result.error not in _DEFINITE:
             raise RemoteError(f"document '{result.id}': {reason}")
-        self.tally.refused += 1
-        self._report(RefusedError(result.id, "", reason))
+        self._passed_over(RefusedError(result.id, "", reason))
 
 
 def in_pieces(documents: Sequence[Found], most_bytes: int) -> list[list[Found]]:

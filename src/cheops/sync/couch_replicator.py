@@ -19,8 +19,7 @@ from cheops.sync.couch_limits import ReplicatorSettings
 from cheops.sync.couch_pull import Pull
 from cheops.sync.couch_push import Push
 from cheops.sync.couch_remote import Remote, database_url
-
-Report = Callable[[Exception], None]
+from cheops.sync.couch_run import Report, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Replicator:
         """Until it is cancelled, or the local databases are closed."""
         await self._forever(self._pull)
 
-    async def _forever(self, begin: Callable[[], Push | Pull]) -> None:
+    async def _forever(self, begin: Callable[[], Run]) -> None:
         failures = 0
         while not self.local.pulse.closed:
             run = begin()

@@ -164,6 +164,18 @@ async def resource_at(node: Node, id_: str, fresh_s: float = 0.0) -> Replica:
     return await node.pump.replica(id_)
 
 
+async def page_of_ids(node: Node, prefix: str, cursor: str, limit: int) -> tuple[list[str], bool]:
+    """The ids of a page, and whether there are more. The store gives those greater than a text: the prefix
+    itself is not."""
+    own: list[str] = []
+    if prefix and not cursor:
+        documents = await asyncio.to_thread(node.store.load, prefix)
+        own = [prefix] if documents else []
+    rest = await asyncio.to_thread(node.store.resources, max(cursor, prefix), limit + 1)
+    found = [*own, *(id_ for id_ in rest if id_.startswith(prefix))]
+    return found[:limit], len(found) > limit
+
+
 async def ask_the_others(node: Node, ids: Sequence[str], fresh_s: float) -> None:
     """Have the sites of these resources say how things stand there; wait for that, but not for ever."""
     if not fresh_s:

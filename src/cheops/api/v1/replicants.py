@@ -1,7 +1,5 @@
 """Replicants: which there are, where, and under which id the service of this site has them."""
 
-import asyncio
-
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +16,7 @@ from cheops.api.v1.asking import (
     ResourceId,
     answered,
     model_of,
+    page_of_ids,
     read_bytes,
     resource_at,
     up,
@@ -42,16 +41,14 @@ router = APIRouter(tags=["replicants"])
 )
 async def list_replicants(node: NodeOf, cursor: Cursor = "", limit: Limit = 100) -> Response:
     """All meta-ids begin with the same mark, so in the order of ids they stand together."""
-    ids = await asyncio.to_thread(node.store.resources, max(cursor, MARK), limit + 1)
-    marked = [id_ for id_ in ids if id_.startswith(MARK)]
-    replicas = [await node.pump.replica(id_) for id_ in marked[:limit]]
+    ids, more = await page_of_ids(node, MARK, cursor, limit)
+    replicas = [await node.pump.replica(id_) for id_ in ids]
     found = tuple(
         replicant_view(node, replica, up(node))
         for replica in replicas
         if is_known(replica) and service_of(replica.type.name)
     )
-    more = len(marked) > limit
-    return answered(Replicants(replicants=found, next=marked[limit - 1] if more else None))
+    return answered(Replicants(replicants=found, next=ids[-1] if more else None))
 
 
 @router.get(

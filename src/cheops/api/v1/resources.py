@@ -1,6 +1,5 @@
 """Resources: which there are, whether all is well with them, and why."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -26,6 +25,7 @@ from cheops.api.v1.asking import (
     TypeName,
     answered,
     ask_the_others,
+    page_of_ids,
     resource_at,
     up,
 )
@@ -55,7 +55,7 @@ async def list_resources(
     limit: Limit = 100,
     fresh: Fresh = 0.5,
 ) -> Response:
-    ids, more = await _ids(node, prefix, cursor, limit)
+    ids, more = await page_of_ids(node, prefix, cursor, limit)
     in_doubt = [one.id for one in await _summaries(node, ids) if one.overall == "CONVERGING"]
     # What nobody asked for in a while has left memory, and with it what the other sites said of it.
     await ask_the_others(node, in_doubt, fresh)
@@ -65,18 +65,6 @@ async def list_resources(
 async def _summaries(node: Node, ids: Sequence[str]) -> tuple[ResourceSummary, ...]:
     replicas = [await node.pump.replica(id_) for id_ in ids]
     return tuple(summary(replica, up(node)) for replica in replicas if is_here(replica))
-
-
-async def _ids(node: Node, prefix: str, cursor: str, limit: int) -> tuple[list[str], bool]:
-    """The ids of a page, and whether there are more. The store gives those greater than a text: the prefix
-    itself is not."""
-    own: list[str] = []
-    if prefix and not cursor:
-        documents = await asyncio.to_thread(node.store.load, prefix)
-        own = [prefix] if documents else []
-    rest = await asyncio.to_thread(node.store.resources, max(cursor, prefix), limit + 1)
-    found = [*own, *(id_ for id_ in rest if id_.startswith(prefix))]
-    return found[:limit], len(found) > limit
 
 
 @router.get(

@@ -1,0 +1,127 @@
+"""What one site's engine keeps, in memory and on disk, and what it lets go."""
+
+from dataclasses import replace
+
+from cheops.engine.events import (
+    Left,
+    Outcome,
+    Run,
+)
+from cheops.engine.types import Limits
+from cheops.log.operation import Command
+from cheops.sim.apps import COUNTER, FILE
+from tests.engine.lab import Lab
+
+
+def test_memory_follows_what_is_active_not_what_exists() -> None:
+    lab = Lab("ab")
+    for number in range(100):
+        lab.make(f"n{number}", COUNTER, "ab")
+        lab.submit("a", f"n{number}", "set 1")
+    lab.run()
+    lab.pass_time(Limits().idle_ms + 1_000)
+    sites = [node.site for node in lab.nodes.values()]
+    assert [len(site.replicas) for site in sites if site] == [0, 0]
+    lab.submit("b", "n42", "inc 1")
+    lab.run()
+    assert lab.states("n42", "ab") == [2, 2]
+    assert [list(site.replicas) for site in sites if site] == [["n42"], ["n42"]]
+
+
+def test_a_restart_loads_only_what_is_not_finished() -> None:
+    lab = Lab("ab")
+    for name in ("done", "cut"):
+        lab.make(name, COUNTER, "ab")
+    lab.submit("a", "done", "set 1")
+    lab.run()
+    lab.partition("a", "b")
+    lab.submit("a", "cut", "set 1")
+    lab.crash("a")
+    lab.restart("a")
+    site = lab.nodes["a"].site
+    assert site
+    assert list(site.replicas) == ["cut"]
+    lab.heal()
+    lab.run()
+    assert lab.states("cut", "ab") == [1, 1]
+
+
+def test_logs_stay_bounded() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.make("f", FILE, "ab")
+    for number in range(40):
+        lab.submit("ab"[number % 2], "n", "inc 1")
+        lab.submit("ab"[number % 2], "f", f"set {number}")
+        lab.run()
+    for site in "ab":
+        assert len(lab.at(site, "n").history.ops) <= 10
+        assert len(lab.at(site, "f").history.ops) <= 3
+        assert len(lab.nodes[site].disk.of_resource("f")) < 20
+    assert lab.states("n", "ab") == [40, 40]
+
+
+def test_what_can_only_wait_leaves_memory_where_there_is_much_of_it() -> None:
+    lab = Lab("ab", parked=3)
+    names = [f"n{number}" for number in range(10)]
+    for name in names:
+        lab.make(name, COUNTER, "ab")
+        lab.submit("a", name, "set 1")
+    lab.run()
+    lab.partition("a", "b")
+    for name in names:
+        lab.submit("a", name, "inc 1")
+    lab.run()
+    for name in names:
+        for op in list(lab.at("a", name).clients):
+            lab.take("a", Left(name, op))
+    lab.pass_time(5_000)
+    site = lab.nodes["a"].site
+    assert site
+    assert len(site.replicas) == 3
+    known = lab.status("a", next(iter(site.replicas)))
+    assert [one.pending for one in known.sites] == [0, 1], "of what stays, what the other knows is remembered"
+    lab.heal()
+    lab.run()
+    assert all(lab.states(name, "ab") == [2, 2] for name in names)
+
+
+def test_what_is_taken_and_forgotten_in_one_step_does_not_stay_on_disk() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    for _ in range(20):
+        lab.submit("a", "n", "fail")
+        lab.run()
+    for site in "ab":
+        assert len(lab.nodes[site].disk.of_resource("n")) < 10
+
+
+def test_a_state_that_cannot_be_read_is_not_read_for_ever() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab", checkpoint=replace(COUNTER.type.checkpoint, read=Command("fail")))  # type: ignore[type-var]
+    for _ in range(12):
+        lab.submit("a", "n", "inc 1")
+    lab.run()
+    assert sum('"fail"' in line for line in lab.told) < 10
+    assert lab.states("n", "ab") == [12, 12]
+
+
+def test_a_state_that_was_cut_is_no_checkpoint() -> None:
+    lab = Lab("a")
+    lab.make("n", COUNTER, "a")
+    true = lab.execute
+
+    def cut(name: str, run: Run) -> tuple[Outcome, ...]:
+        outcomes = true(name, run)
+        return (
+            tuple(replace(outcome, cut=True) for outcome in outcomes) if run.steps[0].op is None else outcomes
+        )
+
+    lab.execute = cut  # type: ignore[method-assign]
+    for _ in range(12):
+        lab.submit("a", "n", "inc 1")
+        lab.run()
+    assert lab.at("a", "n").base is None
+    assert any("no-checkpoint" in told for told in lab.told)

@@ -1,0 +1,162 @@
+"""Which sites have a resource: newcomers, leavers, the dead, the reborn, and two of one name."""
+
+from cheops.engine.events import (
+    Gone,
+)
+from cheops.engine.status import Overall
+from cheops.log.operation import OpId
+from cheops.sim.apps import COUNTER
+from tests.engine.lab import Lab
+
+
+def test_a_newcomer_gets_what_others_have_not_forgotten() -> None:
+    lab = Lab()
+    lab.make("n", COUNTER, "ab", checkpoint=None)
+    for line in ("set 1", "inc 2", "set 10", "inc 5", "inc 6"):
+        lab.submit("a", "n", line)
+        lab.run()
+    assert OpId(lab.nodes["a"].origin, 2) not in lab.at("a", "n").history.ops, (
+        "what was superseded is forgotten"
+    )
+    lab.move("b", "n", "abc")
+    lab.run()
+    assert lab.states("n", "abc") == [21, 21, 21]
+    assert lab.status("c", "n").overall is Overall.CONVERGED
+
+
+def test_a_newcomer_gets_a_checkpoint() -> None:
+    lab = Lab()
+    lab.make("n", COUNTER, "ab")
+    for _ in range(12):
+        lab.submit("a", "n", "inc 1")
+        lab.run()
+    assert lab.at("a", "n").base is not None
+    assert len(lab.at("a", "n").history.ops) < 8
+    lab.move("a", "n", "abc")
+    lab.run()
+    lab.submit("c", "n", "inc 100")
+    lab.run()
+    assert lab.states("n", "abc") == [112, 112, 112]
+
+
+def test_a_site_that_leaves_stops_and_can_come_back() -> None:
+    lab = Lab()
+    lab.make("n", COUNTER, "abc")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.move("a", "n", "ab")
+    lab.run()
+    lab.submit("b", "n", "set 2")
+    lab.run()
+    assert lab.states("n", "abc") == [2, 2, 1]
+    lab.submit("c", "n", "inc 1")
+    assert "not involved; the resource is at a, b" in lab.told[-1]
+    for _ in range(12):
+        lab.submit("a", "n", "inc 1")
+        lab.run()
+    lab.move("b", "n", "abc")
+    lab.run()
+    assert lab.states("n", "abc") == [14, 14, 14]
+
+
+def test_a_site_reborn_with_an_empty_disk_gets_everything_again() -> None:
+    lab = Lab()
+    lab.make("n", COUNTER, "abc", checkpoint=None)
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.submit("c", "n", "inc 4")
+    lab.run()
+    lab.lose_disk("c")
+    lab.restart("c")
+    lab.run()
+    assert lab.states("n", "abc") == [5, 5, 5]
+    lab.submit("c", "n", "inc 1")
+    lab.run()
+    assert lab.states("n", "abc") == [6, 6, 6]
+
+
+def test_a_leaver_that_is_still_running_something_is_waited_for() -> None:
+    """What it made without knowing that it left must not meet a checkpoint that was made without it."""
+    lab = Lab()
+    lab.make("n", COUNTER, "abc")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.benches["c"].paused = True
+    lab.submit("c", "n", "inc 5")
+    lab.submit("a", "n", "set 3")
+    lab.run()
+    lab.move("a", "n", "ab")
+    lab.run()
+    for _ in range(9):
+        lab.submit("a", "n", "inc 1")
+        lab.run()
+    lab.resume("c")
+    lab.run()
+    assert len(set(lab.states("n", "ab"))) == 1
+    assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
+
+
+def test_a_dead_site_that_left_is_waited_for_until_it_is_said_to_be_gone() -> None:
+    lab = Lab()
+    lab.make("n", COUNTER, "abc")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.partition("ab", "c")
+    lab.submit("c", "n", "inc 100")  # which nobody else hears of
+    lab.move("a", "n", "ab")
+    lab.run()
+    for number in range(5):
+        lab.submit("a", "n", f"set {number}")
+        lab.run()
+    kept = len(lab.at("a", "n").history.ops)
+    for site in "ab":
+        lab.take(site, Gone(frozenset("c")))
+    lab.run()
+    lab.submit("a", "n", "set 7")
+    lab.run()
+    assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
+    assert len(lab.at("a", "n").history.ops) < kept, "what it kept others from forgetting is forgotten"
+    # It is back after all, and has to give way.
+    for site in "ab":
+        lab.take(site, Gone(frozenset()))
+    lab.heal()
+    lab.run()
+    assert lab.states("n", "ab") == [7, 7]
+    assert lab.at("c", "n").history.roster == ("a", "b")
+    assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
+
+
+def test_a_reborn_site_is_recognised_also_after_our_own_restart() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("a", "n", "set 7")
+    lab.run()
+    lab.crash("a")
+    lab.lose_disk("b")
+    lab.restart("a")
+    lab.restart("b")
+    lab.run()
+    assert lab.states("n", "ab") == [7, 7]
+
+
+def test_of_two_resources_of_one_name_the_one_sealed_first_stands() -> None:
+    lab = Lab("abcd")
+    for sites, step in (("ab", 1), ("cd", 100)):
+        lab.make("n", COUNTER, sites)
+        for _ in range(10):
+            lab.submit(sites[0], "n", f"inc {step}")
+            lab.run()
+    assert lab.states("n", "abcd") == [10, 10, 1000, 1000]
+    lab.move("d", "n", "bcd")  # the two meet at b
+    lab.run()
+    assert lab.states("n", "ab") == [10, 10]
+    lab.move("a", "n", "abcd")
+    lab.run()
+    assert lab.states("n", "abcd") == [10, 10, 10, 10]
+    assert all(lab.status(site, "n").overall is Overall.CONVERGED for site in "abcd")
+    for site in "abcd":
+        lab.crash(site)
+        lab.restart(site)
+    lab.submit("c", "n", "inc 5")
+    lab.run()
+    assert lab.states("n", "abcd") == [15, 15, 15, 15]

@@ -1,0 +1,170 @@
+"""The laws of forgetting: what was pruned, saved and loaded, or folded changes nothing of what has an effect."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from hypothesis import example, given
+
+from cheops.log.history import History
+from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Seal, Stamp, Verdict
+from cheops.log.vector import Vector, joined
+from tests.log.histories import (
+    Past,
+    Stage,
+    delivered,
+    history,
+    ids,
+    past_of,
+    pasts_with_changes,
+    stages,
+    wishes,
+)
+from tests.log.once_broken import (
+    BRINGER_FORGOTTEN,
+    MATRIX_NOT_STABLE,
+)
+
+
+def forget(past: tuple[Stage, ...]) -> None:
+    """Play the stages with and without forgetting; the two must never differ in what has an effect."""
+    pruned, whole = history(()), history(())
+    for stage in past:
+        for op in stage.ops:
+            pruned.add(op)
+            whole.add(op)
+            assert_same_effect(pruned, whole)
+        gone = pruned.prune(stage.stable)
+        assert set(gone).isdisjoint(pruned.ops)
+        assert_same_effect(pruned, whole)
+
+
+def assert_same_effect(pruned: History, whole: History) -> None:
+    assert ids(pruned.effective) == ids(whole.effective)
+    assert pruned.fates.keys() == {id_ for id_ in whole.fates if id_ in pruned.ops}
+    assert (pruned.known, pruned.roster) == (whole.known, whole.roster)
+
+
+@given(stages())
+def test_what_was_forgotten_changes_nothing(past: tuple[Stage, ...]) -> None:
+    forget(past)
+
+
+@given(stages(changes=True))
+@example(BRINGER_FORGOTTEN)
+@example(MATRIX_NOT_STABLE)
+def test_what_was_forgotten_changes_nothing_under_another_matrix(past: tuple[Stage, ...]) -> None:
+    forget(past)
+
+
+@given(stages(changes=True))
+@example(BRINGER_FORGOTTEN)
+def test_a_history_loaded_from_what_was_kept_is_the_same(past: tuple[Stage, ...]) -> None:
+    growing, whole = history(()), history(())
+    for stage in past:
+        saved = ledger(growing)
+        for op in stage.ops:
+            growing.add(op)
+            whole.add(op)
+        for again in (loaded(saved, growing.ops.values()), loaded(ledger(growing), growing.ops.values())):
+            assert_same_effect(again, whole)
+            assert (again.adopted, again.matrix) == (whole.adopted, whole.matrix)
+        growing = again
+        growing.prune(stage.stable)
+
+
+def seal(after: Sequence[Operation], number: int, stable: Vector) -> Operation:
+    """Somebody who knows all these says that everything up to `stable` is settled for good."""
+    known: Vector = {}
+    for op in after:
+        known = joined(known, past_of(op))
+    origin, last = Origin("z", "1"), max(after, key=lambda op: op.stamp)
+    stamp = Stamp(last.stamp.time_ms, last.stamp.counter + 1, origin)
+    root = next((op.seal.root for op in after if op.seal), stamp)
+    ref = max((op.matrix for op in after), key=lambda ref: ref.introduced)
+    made = replace(last, kind=Kind.SEAL, type="seal", origin=origin, seq=number, deps=known, stamp=stamp)
+    return replace(made, matrix=ref, sites=None, verdict=Verdict.OK, seal=Seal(stable, root))
+
+
+def stranger(like: Operation, number: int) -> Operation:
+    """The same, but made at a site that nobody knows of, and that knows of nobody."""
+    origin = Origin("s", "1")
+    stamp = Stamp(like.stamp.time_ms, like.stamp.counter, origin)
+    deps = {origin: number - 1} if number > 1 else {}
+    return replace(
+        like, origin=origin, seq=number, deps=deps, stamp=stamp, matrix=MatrixRef(like.matrix.hash, stamp)
+    )
+
+
+def with_strangers(past: tuple[Stage, ...], wish: bytes) -> tuple[list[list[Operation]], list[Vector]]:
+    """Per stage the operations in an order of delivery, with a seal at its end, and strangers in between."""
+    found, stables, before, outside = list[list[Operation]](), list[Vector](), list[Operation](), 0
+    for number, stage in enumerate(past, start=1):
+        inside = [*stage.ops, seal([*before, *stage.ops], number, stage.stable)]
+        before += inside
+        order = []
+        for op, byte in zip(inside, wish[number:], strict=False):
+            order.append(op)
+            if byte % 4 == 0:
+                outside += 1
+                order.append(stranger(op if op.kind is not Kind.SEAL else stage.ops[0], outside))
+        found.append(order)
+        stables.append(stage.stable)
+    return found, stables
+
+
+@given(stages(changes=True), wishes)
+def test_a_stranger_means_the_same_whether_the_past_is_forgotten_or_not(
+    past: tuple[Stage, ...], wish: bytes
+) -> None:
+    told, stables = with_strangers(tuple(stage for stage in past if stage.ops), wish)
+    pruned, whole = history(()), history(())
+    for order, stable in zip(told, stables, strict=True):
+        for op in order:
+            pruned.add(op)
+            whole.add(op)
+        pruned = loaded(ledger(pruned), pruned.ops.values())
+        assert_same_effect(pruned, whole)
+        assert (pruned.adopted, pruned.roster) == (whole.adopted, whole.roster)
+        pruned.prune(stable)
+        assert_same_effect(pruned, whole)
+
+
+@given(stages(), wishes, wishes)
+def test_strangers_may_come_in_any_order(past: tuple[Stage, ...], wish: bytes, order: bytes) -> None:
+    told, _ = with_strangers(tuple(stage for stage in past if stage.ops), wish)
+    ops = [op for stage in told for op in stage]
+    one, other = history(ops), history(delivered(ops[:18], order) if len(ops) <= 18 else ops[:1])
+    if len(ops) <= 18:
+        assert ids(one.effective) == ids(other.effective)
+        assert (one.fates.keys(), one.roster, one.adopted) == (
+            other.fates.keys(),
+            other.roster,
+            other.adopted,
+        )
+
+
+@given(pasts_with_changes())
+def test_a_checkpoint_takes_the_effect_and_leaves_the_matrix(past: Past) -> None:
+    folded, whole = history(past.ops), history(past.ops)
+    folded.fold()
+    for history_ in (folded, loaded(ledger(folded), folded.ops.values())):
+        assert history_.effective == []
+        assert (history_.adopted, history_.matrix) == (whole.adopted, whole.matrix)
+        assert (history_.known, history_.roster) == (whole.known, whole.roster)
+
+
+def ledger(kept: History) -> History:
+    """What a site saves beside the operations when it forgets: an otherwise empty history."""
+    saved = history(())
+    saved.floor, saved.known, saved.folded = dict(kept.floor), dict(kept.floor), dict(kept.folded)
+    saved.epochs = {introduced: epoch.copy() for introduced, epoch in kept.epochs.items()}
+    saved.disowned = set(kept.disowned)
+    saved.take_matrix(kept.adopted)
+    return saved
+
+
+def loaded(saved: History, ops: Iterable[Operation]) -> History:
+    """As a site does after a restart: what was forgotten is known, the rest is merged anew."""
+    for op in sorted(ops, key=lambda op: op.stamp):
+        saved.add(op)
+    return saved
