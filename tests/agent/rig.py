@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import yaml
 
 from cheops.client.multipart import Form
+from tests.support import nursery
 from tests.wan import Host, Wan
 
 PATIENCE_S = 60.0
@@ -54,7 +54,7 @@ class Rig:
         self.base = base
         self.names = tuple(names)
         self.wan = wan
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, nursery.Agent] = {}
         self.sides: list[subprocess.Popen[Any]] = []
         self._addresses = {name: self._address(name) for name in self.names}
         for name in self.names:
@@ -72,10 +72,11 @@ class Rig:
     def start(self, *names: str) -> None:
         """Start agents, and wait until each answers."""
         for name in names or self.names:
-            log = (self.folder(name) / "log").open("ab")
-            argv = [sys.executable, "-m", "cheops", "agent", "--config", str(self.folder(name) / "site.yaml")]
-            self.processes[name] = self._popen(name, argv, stdout=log, stderr=log)
-            log.close()
+            arguments = ["--config", str(self.folder(name) / "site.yaml")]
+            host = self._host(name)
+            with (self.folder(name) / "log").open("ab") as log:
+                bear = host.agent if host else nursery.agent
+                self.processes[name] = bear(arguments, log.fileno())
         for name in names or self.names:
             until(lambda n=name: self._answers(n), f"for {name} to start:\n{self.log(name)}")  # type: ignore[misc]
 
@@ -101,7 +102,8 @@ class Rig:
         return path.read_text()[-4000:] if path.exists() else ""
 
     def close(self) -> None:
-        for process in (*self.processes.values(), *self.sides):
+        started: list[nursery.Agent | subprocess.Popen[Any]] = [*self.processes.values(), *self.sides]
+        for process in started:
             process.kill()
             process.wait()
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support import nursery
 from tests.wan.controls import ANSWER_TIMEOUT_S, Controls
 from tests.wan.record import NAMESPACES, Record, WanError, ip_command, new_record, remove
 from tests.wan.tun import inside
@@ -38,7 +39,7 @@ class Host:
         self.address = address
         self.namespace = namespace
         self._path = NAMESPACES / namespace
-        self._started: list[subprocess.Popen[Any]] = []
+        self._started: list[subprocess.Popen[Any] | nursery.Agent] = []
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process in this host, with the options of subprocess.Popen; it ends with the bed.
@@ -48,6 +49,12 @@ class Host:
         """
         with inside(self._path):
             process = subprocess.Popen(argv, **options)
+        self._started.append(process)
+        return process
+
+    def agent(self, arguments: list[str], output: int) -> nursery.Agent:
+        """Start an agent in this host, see tests/support/nursery.py; it ends with the bed."""
+        process = nursery.agent(arguments, output, self._path)
         self._started.append(process)
         return process
 
