@@ -72,7 +72,7 @@ def _of_leaver(world: World, name: str, resource: str, oracle: History) -> Itera
     start = world.apps[resource].start
     if not has_deleted_copy(replica, by):
         yield f"{name} left, and has not deleted its copy"
-    elif replica.by_op[by.id, name].status is Status.OK and world.nodes[name].states[resource] != start:
+    elif replica.by_op[by.id, name].status is Status.OK and world.nodes[name].states.get(resource, start) != start:
         yield f"{name} left, and its copy is still there"
 
 
