@@ -199,9 +199,12 @@ def _cut_off(rig: Rig, cheops: Cheops) -> None:
     assert words(cheops("site", "ping", "site2", code=1).out)[1][:2] == ["site2", "failed"]
     assert "✗ site2 is up" in cheops("check", code=1).out
     assert "Remove it there first, or force it" in cheops("site", "forget", "site2", code=1).err
-    assert "still on the list of sites of: notes" in cheops("site", "forget", "site2", "--force").out
+    assert "it does not count any more for: notes" in cheops("site", "forget", "site2", "--force").out
     assert re.search(r"site2 +forgotten", cheops("get", "sites").out)
+    assert cheops("wait", "notes").out.startswith("CONVERGED  notes: site1 has applied the same")
     cheops("site", "admit", "site2")
+    status = ("status", "notes", "--url", rig.url("site1"))
+    until(lambda: run_here(*status).out.startswith("UNREACHABLE"), "for site2 to count again")
 
 
 def test_on_a_terminal(make_rig: MakeRig, tmp_path: Path) -> None:

@@ -112,6 +112,10 @@ def test_a_name_is_enough(tmp_path: Path) -> None:
     )
 
 
+def test_a_site_with_services_alone_is_nothing_to_warn_of(tmp_path: Path) -> None:
+    assert read(tmp_path, "site: a\nservices: {image: {url: http://127.0.0.1:9292}}").warnings == ()
+
+
 def test_a_type_without_settings_has_the_defaults(tmp_path: Path) -> None:
     assert type_of(tmp_path, "{}") == TypeConfig(
         "t", Matrix(), ResourceType("t"), None, None, None, CommandSettings()

@@ -176,4 +176,5 @@ def commands(folder: Path) -> Path:
     program = path / "cheops"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m cheops "$@"\n')
     program.chmod(0o755)
+    (path / "python3").symlink_to(sys.executable)
     return path

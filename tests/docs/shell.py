@@ -22,10 +22,14 @@ from typing import Self
 from urllib.request import urlopen
 
 from tests.agent.rig import until
-from tests.demo.tutorial import as_here, as_in_the_text, commands, comparable, three_ports
+from tests.demo.tutorial import PORT, as_here, as_in_the_text, commands, comparable, three_ports
 from tests.support.command import ROOT
+from tests.wan import Host
+from tests.wan.record import NAMESPACES
+from tests.wan.tun import inside
 
 _BLOCK = re.compile(r"(?<=^```text\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTALL)
+_ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _PROMPT = "$ "
 _END = "-- the end of what this line printed --"
 _PATIENCE_S = 120.0
@@ -34,6 +38,7 @@ _VARYING = (
     (re.compile(r"[\d,]+ MiB are free"), "SOME MiB are free"),
     (re.compile(r"[+-]\d+ ms\b"), "+0 ms"),
     (re.compile(r"\d+\.\d+ ms away"), "SOME ms away"),
+    (re.compile(r"\w{3}, \d\d \w{3} \d{4} [\d:]{8} GMT"), "DATE"),
 )
 
 
@@ -47,17 +52,20 @@ def alike(text: str) -> list[str]:
 class Reader:
     """Somebody at a shell, with a home of their own below `folder`. A context manager: what they started ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: Host | None = None) -> None:
+        """On a host of a test bed all ports are free, and those of the text are used."""
         self._home = folder / "home"
         self._home.mkdir()
-        self._ports = three_ports()
+        self._host = host
+        self._ids: dict[str, str] = {}
+        self._ports = [PORT, PORT + 1, PORT + 2] if host else three_ports()
         self._checkout = folder / "checkout"
         shutil.copytree(ROOT / "examples", self._checkout / "examples")
         for path in (self._checkout / "examples").rglob("*.yaml"):
             path.write_text(as_here(path.read_text(), self._ports))
         search = f"{commands(folder)}:{os.environ['PATH']}"
         env = {**os.environ, "PATH": search, "HOME": str(self._home), "LC_ALL": "C.UTF-8"}
-        self._shell = subprocess.Popen(
+        self._shell = (host.popen if host else subprocess.Popen)(
             ["bash", "--noprofile", "--norc"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -85,8 +93,20 @@ class Reader:
         return _BLOCK.sub(lambda block: self._block(block.group()), text)
 
     def _block(self, block: str) -> str:
-        lines = [line for line in block.splitlines() if line.startswith(_PROMPT)]
-        return "".join(f"{line}\n{self._answer(line.removeprefix(_PROMPT))}" for line in lines)
+        typed = (part.partition("\n") for part in f"\n{block}".split(f"\n{_PROMPT}")[1:])
+        return "".join(
+            f"{_PROMPT}{line}\n{self._answer_as_in_the_text(line, seen)}" for line, _, seen in typed
+        )
+
+    def _answer_as_in_the_text(self, line: str, in_the_text: str) -> str:
+        """Ids are others every time. Each is written as the text has it, and means the one that was seen."""
+        for told, seen in self._ids.items():
+            line = line.replace(told, seen)
+        answer = self._answer(line)
+        self._ids |= dict(zip(_ID.findall(in_the_text), _ID.findall(answer), strict=False))
+        for told, seen in self._ids.items():
+            answer = answer.replace(seen, told)
+        return answer
 
     def _answer(self, line: str) -> str:
         assert self._shell.stdin
@@ -107,10 +127,14 @@ class Reader:
     # -- agents ------------------------------------------------------------------------------------------
 
     def _is_settled(self) -> bool:
+        """Every agent that runs sees those that do; on a host, what it stands in front of takes connections."""
         running = {name for name, pid in self._pids() if _runs(pid)}
         for path in self._home.rglob("site*/log"):
             assert "Traceback" not in (said := path.read_text()), said
-        return all(_sees(f"http://127.0.0.1:{self._port(name)}") == running for name in running)
+        with inside(NAMESPACES / self._host.namespace) if self._host else contextlib.nullcontext():
+            urls = [f"http://127.0.0.1:{self._port(name)}" for name in running]
+            seen = all(_sees(url) == running for url in urls)
+            return seen and (self._host is None or all(map(_serves, urls)))
 
     def _pids(self) -> list[tuple[str, int]]:
         """The name of each site that was started, and the process of its agent."""
@@ -133,3 +157,10 @@ def _sees(url: str) -> set[str]:
     with contextlib.suppress(OSError), urlopen(f"{url}/api/v1/sites") as answer:  # noqa: S310 - an agent of ours
         return {site["name"] for site in json.load(answer)["sites"] if site["state"] == "up"}
     return set()
+
+
+def _serves(url: str) -> bool:
+    """Whether what an agent stands in front of takes connections."""
+    with contextlib.suppress(OSError), urlopen(f"{url}/api/v1/check") as answer:  # noqa: S310 - as above
+        return all(one["ok"] for one in json.load(answer)["checks"] if one["group"] == "services")
+    return False

@@ -10,6 +10,8 @@ import yaml
 from tests.demo.terminal import nothing_is_left
 from tests.docs.shell import Reader, alike
 from tests.support.command import ROOT
+from tests.wan import Wan
+from tests.wan.bed import missing
 
 NEEDS = {"redis": "redis-server", "files": "sh"}
 
@@ -19,19 +21,34 @@ NEEDS = {"redis": "redis-server", "files": "sh"}
 def test_a_how_to_shows_what_happens(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if shutil.which(NEEDS[name]) is None:
         pytest.skip(f"needs {NEEDS[name]}, of the package of the same name")
-    path = ROOT / "docs" / f"howto-{name}.md"
-    text = path.read_text(encoding="utf-8")
     with Reader(tmp_path) as reader:
-        now = reader.read(text)
+        check(ROOT / "docs" / f"howto-{name}.md", reader, request)
+    shutil.rmtree(tmp_path / "home")
+    (tmp_path / "home").mkdir()
+    nothing_is_left(tmp_path / "home")
+
+
+def check(path: Path, reader: Reader, request: pytest.FixtureRequest) -> None:
+    """Whether what is typed prints what the text says."""
+    text = path.read_text(encoding="utf-8")
+    now = reader.read(text)
     assert "no answer from the agent" not in now
     assert "No such" not in now
     if request.config.getoption("--update-transcripts") and alike(now) != alike(text):
         path.write_text(now, encoding="utf-8")
         text = now
     assert alike(text) == alike(now), "if the change is meant: pytest --update-transcripts"
-    shutil.rmtree(tmp_path / "home")
-    (tmp_path / "home").mkdir()
-    nothing_is_left(tmp_path / "home")
+
+
+def test_the_example_of_the_gateway_shows_what_happens(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """On a host of its own, for it uses many ports."""
+    if lacking := missing() or ("" if shutil.which("curl") else "needs curl"):
+        pytest.skip(lacking)
+    path = ROOT / "examples" / "minicloud" / "README.md"
+    with Wan(["reader"]) as wan, Reader(tmp_path, wan.hosts["reader"]) as reader:
+        check(path, reader, request)
 
 
 @pytest.mark.parametrize("name", NEEDS)

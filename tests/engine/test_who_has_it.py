@@ -1,10 +1,9 @@
 """Which sites have a resource: newcomers, leavers, the dead, the reborn, and two of one name."""
 
-from cheops.engine.events import (
-    Gone,
-)
+from cheops.engine.events import Gone, Submitted
+from cheops.engine.site import refusal
 from cheops.engine.status import Overall
-from cheops.log.operation import OpId
+from cheops.log.operation import Command, OpId
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab
 
@@ -94,6 +93,43 @@ def test_a_leaver_that_is_still_running_something_is_waited_for() -> None:
     lab.run()
     assert len(set(lab.states("n", "ab"))) == 1
     assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
+
+
+def test_a_site_that_is_gone_for_good_does_not_count_until_it_is_back() -> None:
+    """It stays on the list, which only an operation changes."""
+    lab = Lab()
+    lab.make("n", COUNTER, "abc")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.partition("ab", "c")
+    lab.submit("a", "n", "inc 5")
+    lab.run()
+    assert lab.status("a", "n").overall is Overall.UNREACHABLE
+    for site in "ab":
+        lab.take(site, Gone(frozenset("c")))
+    lab.submit("b", "n", "inc 7")
+    lab.run()
+    for site in "ab":
+        found = lab.status(site, "n")
+        assert (found.overall, [one.site for one in found.sites]) == (Overall.CONVERGED, ["a", "b"])
+        assert lab.at(site, "n").history.roster == ("a", "b", "c")
+    for site in "ab":
+        lab.take(site, Gone(frozenset()))
+    lab.heal()
+    lab.run()
+    assert lab.states("n", "abc") == [13, 13, 13]
+    assert {lab.status(site, "n").overall for site in "abc"} == {Overall.CONVERGED}
+
+
+def test_what_is_at_a_gone_site_can_be_named_with_it_or_without() -> None:
+    lab = Lab()
+    lab.make("n", COUNTER, "abc")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.take("a", Gone(frozenset("c")))
+    for sites, is_right in (("ab", True), ("abc", True), ("a", False)):
+        event = Submitted("r", "n", "inc", Command("inc 1"), sites=tuple(sites))
+        assert (refusal(lab.at("a", "n"), event) is None) is is_right
 
 
 def test_a_dead_site_that_left_is_waited_for_until_it_is_said_to_be_gone() -> None:

@@ -1,6 +1,7 @@
 """The gateway as a part of an agent: its addresses, what is checked, and how many it serves."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.gateway.raw import connected
+from tests.gateway.raw import Upstream, connected, until
 from tests.gateway.service import Service
 from tests.gateway.stage import Stage
 
@@ -59,6 +60,62 @@ def test_who_is_one_too_many_is_told_so(tmp_path: Path) -> None:
     finally:
         stage.rig.close()
         service.close()
+
+
+def test_a_stop_lets_what_is_under_way_come_to_its_end(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "rig", ("site1",), ("image",))
+    upstream = Upstream(stage.own("site1"))
+    address, api = stage.address("site1"), stage.rig.url("site1").removeprefix("http://").split(":")
+    request = ("GET / HTTP/1.1", "Host: h")
+    try:
+        stage.rig.start()
+        with (
+            connected(address) as idle,
+            connected(address) as slow,
+            connected(address) as half,
+            connected((api[0], int(api[1]))) as stream,
+        ):
+            idle.send(*request)
+            service = upstream.accept()
+            service.head()
+            service.send("HTTP/1.1 200 OK", "Content-Length: 0")
+            assert "Connection" not in idle.head()
+            slow.send(*request)
+            service.head()
+            half.raw(b"GET /half HTTP/1.1\r\n")
+            stream.send("GET /api/v1/events HTTP/1.1", "Host: h")
+            events = stream.head()
+            until(lambda: "cheops_gateway_connections 3\n" in metrics(stage), "for the connections")
+
+            agent = stage.rig.processes.pop("site1")
+            agent.send_signal(signal.SIGTERM)
+            assert idle.is_closed
+            until(lambda: is_refused(address), "for it to take no more")
+            half.raw(b"Host: h\r\n\r\n")
+            other = upstream.accept()
+            assert other.head().first.startswith("GET /half ")
+            for client, one in ((half, other), (slow, service)):
+                one.send("HTTP/1.1 200 OK", "Content-Length: 4", body=b"done")
+                answer = client.head()
+                assert (answer.status, answer["Connection"], client.body(answer)) == (200, "close", b"done")
+            ended = b"".join(stream.chunks()) if events["Transfer-Encoding"] == "chunked" else b"?"
+            assert b"error" not in ended  # it ended as it should, and did not break off
+            assert agent.wait(timeout=60) == 0
+    finally:
+        stage.rig.close()
+        upstream.close()
+
+
+def metrics(stage: Stage) -> str:
+    return stage.rig.request("site1", "GET", "/metrics").decode()
+
+
+def is_refused(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def test_a_service_below_a_path(tmp_path: Path) -> None:

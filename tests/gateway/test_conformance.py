@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.gateway.raw import Socket, Upstream, connected, until
+from tests.gateway.raw import Socket, Upstream, connected
 from tests.gateway.stage import Stage
 
 GET = ("GET /things?a=1 HTTP/1.1", "Host: example.org")
@@ -431,24 +431,3 @@ def test_a_slow_client_that_reads_gets_everything(client: Socket, upstream: Upst
         got += client.exactly(min(65_536, len(body) - len(got)))
     thread.join()
     assert (answer.status, bytes(got)) == (200, body)
-
-
-def test_stopping_lets_a_request_come_to_its_end(tmp_path_factory: pytest.TempPathFactory) -> None:
-    stage = Stage(tmp_path_factory.mktemp("stop") / "rig", ("site1",), ("image",))
-    try:
-        stage.rig.start()
-        upstream = Upstream(stage.own("site1"))
-        with connected(stage.address("site1")) as idle, connected(stage.address("site1")) as client:
-            service = served(client, upstream)
-            service.head()
-            process = stage.rig.processes["site1"]
-            process.terminate()
-            assert idle.is_closed
-            service.send("HTTP/1.1 200 OK", "Content-Length: 4", body=b"done")
-            assert client.body(client.head()) == b"done"
-            assert client.is_closed
-            until(lambda: process.poll() is not None, "the agent to end")
-            assert process.returncode == 0
-        upstream.close()
-    finally:
-        stage.rig.close()

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from tests.agent.rig import until
 from tests.gateway.raw import Upstream, connected
@@ -262,11 +263,18 @@ def test_a_dry_run_without_a_scope(three: Stage, images: Services) -> None:
 
 
 def test_a_site_that_is_down(tmp_path_factory: pytest.TempPathFactory) -> None:
-    stage = Stage(tmp_path_factory.mktemp("down") / "rig", ("site1", "site2"), ("image",))
+    """Site3 is a peer in the configuration, and never was there; site2 has no service `compute`."""
+    stage = Stage(tmp_path_factory.mktemp("down") / "rig", SITES, ("image", "compute"))
+    path = stage.rig.folder("site2") / "site.yaml"
+    config = yaml.safe_load(path.read_text())
+    del config["services"]["compute"]
+    path.write_text(yaml.safe_dump(config))
     try:
-        stage.rig.start()
-        until(lambda: all_up(stage), "for the sites to see each other")
+        stage.rig.start("site1", "site2")
+        until(lambda: _is_up(stage, "site2"), "for site1 to see site2")
         service = Service("image of site1", stage.own("site1"))
+        _never_heard_of(stage)
+        _known_and_without_the_service(stage)
         stage.rig.kill("site2")
         answer = stage.ask("site1", scope="site2")  # before anybody has noticed
         assert answer.status == 502
@@ -280,11 +288,39 @@ def test_a_site_that_is_down(tmp_path_factory: pytest.TempPathFactory) -> None:
             return "is down: last heard of" in str(stage.ask("site1", scope="site2").json["detail"])
 
         until(is_noticed, "for the site to be down")
+        assert stage.ask("site1", scope="site2").status == 503
         answer = stage.ask("site1", scope="site2 ; site1")  # what is down is tried last
         assert (answer.site, answer.headers["Cheops-Fallback"]) == ("site1", None)
         service.close()
     finally:
         stage.rig.close()
+
+
+def _is_up(stage: Stage, site: str) -> bool:
+    found = json.loads(stage.rig.request("site1", "GET", "/api/v1/sites"))["sites"]
+    return any(one["name"] == site and one["state"] == "up" for one in found)
+
+
+def _never_heard_of(stage: Stage) -> None:
+    answer = stage.ask("site1", scope="site3")
+    assert answer.status == 503
+    assert "site3 is down: it was never heard of; see 'cheops describe site site3'" in answer.json["detail"]
+    assert answer.headers["Cheops-Effect"] == "none"
+    answer = stage.ask("site1", scope="site3 ; site1", method="POST", body=b"{}")
+    assert (answer.status, answer.site) == (200, "site1")
+    answer = stage.ask(
+        "site1", scope="site1 & site3", method="POST", body=b"{}"
+    )  # it gets it when it is there
+    assert answer.headers["Cheops-Replicas"] == "site1; status=OK, site3; status=PENDING"
+    answer = stage.ask("site1", scope="site9")
+    assert (answer.status, "unknown site 'site9'" in answer.json["detail"]) == (400, True)
+
+
+def _known_and_without_the_service(stage: Stage) -> None:
+    for scope in ("site2", "site2 ; site1", "site1 & site2"):
+        answer = stage.ask("site1", scope=scope, service="compute", method="POST", body=b"{}")
+        assert answer.status == 400, scope
+        assert "site 'site2' has no service 'compute'" in answer.json["detail"]
 
 
 def test_a_site_cannot_be_impersonated_from_anywhere(three: Stage, images: Services) -> None:

@@ -11,6 +11,8 @@ PLAN = [
     ("hostile", 3, 6), ("hostile", 5, 4), ("network", 4, 2), ("crashes", 3, 3), ("moving", 4, 2), ("rules", 4, 3),
 ]  # fmt: skip
 CHUNKS = [(profile, sites, chunk) for profile, sites, chunks in PLAN for chunk in range(chunks)]
+# Histories of `make soak` that once went wrong.
+ONCE_BROKEN = [("hostile", 3, 7114), ("hostile", 5, 20595), ("moving", 5, 20207), ("long", 4, 135)]
 
 
 def test_there_are_five_hundred() -> None:
@@ -20,8 +22,17 @@ def test_there_are_five_hundred() -> None:
 @pytest.mark.parametrize(("profile", "sites", "chunk"), CHUNKS)
 def test_nothing_is_lost_and_all_converge(profile: str, sites: int, chunk: int) -> None:
     for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
-        outcome = play(seed, sites, PROFILES[profile])
-        assert not outcome.problems, f"cheops sim --seed {seed} --sites {sites} --profile {profile}"
+        _goes_well(profile, sites, seed)
+
+
+@pytest.mark.parametrize(("profile", "sites", "seed"), ONCE_BROKEN)
+def test_what_once_went_wrong_goes_well(profile: str, sites: int, seed: int) -> None:
+    _goes_well(profile, sites, seed)
+
+
+def _goes_well(profile: str, sites: int, seed: int) -> None:
+    outcome = play(seed, sites, PROFILES[profile])
+    assert not outcome.problems, f"cheops sim --seed {seed} --sites {sites} --profile {profile}"
 
 
 def test_a_history_is_the_same_every_time_it_is_played() -> None:

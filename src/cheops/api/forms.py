@@ -202,7 +202,7 @@ async def _show(node: Node, request: Request) -> Response:
     finally:
         await form.close()
     check_names(id_)
-    sites = sites_of(text, node) if text.strip() else (await node.pump.replica(id_)).history.roster
+    sites = sites_of(text, node) if text.strip() else (await node.pump.replica(id_)).sites
     if not sites:
         raise RequestError("no such resource is known here; say at which sites it is, with 'sites'")
     shown = await asyncio.gather(*(show_at(node, site, id_, command) for site in sites))

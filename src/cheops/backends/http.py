@@ -17,7 +17,7 @@ from cheops.backends.http_answer import Said, in_doubt, written
 from cheops.backends.http_auth import AuthError, Provider, Tickets
 from cheops.backends.http_copies import Copies
 from cheops.backends.http_exchange import InDoubtError, NotSentError
-from cheops.backends.http_existing import STATUSES, Existing
+from cheops.backends.http_existing import Existing, may_exist
 from cheops.backends.http_request import BODY, Header, PayloadError, Request, request_of
 from cheops.backends.http_sending import Sending
 from cheops.backends.http_task import Ended, Task, done, result_for
@@ -112,8 +112,10 @@ class HttpRunner:
         has_copy = meta_id in self.copies.index.copies
         if request.base:
             return done("nothing is asked of the service")
-        if has_copy and request.creates and not request.named:
+        if has_copy and request.creates and (not request.named or request.creates_collection):
             return done("there is a copy already")
+        if not has_copy and request.within and request.within not in self.copies.index.copies:
+            raise NotHereError(request.within)
         if has_copy or request.creates:
             return None
         if request.deletes:
@@ -145,7 +147,7 @@ class HttpRunner:
         only_if_new = request.named and request.exists in ("abort", "adopt")
         more = _UNLESS_THERE if only_if_new else ()
         answered = await self.sending.send(task.service, request, path, task.body, more=more)
-        if request.creates and answered.reply.status in STATUSES:
+        if may_exist(request, answered.reply.status):
             return await self._existing.deal_with(task, path, answered.reply)
         result = result_for(request, request.method, answered)
         if result is Result.OK and request.creates:

@@ -49,10 +49,12 @@ class Copies:
         self.away.pop(copy.meta_id, None)
 
     async def unbind(self, meta_id: str) -> None:
-        """The copy is gone, or is no replicant's any more."""
+        """The copy is gone, and with it what the service had below it."""
         if meta_id in self.index.copies:
-            self.index.drop(meta_id)
-            await self._write([(_DROP, (meta_id,))])
+            gone = [meta_id, *self.index.below(meta_id)]
+            for one in gone:
+                self.index.drop(one)
+            await self._write([(_DROP, (one,)) for one in gone])
 
     async def send_away(self, meta_id: str) -> None:
         """The resource has left this site."""

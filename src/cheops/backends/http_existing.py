@@ -15,8 +15,17 @@ from cheops.backends.http_task import Ended, Task, done, result_for
 from cheops.config.replication import names_in
 from cheops.engine.events import Result
 
-STATUSES = (409, 412)
+_STATUSES = (409, 412)
 _NO_SUCH_METHOD = (405, 501)
+_MULTI_STATUS = 207
+
+
+def may_exist(request: Request, status: int) -> bool:
+    """Whether a service may mean by this that what is to be created is there. To MKCOL it says then that the
+    method is not allowed; 409 can also be said of a collection that is missing above it."""
+    if not request.creates:
+        return False
+    return status in _STATUSES or (request.creates_collection and status in _NO_SUCH_METHOD)
 
 
 class Existing:
@@ -31,6 +40,8 @@ class Existing:
         if policy == "abort":
             return Ended(Result.KO, written(kept))
         copy = await self._existing(task, reply)
+        if task.request.creates_collection and not await self._is_there(task, path):
+            return Ended(Result.KO, written(kept))
         if copy is None:
             why = "it exists already, and nothing says under which id; 'find' of the service would"
             return Ended(Result.KO, written(msgspec.structs.replace(kept, note=why)))
@@ -41,6 +52,12 @@ class Existing:
             await self._copies.bind(copy)
             return done("it existed, and was adopted")
         return await self._overwrite(task, copy)
+
+    async def _is_there(self, task: Task, path: str) -> bool:
+        """Whether the service has this collection: WebDAV's own question."""
+        asked = Request(method="PROPFIND", path=path, headers=(("Depth", "0"),), ticket=task.request.ticket)
+        answered = await self._sending.send(task.service, asked, path, b"")
+        return answered.reply.status == _MULTI_STATUS
 
     async def _existing(self, task: Task, reply: Reply) -> Copy | None:
         if copy := self._sending.new_copy(task.service, task.meta_id, task.request, reply):

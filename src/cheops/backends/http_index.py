@@ -5,16 +5,15 @@ A local id that is long and has a digit in it (a UUID, a hash) is known wherever
 about that collection have their ids.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import unquote
 
 from cheops.backends.http_ids import META_ID
-from cheops.backends.http_paths import MAX_SEGMENTS, collection_of, filled, item_of, prefixes, trimmed
+from cheops.backends.http_paths import MAX_SEGMENTS, collection_of, filled, prefixes, trimmed
 from cheops.backends.http_to_local import Form, Local, NotHereError, text_to_local
-from cheops.backends.http_to_meta import Place
-from cheops.config.replication import ReplicationConfig
 
 _DISTINCTIVE_CHARACTERS = 12
 K = TypeVar("K")
@@ -55,6 +54,9 @@ class Index:
             tuple[str, str], dict[str, str]
         ] = {}  # … of a collection → local id → meta-id
         self._distinctive: dict[str, dict[str, None]] = {}  # local id → meta-ids
+        self._above: Counter[tuple[str, str]] = (
+            Counter()
+        )  # service and local path → how many copies are below
         for copy in copies:
             self.add(copy)
 
@@ -75,6 +77,7 @@ class Index:
         self.copies[copy.meta_id] = copy
         self._services[copy.service] = self._services.get(copy.service, 0) + 1
         self._places[copy.meta_id], self._paths[place] = place, copy.meta_id
+        self._above.update(_above(place))
         if not copy.is_named:
             collection = (copy.service, collection_of(place[1]))
             self._collections.setdefault(collection, {})[copy.local_id] = copy.meta_id
@@ -92,6 +95,10 @@ class Index:
             return
         place = self._places.pop(meta_id)
         self._paths.pop(place, None)
+        for above in _above(place):
+            self._above[above] -= 1
+            if not self._above[above]:
+                del self._above[above]
         self._services[copy.service] -= 1
         if not self._services[copy.service]:
             del self._services[copy.service]
@@ -110,6 +117,22 @@ class Index:
             if meta_id := self._paths.get((service, prefix)):
                 return self.copies[meta_id]
         return None
+
+    def is_at(self, service: str, path: str) -> bool:
+        """Whether a local path is that of a copy."""
+        return (service, path) in self._paths
+
+    def has_below(self, service: str, path: str) -> bool:
+        """Whether there are copies below a local path."""
+        return (service, trimmed(path)) in self._above
+
+    def below(self, meta_id: str) -> list[str]:
+        """The copies below a copy: a walk through all, if there are any."""
+        service, path = self._places[meta_id]
+        if not self.has_below(service, path):
+            return []
+        places = self._places.items()
+        return [one for one, (owner, found) in places if owner == service and found.startswith(f"{path}/")]
 
     def in_collection(self, service: str, collection: str, local_id: str) -> str | None:
         return self._collections.get((service, collection), {}).get(local_id)
@@ -150,60 +173,9 @@ class Index:
             return copy.service, trimmed(item)
 
 
-class Answering:
-    """What an answer to one request speaks of: see http_to_meta.Known."""
-
-    def __init__(self, index: Index, service: str, config: ReplicationConfig, local_path: str) -> None:
-        path = trimmed(local_path)
-        self._index = index
-        self._service = service
-        self._id = config.id or ("id",)
-        self._refs = dict(config.refs)
-        # the path as a collection, the one that it is an item of, and the one that it is another view of
-        self._collections = (path, collection_of(path), collection_of(item_of(path, config.items)))
-
-    def in_text(self, text: str, place: Place) -> str | None:
-        if meta_id := self._index.anywhere(text) or self._at_place(text, place):
-            return meta_id
-        return self._in_url(text) if "/" in text else None
-
-    def of_number(self, number: int, place: Place) -> str | None:
-        return self._at_place(str(number), place)
-
-    def in_header(self, value: str) -> str:
-        """A `Location` or `Link` with meta-ids."""
-        return "<".join(self._in_url(part, ">") or part for part in value.split("<"))
-
-    def _at_place(self, text: str, place: Place) -> str | None:
-        name = place[-1] if place else None
-        if isinstance(name, str) and name in self._refs:
-            return self._index.in_collection(self._service, self._refs[name], text)
-        if not self._is_id_place(place):
-            if place and place[-1] is None and len(place) > 1 and place[-2] in self._refs:
-                return self._index.in_collection(self._service, self._refs[str(place[-2])], text)
-            return None
-        found = (self._index.in_collection(self._service, where, text) for where in self._collections)
-        return next((meta_id for meta_id in found if meta_id), None)
-
-    def _is_id_place(self, place: Place) -> bool:
-        """The id of the answer's own item, or of an item of the one list that it is."""
-        if place == self._id:
-            return True
-        if place.count(None) != 1:
-            return False
-        return place[place.index(None) + 1 :] in (self._id, self._id[-1:])
-
-    def _in_url(self, text: str, end: str = "") -> str | None:
-        """A URL or path with meta-ids in its path, or None where it has none."""
-        url, mark, rest = text.partition(end) if end else (text, "", "")
-        start = url.find("/", url.find("://") + 3) if "://" in url else 0
-        stops = [place for sign in "?#" if (place := url.find(sign)) >= 0]
-        stop = min(stops, default=len(url))
-        if start < 0 or start >= stop or "/" not in url[start:stop]:
-            return None
-        path = url[start:stop]
-        translated = self._index.path_with_meta_ids(self._service, path)
-        return f"{url[:start]}{translated}{url[stop:]}{mark}{rest}" if translated != path else None
+def _above(place: tuple[str, str]) -> list[tuple[str, str]]:
+    service, path = place
+    return [(service, prefix) for prefix in prefixes(collection_of(path))]
 
 
 def _take_out(table: dict[K, dict[str, V]], key: K, inner: str) -> None:

@@ -19,6 +19,8 @@ BODY = "body"  # the name of the file
 MAX_INLINE_BYTES = 32 * 1024
 MAX_LINE_BYTES = 128 * 1024
 CREATE, DELETE = "create", "delete"
+COLLECTING = frozenset(("MKCOL", "MKCALENDAR"))  # what makes a collection under a name that the client chose
+NAMING = COLLECTING | {"PUT"}  # what makes something under such a name
 _MAX_TYPE_CHARACTERS = 100
 _REPLAYABLE = ("PUT", "DELETE")
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,200}")
@@ -65,10 +67,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     key: str = ""  # the Idempotency-Key
     ticket: str = ""  # under which the site that took it remembers the client's credentials, for a while
     base: bool = False  # runs nothing: see config.replication
+    within: str = ""  # the replicated collection that what it creates is in: it must be there first
 
     @property
     def creates(self) -> bool:
         return bool(self.item) and self.method != "DELETE"
+
+    @property
+    def creates_collection(self) -> bool:
+        return self.creates and self.method in COLLECTING
 
     @property
     def deletes(self) -> bool:
@@ -165,7 +172,8 @@ def operation_type(method: str, sub_path: str, content_type: str) -> str:
         return name if len(name) <= _MAX_TYPE_CHARACTERS else name[: _MAX_TYPE_CHARACTERS - 1] + "…"
     if method == "PATCH":
         return STEPS if _is_stepwise(content_type) else PATCH
-    return {"PUT": PUT, "DELETE": DELETE}.get(method, method.lower())
+    known = {"PUT": PUT, "DELETE": DELETE, **dict.fromkeys(COLLECTING, CREATE)}
+    return known.get(method, method.lower())
 
 
 BASE_REQUEST = Request(base=True)

@@ -10,10 +10,11 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from cheops.backends.http_answer import Said, id_in, said
+from cheops.backends.http_answering import Answering
 from cheops.backends.http_auth import Provider, Tickets
 from cheops.backends.http_copies import Copies
 from cheops.backends.http_exchange import Exchange, FileBody, Header, Reply, pieces_of
-from cheops.backends.http_index import Answering, Copy
+from cheops.backends.http_index import Copy
 from cheops.backends.http_paths import ID, collection_of, filled, joined, last_segment, trimmed
 from cheops.backends.http_request import Request, credentials_of, is_json
 from cheops.backends.http_to_local import Form, ToLocal, text_to_local, to_local

@@ -90,6 +90,8 @@ def _replicant_facts(found: "ReplicantView") -> Iterable[tuple[str, str | Text]]
     yield "service", found.service
     yield "path", found.path or "-"
     yield "sites", ", ".join(found.sites)
+    if found.gone:
+        yield "gone for good", ", ".join(found.gone)
     yield "local id here", found.local_id or "-"
     yield "status", coloured(found.overall)
     yield "deleted", yes_no(found.deleted)

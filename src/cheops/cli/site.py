@@ -49,7 +49,7 @@ def forget_command(
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Remove a site that is gone for good, and say which resources still wait for it."""
+    """Remove a site that is gone for good. Resources count without it from then on."""
     found = agent(url).forget(name, force=force)
     emit_answer(output, found, lambda out: draw_forgotten(out, found))
 
@@ -98,8 +98,8 @@ def draw_forgotten(out: Console, found: "Forgotten") -> None:
     out.print(f"{printable(found.site)} is forgotten")
     if found.resources:
         out.print(
-            f"still on the list of sites of: {printable(listed(found.resources))}\n"
-            f"  They wait for it until: cheops sites remove ID {printable(found.site)}",
+            f"it does not count any more for: {printable(listed(found.resources))}\n"
+            f"  To take it off their lists as well: cheops sites remove ID {printable(found.site)}",
             style="yellow",
             soft_wrap=True,
         )

@@ -58,6 +58,7 @@ class GatewayConfig:
     warm_for_s: float = 30.0
     carriers: int = 20_000
     carriers_for_s: float = 600.0
+    stop_timeout_s: float = 10.0
 
 
 def gateway_at(value: Value) -> GatewayConfig:
@@ -79,6 +80,7 @@ def gateway_at(value: Value) -> GatewayConfig:
         given(record, "warm_for", duration_s, default.warm_for_s),
         given(record, "carriers", _count, default.carriers),
         given(record, "carriers_for", duration_s, default.carriers_for_s),
+        given(record, "stop_timeout", duration_s, default.stop_timeout_s),
     )
 
 

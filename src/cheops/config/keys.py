@@ -62,7 +62,7 @@ GATEWAY = Section(
     optional=(
         *("proxy", "forwarded_headers", "connections", "head_size", "repeat_size"),
         *("connect_timeout", "head_timeout", "stall_timeout", "silence_timeout"),
-        *("tunnel_timeout", "keep_alive", "warm", "warm_for", "carriers", "carriers_for"),
+        *("tunnel_timeout", "keep_alive", "warm", "warm_for", "carriers", "carriers_for", "stop_timeout"),
     ),
 )
 TYPE = Section(

@@ -130,7 +130,7 @@ def _site(root: Value, path: Path) -> SiteConfig:
         given(record, "limits", limits_at, Limits()),
         given(record, "heartbeat", heartbeat_at, HeartbeatConfig()),
         path,
-        (*_warnings(advertise, peers, types.values()), *doubts(fronts, advertise)),
+        (*_warnings(advertise, peers, types.values(), services), *doubts(fronts, advertise)),
         given(record, "notify", lambda at: targets_at(at, folder), ()),
         gateway,
     )
@@ -150,7 +150,9 @@ def _types(value: Value, folder: Path) -> dict[str, TypeConfig]:
     return {name: type_at(name, at, folder) for name, at in named_at(value).items()}
 
 
-def _warnings(advertise: str, peers: Mapping[str, str], types: Iterable[TypeConfig]) -> Iterable[str]:
+def _warnings(
+    advertise: str, peers: Mapping[str, str], types: Iterable[TypeConfig], services: Iterable[str]
+) -> Iterable[str]:
     far = [peer for peer, url in peers.items() if not is_loopback(url)]
     if far and is_loopback(advertise):
         yield (
@@ -158,7 +160,7 @@ def _warnings(advertise: str, peers: Mapping[str, str], types: Iterable[TypeConf
             "set 'listen' or 'advertise' to an address that peers reach"
         )
     configured = list(types)
-    if not configured:
+    if not configured and not list(services):  # a site may well have services only
         yield "types: none is configured, so no command is allowed"
     for type_ in configured:
         for warning in type_.warnings():

@@ -7,7 +7,7 @@ all replies that it had made by then: it has passed over it, because something h
 from cheops.engine.events import Answer, Effects, Stage
 from cheops.engine.replica import Replica
 from cheops.log.operation import Operation, OpId, Reply, Status, Verdict
-from cheops.log.vector import NOTHING, Vector, contains
+from cheops.log.vector import NOTHING, Vector, contains, covers
 
 _LAST_WORDS = (Status.OK, Status.KO)
 _WORDS = (*_LAST_WORDS, Status.UNKNOWN)
@@ -30,14 +30,14 @@ def tell_of_sites(replica: Replica, out: Effects) -> None:
     for id_, client in list(replica.clients.items()):
         if not contains(replica.history.known, id_):
             continue  # a draft: its verdict comes first
-        for site in replica.history.roster:
+        for site in replica.sites:
             before = client.heard.get(site)
             status = _word(replica, id_, site)
             if status and status is not before and before not in _FOR_GOOD:
                 client.heard[site] = status
                 reply = replica.by_op.get((id_, site))
                 out.others.append(_answer(client.request, Stage.SITE, id_, site, status, reply))
-        if all(client.heard.get(site) in _FOR_GOOD for site in replica.history.roster):
+        if all(client.heard.get(site) in _FOR_GOOD for site in replica.sites):
             del replica.clients[id_]
 
 
@@ -56,13 +56,14 @@ def _settled(replica: Replica, site: str) -> Vector:
     """What a site has settled, as far as that says what became of it there.
 
     A reply of it may still be on its way; to a site that has left the resource it may never come. And while
-    it is not on the list a site settles all without running it: that counts for nothing when it is back.
+    it is not on the list a site settles all without running it: that counts for nothing when it is back, and
+    not before we know of all that it has settled, for it may be that which took it off the list.
     """
     if not replica.is_involved:
         return NOTHING
     view, by = replica.peers.get(site), replica.history.roster_by
     settled = replica.settled if site == replica.site else view.settled if view else NOTHING
-    if by is None or not contains(settled, by.id):
+    if by is None or not contains(settled, by.id) or not covers(replica.history.known, settled):
         return NOTHING
     made = [(origin, n) for origin, n in view.known_replies.items() if origin.site == site] if view else []
     has_all = all(n <= replica.known_replies.get(origin, 0) for origin, n in made)

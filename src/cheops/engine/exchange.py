@@ -7,6 +7,7 @@ What nobody waits for (an acknowledgement, a reply to another site's operation) 
 with what is sent before that.
 
 Only sites involved in a resource hear of it: those on its list, and those that left it, until they know that.
+A site that was removed from the mesh for good is not waited for, on the list or not.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from cheops.engine.messages import Base, Message, Snapshot, document_size
 from cheops.engine.replica import PeerView, Replica
 from cheops.engine.types import Limits
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, Reply
+from cheops.log.operation import Operation, OpId, Reply
 from cheops.log.vector import NOTHING, Vector, contains, covers, joined
 
 Document = TypeVar("Document", Operation, Reply)
@@ -27,7 +28,7 @@ Document = TypeVar("Document", Operation, Reply)
 def targets(replica: Replica) -> Iterator[str]:
     """The other sites that must hear of this resource."""
     history = replica.history
-    for site in history.roster:
+    for site in replica.sites:
         if site != replica.site:
             yield site
     for site in sorted(history.former.difference(history.roster)):
@@ -45,7 +46,16 @@ def _is_gone(replica: Replica, site: str) -> bool:
     view, by = replica.peers.get(site), replica.history.roster_by
     if view is None or by is None or view.busy:
         return False
-    return contains(view.known, by.id) and covers(replica.history.known, view.known)
+    why = (by.id, *_seals_against(replica, site))
+    return all(contains(view.known, id_) for id_ in why) and covers(replica.history.known, view.known)
+
+
+def _seals_against(replica: Replica, site: str) -> Iterator[OpId]:
+    """What a site must know to see that a list which it is on does not count."""
+    history = replica.history
+    for id_, fate in history.strangers.items():
+        if fate.by and site in (history.ops[id_].sites or ()):
+            yield fate.by
 
 
 def view_of(replica: Replica, peer: str) -> PeerView:

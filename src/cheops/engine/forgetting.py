@@ -57,7 +57,7 @@ def seal_due(replica: Replica, *, at_rest: bool) -> Vector | None:
     if not idle and not (at_rest and replica.wants_seal):
         return None
     stable = _stable(replica)
-    if at_rest and (replica.site != min(history.roster, default="") or not covers(stable, history.known)):
+    if at_rest and (replica.site != min(replica.sites, default="") or not covers(stable, history.known)):
         return None
     newest = latest(history.seals)
     if not stable or (newest and newest.seal and covers(newest.seal.stable, stable)):

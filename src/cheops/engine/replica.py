@@ -136,6 +136,12 @@ class Replica:
         return self.history.matrix
 
     @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that count: those on the list, but for such as will not be back. The list itself stays:
+        a site that is taken in again is one of them again."""
+        return tuple(site for site in self.history.roster if site not in self.gone or site == self.site)
+
+    @property
     def is_involved(self) -> bool:
         return self.site in self.history.roster
 

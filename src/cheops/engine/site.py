@@ -157,9 +157,11 @@ class Site:
         self._wake_some(out)
 
     def _gone(self, event: Gone, out: Effects) -> None:
+        back = self.gone - event.sites
         self.gone.clear()
         self.gone |= event.sites
         self._unpark(self.gone)
+        out.others += [Enumerate(site) for site in sorted(back)]  # what has happened without them, they lack
         self._wake_some(out)
 
     def _brought(self, event: Brought, out: Effects) -> None:
@@ -467,7 +469,8 @@ def refusal(replica: Replica, event: Submitted) -> str | None:
     if replica.site not in (roster or event.sites or none):
         where = ", ".join(roster or event.sites or none)
         return f"this site, {replica.site}, is not involved; the resource is at {where}"
-    if roster and event.sites and not changes and set(event.sites) != set(roster):
+    named = set(event.sites or ())
+    if roster and named and not changes and named not in (set(roster), set(replica.sites)):
         return f"the resource is at {', '.join(roster)}; changing that is an operation of its own"
     return None
 

@@ -39,8 +39,13 @@ class ResourceStatus:
 
 
 def status(replica: Replica, up: set[str]) -> ResourceStatus:
-    """The status in one call; `up` are the peers that are reachable now."""
-    sites = tuple(_site(replica, site, up) for site in replica.history.roster)
+    """The status in one call; `up` are the peers that are reachable now.
+
+    Until its first operation has a verdict, a resource has no list of sites. If nobody knows whether that
+    ran, it is this site that has the doubt.
+    """
+    counted = replica.sites or ((replica.site,) if replica.unknown else ())
+    sites = tuple(_site(replica, site, up) for site in counted)
     unreachable = tuple(site.site for site in sites if not site.reachable)
     return ResourceStatus(
         replica.resource, _overall(replica, sites), unreachable, replica.order_not_enforced, sites

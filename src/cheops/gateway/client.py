@@ -5,21 +5,18 @@ request is handed to the next. So every head passes `strictness` before h11 sees
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from http import HTTPStatus
 
 import h11
 
 from cheops.config.gateway import GatewayConfig
 from cheops.gateway.errors import GatewayRequestError, GoneError
-from cheops.gateway.seam import Head, Headers, Outgoing
-from cheops.gateway.strictness import check_headers, check_raw_head, check_trailers, headers_of, refuse_early
+from cheops.gateway.heads import Heads
+from cheops.gateway.seam import Head, Headers
+from cheops.gateway.strictness import check_headers, check_raw_head, check_trailers, headers_of
 from cheops.gateway.wire import Wire
 
-_END = b"\r\n\r\n"
 _LEFT_OVER_BYTES = 256 * 1024  # of an unread body, which is read for the sake of the connection
 _LINGER_S = 2.0
-_NO_BODY = (204, 304)
 
 
 class Client:
@@ -29,20 +26,26 @@ class Client:
         self.wire = wire
         self.peer = _peer_of(wire)
         self._settings = settings
-        self._beyond = b""  # what came in after the request that was read last
+        self._heads = Heads(wire, settings)
         self._http: h11.Connection | None = None
         self._out: list[bytes] = []
-        self._method = ""
-        self.is_idle = True
+        self.method = ""
         self.is_answered = False  # the final answer has begun
+        self.is_tunnel = False  # another protocol is spoken, of which nobody here knows where it ends
+        self.is_last = False  # no request is to come after this one: the client is told so
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of a request is under way, nor has come in yet."""
+        return self._http is None and not self._heads.has_begun and self.wire.is_quiet
 
     # -- requests ----------------------------------------------------------------------------------------
 
     async def next_head(self) -> Head | None:
         """The next request; None where the client has no more. Raises GatewayRequestError."""
         self._http = None
-        self.is_idle, self.is_answered = True, False
-        raw = await self._raw_head()
+        self.is_answered = False
+        raw = await self._heads.next()
         if raw is None:
             return None
         version = check_raw_head(raw)
@@ -58,36 +61,11 @@ class Client:
             raise GatewayRequestError(f"not a request: {error}") from None
         if not isinstance(request, h11.Request):
             raise GatewayRequestError("not a request")
-        if self._beyond:
-            http.receive_data(self._beyond)
-            self._beyond = b""
-        self._method = request.method.decode("ascii")
-        return Head(self._method, request.target.decode("latin-1"), headers)
-
-    async def _raw_head(self) -> bytes | None:
-        """All up to the empty line, whatever it says."""
-        data, self._beyond = self._beyond, b""
-        loop, most = asyncio.get_running_loop(), self._settings.head_size_bytes
-        end_s = loop.time() + self._settings.head_timeout_s if data else None
-        while True:
-            data = data.lstrip(b"\r\n") if data[:1] in (b"\r", b"\n") else data
-            place = data.find(_END)
-            if 0 <= place < most:
-                self.is_idle = False
-                self._beyond = data[place + 4 :]
-                return data[: place + 4]
-            refuse_early(data, most)
-            wait_s = self._settings.keep_alive_s if end_s is None else max(end_s - loop.time(), 0.0)
-            try:
-                more = await self.wire.read(wait_s)
-            except TimeoutError:
-                if end_s is None:
-                    return None
-                raise GatewayRequestError("the head of the request did not come in time", 408) from None
-            if not more:
-                return None
-            end_s = end_s or loop.time() + self._settings.head_timeout_s
-            data += more
+        if self._heads.beyond:
+            http.receive_data(self._heads.beyond)
+            self._heads.beyond = b""
+        self.method = request.method.decode("ascii")
+        return Head(self.method, request.target.decode("latin-1"), headers)
 
     @property
     def http(self) -> h11.Connection:
@@ -150,6 +128,8 @@ class Client:
 
     def begin(self, status: int, reason: bytes, headers: Headers) -> None:
         """The head of the final answer."""
+        if self.is_last:
+            headers = (*headers, ("Connection", "close"))
         event = h11.Response(status_code=status, headers=_encoded(headers), reason=reason)
         self._send(event)
         self.is_answered = True
@@ -184,35 +164,6 @@ class Client:
         except (OSError, TimeoutError) as error:
             raise GoneError(f"the client does not take its answer: {error or 'no progress'}") from None
 
-    async def answer(self, outgoing: Outgoing) -> None:
-        """A whole answer of our own or of the replicating half."""
-        body, headers = outgoing.body, outgoing.headers
-        has_body = self._method != "HEAD" and outgoing.status not in _NO_BODY
-        if isinstance(body, bytes) and has_body:
-            kept = tuple(
-                (n, v) for n, v in headers if n.lower() not in ("content-length", "transfer-encoding")
-            )
-            headers = (*kept, ("Content-Length", str(len(body))))
-        self.begin(outgoing.status, reason_of(outgoing.status), headers)
-        if isinstance(body, bytes):
-            if has_body and body:
-                self.data(body)
-        else:
-            await self._stream(body, is_wanted=has_body)
-        self.end()
-        await self.flush()
-
-    async def _stream(self, body: AsyncIterator[bytes], *, is_wanted: bool) -> None:
-        try:
-            if is_wanted:
-                async for piece in body:
-                    if piece:
-                        self.data(piece)
-                        await self.flush()
-        finally:
-            if (close := getattr(body, "aclose", None)) is not None:
-                await close()
-
     async def continue_if_awaited(self) -> None:
         if self.waits_for_100 and not self.is_answered:
             self.inform(100, b"Continue", ())
@@ -233,17 +184,8 @@ class Client:
                     left -= len(event.data) if isinstance(event, h11.Data) else 0
         except (GatewayRequestError, GoneError, TimeoutError):
             return False
-        self._beyond = bytes(http.trailing_data[0])
+        self._heads.beyond = bytes(http.trailing_data[0])
         return http.their_state is h11.DONE
-
-    async def refuse(self, outgoing: Outgoing) -> None:
-        """An answer to what could not be understood; the connection ends with it."""
-        body = outgoing.body if isinstance(outgoing.body, bytes) else b""
-        lines = [f"HTTP/1.1 {outgoing.status} {reason_of(outgoing.status).decode()}"]
-        lines += [f"{name}: {value}" for name, value in outgoing.headers]
-        lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
-        self.wire.write("\r\n".join(lines).encode("latin-1") + body)
-        await self.close_gently()
 
     async def close_gently(self) -> None:
         """Close, but not before the client could read what it was sent: to close while data comes in would
@@ -270,10 +212,3 @@ def _encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
 def _peer_of(wire: Wire) -> str:
     found = wire.transport.get_extra_info("peername")
     return str(found[0]).removeprefix("::ffff:") if found else ""
-
-
-def reason_of(status: int) -> bytes:
-    try:
-        return HTTPStatus(status).phrase.encode()
-    except ValueError:
-        return b""

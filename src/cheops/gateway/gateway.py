@@ -20,11 +20,13 @@ from cheops.gateway.request import Entrance
 from cheops.gateway.seam import Replication, Services
 from cheops.gateway.sending import Sending
 from cheops.gateway.serving import Serving
+from cheops.gateway.telling import refuse
 from cheops.gateway.wire import Wire
 from cheops.node.node import Node
 from cheops.plugins import scope_functions
 
-_STOP_S = 3.0
+_STOP_S = 3.0  # for what is broken off
+_ARRIVE_S = 0.05  # what clients had sent before they could know is taken
 _TURNED_AWAY = 100  # how many at a time are told that there is no room
 _log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ class Gateway:
 
     def replicate_with(self, replication: Replication) -> None:
         """Have this answer what is replicated."""
-        self._serving.replication = replication
+        self._serving.replicate_with(replication)
 
     @property
     def connections(self) -> int:
@@ -79,15 +81,23 @@ class Gateway:
             self._servers.append(server)
 
     async def stop(self) -> None:
-        """Take no more requests, let those under way come to an end for a while, and close everything."""
+        """Take no more connections, let the requests under way come to an end for a while, and close
+        everything. Their answers tell clients to send no more over the same connection."""
         self._is_stopping = True
+        await asyncio.sleep(_ARRIVE_S)
         for server in self._servers:
             server.close()
         for client in list(self._serving_tasks.values()):
+            client.is_last = True
             if client.is_idle:
                 client.wire.close()
-        if self._serving_tasks:
-            await asyncio.wait(self._serving_tasks, timeout=_STOP_S)
+        end_s = asyncio.get_running_loop().time() + self._settings.stop_timeout_s
+        while under_way := [task for task, client in self._serving_tasks.items() if not client.is_tunnel]:
+            left_s = end_s - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                _log.warning("%s requests were not done in time, and are broken off", len(under_way))
+                break
+            await asyncio.wait(under_way, timeout=left_s)
         for task, client in list(self._serving_tasks.items()):
             client.wire.abort()
             task.cancel()
@@ -102,6 +112,7 @@ class Gateway:
             wire.abort()  # not even a word: that would cost what there is none of
             return
         client = Client(wire, self._settings)
+        client.is_last = self._is_stopping
         is_full = len(self._serving_tasks) >= self._most
         coroutine = self._turn_away(client) if is_full else self._converse(client, entrance)
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -127,14 +138,14 @@ class Gateway:
                     return
         except GatewayRequestError as error:
             self.record.refused[error.status] += 1
-            await client.refuse(of_error(self._here, error))
+            await refuse(client, of_error(self._here, error))
         except GoneError:
             client.wire.abort() if client.wire.has_ended else client.wire.close()
 
     async def _turn_away(self, client: Client) -> None:
         self.record.refused[503] += 1
         text = f"this gateway has {self._most:,} connections, which is all it may have"
-        await client.refuse(problem(self._here, 503, text, definite=False))
+        await refuse(client, problem(self._here, 503, text, definite=False))
 
 
 def _carriers(config: SiteConfig) -> Carriers | None:

@@ -24,11 +24,11 @@ _log = logging.getLogger(__name__)
 
 
 class SiteDownError(CheopsError):
-    """A site cannot be asked now."""
+    """A site cannot be asked now. Nothing was sent there, so nothing can have happened."""
 
     fault = Fault.PEER
     definite = False
-    status = 502
+    status = 503
 
 
 class NoGatewayError(CheopsError):
@@ -62,6 +62,8 @@ class PeerGateways:
     def place(self, site: str, service: str) -> Place:
         """Where the gateway of a site takes requests for a service."""
         entry = self._node.mesh.entry_of(site)
+        if entry is None:
+            raise self.down(site)  # nobody knows yet what it has
         address = dict(entry.services).get(service) if entry else None
         if not address:
             raise NoGatewayError(
@@ -78,7 +80,11 @@ class PeerGateways:
         view = next((one for one in self._node.mesh.sites(now()) if one.name == site), None)
         heard_ms = view.contact_ms if view else None
         since = "it was never heard of" if heard_ms is None else f"last heard of {heard_ms / 1000:,.0f} s ago"
-        return SiteDownError(f"{site} is down: {since}")
+        if heard_ms is None and view and view.heard:
+            since = "it has not answered since this agent's start"
+        return SiteDownError(
+            f"{site} is down: {since}; see 'cheops describe site {site}' at {self._node.name}"
+        )
 
     def hurry(self, site: str) -> None:
         """It did not answer: have a look at it."""

@@ -91,7 +91,7 @@ async def _switch(client: Client, asked: Asked, headers: Headers, settings: Gate
         raise UpstreamError(
             "the service changed the protocol, which nobody asked for", "a bad 101", may_have_had_effect=True
         ) from None
-    client.is_answered = True
+    client.is_answered = client.is_tunnel = True
     client.data_beyond(asked.call.beyond)
     await client.flush()
     client.wire.on_end = None  # each side may be done before the other

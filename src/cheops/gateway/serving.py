@@ -7,12 +7,13 @@ doing it twice is as good as once; and only if the body is still at hand (see up
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
-from cheops.gateway.asking import Asked, Errand, Watched, only_reads
-from cheops.gateway.carriers import Carriers, Ticket
+from cheops.gateway.asking import Watched, only_reads
+from cheops.gateway.attempting import Attempting, Found, dropped, head_of
+from cheops.gateway.carriers import Carriers
 from cheops.gateway.client import Client
 from cheops.gateway.dry_run import foretold
 from cheops.gateway.errors import GatewayRequestError, GoneError, UpstreamError
@@ -21,17 +22,14 @@ from cheops.gateway.headers import (
     CREDENTIALS,
     FALLBACK,
     SITE,
-    Passage,
     as_header,
-    end_to_end,
     site_name,
     site_named,
 )
-from cheops.gateway.incoming import Received
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.problems import of_error, of_mistake
 from cheops.gateway.record import Record, Story
-from cheops.gateway.relay import answer_headers, informing, relay
+from cheops.gateway.relay import answer_headers, relay
 from cheops.gateway.request import (
     Entrance,
     is_dry_run,
@@ -42,41 +40,24 @@ from cheops.gateway.routing import (
     Forward,
     InTurn,
     Local,
-    NotThereYetError,
     Replicate,
     decide,
     decide_forwarded,
     kind_of,
     route_of,
 )
-from cheops.gateway.seam import Head, Headers, Outgoing, Replication, without
+from cheops.gateway.seam import Head, Outgoing, Replication
 from cheops.gateway.sending import Sending
+from cheops.gateway.telling import tell
 from cheops.gateway.understanding import Request, Understanding
 from cheops.scope.functions import Functions
 from cheops.scope.snapshot import Snapshot
 
-_FAILED = (502, 503, 504)
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Proxied:
-    """An answer that has begun, and what is to be done at its end."""
-
-    asked: Asked
-    site: str
-    ticket: Ticket | None = None
-
-    async def finish(self) -> None:
-        await self.asked.finish()
-        if self.ticket:
-            self.ticket.end()
 
 
 class Serving:
     """Serves the requests of all clients."""
-
-    replication: Replication | None = None
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parts of a gateway
         self,
@@ -93,9 +74,13 @@ class Serving:
         self._understanding = Understanding(config, functions, peers, carriers)
         self._functions = functions
         self._snapshot = snapshot
-        self._peers = peers
         self._sending = sending
         self._record = record
+        self._attempting = Attempting(config, peers, sending)
+
+    def replicate_with(self, replication: Replication) -> None:
+        """Have this answer what is replicated."""
+        self._attempting.replication = replication
 
     async def serve(self, client: Client, entrance: Entrance, head: Head) -> None:
         """One request. Raises GoneError or GatewayRequestError where the connection is of no use after it."""
@@ -127,7 +112,7 @@ class Serving:
         headers = outgoing.headers
         if story.fallback:
             headers = (*headers, (FALLBACK, as_header(story.fallback)))
-        await client.answer(replace(outgoing, headers=headers))
+        await tell(client, replace(outgoing, headers=headers))
 
     # -- routing -----------------------------------------------------------------------------------------
 
@@ -155,11 +140,11 @@ class Serving:
         for number, choice in enumerate(choices, 1):
             name, left = self._name(choice), len(choices) - number
             try:
-                found = await self._attempt(request, choice, is_only=len(choices) == 1)
+                found = await self._attempting.attempt(request, choice, is_only=len(choices) == 1)
                 at_hand = AtHand(request.head, request.upload.can_restart, left)
-                if goes_on_after_answer(*_head_of(found), choice, at_hand):
-                    await _dropped(found)
-                    failed.append(f"{site_name(name)}: {_head_of(found)[0]}")
+                if goes_on_after_answer(*head_of(found), choice, at_hand):
+                    await dropped(found)
+                    failed.append(f"{site_name(name)}: {head_of(found)[0]}")
                     continue
             except CheopsError as error:
                 if request.watched.is_gone:
@@ -184,38 +169,9 @@ class Serving:
             case Replicate(route):
                 return " & ".join(route.sites)
 
-    # -- one attempt -------------------------------------------------------------------------------------
-
-    async def _attempt(self, request: Request, choice: Choice, *, is_only: bool) -> "_Proxied | Outgoing":
-        service = request.service
-        match choice:
-            case Replicate(route):
-                if self.replication is None:
-                    raise NotThereYetError("replication (&) of HTTP requests is not set up at this site")
-                return await self.replication.handle(service, self._received(request), route)
-            case Forward(site):
-                if is_only and not self._peers.is_up(site):
-                    raise self._peers.down(site)
-                return _Proxied(await self._sending.to_site(site, service, self._errand(request)), site)
-            case Local():
-                if self.replication is not None and self.replication.concerns(service, request.head):
-                    return await self.replication.handle(service, self._received(request), None)
-                asked, ticket = await self._sending.to_local(service, self._errand(request))
-                return _Proxied(asked, self._here, ticket)
-
-    def _received(self, request: Request) -> Received:
-        headers = without(end_to_end(request.head.headers), "Expect")
-        head = Head(request.head.method, request.head.target, headers)
-        return Received(request.client, head, request.upload, is_forwarded=request.sender is not None)
-
-    def _errand(self, request: Request) -> Errand:
-        client, tell = request.client, self._settings.forwarded_headers
-        passage = Passage(self._here, client.peer, tell_forwarded=tell)
-        return Errand(request.head, request.upload, informing(client), request.watched, passage)
-
     # -- answering ---------------------------------------------------------------------------------------
 
-    async def _answer(self, request: Request, choice: Choice, found: "_Proxied | Outgoing") -> None:
+    async def _answer(self, request: Request, choice: Choice, found: Found) -> None:
         story = request.story
         if isinstance(found, Outgoing):
             story.status = found.status
@@ -244,16 +200,3 @@ class Serving:
             raise GoneError("the answer broke off") from None
         finally:
             await found.finish()
-
-
-def _head_of(found: "_Proxied | Outgoing") -> tuple[int, Headers]:
-    answer = found.asked.answer if isinstance(found, _Proxied) else found
-    return answer.status, answer.headers
-
-
-async def _dropped(found: "_Proxied | Outgoing") -> None:
-    """An answer that nobody gets."""
-    if isinstance(found, _Proxied):
-        await found.finish()
-    elif (close := getattr(found.body, "aclose", None)) is not None:
-        await close()

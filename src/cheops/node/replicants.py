@@ -66,7 +66,7 @@ class Replicants:
         replica = self._pump.site.replicas.get(resource) if self._pump else None
         if replica is None:
             return ()
-        sites = (*replica.history.roster, *sorted(replica.history.former))
+        sites = (*replica.sites, *sorted(replica.history.former - replica.gone))
         return tuple(site for site in dict.fromkeys(sites) if site != self._name)
 
     def _is_gone(self, resource: str, hash_: str) -> bool:
@@ -121,9 +121,9 @@ class Replicants:
 
 def is_dealt_with(replica: Replica, id_: OpId) -> bool:
     """Whether every site of a resource has settled an operation."""
-    for site in replica.history.roster:
+    for site in replica.sites:
         view = replica.peers.get(site)
         settled = replica.settled if site == replica.site else view.settled if view else NOTHING
         if not contains(settled, id_):
             return False
-    return bool(replica.history.roster)
+    return bool(replica.sites)

@@ -26,9 +26,8 @@ class Standing:
 
 
 def standing_of(replica: Replica) -> Standing:
-    roster = replica.history.roster
-    settled = {site: _settled(replica, site) for site in roster}
-    return Standing(settled, bool(roster) and not replica.is_involved)
+    settled = {site: _settled(replica, site) for site in replica.sites}
+    return Standing(settled, bool(replica.history.roster) and not replica.is_involved)
 
 
 def _settled(replica: Replica, site: str) -> int:

@@ -8,9 +8,9 @@ left. Then the operators mean:
     a % b          one resource in parts; distributes over alternatives in the same way
     strong(a & b)  the same replicas with that level
 
-Invariants: every site of a route is known and has the service; no site is named twice in one
-set of replicas; the written order stands (`reach` says what to try first); the size of a route is checked
-before it is built.
+Invariants: every site of a route is known and has the service, or was never heard of; no site is named twice
+in one set of replicas; the written order stands (`reach` says what to try first); the size of a route is
+checked before it is built.
 """
 
 from collections.abc import Callable
@@ -117,7 +117,7 @@ def _alternatives(location: Location, context: Context) -> list[Direct]:
 
 def _one(site: str, context: Context) -> One:
     service = context.service
-    if service is not None and service not in context.snapshot.sites[site].services:
+    if service is not None and context.snapshot.sites[site].lacks(service):
         offering = (other.name for other in context.snapshot.offering(service))
         raise ScopeResolutionError(
             f"site '{site}' has no service '{service}'", hint=f"It is at: {listed(offering)}."

@@ -10,11 +10,17 @@ from functools import cached_property
 
 @dataclass(frozen=True, slots=True)
 class SiteInfo:
-    """A site as the catalogue and the heartbeats show it."""
+    """A site as the catalogue and the heartbeats show it. Of one that was never heard of (a peer of the
+    configuration that did not answer yet), nobody knows which services it has."""
 
     name: str
     services: frozenset[str] = frozenset()
     up: bool = True
+    heard: bool = True
+
+    def lacks(self, service: str) -> bool:
+        """Whether it is known not to have a service."""
+        return self.heard and service not in self.services
 
 
 @dataclass(frozen=True)

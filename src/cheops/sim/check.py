@@ -70,9 +70,10 @@ def _of_leaver(world: World, name: str, resource: str, oracle: History) -> Itera
     if replica is None or not contains(replica.history.known, by.id):
         return
     start = world.apps[resource].start
+    state = world.nodes[name].states.get(resource, start)
     if not has_deleted_copy(replica, by):
         yield f"{name} left, and has not deleted its copy"
-    elif replica.by_op[by.id, name].status is Status.OK and world.nodes[name].states.get(resource, start) != start:
+    elif replica.by_op[by.id, name].status is Status.OK and state != start:
         yield f"{name} left, and its copy is still there"
 
 

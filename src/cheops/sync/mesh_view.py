@@ -32,6 +32,7 @@ class SiteView:
     distance: Distance | None
     clock: ClockOffset | None
     here: bool = False
+    heard: bool = True  # it has told, to us or to others, what it is
 
     @property
     def is_up(self) -> bool:
@@ -68,6 +69,7 @@ def view_of(
         distance,
         peer.trip.clock if peer.trip else None,
         here=site == known.own.name,
+        heard=entry is not None or site == known.own.name,
     )
 
 
@@ -120,7 +122,10 @@ def snapshot_of(here: str, views: list[SiteView], table: DistanceTable) -> Snaps
     """What resolving a scope may know. Who is forgotten does not exist; who cannot be reached is not up."""
     sites = {
         view.name: SiteInfo(
-            view.name, frozenset(service for service, _ in view.services), view.here or view.is_up
+            view.name,
+            frozenset(service for service, _ in view.services),
+            up=view.here or view.is_up,
+            heard=view.heard,
         )
         for view in views
         if view.here or view.state is not State.FORGOTTEN

@@ -208,9 +208,6 @@ def test_what_is_made_below_a_replicated_post_is_made_at_all_its_sites(sites: Re
         assert sites.through(site, "GET", f"/comments/{comment}").json["body"] == "below"
 
 
-@pytest.mark.xfail(
-    reason="lists within an item are taken for lists of its own collection (http_index.Answering)"
-)
 def test_ids_within_an_answer_are_those_of_their_own_collection(sites: RealSites) -> None:
     """A comment may have the number of a replicated post, and is something else all the same."""
     post = new_post(sites, "embedding")

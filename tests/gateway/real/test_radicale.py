@@ -7,7 +7,7 @@ their changes with If-Match. Each site has its own password: what came from anot
 import base64
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -38,6 +38,20 @@ def event(uid: str, summary: str) -> bytes:
     lines += ["DTSTAMP:20260101T000000Z", "DTSTART:20260102T100000Z", "DTEND:20260102T110000Z"]
     lines += [f"SUMMARY:{summary}", "END:VEVENT", "END:VCALENDAR", ""]
     return "\r\n".join(lines).encode()
+
+
+def card(text: str) -> bytes:
+    lines = ["BEGIN:VCARD", "VERSION:3.0", "UID:one", f"FN:{text}", f"N:{text};;;;", "END:VCARD", ""]
+    return "\r\n".join(lines).encode()
+
+
+ADDRESSES = b"""<?xml version="1.0"?><d:mkcol xmlns:d="DAV:" xmlns:c="urn:ietf:params:xml:ns:carddav">
+<d:set><d:prop><d:resourcetype><d:collection/><c:addressbook/></d:resourcetype></d:prop></d:set></d:mkcol>"""
+# Per method: what makes the collection, and what is put into it.
+MADE_BY: dict[str, tuple[bytes, str, Callable[[str], bytes]]] = {
+    "MKCALENDAR": (calendar("Shared"), "ics", lambda text: event("one", text)),
+    "MKCOL": (ADDRESSES, "vcf", card),
+}
 
 
 def login(site: str) -> Headers:
@@ -230,6 +244,67 @@ def test_asking_for_properties_of_a_replicated_event_changes_nothing(sites: Real
         read = sites.through("site2", method, path, body, login("site2") | XML | {"Depth": "0"})
         assert hrefs(read) == [path]
         assert "Cheops-Operation" not in read.headers
+
+
+# -- collections -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["MKCALENDAR", "MKCOL"])
+def test_a_collection_is_replicated_with_what_is_put_into_it(sites: RealSites, method: str) -> None:
+    """A scope says where when it is made. What is made in it is at the same sites, each item by itself."""
+    body, suffix, item = MADE_BY[method]
+    home, path = f"{HOME}/{method.lower()}/", f"{HOME}/{method.lower()}/one.{suffix}"
+    for _ in "12":  # it can be deleted, and made again
+        made = sites.through("site2", method, home, body, login("site2") | XML, EVERYWHERE)
+        assert (made.status, made.headers["Cheops-Replicas"].count("status=OK")) == (201, 3), made.body
+        again = sites.through("site1", method, home, body, login("site1") | XML, EVERYWHERE)
+        assert again.status == sites.direct("site1", method, home, body, login("site1") | XML).status
+        assert again.status in (405, 409)
+        for site, text in (("site1", "cake"), ("site3", "tea"), ("site3", "coffee")):
+            put_ = sites.through(site, "PUT", path, item(text), login(site))  # without a scope
+            assert put_.headers["Cheops-Replicas"].count("status=OK") == 3, put_.body
+        found = [own(sites, site, path) for site in SITES]
+        assert all(isinstance(one, bytes) and b"coffee" in one for one in found), found
+        for depth, paths in (("0", [home]), ("1", [home, path])):
+            headers = login("site3") | XML | {"Depth": depth}
+            assert hrefs(sites.through("site3", "PROPFIND", home, PROPERTIES, headers)) == paths
+        gone = sites.through("site3", "DELETE", home, headers=login("site3"))
+        assert gone.status in (200, 204), gone.body
+        for site in SITES:
+            assert sites.direct(site, "PROPFIND", home, PROPERTIES, login(site) | XML).status == 404
+            assert sites.through(site, "GET", path, headers=login(site)).status == 404
+
+
+def test_a_calendar_that_a_site_has_already_can_be_adopted(sites: RealSites) -> None:
+    assert _new_calendar(sites, "site3", "found").status == 201
+    headers = login("site1") | XML | {"Cheops-Exists": "adopt"}
+    made = sites.through("site1", "MKCALENDAR", f"{HOME}/found/", calendar("found"), headers, EVERYWHERE)
+    assert (made.status, made.headers["Cheops-Replicas"].count("status=OK")) == (201, 3), made.body
+
+
+def test_what_is_replicated_is_not_moved_nor_copied(sites: RealSites) -> None:
+    """Nothing is done by halves: all sites have what they had, under its old name."""
+    path, ordinary, free = (f"{HOME}/team/{name}.ics" for name in ("fixed", "ordinary", "free"))
+    put(sites, "site1", path, event("f", "fixed"))
+    sites.direct("site1", "PUT", ordinary, event("o", "ordinary"), login("site1") | ICS)
+    for method, source, destination, scope in (
+        ("MOVE", path, free, None),
+        ("COPY", path, free, None),
+        ("MOVE", ordinary, path, None),  # onto a replicant
+        ("MOVE", ordinary, free, EVERYWHERE),
+        ("MOVE", f"{HOME}/team/", f"{HOME}/other/", None),  # with all that is in it
+    ):
+        headers = login("site1") | {"Destination": f"http://calendars.example{destination}", "Overwrite": "T"}
+        answer = sites.through("site1", method, source, None, headers, scope)
+        assert answer.status == 501, (method, source, answer.body)
+        assert f"{method} is not done for what is replicated" in answer.json["detail"]
+        assert "PUT it under its new name" in answer.json["detail"]
+    assert [summary_of(own(sites, site, path)) for site in SITES] == ["fixed"] * 3  # type: ignore[arg-type]
+    assert [own(sites, site, free) for site in SITES] == [404] * 3
+    # what is not replicated moves as ever
+    host, port = sites.address("site1", "calendar")
+    there = {"Destination": f"http://{host}:{port}{free}"}
+    assert sites.through("site1", "MOVE", ordinary, None, login("site1") | there).status == 201
 
 
 def test_a_password_is_good_for_its_own_site_only(sites: RealSites) -> None:

@@ -5,11 +5,12 @@
     /images/ID/file    PUT and GET of content of any size
     /images/ID/reboot  POST counts
     /servers/ID/disks  a collection below an item
-    /notes/NAME        PUT creates under a name that the client chose
+    /notes/NAME        PUT and MKCOL create under a name that the client chose; PROPFIND knows whether it is there
+    /notes/NAME/NAME   the same in what is there
     /servers           as images; `image` holds the id of an image
     /_told, /_fault    what it was asked, and how it is to misbehave: for tests
 
-Ids are numbers, or random (--ids). With --token each request needs it in X-Auth-Token.
+Parts of an answer can be asked for (Range), and one that is called text/plain (Accept). Ids are numbers, or random (--ids). With --token each request needs it in X-Auth-Token.
 """
 
 import argparse
@@ -105,6 +106,11 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404, {"error": "no such collection"})
         elif len(parts) == 1:
             self._collection(parts[0], collection, query, body)
+        elif len(parts) == 3 and parts[0] == "notes":
+            if parts[1] in collection:
+                self._item("notes", collection, "/".join(parts[1:]), body)
+            else:
+                self._answer(409, {"error": f"no folder {parts[1]}"})
         elif len(parts) >= 3 and parts[2] == "disks" and parts[1] in collection:
             disks = collection[parts[1]].setdefault("disks", {})
             name = "/".join(parts[:3])
@@ -149,6 +155,12 @@ class Handler(BaseHTTPRequestHandler):
                 return
             items[id_] = {**json.loads(body), "id": id_}
             self._answer(status, items[id_])
+        elif self.command == "MKCOL" and name == "notes":
+            status = 405 if id_ in items else 201
+            items.setdefault(id_, {"id": id_})
+            self._answer(status, {})
+        elif self.command == "PROPFIND":
+            self._answer(207 if id_ in items else 404, {})
         elif id_ not in items:
             self._answer(404, {"error": f"no {name} {id_}"})
         elif self.command in ("GET", "HEAD"):
@@ -214,9 +226,17 @@ class Handler(BaseHTTPRequestHandler):
             self._silent = False
             return
         raw = b"" if content is None else json.dumps(content).encode()
+        kind = {
+            "Content-Type": "text/plain" if self.headers.get("Accept") == "text/plain" else "application/json"
+        }
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if asked and (self.command, status) == ("GET", 200):
+            start, end = int(asked[1]), int(asked[2])
+            kind["Content-Range"] = f"bytes {start}-{end}/{len(raw)}"
+            status, raw = 206, raw[start : end + 1]
         with contextlib.suppress(OSError):
             self.send_response(status)
-            for key, value in {"Content-Type": "application/json", **(headers or {})}.items():
+            for key, value in {**kind, **(headers or {})}.items():
                 self.send_header(key, value)
             if status != 204:
                 self.send_header("Content-Length", str(len(raw)))
@@ -225,7 +245,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(raw)
 
 
-for _method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"):
+for _method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "MKCOL", "PROPFIND"):
     setattr(Handler, f"do_{_method}", Handler.handle_any)
 
 

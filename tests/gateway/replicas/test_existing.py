@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.agent.rig import until
 from tests.gateway.replicas.sites import EVERYWHERE, Sites, running
 
 
@@ -81,6 +82,34 @@ def test_a_named_one_is_adopted_or_left_alone(finding: Sites) -> None:
     finding.direct("site2", "PUT", "/notes/b", {"text": "old"})
     made = finding.call("site1", "PUT", "/notes/b", {"text": "new"}, EVERYWHERE, Cheops_Wait="all")
     assert finding.direct("site2", "GET", "/notes/b").json["text"] == "new"  # a PUT replaces
+
+
+def test_a_collection_is_adopted_only_if_it_is_there(finding: Sites) -> None:
+    """409 can also mean that something is missing above it."""
+    finding.direct("site2", "MKCOL", "/notes/folder")
+    made = finding.call(
+        "site1", "MKCOL", "/notes/folder", scope=EVERYWHERE, Cheops_Wait="all", Cheops_Exists="adopt"
+    )
+    assert (made.status, made.headers["Cheops-Replicas"].count("status=OK")) == (201, 3)
+    finding.direct("site3", "PUT", "/_fault", {"status": 409, "method": "MKCOL", "times": 1})
+    made = finding.call(
+        "site1", "MKCOL", "/notes/orphan", scope=EVERYWHERE, Cheops_Wait="all", Cheops_Exists="adopt"
+    )
+    assert "site3; status=KO" in made.headers["Cheops-Replicas"]
+
+
+def test_what_is_in_a_collection_waits_for_it(finding: Sites) -> None:
+    """At a site that is asked for both at once, the one that comes first may be the one that needs the other."""
+    finding.direct("site2", "PUT", "/_fault", {"status": 503, "method": "MKCOL"})
+    assert finding.call("site1", "MKCOL", "/notes/slow", scope=EVERYWHERE).status == 201
+    inner = finding.call("site1", "PUT", "/notes/slow/one", {"n": 1})  # goes where the collection is
+    assert inner.status == 201
+    assert inner.headers["Cheops-Replicas"].count("site") == 3
+    meta_id = inner.headers["Link"].split("/resources/")[1].split("/")[0]
+    until(lambda: "has no copy of, or not yet" in (finding.replicant("site2", meta_id)["waits"] or ""))
+    finding.direct("site2", "PUT", "/_fault", {})
+    until(lambda: finding.direct("site2", "GET", "/notes/slow/one").status == 200, "for site2 to have both")
+    until(lambda: finding.status("site1", meta_id) == "CONVERGED")
 
 
 def test_without_a_way_to_find_it_that_is_said(three: Sites) -> None:

@@ -1,11 +1,13 @@
 """Cuts, sites that are down, and sites that are gone: section 3.4 of the first paper, on real hosts."""
 
 import json
+import re
 from typing import Any
 
 from tests.agent.rig import until
 from tests.gateway.replicas.conftest import MakeSites
 from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites
+from tests.support.command import run_here
 from tests.wan import Wan
 
 
@@ -142,6 +144,33 @@ def test_a_site_removed_for_good_is_not_waited_for(make_sites: MakeSites, wan: W
     assert answer.status == 200
     assert answer.headers["Cheops-Replicas"] == "site1; status=OK, site2; status=OK"
     until(lambda: sites.status("site1", meta_id) == "CONVERGED")
+
+
+def test_a_site_that_is_forgotten_does_not_count_any_more(make_sites: MakeSites) -> None:
+    """Nobody took it off the list of sites: who is removed from the mesh is not waited for anywhere."""
+    sites = make_sites()
+    sites.start()
+    meta_id = sites.create(name="left")
+    sites.rig.kill("site3")
+    late = sites.call("site1", "PATCH", f"/images/{meta_id}", {"n": 1}, Cheops_Wait="all", Prefer="wait=0")
+    assert late.status == 202
+    sites.rig.request("site1", "DELETE", "/api/v1/sites/site3?force=true")
+    for site in ("site1", "site2"):
+        until(lambda s=site: sites.replicant(s, meta_id)["gone"] == ["site3"])  # type: ignore[misc]
+        until(lambda s=site: sites.status(s, meta_id) == "CONVERGED")  # type: ignore[misc]
+        found = sites.replicant(site, meta_id)
+        assert (found["sites"], found["overall"]) == (["site1", "site2"], "CONVERGED")
+    answer = sites.call("site2", "PATCH", f"/images/{meta_id}", {"size": 1}, Cheops_Wait="all")
+    assert answer.status == 200
+    assert answer.headers["Cheops-Replicas"] == "site1; status=OK, site2; status=OK"
+    told = run_here("describe", "replicant", meta_id, "--url", sites.rig.url("site1")).out
+    assert re.search(r"sites +site1, site2\ngone for good +site3\n", told), told
+    sites.stop_service("site1")  # a read goes to the other replica, and nowhere else
+    assert sites.call("site1", "GET", f"/images/{meta_id}").site == "site2"
+    sites.stop_service("site2")
+    answer = sites.call("site1", "GET", f"/images/{meta_id}")
+    assert "site2" in answer.json["detail"]
+    assert "site3" not in answer.json["detail"]
 
 
 def _state(sites: Sites, site: str, at: str = "site1") -> str:

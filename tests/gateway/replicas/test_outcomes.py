@@ -9,6 +9,7 @@ from cheops.engine.events import Result
 from tests.agent.rig import until
 from tests.gateway.replicas.conftest import MakeSites
 from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites
+from tests.support.command import run_here
 
 PAIR = "site1 & site2"
 
@@ -80,7 +81,14 @@ def test_a_timeout_of_a_create_is_unknown_until_somebody_has_looked(make_sites: 
     assert sites.told("site2") == []
     # the operator looks, finds it, and says so
     listed = json.loads(sites.rig.request("site1", "GET", "/api/v1/replicants"))["replicants"]
-    (meta_id,) = [one["id"] for one in listed]
+    ((meta_id, overall),) = [(one["id"], one["overall"]) for one in listed]
+    assert overall == "DIVERGED"
+    told = run_here("status", meta_id, "--url", sites.rig.url("site1"))
+    assert told.out.startswith(f"DIVERGED  {meta_id}: whether site1:1 ran at site1 is not known")
+    assert f"what to do: cheops resolve {meta_id}" in told.out
+    shown = run_here("describe", "replicant", meta_id, "--url", sites.rig.url("site1")).out
+    assert f"nobody knows whether site1:1 ran here: see 'cheops resolve {meta_id}'" in " ".join(shown.split())
+    assert "UNKNOWN   site1:1 at site1" in run_here("resolve", meta_id, "--url", sites.rig.url("site1")).out
     (own,) = sites.images("site1")
     body = json.dumps({"local_id": str(own["id"]), "is_number": True})
     path = f"/api/v1/replicants/{meta_id}/local-id"
@@ -136,6 +144,9 @@ def test_a_restart_forgets_no_local_id(make_sites: MakeSites) -> None:
         sites.rig.kill(site)
     sites.rig.start()
     until(sites._all_up)
+    # nothing is in memory: the list says how it is, and not what nobody has heard yet
+    listed = json.loads(sites.rig.request("site1", "GET", "/api/v1/replicants"))["replicants"]
+    assert [(one["id"], one["overall"]) for one in listed] == [(meta_id, "CONVERGED")]
     assert sites.call("site2", "GET", f"/images/{meta_id}").json["name"] == "kept"
     assert sites.call("site1", "PATCH", f"/images/{meta_id}", {"size": 1}, Cheops_Wait="all").status == 200
     assert [sites.images(site)[0]["size"] for site in ("site1", "site2")] == [1, 1]

@@ -4,13 +4,44 @@ import pytest
 
 from cheops.gateway.replicas.conditions import check_conditions
 from cheops.gateway.replicas.errors import NotMetError
-from cheops.gateway.seam import Head
+from cheops.gateway.replicas.streams import is_part_of_translatable
+from cheops.gateway.seam import Head, Outgoing
 from tests.agent.rig import until
 from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites
 
 
 def sizes(sites: Sites, name: str) -> list[object]:
     return [item.get("size") for site in SITES for item in sites.images(site) if item["name"] == name]
+
+
+# -- parts -----------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_json_is_answered_with_the_whole_since_its_ids_are_others(three: Sites) -> None:
+    meta_id = three.create(name="parted")
+    for site in SITES:
+        for target in (f"/images/{meta_id}", "/images?name=parted"):
+            answer = three.call(site, "GET", target, Range="bytes=5-60", If_Range='"any"')
+            assert (answer.status, answer.headers["Content-Range"]) == (200, None)
+            assert (answer.json.get("images") or [answer.json])[0]["id"] == meta_id
+    elsewhere = three.create("site1", "site1 & site2", name="parted too")
+    assert three.call("site3", "GET", f"/images/{elsewhere}", Range="bytes=0-9").json["id"] == elsewhere
+
+
+def test_a_part_of_anything_else_is_a_part(three: Sites) -> None:
+    meta_id = three.create(name="plain")
+    answer = three.call("site2", "GET", f"/images/{meta_id}", Range="bytes=2-5", Accept="text/plain")
+    assert (answer.status, answer.body) == (206, b"name")
+
+
+def test_a_part_of_several_may_be_one_of_json() -> None:
+    def is_part(status: int, media_type: str) -> bool:
+        return is_part_of_translatable(Outgoing(status, (("Content-Type", media_type),)))
+
+    assert is_part(206, "application/json; charset=utf-8")
+    assert is_part(206, "multipart/byteranges; boundary=x")
+    assert not is_part(206, "application/octet-stream")
+    assert not is_part(200, "application/json")
 
 
 # -- conditions ------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cheops.backends.http_answering import Answering
 from cheops.backends.http_ids import new_meta_id
-from cheops.backends.http_index import Answering, Copy, Index
+from cheops.backends.http_index import Copy, Index
 from cheops.backends.http_to_local import Form, NotHereError, ToLocal, text_to_local, to_local
 from cheops.backends.http_to_meta import MAX_ID_BYTES, ToMeta, to_meta
 from cheops.config.replication import ReplicationConfig
@@ -38,6 +39,16 @@ def back(content: Any) -> Any:
     return json.loads(to_local(json.dumps(content).encode(), INDEX.local_of, Form.JSON))
 
 
+def test_what_is_below_a_copy_is_known_until_it_is_gone() -> None:
+    index = Index(INDEX.copies.values())
+    assert index.below(FIVE) == [PART]
+    assert [index.has_below("image", path) for path in ("/images", "/images/5/", "/notes/mine")] == [
+        *(True, True, False)
+    ]
+    index.drop(PART)
+    assert (index.below(FIVE), index.has_below("image", "/images/5")) == ([], False)
+
+
 # -- from the service ------------------------------------------------------------------------------------
 
 
@@ -56,6 +67,24 @@ def test_a_list_shows_meta_ids_for_replicants_alone() -> None:
 def test_a_list_of_another_collection_has_its_own_numbers() -> None:
     assert out([{"id": 5}], "/servers") == [{"id": 5}]
     assert out([{"id": 7}], "/images/5/parts") == [{"id": PART}]
+
+
+@pytest.mark.parametrize("path", ["/images/5", "/images/6", f"/images/{UUID}"])
+def test_a_list_within_an_item_is_of_a_collection_of_its_own(path: str) -> None:
+    """A comment may have the number of an image, and is none."""
+    assert out({"id": 1, "comments": [{"id": 5}]}, path) == {"id": 1, "comments": [{"id": 5}]}
+    assert out({"id": 1, "images": [{"id": 5}]}, path) == {"id": 1, "images": [{"id": FIVE}]}
+
+
+def test_a_list_within_an_item_is_looked_up_below_it_and_beside_it() -> None:
+    assert out({"id": 5, "parts": [{"id": 7}]}) == {"id": FIVE, "parts": [{"id": PART}]}
+    assert out({"id": 9, "images": [{"id": 5}]}, "/servers/9") == {"id": 9, "images": [{"id": FIVE}]}
+    config = ReplicationConfig(items=(("/servers/*/pictures", "/images/{id}"),))
+    assert out({"pictures": [{"id": 5}]}, "/servers/9", config) == {"pictures": [{"id": FIVE}]}
+
+
+def test_a_search_in_a_collection_may_call_its_list_as_it_likes() -> None:
+    assert out({"results": [{"id": 5}]}, "/images/search") == {"results": [{"id": FIVE}]}
 
 
 def test_members_that_refer_to_a_collection_are_configured() -> None:

@@ -17,6 +17,9 @@ class ReplicantView(Struct, frozen=True, kw_only=True):
     service: Annotated[str, says("The service that it belongs to.", "image")]
     path: Annotated[str, says("Where clients find it; empty if not known here.", f"/v2/images/{_ID}")]
     sites: Annotated[tuple[str, ...], says("Where it is.", ["site1", "site2"])]
+    gone: Annotated[
+        tuple[str, ...], says("Sites on its list that were removed from the mesh, and do not count.", [])
+    ]
     local_id: Annotated[
         str | None, says("What the service of this site calls it; null: it has no copy here.", "42")
     ]

@@ -49,5 +49,5 @@ class Forgotten(Struct, frozen=True, kw_only=True):
     site: Annotated[str, says("Which.", "site3")]
     resources: Annotated[
         tuple[str, ...],
-        says("Resources that still have it on their list; they wait for it until it is removed there.", []),
+        says("Resources that have it on their list. They count without it, unless it is admitted again.", []),
     ]

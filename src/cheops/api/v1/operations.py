@@ -197,7 +197,7 @@ async def _moved(node: Node, id_: str, asked: ChangeSites) -> Wanted:
     replica = await resource_at(node, id_)
     if asked.delete_with and not asked.delete_copy:
         raise RequestError("'delete_with' says how to delete the copy: it needs 'delete_copy'")
-    before = views.sites_of(replica)
+    before = replica.history.roster or views.sites_of(replica)  # also those that are gone
     named = sites_of(asked.sites, node, also=before)
     after = {
         SitesChange.SET: named,

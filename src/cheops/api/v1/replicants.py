@@ -1,5 +1,7 @@
 """Replicants: which there are, where, and under which id the service of this site has them."""
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,6 +17,7 @@ from cheops.api.v1.asking import (
     NoSuchResourceError,
     ResourceId,
     answered,
+    ask_the_others,
     model_of,
     page_of_ids,
     read_bytes,
@@ -39,16 +42,24 @@ router = APIRouter(tags=["replicants"])
     summary="The replicants of this site, page by page",
     responses=answer(Replicants, "A page of replicants, sorted by id.", 503),
 )
-async def list_replicants(node: NodeOf, cursor: Cursor = "", limit: Limit = 100) -> Response:
+async def list_replicants(
+    node: NodeOf, cursor: Cursor = "", limit: Limit = 100, fresh: Fresh = 0.5
+) -> Response:
     """All meta-ids begin with the same mark, so in the order of ids they stand together."""
     ids, more = await page_of_ids(node, MARK, cursor, limit)
+    in_doubt = [one.id for one in await _views(node, ids) if one.overall == "CONVERGING"]
+    # What nobody asked for in a while has left memory, and with it what the other sites said of it.
+    await ask_the_others(node, in_doubt, fresh)
+    return answered(Replicants(replicants=await _views(node, ids), next=ids[-1] if more else None))
+
+
+async def _views(node: Node, ids: Sequence[str]) -> tuple[ReplicantView, ...]:
     replicas = [await node.pump.replica(id_) for id_ in ids]
-    found = tuple(
+    return tuple(
         replicant_view(node, replica, up(node))
         for replica in replicas
         if is_known(replica) and service_of(replica.type.name)
     )
-    return answered(Replicants(replicants=found, next=ids[-1] if more else None))
 
 
 @router.get(
@@ -81,7 +92,8 @@ async def set_local_id(node: NodeOf, request: Request, id_: ResourceId) -> Respo
             "the operation that created it is not known here, so nobody knows where it belongs"
         )
     copies = node.replicants.runner.copies
-    copy = Copy(id_, service_of(replica.type.name) or "", begun.item, asked.local_id, asked.is_number)
+    service = service_of(replica.type.name) or ""
+    copy = Copy(id_, service, begun.item, asked.local_id, asked.is_number, begun.is_named)
     if other := copies.index.whose_place(copy):
         raise RefusedError(f"that is the copy of {other}")
     await copies.bind(copy)

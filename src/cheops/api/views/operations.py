@@ -38,8 +38,13 @@ def operation_view(replica: Replica, op: Operation) -> OperationView:
 
 
 def sites_of(replica: Replica) -> tuple[str, ...]:
-    """Where a resource is; before its first operation was run, where it is to be."""
-    return replica.history.roster or next((draft.sites for draft in replica.drafts if draft.sites), ())
+    """Where a resource is, as far as it counts; before its first operation was run, where it is to be."""
+    return replica.sites or next((draft.sites for draft in replica.drafts if draft.sites), ())
+
+
+def gone_from(replica: Replica) -> tuple[str, ...]:
+    """The sites on its list that were removed from the mesh for good, and do not count."""
+    return tuple(site for site in replica.history.roster if site not in replica.sites)
 
 
 def fate_of(replica: Replica, op: Operation) -> Fate | None:

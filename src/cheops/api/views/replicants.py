@@ -2,6 +2,7 @@
 
 from cheops.api.models import ReplicantView
 from cheops.api.replicants import beginning
+from cheops.api.views.operations import gone_from
 from cheops.api.views.status import summary
 from cheops.config.replication import service_of
 from cheops.engine.replica import Replica
@@ -17,6 +18,7 @@ def replicant_view(node: Node, replica: Replica, up: set[str]) -> ReplicantView:
         service=service_of(found.type) or "",
         path=copy.path if copy else begun.path if begun else "",
         sites=found.sites,
+        gone=gone_from(replica),
         local_id=copy.local_id if copy else None,
         overall=found.overall,
         deleted=found.deleted,

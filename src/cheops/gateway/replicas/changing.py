@@ -6,12 +6,13 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
+from cheops.backends.http_answering import Answering
 from cheops.backends.http_ids import RANDOM_BYTES, meta_id_of, meta_ids_in, new_meta_id
-from cheops.backends.http_index import Answering
 from cheops.backends.http_paths import filled, item_of, split_target, trimmed
 from cheops.backends.http_request import (
     BASE_REQUEST,
     CREATE,
+    NAMING,
     Request,
     command_of,
     credentials_of,
@@ -50,21 +51,26 @@ class Changing:
         self._runner = node.replicants.runner
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def create(self, service: str, incoming: Incoming, sites: tuple[str, ...]) -> Outgoing:
-        """A POST to a collection, or a PUT to a path that nothing is known of."""
+    async def create(
+        self, service: str, incoming: Incoming, sites: tuple[str, ...], within: str = ""
+    ) -> Outgoing:
+        """A POST to a collection, or a PUT (MKCOL, MKCALENDAR) to a path that nothing is known of. `within`:
+        the replicated collection that a named thing is in."""
         if self._node.name not in sites:
             return await self._hand_on(service, incoming, sites)
         config, preferences = self._config(service), preferences_of(incoming.head)
-        path = self._public_path(service, incoming.head)
-        if incoming.head.method == "PUT":
-            target = Target(meta_id_of("path", service, path), path, path, is_named=True)
+        sent = self._public_path(service, incoming.head)
+        path = trimmed(sent)
+        if incoming.head.method in NAMING:
+            meta_id = meta_id_of("path", service, path)
+            target = Target(meta_id, sent, path, is_named=True, within=within)
             return await self._submit(service, incoming, target, preferences, sites)
         meta_id = (
             meta_id_of("key", service, path, preferences.key)
             if preferences.key
             else new_meta_id(self._node.name, os.urandom(RANDOM_BYTES))
         )
-        target = Target(meta_id, path, item_of(path, config.items))
+        target = Target(meta_id, sent, item_of(path, config.items))
         return await self._submit(service, incoming, target, preferences, sites, creates=True)
 
     async def change(self, service: str, incoming: Incoming, target: Target) -> Outgoing:
@@ -167,6 +173,7 @@ class Changing:
             file_bytes=spool.size if spool.file_hash else None,
             item=target.item if _names_item(head, target, creates=creates) else "",
             named=target.is_named,
+            within=target.within,
             exists=preferences.exists,
             key=preferences.key,
             ticket=self._runner.tickets.issue(credentials) if from_client else "",
@@ -212,7 +219,7 @@ class Changing:
 
     def _public_path(self, service: str, head: Head) -> str:
         path, _ = split_target(head.target)
-        return self._runner.copies.index.path_with_meta_ids(service, trimmed(path))
+        return self._runner.copies.index.path_with_meta_ids(service, path)
 
     def _public_query(self, query: str) -> str:
         """Values that are local ids beyond doubt become meta-ids."""
@@ -233,4 +240,4 @@ def _names_item(head: Head, target: Target, *, creates: bool) -> bool:
     """Whether an operation says where its resource is: one that makes it be there, or be gone."""
     if creates:
         return True
-    return not target.sub_path and (head.method == "DELETE" or (target.is_named and head.method == "PUT"))
+    return not target.sub_path and (head.method == "DELETE" or (target.is_named and head.method in NAMING))

@@ -1,6 +1,6 @@
 """Why a request for something replicated is refused, or cannot be answered now."""
 
-from cheops.errors import CheopsError, ClientError
+from cheops.errors import CheopsError, ClientError, Fault
 from cheops.gateway.errors import UpstreamError
 
 
@@ -38,11 +38,24 @@ class LevelError(CheopsError):
     status = 501
 
 
+class MovingError(ClientError):
+    """MOVE and COPY of what is replicated."""
+
+    status = 501
+
+
 class NoReplicaError(CheopsError):
     """No replica can be reached now."""
 
     status = 503
     definite = False
+
+
+class NotTranslatableError(CheopsError):
+    """The service's answer cannot be shown: nobody could tell which ids it holds."""
+
+    fault = Fault.APPLICATION
+    status = 502
 
 
 class UnknownOutcomeError(UpstreamError):

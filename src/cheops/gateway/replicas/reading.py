@@ -2,18 +2,19 @@
 
 from dataclasses import replace
 
-from cheops.backends.http_index import Answering
+from cheops.backends.http_answering import Answering
 from cheops.backends.http_paths import joined, split_target
 from cheops.backends.http_request import credentials_of
 from cheops.backends.http_to_local import Form, LocalOf, ToLocal, text_to_local
 from cheops.backends.http_to_meta import ToMeta
 from cheops.gateway.errors import UpstreamError
-from cheops.gateway.replicas.errors import NoReplicaError, NoReplicantError
+from cheops.gateway.replicas.errors import NoReplicaError, NoReplicantError, NotTranslatableError
 from cheops.gateway.replicas.streams import (
     closed,
     form_of,
     in_pieces,
     is_packed_strangely,
+    is_part_of_translatable,
     is_translatable,
     length_of,
     translated,
@@ -119,9 +120,23 @@ class Reading:
         if form and body is not None:
             body = await with_length(translated(in_pieces(body), ToLocal(local_of, form)), incoming.size)
         asked = Head(head.method, target, (*named, ("Accept-Encoding", "identity")))
-        timeout_s = self._node.config.services[service].replication.timeout_s
-        answer = await self._services.local(service, asked, body, timeout_s)
+        answer = await self._asked(service, asked, body)
         return await self._with_meta_ids(service, local_path, head.method, answer)
+
+    async def _asked(self, service: str, head: Head, body: Body | None) -> Outgoing:
+        """What the service says. Where that is a part of what must be translated as a whole, it is asked for
+        the whole: nobody is bound to heed `Range`, and what has it is a GET."""
+        timeout_s = self._node.config.services[service].replication.timeout_s
+        answer = await self._services.local(service, head, body, timeout_s)
+        if not is_part_of_translatable(answer):
+            return answer
+        await closed(answer.body)
+        whole = replace(head, headers=without(head.headers, "Range", "If-Range"))
+        answer = await self._services.local(service, whole, None, timeout_s)
+        if is_part_of_translatable(answer):
+            await closed(answer.body)
+            raise NotTranslatableError("the service gives parts of its answer, though nobody asked for parts")
+        return answer
 
     async def _with_credentials(self, service: str, head: Head, incoming: Incoming) -> Headers:
         """What another site sent on has lost its client's credentials: it is served with this site's own."""
@@ -142,7 +157,9 @@ class Reading:
         if not is_translatable(answer):
             return answer
         if is_packed_strangely(answer):
-            raise NoReplicaError("the service packed its answer in a way that nobody asked for or can open")
+            raise NotTranslatableError(
+                "the service packed its answer in a way that nobody asked for or can open"
+            )
         headers = with_new_body(headers)
         if method == "HEAD":
             return replace(answer, headers=headers)

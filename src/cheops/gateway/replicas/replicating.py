@@ -1,17 +1,25 @@
 """The replicating half of the gateway: see seam.Replication.
 
 a read             from the replica here, or from the nearest one that can be reached
-a create with `&`  an operation that begins a resource
+a create with `&`  an operation that begins a resource; so is one in a replicated collection
 an update or a deletion of a replicant, with or without a scope: an operation at all its sites
 anything else      to this site's own instance, with ids translated both ways
+
+MOVE and COPY that touch a replicant are refused: see `_refuse_moving`.
 """
 
 from cheops.backends.http_ids import META_ID
 from cheops.backends.http_paths import is_listed, split_target
-from cheops.backends.http_request import is_json, media_type
+from cheops.backends.http_request import COLLECTING, NAMING, is_json, media_type
 from cheops.gateway.replicas.changing import Changing
-from cheops.gateway.replicas.errors import LevelError, NoReplicantError, ReplicationRequestError
+from cheops.gateway.replicas.errors import (
+    LevelError,
+    MovingError,
+    NoReplicantError,
+    ReplicationRequestError,
+)
 from cheops.gateway.replicas.reading import Reading
+from cheops.gateway.replicas.submitting import is_collection
 from cheops.gateway.replicas.targets import Target, target_of
 from cheops.gateway.replicas.whereabouts import Whereabouts
 from cheops.gateway.seam import Head, Incoming, Outgoing, Services, first
@@ -20,6 +28,7 @@ from cheops.scope.route import Replicas
 from cheops.scope.tree import Consistency
 from cheops.text import listed
 
+MOVING = frozenset(("MOVE", "COPY"))
 SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"))
 _FORM = "application/x-www-form-urlencoded"
 
@@ -54,13 +63,18 @@ class Replicating:
         head = incoming.head
         path, _ = split_target(head.target)
         target = target_of(self._copies.index, service, path)
+        if head.method in MOVING:
+            self._refuse_moving(service, head, route)
         if target is None:
             return await self._of_nothing_known(service, incoming, route)
         if head.method in SAFE:
             return await self._reading.read(service, incoming, target)
-        if self._creates_part(service, head, target):
+        if head.method in COLLECTING and target.is_named and not target.sub_path:
+            return await self._reading.local(service, head, incoming)  # it is there, as the service will say
+        if await self._creates_part(service, head, target):
             sites = route.sites if route else await self._whereabouts.sites_of(target.meta_id)
-            return await self._changing.create(service, incoming, sites)
+            within = target.meta_id if target.is_named else ""
+            return await self._changing.create(service, incoming, sites, within)
         return await self._changing.change(service, incoming, target)
 
     async def _of_nothing_known(self, service: str, incoming: Incoming, route: Replicas | None) -> Outgoing:
@@ -71,17 +85,43 @@ class Replicating:
             if self._node.name in route.sites:
                 return await self._reading.local(service, incoming.head, incoming)
             return await self._reading.at_nearest(service, incoming, route.sites, incoming.head.target)
-        if method in ("POST", "PUT"):
+        if method == "POST" or method in NAMING:
             return await self._changing.create(service, incoming, route.sites)
         raise NoReplicantError(
             f"nothing that is replicated is at {incoming.head.target}, so {method} cannot be done at "
             f"{' & '.join(route.sites)}; without '&' it goes to one site"
         )
 
-    def _creates_part(self, service: str, head: Head, target: Target) -> bool:
-        """Whether things of their own are created below a replicant, as the configuration says (`items`)."""
-        items = self._node.config.services[service].replication.items
-        return head.method == "POST" and bool(target.sub_path) and is_listed(target.path, items)
+    async def _creates_part(self, service: str, head: Head, target: Target) -> bool:
+        """Whether things of their own are created below a replicant: as the configuration says (`items`), or
+        because it is a collection in which clients give the names."""
+        if not target.sub_path:
+            return False
+        if head.method == "POST":
+            return is_listed(target.path, self._node.config.services[service].replication.items)
+        if head.method not in NAMING or not target.is_named:
+            return False
+        return is_collection(await self._node.pump.replica(target.meta_id))
+
+    def _refuse_moving(self, service: str, head: Head, route: Replicas | None) -> None:
+        """A replicant is known by its name. To give it another is to make one resource and to delete another,
+        and there is no operation on two: a site could come to have neither, or both."""
+        source, _ = split_target(head.target)
+        destination, _ = split_target(first(head, "Destination") or "")
+        touched = [path for path in (source, destination) if self._has_replicants(service, path)]
+        if route is None and not touched:
+            return
+        what = f"{touched[0]} is, or holds, something replicated" if touched else "its scope has '&'"
+        raise MovingError(
+            f"{head.method} is not done for what is replicated, and {what}. Instead: PUT it under its new "
+            "name with the same sites in the scope"
+            + (", then DELETE the old one" if head.method == "MOVE" else "")
+        )
+
+    def _has_replicants(self, service: str, path: str) -> bool:
+        """Whether a path leads to a replicant, to something below one, or to something above one."""
+        index = self._copies.index
+        return bool(path) and (index.has_below(service, path) or target_of(index, service, path) is not None)
 
     def _check(self, service: str, route: Replicas) -> None:
         if route.consistency is not Consistency.EVENTUAL:
@@ -90,6 +130,6 @@ class Replicating:
                 "become equal as soon as they can reach each other"
             )
         known = self._node.snapshot().sites
-        lacking = [site for site in route.sites if site in known and service not in known[site].services]
+        lacking = [site for site in route.sites if site in known and known[site].lacks(service)]
         if lacking:
             raise ReplicationRequestError(f"there is no service '{service}' at {listed(lacking)}")

@@ -16,6 +16,7 @@ _OF_THE_BODY = (
 )
 _PACKED = ("gzip", "x-gzip", "deflate")
 _GZIP_OR_ZLIB = 47
+_PARTIAL = 206
 
 
 class Translating(Protocol):
@@ -73,9 +74,19 @@ def length_of(headers: Headers) -> int | None:
 
 
 def is_translatable(answer: Outgoing) -> bool:
-    """Whether an answer is JSON, and all of it: of a part nobody knows where it begins."""
-    found = Head("", "", answer.headers)
-    return is_json(first(found, "Content-Type") or "") and answer.status != 206
+    return is_json(_content_type(answer))
+
+
+def is_part_of_translatable(answer: Outgoing) -> bool:
+    """Whether an answer is a part of JSON, or may be several. Nobody can tell where in the document it
+    begins, and which bytes it would be once the ids are others."""
+    if answer.status != _PARTIAL:
+        return False
+    return is_translatable(answer) or media_type(_content_type(answer)) == "multipart/byteranges"
+
+
+def _content_type(answer: Outgoing) -> str:
+    return first(Head("", "", answer.headers), "Content-Type") or ""
 
 
 def with_new_body(headers: Headers) -> Headers:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cheops.backends.http_request import PayloadError, Request, request_of
+from cheops.backends.http_request import BASE_REQUEST, PayloadError, Request, request_of
 from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
 from cheops.gateway.errors import UpstreamError
@@ -112,7 +112,7 @@ async def told_before(node: Node, meta_id: str, op: OpId, preferences: Preferenc
 def _said(replica: Replica, op: OpId) -> Iterator[Answer]:
     """This site's answer counts as the one that decided it, or else that of the site that took it."""
     first = replica.site if (op, replica.site) in replica.by_op else op.origin.site
-    for site in (first, *replica.history.roster):
+    for site in (first, *replica.sites):
         reply = replica.by_op.get((op, site))
         if reply is not None:
             stage = Stage.DECIDED if site == first else Stage.SITE
@@ -128,12 +128,25 @@ def _doubt(replica: Replica, op: OpId) -> str | None:
 
 def sites_of(replica: Replica) -> tuple[str, ...]:
     drafted = next((draft.sites for draft in replica.drafts if draft.sites), ())
-    return replica.history.roster or drafted
+    return replica.sites or drafted
 
 
 def operations(replica: Replica) -> Iterator[Operation]:
     yield from replica.history.ops.values()
     yield from replica.drafts
+
+
+def is_collection(replica: Replica) -> bool:
+    """Whether a client made it as a collection of things that clients name."""
+    return any(_request(op).creates_collection for op in operations(replica))
+
+
+def _request(op: Operation) -> Request:
+    """What an operation asks of a service: nothing, where it is none of HTTP."""
+    try:
+        return request_of(op.payload)
+    except PayloadError:
+        return BASE_REQUEST
 
 
 def is_deleted(replica: Replica) -> bool:
@@ -148,10 +161,7 @@ def same_before(replica: Replica, command: Command) -> OpId | None:
     if not wanted.key:
         return None
     for op in operations(replica):
-        try:
-            found = request_of(op.payload)
-        except PayloadError:
-            continue
+        found = _request(op)
         if found.key != wanted.key or op.why:  # what failed may be tried again
             continue
         if _content(found, op.payload) != _content(wanted, command):

@@ -16,22 +16,25 @@ class Target:
     item: str  # of the replicant, as an operation has it: with `{id}`, or as the client named it
     sub_path: str = ""
     is_named: bool = False
+    within: str = ""  # of what is to be created: the replicated collection that it is in
 
 
 def target_of(index: Index, service: str, path: str) -> Target | None:
     """By a meta-id in the path, by the local path of a copy here, or by a name that clients gave."""
-    path = trimmed(path)
+    sent, path = path, trimmed(path)
+    slash = "/" if path not in (sent, "/") else ""  # by which some services know collections
     public = index.path_with_meta_ids(service, path)
     found = index.at(service, path)
     if found is not None and found.is_named:
-        return Target(found.meta_id, path, found.item, below(path, found.item), is_named=True)
+        return Target(found.meta_id, path + slash, found.item, below(path, found.item), is_named=True)
     unknown = None
     for prefix in prefixes(public):
         meta_id = prefix.rpartition("/")[2].lower()
         if not is_meta_id(meta_id):
             continue
         copy = index.copies.get(meta_id)
-        target = Target(meta_id, public, f"{collection_of(prefix)}/{ID}", below(public, prefix))
+        item = f"{collection_of(prefix)}/{ID}"
+        target = Target(meta_id, public + slash, item, below(public, prefix))
         if copy is None:
             unknown = unknown or target
         elif _is_at(copy, service, prefix):

@@ -14,6 +14,7 @@ import aiohttp
 
 from cheops.backends.http_ids import may_be_made_at
 from cheops.gateway.replicas.errors import NoReplicaError
+from cheops.gateway.replicas.submitting import sites_of
 from cheops.node.node import Node
 from cheops.text import listed
 
@@ -44,9 +45,7 @@ class Whereabouts:
 
     async def known_here(self, meta_id: str) -> tuple[str, ...]:
         """The sites of a replicant that this site knows of."""
-        replica = await self._node.pump.replica(meta_id)
-        drafted = next((draft.sites for draft in replica.drafts if draft.sites), ())
-        return replica.history.roster or drafted
+        return sites_of(await self._node.pump.replica(meta_id))
 
     def forget(self, meta_id: str) -> None:
         self._known.pop(meta_id, None)
