@@ -113,11 +113,14 @@ class Terminals:
 
     def _say(self, word: str) -> str:
         to_demo, from_demo = self._streams()
+        if word == "cut":  # a person is slower than what sites tell each other after a command
+            for port in self._ports:
+                until(lambda url=f"http://127.0.0.1:{port}": _all_converged(url))  # type: ignore[misc]
         to_demo.write(f"{word}\n")
         to_demo.flush()
         answer = from_demo.read() if word == "quit" else from_demo.readline()
-        if word == "cut":
-            for port in self._ports:  # a person is slower than a heartbeat; a test need not be
+        if word == "cut":  # a person is slower than a heartbeat; a test need not be
+            for port in self._ports:
                 until(lambda url=f"http://127.0.0.1:{port}": not _sees_another(url))  # type: ignore[misc]
         return answer
 
@@ -131,6 +134,11 @@ class Terminals:
 def _sees_another(url: str) -> bool:
     with urlopen(f"{url}/api/v1/sites") as answer:  # noqa: S310 - an agent of ours
         return any(site["state"] == "up" and not site["here"] for site in json.load(answer)["sites"])
+
+
+def _all_converged(url: str) -> bool:
+    with urlopen(f"{url}/api/v1/resources") as answer:  # noqa: S310 - as above
+        return all(found["overall"] == "CONVERGED" for found in json.load(answer)["resources"])
 
 
 def _until(stream: IO[str], start: str) -> str:
