@@ -20,7 +20,8 @@ from bench.measure import human
 from bench.place import folder
 from bench.report import Section
 from tests.agent.rig import until
-from tests.gateway.stage import Stage, free_ports
+from tests.gateway.stage import Stage
+from tests.support.ports import free_ports
 
 CONNECTIONS = 32
 _ROUNDS, _LOAD_S, _SAMPLES = 5, 1.5, 500

@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ import yaml
 
 from cheops.client.multipart import Form
 from tests.support import nursery
+from tests.support.ports import free_port
 from tests.wan import Host, Wan
 
 PATIENCE_S = 60.0
@@ -116,7 +116,7 @@ class Rig:
 
     def _address(self, name: str) -> tuple[str, int]:
         host = self._host(name)
-        return (host.address, _PORT) if host else ("127.0.0.1", _free_port())
+        return (host.address, _PORT) if host else ("127.0.0.1", free_port())
 
     def _configure(self, name: str, types: dict[str, Any]) -> None:
         self.folder(name).mkdir(parents=True)
@@ -204,13 +204,6 @@ class Rig:
                 connection.sock.settimeout(PATIENCE_S)
                 connection.sock.connect(address)
             yield connection
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 MakeRig = Callable[..., Rig]

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from typing import IO, Self
 from urllib.request import urlopen
 
 from tests.agent.rig import until
+from tests.support.ports import free_ports
 
 _BLOCK = re.compile(r"(?<=^```text\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTALL)
 _TYPED = re.compile(r"^(\$|demo>) (.*)$")
@@ -61,7 +61,7 @@ class Terminals:
         self._folder = folder / "temporary"
         self._folder.mkdir()
         self._stack = ExitStack()
-        self._ports = three_ports()
+        self._ports = free_ports(3)
         self._env = {
             **os.environ,
             "TMPDIR": str(self._folder),
@@ -148,19 +148,6 @@ def _until(stream: IO[str], start: str) -> str:
         if line.startswith(start):
             return seen
     raise AssertionError(f"it ended:\n{seen}")
-
-
-def three_ports() -> list[int]:
-    """Three free ports in a row, as the demo takes them."""
-    while True:
-        with ExitStack() as stack:
-            first = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            try:
-                for port in (first + 1, first + 2):
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            except (OSError, OverflowError):
-                continue
-            return [first, first + 1, first + 2]
 
 
 def as_here(text: str, ports: Sequence[int]) -> str:

@@ -22,8 +22,9 @@ from typing import Self
 from urllib.request import urlopen
 
 from tests.agent.rig import until
-from tests.demo.tutorial import PORT, as_here, as_in_the_text, commands, comparable, three_ports
+from tests.demo.tutorial import PORT, as_here, as_in_the_text, commands, comparable
 from tests.support.command import ROOT
+from tests.support.ports import free_ports
 from tests.wan import Host
 from tests.wan.record import NAMESPACES
 from tests.wan.tun import inside
@@ -58,7 +59,7 @@ class Reader:
         self._home.mkdir()
         self._host = host
         self._ids: dict[str, str] = {}
-        self._ports = [PORT, PORT + 1, PORT + 2] if host else three_ports()
+        self._ports = [PORT, PORT + 1, PORT + 2] if host else free_ports(3)
         self._checkout = folder / "checkout"
         shutil.copytree(ROOT / "examples", self._checkout / "examples")
         for path in (self._checkout / "examples").rglob("*.yaml"):

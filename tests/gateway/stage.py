@@ -2,25 +2,16 @@
 
 import http.client
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.agent.rig import Rig
+from tests.support.ports import free_ports
 from tests.wan import Wan
 
 PATIENCE_S = 30.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ones, free a moment ago."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 class Answer:

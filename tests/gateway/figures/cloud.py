@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.agent.rig import PATIENCE_S, until
-from tests.gateway.stage import Answer, Stage, free_ports
+from tests.gateway.stage import Answer, Stage
+from tests.support.ports import free_ports
 from tests.wan import Wan
 
 SITES = ("site1", "site2", "site3", "site4")

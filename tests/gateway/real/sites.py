@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.agent.rig import PATIENCE_S, until
-from tests.gateway.stage import Answer, Stage, free_ports
+from tests.gateway.stage import Answer, Stage
+from tests.support.ports import free_ports
 
 SITES = ("site1", "site2", "site3")
 EVERYWHERE = "site1 & site2 & site3"

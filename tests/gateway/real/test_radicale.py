@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from tests.gateway.real.sites import EVERYWHERE, SITES, Headers, RealSites, asked, essence, running
-from tests.gateway.stage import Answer, free_ports
+from tests.gateway.stage import Answer
+from tests.support.ports import free_ports
 
 HOME = "/alice"
 XML = {"Content-Type": "application/xml; charset=utf-8"}

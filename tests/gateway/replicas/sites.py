@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import yaml
 
 from tests.agent.rig import PATIENCE_S, until
 from tests.gateway.stage import Answer, Stage
+from tests.support.ports import free_port
 from tests.wan import Wan
 
 SITES = ("site1", "site2", "site3")
@@ -149,10 +149,7 @@ class Sites(Stage):
 
 
 def free_address() -> tuple[str, int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        found: tuple[str, int] = probe.getsockname()
-        return found
+    return "127.0.0.1", free_port()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,37 @@
+"""Ports for what tests start, below those that the system gives to outgoing connections: a port of an agent
+that is down for a moment must not become the other end of somebody's connection."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from itertools import cycle
+
+_FIRST, _END = 10_000, 32_000
+
+
+def _candidates() -> Iterator[int]:
+    """All ports, in an order that differs between the processes in which tests run side by side."""
+    ports = range(_FIRST, _END)
+    start = (os.getpid() * 7_919) % len(ports)
+    return cycle((*ports[start:], *ports[:start]))
+
+
+_next = _candidates()
+
+
+def free_ports(count: int) -> list[int]:
+    """As many in a row, free a moment ago, and not given to another test of this process."""
+    while True:
+        first = next(_next)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            found = [first, *(next(_next) for _ in range(count - 1))]
+            if found[-1] - first != count - 1:
+                continue  # at the end of the range
+            for port in found:
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return found
+
+
+def free_port() -> int:
+    return free_ports(1)[0]
