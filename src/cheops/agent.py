@@ -43,14 +43,15 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
     node = Node(config)
     try:
         entrances = open_all(config)
+        gateway = Gateway(node) if entrances.sockets else None
+        if gateway:
+            # Before anything runs: what was left over may cause calls whose scope must be known.
+            gateway.replicate_with(Replicating(node, gateway.services))
         await node.start()
     except BaseException:
         listening.close()
         entrances.close()
         raise
-    gateway = Gateway(node) if entrances.sockets else None
-    if gateway:
-        gateway.replicate_with(Replicating(node, gateway.services))
     server = _Server(
         uvicorn.Config(
             application(node, gateway),

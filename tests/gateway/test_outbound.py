@@ -88,6 +88,44 @@ def test_a_scope_is_recovered_from_what_the_application_passes_on(
     assert told["headers"]["Scope"] == SHARED
 
 
+@pytest.mark.parametrize("passed", ["scope", "x-request-id"])
+@pytest.mark.parametrize(
+    ("scope", "images"),
+    [
+        ("{compute: site1 & site2, image: site2}", ("image of site2", "image of site2")),
+        ("{compute: site1 & site2}", ("image of site1", "image of site2")),
+    ],
+)
+def test_a_scope_follows_the_calls_of_a_replicated_request_at_every_site(
+    passed: str, scope: str, images: tuple[str, str], two: Stage, compute: Service
+) -> None:
+    """Each site creates its own server, from images of where the scope says; none of what it asks for is
+    replicated once more."""
+    other = Service("compute of site2", two.own("site2", "compute"))
+    called: dict[str, dict[str, Any]] = {}
+
+    def answering(site: str) -> Any:
+        ask_for_image = calling(two.address(site, "image", "outbound"), (passed,))
+
+        def answer(seen: Any) -> tuple[int, dict[str, Any]]:
+            called[site] = ask_for_image(seen)[1]["called"]
+            return 201, {"id": 1}
+
+        return answer
+
+    try:
+        compute.answering, other.answering = answering("site1"), answering("site2")
+        made = two.ask(
+            "site1", "/servers", scope, service="compute", method="POST", body=b"{}", headers={"Cheops-Wait": "all"}
+        )  # fmt: skip
+        assert (made.status, made.headers["Cheops-Replicas"].count("=OK")) == (201, 2), made.body
+        assert (called["site1"]["served_by"], called["site2"]["served_by"]) == images
+        scopes = [one["headers"].get("Scope") for one in called.values()]
+        assert scopes == (["{image: site2}"] * 2 if "image" in scope else [None, None])
+    finally:
+        other.close()
+
+
 def test_a_new_span_of_the_same_trace_is_the_same_request(two: Stage, compute: Service) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
 

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from cheops.client import Agent
+from cheops.gateway.record import KEPT, Record, Story
 from tests.agent.rig import until
 from tests.gateway.raw import Upstream, connected
 from tests.gateway.service import Service
 from tests.gateway.stage import Stage
+from tests.support.command import run_process
 
 SITES = ("site1", "site2", "site3")
 
@@ -346,3 +349,56 @@ def test_what_happened_is_counted(three: Stage, images: Services) -> None:
     text = three.rig.request("site1", "GET", "/metrics").decode()
     assert 'cheops_gateway_requests_total{service="image",route="forward",status="2xx"}' in text
     assert images["site2"].seen
+
+
+# -- what was served ---------------------------------------------------------------------------------------
+
+
+def test_an_agent_tells_which_requests_with_a_scope_were_served_and_by_whom(
+    three: Stage, images: Services
+) -> None:
+    agent = Agent(three.rig.url("site2"))
+    three.ask("site2", "/told/before")  # without a scope: counted, and not remembered
+    first = next(agent.all_requests(), None)
+    number = first.number if first else 0
+    images["site3"].answering = lambda _seen: (503, {})
+    three.ask("site2", "/told/local", "site2")
+    three.ask("site2", "/told/far?token=secret", "{image: site1}", method="PUT", body=b"x")
+    three.ask("site2", "/told/turn", "site3 ; site1")
+    three.ask("site2", "/told/refused", "site9")
+    three.ask("site2", "/told/dry", "site1", headers={"Cheops-Dry-Run": "1"})
+    until(lambda: next(agent.all_requests()).number == number + 5, "for the last one to be remembered")
+    found = list(agent.all_requests("image"))[:5]
+    told = [(one.method, one.path, one.route, one.site, one.status, one.fallback) for one in found]
+    assert told[::-1] == [
+        ("GET", "/told/local", "local", "site2", 200, ""),
+        ("PUT", "/told/far", "forward", "site1", 200, ""),
+        ("GET", "/told/turn", "in-turn", "site1", 200, "site3: 503"),
+        ("GET", "/told/refused", "refused", "site2", 400, ""),
+        ("GET", "/told/dry", "dry-run", "site2", 200, ""),
+    ]
+    assert [one.scope for one in found][:2] == ["{image: site1}", "{image: site9}"]
+    assert all(one.took_ms > 0 for one in found)
+    assert "secret" not in str(list(agent.all_requests()))
+
+    page = json.loads(three.rig.request("site2", "GET", "/api/v1/requests?limit=2"))
+    assert ([one["path"] for one in page["requests"]], page["next"]) == (
+        ["/told/dry", "/told/refused"], str(number + 4)
+    )  # fmt: skip
+    older = json.loads(three.rig.request("site2", "GET", f"/api/v1/requests?limit=2&cursor={page['next']}"))
+    assert [one["path"] for one in older["requests"]] == ["/told/turn", "/told/far"]
+    assert list(agent.all_requests("compute")) == []
+    shown = run_process("get", "requests", "--service", "image", "--url", agent.url).out.splitlines()
+    assert shown[0].split() == ["AT", "SERVICE", "REQUEST", "ROUTE", "SITE", "STATUS", "TOOK"]
+    assert shown[4].split()[2:8] == ["image", "PUT", "/told/far", "forward", "site1", "200"]
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    record, long = Record(), "x" * 10_000
+    for _ in range(KEPT + 7):
+        story = Story("image", long, f"/{long}?{long}", scope=long, fallback=long)
+        record.served(story.told())
+    found = record.latest(10 * KEPT)
+    assert (len(found), found[0].number, found[-1].number) == (KEPT, KEPT + 7, 8)
+    one = found[0]
+    assert max(map(len, (one.method, one.path, one.scope, one.fallback))) == 500

@@ -24,7 +24,7 @@ def application(node: Node, gateway: Gateway | None = None) -> Starlette:
             *form_routes(node),
             *peer_routes(node),
             *_probe_routes(node, gateway),
-            _AsSent("/api/v1", _Later(node)),
+            _AsSent("/api/v1", _Later(node, gateway)),
         ],
         exception_handlers={CheopsError: on_cheops_error, Exception: on_any_error},
     )
@@ -58,8 +58,9 @@ class _Later:
     """The API, made when it is first asked for: to import FastAPI takes as long as all the rest of a start,
     and other sites should not wait for that."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, gateway: Gateway | None) -> None:
         self._node = node
+        self._record = gateway.record if gateway else None
         self._api: ASGIApp | None = None
         self._making = asyncio.Lock()
 
@@ -76,4 +77,4 @@ class _Later:
     def _make(self) -> ASGIApp:
         from cheops.api.v1.app import fastapi_app  # noqa: PLC0415 - see above
 
-        return fastapi_app(self._node)
+        return fastapi_app(self._node, self._record)

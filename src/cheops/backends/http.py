@@ -6,7 +6,7 @@ ids, everything that is kept of its answers meta-ids.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,13 @@ from cheops.backends.http_to_local import Form, NotHereError, text_to_local
 from cheops.config.replication import service_of
 from cheops.config.services import ServiceConfig
 from cheops.engine.events import Outcome, Result, Run, Step
-from cheops.log.operation import Timing
+from cheops.log.operation import OpId, Timing
 
 _REMEMBERED = 1_000
+_CREATED = 201
+_FORGOTTEN = (
+    "the client's credentials are not known any more, and the service never saw them: send the request again"
+)
 _UNLESS_THERE: tuple[Header, ...] = (("If-None-Match", "*"),)
 
 
@@ -64,13 +68,15 @@ class HttpRunner:
         await self.sending.exchange.close()
         await self.copies.close()
 
-    async def run(self, run: Run) -> tuple[Outcome, ...]:
-        """The outcomes of the steps, up to the one at which the run ends."""
+    async def run(self, run: Run, undecided: Collection[OpId] = ()) -> tuple[Outcome, ...]:
+        """The outcomes of the steps, up to the one at which the run ends. `undecided` are operations that
+        were taken here and that no service has agreed to yet."""
         await self.copies.welcome(run.resource)  # what is run is here again, if it was away
         outcomes: list[Outcome] = []
         for place, step in enumerate(run.steps):
             began_ms, began_s = time.time_ns() // 1_000_000, time.monotonic()
-            ended = await self._step(run, step, is_base=run.replay and place == 0)
+            is_new = step.op in undecided
+            ended = await self._step(run, step, is_base=run.replay and place == 0, is_undecided=is_new)
             timing = Timing(began_ms, round((time.monotonic() - began_s) * 1000))
             outcomes.append(Outcome(ended.result, ended.text, timing))
             if ended.result in (Result.RETRY, Result.MAYBE):
@@ -86,14 +92,15 @@ class HttpRunner:
         while len(self.waits) > _REMEMBERED:
             del self.waits[next(iter(self.waits))]
 
-    async def _step(self, run: Run, step: Step, *, is_base: bool) -> Ended:
+    async def _step(self, run: Run, step: Step, *, is_base: bool, is_undecided: bool) -> Ended:
         service = self._services.get(service_of(run.rtype) or "")
         if service is None:
             return Ended(Result.RETRY, f"'{run.rtype}' is not a service of this site's configuration")
         try:
             request = request_of(step.payload)
-            if ended := self._without_asking(run.resource, request):
-                return ended
+            ended = self._without_asking(run.resource, request)
+            if ended or (is_undecided and self._is_a_strangers(service.name, request)):
+                return ended or Ended(Result.KO, _FORGOTTEN)
             body = self._body(run, step, request, is_base=is_base)
             return (
                 body
@@ -121,6 +128,11 @@ class HttpRunner:
         if request.deletes:
             return done("there is no copy")
         return Ended(Result.KO, f"there is no copy of {meta_id} at this site")
+
+    def _is_a_strangers(self, service: str, request: Request) -> bool:
+        """Whether it would be run with this site's own credentials, though nobody has seen that those of its
+        client suffice: they are remembered for a while, and not over a restart."""
+        return self.sending.has_own_credentials(service) and self.sending.is_forgotten(request.ticket)
 
     def _body(self, run: Run, step: Step, request: Request, *, is_base: bool) -> bytes | Path | Ended:
         """What to send; or how it ends without that."""
@@ -155,10 +167,14 @@ class HttpRunner:
             if copy is not None:
                 await self.copies.bind(copy)
                 path = self.sending.local_path(copy)
-        kept = written(self.sending.kept(task.service, path, answered.reply))
+        kept = self.sending.kept(task.service, path, answered.reply)
+        if request.method == "POST" and not request.creates and kept.status == _CREATED:
+            where = f"services.{task.service.name}.items"
+            note = f"what was created has an id of its own at each site; {where} would make it a replicant"
+            kept = msgspec.structs.replace(kept, note=note)
         if result is Result.OK and request.deletes:
             await self.copies.unbind(task.meta_id)
-        return Ended(result, kept)
+        return Ended(result, written(kept))
 
     # -- reading -------------------------------------------------------------------------------------------
 

@@ -1,26 +1,45 @@
 """Which ids in the answer to a request are those of replicants, by where they stand. No I/O.
 
-A long id is known wherever it stands. A number, or a word, is one only where ids of a collection stand: in
-the answer's own item, in the list that it is, in a list within an item that is named like its collection, and
-in members that the configuration names (`refs`).
+A long id is known wherever it stands. A number, or a word, is one only where ids of a collection stand:
+
+    the answer's own item, and the list that it is        {"id": 5}, [{"id": 5}], {"images": [{"id": 5}]}
+    lists named like a collection below or beside it      {"comments": [{"id": 5}]}
+    things named like one of a collection beside it       {"post": {"id": 5}}
+    members that the configuration names (`refs`)         {"postId": 5}
 """
 
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
 from cheops.backends.http_index import Index, is_distinctive
-from cheops.backends.http_paths import collection_of, item_of, trimmed
+from cheops.backends.http_paths import canonical, collection_of, item_of, trimmed
 from cheops.backends.http_to_meta import Place
 from cheops.config.replication import ReplicationConfig
+from cheops.config.services import ServiceConfig
+
+_AUTHORITY = re.compile(r"(?:^|:)//([^/?#]*)")
 
 
 class Answering:
-    """What an answer to one request speaks of: see http_to_meta.Known."""
+    """What an answer to one request speaks of: see http_to_meta.Known. A URL with a host is only looked into
+    if that is one of `hosts`: the paths of others mean something else. None stands for any."""
 
-    def __init__(self, index: Index, service: str, config: ReplicationConfig, local_path: str) -> None:
-        path = trimmed(local_path)
+    def __init__(
+        self,
+        index: Index,
+        service: str,
+        config: ReplicationConfig,
+        local_path: str,
+        hosts: frozenset[str] | None = None,
+    ) -> None:
+        path = trimmed(canonical(local_path))
         self._index = index
         self._service = service
+        self._hosts = hosts
         self._id = config.id or ("id",)
         self._items = config.items
-        self._refs = dict(config.refs)
+        self._refs = {name: canonical(collection) for name, collection in config.refs}
         self._item = path if _is_item(index, service, path) else ""
         # the path as a collection, the one that it is an item of, and the one that it is another view of
         self._collections = (path, collection_of(path), collection_of(item_of(path, config.items)))
@@ -37,48 +56,91 @@ class Answering:
         """A `Location` or `Link` with meta-ids."""
         return "<".join(self._in_url(part, ">") or part for part in value.split("<"))
 
+    # -- places --------------------------------------------------------------------------------------------
+
     def _at_place(self, text: str, place: Place) -> str | None:
-        name = place[-1] if place else None
-        if isinstance(name, str) and name in self._refs:
-            return self._index.in_collection(self._service, self._refs[name], text)
-        if not self._is_id_place(place):
-            if place and place[-1] is None and len(place) > 1 and place[-2] in self._refs:
-                return self._index.in_collection(self._service, self._refs[str(place[-2])], text)
-            return None
-        where = self._collections_at(place)
+        where = self._referred_to(place) or self._collections_at(place)
         found = (self._index.in_collection(self._service, one, text) for one in where)
         return next((meta_id for meta_id in found if meta_id), None)
 
-    def _collections_at(self, place: Place) -> tuple[str, ...]:
-        """Where the id of that place may belong. A list within an item (`comments` of a post) holds things of
-        another kind than the item, unless it is named like the item's own collection."""
-        list_ = place.index(None) if None in place else 0
-        name = place[list_ - 1] if list_ else None
-        own = collection_of(self._item)
-        if not self._item or name is None or own.rpartition("/")[2] == name:
-            return self._collections
-        within, beside = f"{self._item}/{name}", f"{collection_of(own).rstrip('/')}/{name}"
-        return within, collection_of(item_of(within, self._items)), beside
+    def _referred_to(self, place: Place) -> tuple[str, ...]:
+        """The collection that the configuration names for a member, for those of a list, or for the id of a
+        thing or of a list of things that stands there."""
+        if self._id[-1:] == place[-1:] and _name(place) not in self._refs:
+            place = place[:-1]
+        collection = self._refs.get(_name(place))
+        return (collection,) if collection else ()
 
-    def _is_id_place(self, place: Place) -> bool:
-        """The id of the answer's own item, or of an item of the one list that it is."""
+    def _collections_at(self, place: Place) -> tuple[str, ...]:
+        """Where the id at a place may belong; nowhere, if no id stands there."""
         if place == self._id:
-            return True
-        if place.count(None) != 1:
-            return False
-        return place[place.index(None) + 1 :] in (self._id, self._id[-1:])
+            return self._collections
+        if place.count(None) == 1:
+            list_ = place.index(None)
+            if place[list_ + 1 :] in (self._id, self._id[-1:]):
+                return self._of_list(place[list_ - 1] if list_ else None)
+        if len(place) < 2 or place[-1] != self._id[-1]:
+            return ()
+        name = _name(place[:-1])
+        return tuple(self._beside(name, is_one=place[-2] is not None)) if name else ()
+
+    def _of_list(self, name: str | None) -> tuple[str, ...]:
+        """A list within an item (`comments` of a post) holds things of another kind than the item, unless it
+        is named like the item's own collection. Any other is the one that was asked for, whatever it is
+        called, unless its name is that of another collection."""
+        own = collection_of(self._item) if self._item else self._collections[0]
+        if name is None or own.rpartition("/")[2] == name.rpartition("/")[2]:
+            return self._collections
+        if self._item:
+            within, beside = f"{self._item}/{name}", f"{collection_of(own).rstrip('/')}/{name}"
+            return within, collection_of(item_of(within, self._items)), beside
+        others = self._beside(name, is_one=False)
+        return (
+            tuple(one for one in others if self._index.has_collection(self._service, one))
+            or self._collections
+        )
+
+    def _beside(self, name: str, *, is_one: bool) -> Iterator[str]:
+        """The collections beside those of the answer that a name may stand for; that of one thing is most
+        often the name of its collection without the s."""
+        names = [name, f"{name}s", f"{name}es", f"{name.removesuffix('y')}ies"] if is_one else [name]
+        for above in dict.fromkeys(collection_of(one) for one in self._collections):
+            yield from (f"{above.rstrip('/')}/{one}" for one in names)
+
+    # -- URLs ----------------------------------------------------------------------------------------------
 
     def _in_url(self, text: str, end: str = "") -> str | None:
         """A URL or path with meta-ids in its path, or None where it has none."""
         url, mark, rest = text.partition(end) if end else (text, "", "")
-        start = url.find("/", url.find("://") + 3) if "://" in url else 0
-        stops = [place for sign in "?#" if (place := url.find(sign)) >= 0]
+        authority = _AUTHORITY.search(url)
+        start = authority.end() if authority else 0
+        stops = [place for sign in "?#" if (place := url.find(sign, start)) >= 0]
         stop = min(stops, default=len(url))
-        if start < 0 or start >= stop or "/" not in url[start:stop]:
-            return None
         path = url[start:stop]
-        translated = self._index.path_with_meta_ids(self._service, path)
+        if "/" not in path:
+            return None
+        is_ours = authority is None or self._hosts is None or host_of(authority[1]) in self._hosts
+        translated = self._index.path_with_meta_ids(self._service, path, by_place=is_ours)
         return f"{url[:start]}{translated}{url[stop:]}{mark}{rest}" if translated != path else None
+
+
+def hosts_of(service: ServiceConfig, asked: str = "") -> frozenset[str]:
+    """By which host names a service may speak of itself: `asked` is the Host of the request."""
+    named = (urlsplit(service.url).hostname or "", host_of(asked), *(name.lower() for name in service.hosts))
+    return frozenset(name for name in named if name)
+
+
+def host_of(authority: str) -> str:
+    try:
+        return urlsplit(f"//{authority}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _name(place: Place) -> str:
+    """That of the member at a place, or of the list in which it is."""
+    named = place[:-1] if place and place[-1] is None else place
+    return (named[-1] or "") if named else ""
 
 
 def _is_item(index: Index, service: str, path: str) -> bool:

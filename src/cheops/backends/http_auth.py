@@ -4,7 +4,8 @@ A site's own come from a file or a command, as lines of headers (`X-Auth-Token: 
 after a while, and when the service does not take them any more.
 
 A client's are used at the site that took its request, and nowhere else. They are remembered in memory alone,
-under a ticket that the operation carries; what is not run soon is run with the site's own.
+under a ticket that the operation carries. What they were good for is run with the site's own after that;
+what no service has seen them for is not.
 """
 
 import asyncio

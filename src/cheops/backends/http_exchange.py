@@ -1,11 +1,11 @@
 """One request to this site's instance of a service, and its answer.
 
 Tells apart what certainly never reached the service from what may have. Answers are read up to a limit: what
-is larger is no more than counted.
+is larger is no more than counted. As everywhere in the gateway, headers have one character per byte.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -90,7 +90,7 @@ class Exchange:
     ) -> Reply:
         """Raises NotSentError or InDoubtError."""
         assert self._session is not None  # noqa: S101 - it is started with the node
-        sent: list[Header] = [*headers, ("Accept-Encoding", "identity")]
+        sent: list[Header] = [*_as_text(headers), ("Accept-Encoding", "identity")]
         if isinstance(body, FileBody):
             sent.append(("Content-Length", str(body.size)))
         data = body.pieces if isinstance(body, FileBody) else body or None
@@ -114,8 +114,24 @@ async def _read(answer: aiohttp.ClientResponse) -> Reply:
     async for piece in answer.content.iter_any():
         size += len(piece)
         found += piece[: max(MOST_READ_BYTES - len(found), 0)]
-    headers = tuple((str(name), value) for name, value in answer.headers.items())
+    raw = answer.raw_headers
+    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in raw)
     return Reply(answer.status, headers, bytes(found), size)
+
+
+def as_header(text: str) -> str:
+    """A text as a header holds it: its UTF-8 bytes, one character each."""
+    return text.encode().decode("latin-1")
+
+
+def _as_text(headers: Iterable[Header]) -> Iterator[Header]:
+    """Headers as aiohttp, which sends text as UTF-8, must have them. Bytes that are none become others: it
+    has no way to send them."""
+    for name, value in headers:
+        try:
+            yield name, value.encode("latin-1").decode()
+        except UnicodeError:
+            yield name, value
 
 
 async def pieces_of(path: Path) -> AsyncGenerator[bytes, None]:

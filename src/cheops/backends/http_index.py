@@ -12,7 +12,7 @@ from typing import TypeVar
 from urllib.parse import unquote
 
 from cheops.backends.http_ids import META_ID
-from cheops.backends.http_paths import MAX_SEGMENTS, collection_of, filled, prefixes, trimmed
+from cheops.backends.http_paths import MAX_SEGMENTS, canonical, collection_of, filled, prefixes, trimmed
 from cheops.backends.http_to_local import Form, Local, NotHereError, text_to_local
 
 _DISTINCTIVE_CHARACTERS = 12
@@ -54,9 +54,8 @@ class Index:
             tuple[str, str], dict[str, str]
         ] = {}  # … of a collection → local id → meta-id
         self._distinctive: dict[str, dict[str, None]] = {}  # local id → meta-ids
-        self._above: Counter[tuple[str, str]] = (
-            Counter()
-        )  # service and local path → how many copies are below
+        self._above: Counter[tuple[str, str]] = Counter()  # service and path → how many copies are below
+        self._directly_above: Counter[tuple[str, str]] = Counter()
         for copy in copies:
             self.add(copy)
 
@@ -78,6 +77,7 @@ class Index:
         self._services[copy.service] = self._services.get(copy.service, 0) + 1
         self._places[copy.meta_id], self._paths[place] = place, copy.meta_id
         self._above.update(_above(place))
+        self._directly_above[copy.service, collection_of(place[1])] += 1
         if not copy.is_named:
             collection = (copy.service, collection_of(place[1]))
             self._collections.setdefault(collection, {})[copy.local_id] = copy.meta_id
@@ -96,9 +96,8 @@ class Index:
         place = self._places.pop(meta_id)
         self._paths.pop(place, None)
         for above in _above(place):
-            self._above[above] -= 1
-            if not self._above[above]:
-                del self._above[above]
+            _count_down(self._above, above)
+        _count_down(self._directly_above, (copy.service, collection_of(place[1])))
         self._services[copy.service] -= 1
         if not self._services[copy.service]:
             del self._services[copy.service]
@@ -113,42 +112,62 @@ class Index:
 
     def at(self, service: str, path: str) -> Copy | None:
         """The copy that a local path leads to, itself or to something below it."""
-        for prefix in prefixes(path):
+        for prefix in prefixes(canonical(path)):
             if meta_id := self._paths.get((service, prefix)):
                 return self.copies[meta_id]
         return None
 
     def is_at(self, service: str, path: str) -> bool:
         """Whether a local path is that of a copy."""
-        return (service, path) in self._paths
+        return self.whose_path(service, path) is not None
+
+    def whose_path(self, service: str, path: str) -> str | None:
+        """The replicant whose copy a local path is that of."""
+        return self._paths.get((service, trimmed(canonical(path))))
 
     def has_below(self, service: str, path: str) -> bool:
         """Whether there are copies below a local path."""
-        return (service, trimmed(path)) in self._above
+        place = trimmed(canonical(path))
+        return self.has_service(service) if place == "/" else (service, place) in self._above
+
+    def is_collection(self, service: str, path: str) -> bool:
+        """Whether a path is that of a collection that copies are in. Of what clients name nobody knows what
+        it is in: to them a slash at the end says that it is a collection."""
+        place = service, trimmed(canonical(path))
+        return place in self._collections or (path.endswith("/") and place in self._directly_above)
 
     def below(self, meta_id: str) -> list[str]:
-        """The copies below a copy: a walk through all, if there are any."""
-        service, path = self._places[meta_id]
+        """The copies below a copy."""
+        return self.below_path(*self._places[meta_id])
+
+    def below_path(self, service: str, path: str) -> list[str]:
+        """The copies below a local path: a walk through all, if there are any."""
         if not self.has_below(service, path):
             return []
-        places = self._places.items()
-        return [one for one, (owner, found) in places if owner == service and found.startswith(f"{path}/")]
+        places, start = self._places.items(), f"{trimmed(canonical(path)).rstrip('/')}/"
+        return [one for one, (owner, found) in places if owner == service and found.startswith(start)]
 
     def in_collection(self, service: str, collection: str, local_id: str) -> str | None:
         return self._collections.get((service, collection), {}).get(local_id)
+
+    def has_collection(self, service: str, collection: str) -> bool:
+        """Whether copies are in a collection whose items the service names."""
+        return (service, collection) in self._collections
 
     def anywhere(self, local_id: str) -> str | None:
         """The meta-id of a distinctive local id, unless two replicants have it."""
         found = self._distinctive.get(local_id, {})
         return next(iter(found)) if len(found) == 1 else None
 
-    def path_with_meta_ids(self, service: str, path: str) -> str:
-        """A local path, or one from somewhere above the service's root, with meta-ids in it."""
+    def path_with_meta_ids(self, service: str, path: str, *, by_place: bool = True) -> str:
+        """A local path, or one from somewhere above the service's root, with meta-ids in it. Without
+        `by_place` only for ids that are known wherever they stand."""
         segments = path.split("/")
         if len(segments) > MAX_SEGMENTS:
             return path
         for place, segment in enumerate(segments):
-            meta_id = self._ending_at(service, segments, place) or self.anywhere(unquote(segment))
+            here = self._ending_at(service, segments, place) if by_place else None
+            meta_id = here or self.anywhere(unquote(segment))
             if meta_id and not self.copies[meta_id].is_named:
                 segments[place] = meta_id
         return "/".join(segments)
@@ -161,21 +180,27 @@ class Index:
                 local = text_to_local(path, self.local_of, Form.URL) if META_ID.search(path) else path
             except NotHereError:
                 continue
-            if meta_id := self._paths.get((service, local)):
+            if meta_id := self._paths.get((service, canonical(local))):
                 return meta_id
         return None
 
     def _place(self, copy: Copy) -> tuple[str, str]:
         item = copy.item if copy.is_named else filled(copy.item, copy.local_id)
         try:
-            return copy.service, trimmed(text_to_local(item, self.local_of, Form.URL))
+            return copy.service, trimmed(canonical(text_to_local(item, self.local_of, Form.URL)))
         except NotHereError:  # what it is part of is gone
-            return copy.service, trimmed(item)
+            return copy.service, trimmed(canonical(item))
 
 
 def _above(place: tuple[str, str]) -> list[tuple[str, str]]:
     service, path = place
     return [(service, prefix) for prefix in prefixes(collection_of(path))]
+
+
+def _count_down(counts: Counter[K], key: K) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 def _take_out(table: dict[K, dict[str, V]], key: K, inner: str) -> None:

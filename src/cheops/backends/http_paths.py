@@ -1,13 +1,17 @@
 """Paths of a REST service: collections, and the items below them. No I/O.
 
-Paths are kept as they were sent, percent-encoded, without a slash at their end.
+Paths are kept percent-encoded, without a slash at their end. A service takes several spellings of a path for
+the same (`/images/%35`, `/images/./5`); whoever looks one up uses `canonical`, so that none is a way round.
 """
 
+import re
 from collections.abc import Iterable, Iterator
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 
 ID = "{id}"
 MAX_SEGMENTS = 64
+_PLAIN = "!$&'()*+,;=:@"  # beside letters, digits and -._~: what a part of a path may hold as it is
+_MAY_BE_SPELLED_OTHERWISE = re.compile(r"%|/\.|[^\x21-\x7e]")
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -26,6 +30,21 @@ def joined(path: str, query: str) -> str:
 def trimmed(path: str) -> str:
     """Without slashes at the end: `/images/` and `/images` are the same collection."""
     return path.rstrip("/") or "/"
+
+
+def canonical(path: str) -> str:
+    """The one spelling of all that mean the same by RFC 3986 (section 6.2.2): nothing is percent-encoded that
+    need not be, and there are no dots to go up with."""
+    if not _MAY_BE_SPELLED_OTHERWISE.search(path):
+        return path
+    kept: list[str] = []
+    for part in path.split("/"):
+        spelled = quote(unquote_to_bytes(part), safe=_PLAIN)
+        if spelled == "..":
+            del kept[max(len(kept) - 1, 1) :]  # the first is what stands before the first slash
+        elif spelled != ".":
+            kept.append(spelled)
+    return "/".join(kept) or "/"
 
 
 def item_of(collection: str, items: Iterable[tuple[str, str]]) -> str:

@@ -68,6 +68,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     ticket: str = ""  # under which the site that took it remembers the client's credentials, for a while
     base: bool = False  # runs nothing: see config.replication
     within: str = ""  # the replicated collection that what it creates is in: it must be there first
+    scope: str = ""  # for the calls that the application makes to other services
 
     @property
     def creates(self) -> bool:
@@ -124,7 +125,7 @@ def request_of(command: Command) -> Request:
 
 def _is_sendable(request: Request) -> bool:
     """It may come from another site: nothing in it may become a second request."""
-    texts = (*(value for _, value in request.headers), request.key)
+    texts = (*(value for _, value in request.headers), request.key, request.scope)
     return bool(
         _TOKEN.fullmatch(request.method)
         and _PATH.fullmatch(request.path)

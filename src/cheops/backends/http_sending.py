@@ -1,19 +1,20 @@
 """A request of an operation on its way to the service, and what is kept of the answer.
 
-On the way out: local ids for meta-ids, and credentials. On the way back: meta-ids for local ids.
+On the way out: local ids for meta-ids, credentials, and the scope that calls of the application are to have.
+On the way back: meta-ids for local ids.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from cheops.backends.http_answer import Said, id_in, said
-from cheops.backends.http_answering import Answering
+from cheops.backends.http_answering import Answering, hosts_of
 from cheops.backends.http_auth import Provider, Tickets
 from cheops.backends.http_copies import Copies
-from cheops.backends.http_exchange import Exchange, FileBody, Header, Reply, pieces_of
+from cheops.backends.http_exchange import Exchange, FileBody, Header, Reply, as_header, pieces_of
 from cheops.backends.http_index import Copy
 from cheops.backends.http_paths import ID, collection_of, filled, joined, last_segment, trimmed
 from cheops.backends.http_request import Request, credentials_of, is_json
@@ -24,6 +25,10 @@ from cheops.config.services import ServiceConfig
 _UNAUTHORIZED = 401
 _PATHS = ("location", "content-location", "link")
 _OF_THE_BODY = ("content-length", "content-md5", "digest", "content-digest", "repr-digest", "accept-ranges")
+
+# Remembers the scope of a request to a service: the headers with what tells the calls that it causes, and
+# what is to be called at its end.
+Carry: TypeAlias = Callable[[str, tuple[Header, ...], str], tuple[tuple[Header, ...], Callable[[], None]]]
 
 
 class Answered(NamedTuple):
@@ -39,6 +44,7 @@ class Sending:
         self._tickets = tickets
         self._providers = providers
         self.exchange = Exchange()
+        self.carry: Carry | None = None  # the gateway's, where the site has one
 
     async def send(  # noqa: PLR0913 - a request's parts
         self,
@@ -56,21 +62,36 @@ class Sending:
         given = tuple((name, text_to_local(value, local_of, Form.PLAIN)) for name, value in request.headers)
         key = (("Idempotency-Key", request.key),) if request.key else ()
         credentials, provider = await self._credentials(service, request)
-        while True:
-            headers = (*_without(given, credentials), *key, *more, *credentials)
-            ready = await self._ready(body, _form(request))
-            reply = await self.exchange.ask(
-                service.url,
-                method or request.method,
-                joined(path, query),
-                headers,
-                ready,
-                service.replication.timeout_s,
-            )
-            if reply.status != _UNAUTHORIZED or provider is None:
-                return Answered(reply, bool(credentials and self._is_own(service, request)))
-            provider.forget()  # once more, with what it gives now
-            credentials, provider = await provider.headers(), None
+        with self._carried(service, given, request.scope) as carried:
+            while True:
+                headers = (*_without(carried, credentials), *key, *more, *credentials)
+                ready = await self._ready(body, _form(request))
+                reply = await self.exchange.ask(
+                    service.url,
+                    method or request.method,
+                    joined(path, query),
+                    headers,
+                    ready,
+                    service.replication.timeout_s,
+                )
+                if reply.status != _UNAUTHORIZED or provider is None:
+                    return Answered(reply, bool(credentials and self._is_own(service, request)))
+                provider.forget()  # once more, with what it gives now
+                credentials, provider = await provider.headers(), None
+
+    @contextlib.contextmanager
+    def _carried(
+        self, service: ServiceConfig, headers: tuple[Header, ...], scope: str
+    ) -> Iterator[tuple[Header, ...]]:
+        """Headers with the scope, for an application that passes it on, and with what leads back to it."""
+        ended: Callable[[], None] | None = None
+        if self.carry is not None:
+            headers, ended = self.carry(service.name, headers, scope)
+        try:
+            yield (*headers, *([("Scope", as_header(scope))] if scope else ()))
+        finally:
+            if ended:
+                ended()
 
     async def _credentials(
         self, service: ServiceConfig, request: Request
@@ -89,9 +110,12 @@ class Sending:
         passed = credentials_of(request.headers, service.replication)
         return service.name in self._providers and not known and not passed
 
-    async def own_credentials(self, service: str) -> tuple[Header, ...]:
-        provider = self._providers.get(service)
-        return await provider.headers() if provider else ()
+    def has_own_credentials(self, service: str) -> bool:
+        return service in self._providers
+
+    def is_forgotten(self, ticket: str) -> bool:
+        """Whether a client's credentials were remembered under a ticket once, and are not any more."""
+        return bool(ticket) and self._tickets.credentials(ticket) is None
 
     async def _ready(self, body: bytes | Path, form: Form | None) -> bytes | FileBody:
         local_of = self._copies.index.local_of
@@ -135,7 +159,8 @@ class Sending:
 
     def kept(self, service: ServiceConfig, path: str, reply: Reply) -> Said:
         """What is kept of an answer to a request at a local path, with meta-ids."""
-        answering = Answering(self._copies.index, service.name, service.replication, path)
+        hosts = hosts_of(service)
+        answering = Answering(self._copies.index, service.name, service.replication, path, hosts)
         body, size, headers = reply.body, reply.size, reply.headers
         if is_json(reply.header("content-type")) and reply.is_whole:
             body = to_meta(body, answering)

@@ -88,7 +88,12 @@ COMMANDS = (
         "Explain step by step why the state of a resource is what it is, and what to do about it.",
         "cheops explain counter",
     ),
-    Place("get", _LOOK, "get:app", "List what an agent knows: sites, resources, operations, replicants."),
+    Place(
+        "get",
+        _LOOK,
+        "get:app",
+        "List what an agent knows: sites, resources, operations, replicants, requests.",
+    ),
     Place(
         "describe",
         _LOOK,

@@ -10,14 +10,14 @@ from rich.text import Text
 from cheops.cli.asking import IdArgument, UrlOption, agent
 from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
 from cheops.cli.site import draw_sites
-from cheops.cli.words import coloured, moment, one_line
+from cheops.cli.words import coloured, moment, one_line, rounded_ms
 from cheops.text import printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import OperationView, ReplicantView, ResourceSummary
+    from cheops.api.models import OperationView, ReplicantView, RequestView, ResourceSummary
 
 app = typer.Typer(
-    no_args_is_help=True, help="List what an agent knows: sites, resources, operations, replicants."
+    no_args_is_help=True, help="List what an agent knows: sites, resources, operations, replicants, requests."
 )
 _LIST_EXAMPLE = "Example: cheops get resources --prefix shop -o wide"
 
@@ -54,6 +54,17 @@ def replicants_command(url: UrlOption = None, output: OutputOption = Output.TABL
     emit_answer(output, found, lambda out: draw_replicants(out, found, wide=output is Output.WIDE))
 
 
+@app.command("requests", epilog="Example: cheops get requests --service image")
+def requests_command(
+    service: Annotated[str, typer.Option("--service", help="Only those for this service.")] = "",
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the latest requests with a scope that the gateway of this site served, the last one first."""
+    found = list(agent(url).all_requests(service))
+    emit_answer(output, found, lambda out: draw_requests(out, found, wide=output is Output.WIDE))
+
+
 def draw_resources(out: Console, found: "Sequence[ResourceSummary]", *, wide: bool = False) -> None:
     if not found:
         out.print("no resource is known here")
@@ -77,6 +88,29 @@ def draw_replicants(out: Console, found: "Sequence[ReplicantView]", *, wide: boo
         extra = (printable(one.path), one_line(one.waits or "-", 200)) if wide else ()
         local_id, sites = printable(one.local_id or "-"), printable(", ".join(one.sites))
         made.add_row(one.id, printable(one.service), local_id, _state(one), sites, *extra)
+    print_table(out, made)
+
+
+def draw_requests(out: Console, found: "Sequence[RequestView]", *, wide: bool = False) -> None:
+    if not found:
+        out.print("no request with a scope was served here since the agent's start")
+        return
+    more = ("SCOPE", "TRIED BEFORE") if wide else ()
+    made = table("AT", "SERVICE", "REQUEST", "ROUTE", "SITE", "STATUS", "TOOK", *more)
+    for one in found:
+        asked = printable(f"{one.method} {one.path}") if wide else one_line(f"{one.method} {one.path}")
+        extra = (printable(one.scope), printable(one.fallback or "-")) if wide else ()
+        status, took = str(one.status or "left"), rounded_ms(one.took_ms)
+        made.add_row(
+            moment(one.at),
+            printable(one.service),
+            asked,
+            one.route,
+            printable(one.site),
+            status,
+            took,
+            *extra,
+        )
     print_table(out, made)
 
 

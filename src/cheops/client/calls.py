@@ -24,6 +24,7 @@ from cheops.api.models import (
     Ping,
     Replicants,
     ReplicantView,
+    Requests,
     Resolved,
     ResolveRequest,
     ResourceDetail,
@@ -170,6 +171,11 @@ def replicant(id_: str, fresh_s: float) -> Call[ReplicantView]:
 
 def set_local_id(id_: str, asked: LocalId) -> Call[ReplicantView]:
     return Call("PUT", f"{BASE}/replicants/{segment(id_)}/local-id", ReplicantView, body=to_json(asked))
+
+
+def requests(service: str, cursor: str | None, limit: int) -> Call[Requests]:
+    query = {"service": service, "cursor": cursor or "", "limit": str(limit)}
+    return Call("GET", f"{BASE}/requests", Requests, query)
 
 
 # -- sites -----------------------------------------------------------------------------------------------

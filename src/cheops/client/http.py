@@ -30,6 +30,7 @@ from cheops.api.models import (
     OperationView,
     Ping,
     ReplicantView,
+    RequestView,
     Resolved,
     ResolveRequest,
     ResourceDetail,
@@ -90,6 +91,14 @@ class Agent:
         while cursor is not None:
             page = self.ask(calls.replicants(cursor, 100))
             yield from page.replicants
+            cursor = page.next
+
+    def all_requests(self, service: str = "") -> Iterator[RequestView]:
+        """Those of all pages, the latest first."""
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.ask(calls.requests(service, cursor, 500))
+            yield from page.requests
             cursor = page.next
 
     def replicant(self, id_: str, *, fresh_s: float = 0.5) -> ReplicantView:

@@ -1,19 +1,21 @@
 """One attempt to have a request served: by this site's own instance, by another site, or as an operation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from cheops.config.site import SiteConfig
 from cheops.gateway.asking import Asked, Errand
 from cheops.gateway.carriers import Ticket
-from cheops.gateway.headers import Passage, end_to_end
+from cheops.gateway.headers import Passage, end_to_end, wanted_upgrade
 from cheops.gateway.incoming import Received
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.relay import informing
-from cheops.gateway.routing import Choice, Forward, Local, NotThereYetError, Replicate
-from cheops.gateway.seam import Head, Headers, Outgoing, Replication, without
+from cheops.gateway.routing import Choice, Decision, Forward, Local, NotThereYetError, Replicate
+from cheops.gateway.seam import Foretold, Head, Headers, Outgoing, Replication, without
 from cheops.gateway.sending import Sending
 from cheops.gateway.understanding import Request
+
+_SWITCHING = 101
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +60,47 @@ class Attempting:
                 return Proxied(await self._sending.to_site(site, service, self._errand(request)), site)
             case Local():
                 if self.replication is not None and self.replication.concerns(service, request.head):
-                    return await self.replication.handle(service, self._received(request), None)
+                    tunnel = await self._tunnel(request, self.replication)
+                    return tunnel or await self.replication.handle(service, self._received(request), None)
                 asked, ticket = await self._sending.to_local(service, self._errand(request))
                 return Proxied(asked, self._here, ticket)
+
+    async def foretell(self, request: Request, decision: Decision) -> Foretold | None:
+        """What would become of a request for something replicated."""
+        if self.replication is None or not self.replication.concerns(request.service, request.head):
+            return None
+        route = decision.route if isinstance(decision, Replicate) else None
+        return await self.replication.foretell(request.service, request.head, route)
+
+    async def _tunnel(self, request: Request, replication: Replication) -> Proxied | None:
+        """Another protocol, where the service speaks it: all that is known of it is where it begins. Where
+        the service does not, nothing has happened, and the request is one as any other."""
+        head = request.head
+        if head.method != "GET" or request.upload.size != 0 or wanted_upgrade(head.headers) is None:
+            return None
+        errand = self._errand(replace(request, head=replication.to_local(request.service, head)))
+        asked, ticket = await self._sending.to_local(request.service, errand)
+        found = Proxied(asked, self._here, ticket)
+        if found.asked.answer.status == _SWITCHING:
+            return found
+        await found.finish()
+        return None
 
     def _received(self, request: Request) -> Received:
         headers = without(end_to_end(request.head.headers), "Expect")
         head = Head(request.head.method, request.head.target, headers)
-        return Received(request.client, head, request.upload, is_forwarded=request.sender is not None)
+        is_forwarded = request.sender is not None
+        return Received(
+            request.client, head, request.upload, self._passage(request), is_forwarded=is_forwarded
+        )
 
     def _errand(self, request: Request) -> Errand:
-        client, tell = request.client, self._settings.forwarded_headers
-        passage = Passage(self._here, client.peer, tell_forwarded=tell)
+        client, passage = request.client, self._passage(request)
         return Errand(request.head, request.upload, informing(client), request.watched, passage)
+
+    def _passage(self, request: Request) -> Passage:
+        tell = self._settings.forwarded_headers
+        return Passage(self._here, request.client.peer, tell_forwarded=tell)
 
 
 def head_of(found: Found) -> tuple[int, Headers]:

@@ -6,12 +6,12 @@ import msgspec
 
 from cheops.gateway.headers import SITE, site_name
 from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate, kind_of, method_of
-from cheops.gateway.seam import Head, Outgoing
+from cheops.gateway.seam import Foretold, Head, Outgoing
 from cheops.scope.data import explanation_data, route_data
 from cheops.scope.explain import explain
 from cheops.scope.functions import Functions
 from cheops.scope.methods import effect
-from cheops.scope.route import One, Route
+from cheops.scope.route import One, Replicas, Route
 from cheops.scope.snapshot import Snapshot
 from cheops.scope.tree import Scope
 
@@ -24,9 +24,14 @@ def foretold(  # noqa: PLR0913, PLR0917 - all that was decided
     decision: Decision,
     snapshot: Snapshot,
     functions: Functions,
+    replicant: Foretold | None = None,
 ) -> Outgoing:
-    """The sites, the route, and what the method would do, in the words of `cheops scope explain`."""
+    """The sites, the route, and what the method would do, in the words of `cheops scope explain`. What is
+    done to something replicated is done where it is, whatever the scope says."""
     here = snapshot.here or ""
+    if replicant and (replicant.goes_everywhere or isinstance(decision, Local)):
+        route = Replicas(replicant.sites)
+        decision = Replicate(route)
     does = effect(route or One(here), method_of(head.method), snapshot)
     told: dict[str, Any] = {
         "dry_run": True,
@@ -35,6 +40,7 @@ def foretold(  # noqa: PLR0913, PLR0917 - all that was decided
         "method": head.method,
         "target": head.target,
         "scope": None if scope is None else str(scope),
+        "replicant": replicant.meta_id if replicant else None,
         "decision": kind_of(decision),
         "tried": [_words(one, here) for one in _choices(decision)],
         "route": route_data(route or One(here)),

@@ -36,6 +36,13 @@ def answer_headers(headers: Headers, here: str, served_by: str, fallback: str) -
     return (*kept, via, (FALLBACK, as_header(fallback))) if fallback else (*kept, via)
 
 
+def outgoing_headers(headers: Headers, here: str) -> Headers:
+    """The same for an answer of the replicating half, which says by itself which other site served it."""
+    if not any(name.lower() == SITE.lower() for name, _ in headers):
+        headers = (*headers, (SITE, site_name(here)))
+    return (*headers, ("Via", f"1.1 {pseudonym(here)}"))
+
+
 def informing(client: Client) -> Informed:
     """Passes informational answers on, to clients that know them; 100 only to one that waits for it."""
 

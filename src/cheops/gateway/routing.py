@@ -9,7 +9,7 @@ What cannot be is raised: a scope that is none, sites that nobody knows, and wha
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from cheops.errors import CheopsError, Fault
 from cheops.scope.builtin import BUILTIN
@@ -120,7 +120,7 @@ def method_of(method: str) -> Method:
     return _METHODS.get(method, Method.UPDATE)
 
 
-def kind_of(decision: Decision) -> str:
+def kind_of(decision: Decision) -> Literal["local", "forward", "in-turn", "replicate"]:
     """One word, for counting."""
     match decision:
         case Local():

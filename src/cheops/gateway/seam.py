@@ -8,11 +8,14 @@ A head is as it was sent: names of headers in the sender's spelling, order and r
 one character per byte (latin-1), so that nothing is lost on the way.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cheops.scope.route import Replicas
+
+if TYPE_CHECKING:
+    from cheops.gateway.headers import Passage
 
 Header: TypeAlias = tuple[str, str]
 Headers: TypeAlias = tuple[Header, ...]
@@ -38,6 +41,11 @@ class Incoming(Protocol):
     @property
     def peer(self) -> str:
         """The address of whoever sent it: `10.0.0.2`."""
+        ...
+
+    @property
+    def passage(self) -> "Passage":
+        """What the next program is told of who sent it."""
         ...
 
     @property
@@ -69,6 +77,15 @@ class Outgoing:
     body: Body = b""
 
 
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """What would become of a request for something replicated."""
+
+    meta_id: str
+    sites: tuple[str, ...]  # where it is
+    goes_everywhere: bool  # rather than to one of them
+
+
 class Replication(Protocol):
     """What the replicating half answers."""
 
@@ -82,17 +99,36 @@ class Replication(Protocol):
         becomes a problem document."""
         ...
 
+    async def foretell(self, service: str, head: Head, route: Replicas | None) -> Foretold | None:
+        """What `handle` would do, or None where nothing that exists is concerned. Raises what it would."""
+        ...
+
+    def to_local(self, service: str, head: Head) -> Head:
+        """A head with this site's own ids, for what is not HTTP after it. Raises a `CheopsError` where a
+        replicant has no copy here."""
+        ...
+
 
 class Services(Protocol):
     """What the replicating half may ask of the proxying one. Both raise an `UpstreamError`: its
     `may_have_had_effect` says whether the request went out before it failed."""
 
-    async def local(self, service: str, head: Head, body: Body | None, timeout_s: float) -> Outgoing:
+    async def local(
+        self, service: str, head: Head, body: Body | None, timeout_s: float, passage: "Passage"
+    ) -> Outgoing:
         """A request to this site's own instance of a service. The time is the one until its answer begins."""
         ...
 
-    async def at(self, site: str, service: str, head: Head, body: Body | None) -> Outgoing:
+    async def at(
+        self, site: str, service: str, head: Head, body: Body | None, passage: "Passage"
+    ) -> Outgoing:
         """A request to the gateway of another site, which serves it there."""
+        ...
+
+    def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
+        """Remember the scope of a request that goes to this site's own instance by another way, so that the
+        calls that the application makes for it can be told: the headers with what it may pass on, and what is
+        to be called when it is answered."""
         ...
 
 

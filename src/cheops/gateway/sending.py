@@ -1,25 +1,28 @@
 """Requests to this site's own instances and to the gateways of other sites, as each is to get them."""
 
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 
 import h11
 
+from cheops.backends.http_exchange import NotSentError
 from cheops.config.gateway import GatewayConfig
 from cheops.config.services import ServiceConfig
 from cheops.gateway.asking import Asked, Asking, Errand, Watched
 from cheops.gateway.call import Patience
-from cheops.gateway.carriers import Carriers, Ticket, added, carried
+from cheops.gateway.carriers import Carriers, Ticket, TooManyScopesError, added, carried
 from cheops.gateway.errors import UpstreamError
 from cheops.gateway.headers import (
     FOR,
     HOP,
     SCOPE,
+    Passage,
     end_to_end,
     passed_on,
     site_name,
     wanted_upgrade,
+    with_scope,
     without_mesh,
 )
 from cheops.gateway.peers import PeerGateways
@@ -104,23 +107,34 @@ class Sending:
 
     # -- what the replicating half asks for --------------------------------------------------------------
 
-    async def local(self, service: str, head: Head, body: Body | None, timeout_s: float) -> Outgoing:
+    async def local(
+        self, service: str, head: Head, body: Body | None, timeout_s: float, passage: Passage
+    ) -> Outgoing:
         """See seam.Services."""
         upload = GivenUpload(body, size_of(head))
         head = Head(head.method, head.target, _own_framing(head.headers, upload))
-        asked, ticket = await self.to_local(service, Errand(head, upload, _ignored, Watched()), timeout_s)
-        return await _outgoing(asked, ticket)
+        errand = Errand(head, upload, _ignored, Watched(), passage)
+        found = await _outgoing(*await self.to_local(service, errand, timeout_s))
+        return replace(found, headers=without_mesh(found.headers))  # an application is no part of the mesh
 
-    async def at(self, site: str, service: str, head: Head, body: Body | None) -> Outgoing:
+    async def at(self, site: str, service: str, head: Head, body: Body | None, passage: Passage) -> Outgoing:
         """See seam.Services."""
         if not self._peers.is_up(site):
             error = self._peers.down(site)
             raise UpstreamError(str(error), "down", may_have_had_effect=False) from None
         upload = GivenUpload(body, size_of(head))
         head = Head(head.method, head.target, _own_framing(head.headers, upload))
-        errand = Errand(head, upload, _ignored, Watched())
+        errand = Errand(head, upload, _ignored, Watched(), passage)
         asked = await self.to_site(site, service, errand, FOR_REPLICATION)
         return await _outgoing(asked, None)
+
+    def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
+        """See seam.Services."""
+        try:
+            head, ticket = self._with_carrier(service, Head("", "", with_scope(headers, scope or None)))
+        except TooManyScopesError as error:
+            raise NotSentError(str(error)) from None
+        return without(head.headers, SCOPE), ticket.end if ticket else _nothing
 
 
 def _as_sent(head: Head, place: Place, errand: Errand) -> Head:
@@ -143,6 +157,10 @@ def _own_framing(headers: Headers, upload: GivenUpload) -> Headers:
     if upload.size is None or (upload.size == 0 and first(Head("", "", headers), "Content-Length") is None):
         return kept
     return (*kept, ("Content-Length", str(upload.size)))
+
+
+def _nothing() -> None:
+    """There is nothing to be ended."""
 
 
 async def _ignored(_status: int, _reason: bytes, _headers: Headers) -> None:

@@ -29,7 +29,7 @@ from cheops.gateway.headers import (
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.problems import of_error, of_mistake
 from cheops.gateway.record import Record, Story
-from cheops.gateway.relay import answer_headers, relay
+from cheops.gateway.relay import answer_headers, outgoing_headers, relay
 from cheops.gateway.request import (
     Entrance,
     is_dry_run,
@@ -46,7 +46,7 @@ from cheops.gateway.routing import (
     kind_of,
     route_of,
 )
-from cheops.gateway.seam import Head, Outgoing, Replication
+from cheops.gateway.seam import Head, Headers, Outgoing, Replication
 from cheops.gateway.sending import Sending
 from cheops.gateway.telling import tell
 from cheops.gateway.understanding import Request, Understanding
@@ -127,8 +127,11 @@ class Serving:
             decision = decide_forwarded(route, self._here, snapshot, reading=reading)
         request.story.route = kind_of(decision)
         if is_dry_run(head):
-            told = foretold(request.service, head, request.scope, route, decision, snapshot, self._functions)
             request.story.route = "dry-run"
+            replicant = await self._attempting.foretell(request, decision)
+            told = foretold(
+                request.service, head, request.scope, route, decision, snapshot, self._functions, replicant
+            )
             await self._tell(request.client, request.story, told)
             return
         choices = decision.choices if isinstance(decision, InTurn) else (decision,)
@@ -174,10 +177,8 @@ class Serving:
     async def _answer(self, request: Request, choice: Choice, found: Found) -> None:
         story = request.story
         if isinstance(found, Outgoing):
-            story.status = found.status
-            headers = found.headers
-            if not any(name.lower() == SITE.lower() for name, _ in headers):
-                headers = (*headers, (SITE, site_name(self._here)))
+            headers = outgoing_headers(found.headers, self._here)
+            story.site = _served_by(headers, self._here)
             await self._tell(request.client, story, replace(found, headers=headers))
             return
         headers = answer_headers(found.asked.answer.headers, self._here, found.site, story.fallback)
@@ -187,8 +188,7 @@ class Serving:
         ):
             headers = (*headers, (CREDENTIALS, "dropped"))
         story.status = found.asked.answer.status
-        told = (value for name, value in headers if name.lower() == SITE.lower())
-        story.site = site_named(next(told, found.site))
+        story.site = _served_by(headers, found.site)
         try:
             await relay(request.client, found.asked, headers, self._settings)
         except UpstreamError as error:
@@ -200,3 +200,9 @@ class Serving:
             raise GoneError("the answer broke off") from None
         finally:
             await found.finish()
+
+
+def _served_by(headers: Headers, otherwise: str) -> str:
+    """Which site an answer names as the one that served it."""
+    told = (value for name, value in headers if name.lower() == SITE.lower())
+    return site_named(next(told, site_name(otherwise)))

@@ -55,7 +55,8 @@ class Replicants:
         await self.runner.close()
 
     async def run(self, run: Run) -> tuple[Outcome, ...]:
-        return await self.runner.run(run)
+        replica = self._started().site.replicas.get(run.resource)
+        return await self.runner.run(run, {op.id for op in replica.drafts} if replica else ())
 
     # -- files ---------------------------------------------------------------------------------------------
 

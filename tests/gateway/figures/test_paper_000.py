@@ -5,6 +5,7 @@ The paper has a leader per replicant; here any site of a resource takes its oper
 asks for: what it promises to users is the same.
 """
 
+import contextlib
 import json
 
 import pytest
@@ -176,7 +177,13 @@ def test_a_service_that_fails_is_tried_again(cloud: Cloud) -> None:
     made = cloud.call("site1", "POST", "/images", {"name": "no-service"}, scope="{image: site1 & site4}")
     image = made.json["id"]
     assert made.status == 201
-    until(lambda: cloud.replicant("site4", image)["waits"], "for the reason")
+
+    def waits() -> bool:
+        with contextlib.suppress(RefusedByAgentError):  # it has not heard of it yet
+            return bool(cloud.replicant("site4", image)["waits"])
+        return False
+
+    until(waits, "for the reason")
     cloud.start_services("site4")
     until(lambda: cloud.replicant("site1", image)["overall"] == "CONVERGED", "for site4's service")
     assert "no-service" in cloud.images("site4")
@@ -189,6 +196,7 @@ def test_a_site_that_is_removed_for_good_leaves_every_replicant(cloud: Cloud) ->
     cloud.rig.kill("site4")
     cloud.call("site1", "PATCH", f"/images/{image}", {"version": 2}, Prefer="wait=1", Cheops_Wait="all")
     assert cloud.replicant("site1", image)["overall"] != "CONVERGED"
+    until(lambda: _state(cloud, "site4") not in ("up", "suspect"), "for site4 to be seen as down")
     with pytest.raises(RefusedByAgentError) as refused:  # it says what still has the site on its list
         cloud.rig.request("site1", "DELETE", "/api/v1/sites/site4")
     assert (refused.value.status, image in refused.value.detail) == (409, True)
@@ -203,6 +211,10 @@ def test_a_site_that_is_removed_for_good_leaves_every_replicant(cloud: Cloud) ->
     changed = cloud.call("site2", "PATCH", f"/images/{image}", {"version": 3}, Cheops_Wait="all")
     assert (changed.status, changed.headers["Cheops-Replicas"]) == (200, "site1; status=OK, site2; status=OK")
     have(cloud, "removed", version=3)
+
+
+def _state(cloud: Cloud, site: str) -> str:
+    return str(json.loads(cloud.rig.request("site1", "GET", f"/api/v1/sites/{site}"))["state"])
 
 
 def _replicants_at(cloud: Cloud, site: str) -> list[str]:

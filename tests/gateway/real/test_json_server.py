@@ -220,6 +220,46 @@ def test_ids_within_an_answer_are_those_of_their_own_collection(sites: RealSites
     assert read["comments"] == [{"id": own, "body": "same number", "postId": post}]
 
 
+def test_what_is_embedded_shows_no_local_id(sites: RealSites) -> None:
+    """json-server's relations: a post within its comment, comments within each post of a list, and all at once."""
+    post = new_post(sites, "related")
+    made = sites.through(
+        "site1", "POST", "/comments", packed({"body": "rel", "postId": post}), JSON, EVERYWHERE
+    )
+    comment = made.json["id"]
+    own = {"id": comment, "body": "rel", "postId": post}
+    for site in SITES:
+        expanded = sites.through(site, "GET", f"/comments/{comment}?_expand=post").json
+        assert expanded == {**own, "post": {"id": post, "title": "related", "views": 0}}
+        assert sites.through(site, "GET", "/comments?_expand=post&body=rel").json == [expanded]
+        assert sites.through(site, "GET", f"/posts/{post}/comments?_expand=post").json == [expanded]
+        (listed,) = sites.through(site, "GET", "/posts?_embed=comments&title=related").json
+        assert listed == {"id": post, "title": "related", "views": 0, "comments": [own]}
+        everything = sites.through(site, "GET", "/db").json
+        assert own in everything["comments"]
+        assert post in [one["id"] for one in everything["posts"]]
+        # what is this site's alone has its own number, in the same answers
+        assert {"id": SEEDS[site] * 2, "body": "own", "postId": SEEDS[site]} in everything["comments"]
+
+
+def test_a_number_that_is_given_again_is_not_taken_for_the_replicant_that_had_it(sites: RealSites) -> None:
+    """json-server deletes the comments of a post with it, and gives their numbers to the next ones."""
+    post = new_post(sites, "short-lived")
+    body = packed({"body": "gone with it", "postId": post})
+    comment = sites.through("site1", "POST", "/comments", body, JSON, EVERYWHERE).json["id"]
+    number = own_ids(sites, "comments", body="gone+with+it")["site2"]
+    assert sites.through("site2", "DELETE", f"/posts/{post}").status == 200
+    made = sites.through(
+        "site2", "POST", "/comments", packed({"body": "new", "postId": SEEDS["site2"]}), JSON
+    )
+    assert made.json == {"id": number, "body": "new", "postId": SEEDS["site2"]}
+    assert made.headers["Location"].endswith(f"/comments/{number}")
+    assert sites.through("site2", "GET", f"/comments/{number}").json == made.json
+    changed = sites.through("site2", "PATCH", f"/comments/{number}", packed({"body": "newer"}), JSON)
+    assert (changed.status, "Cheops-Operation" in changed.headers) == (200, False)
+    assert [sites.through(site, "GET", f"/comments/{comment}").status for site in SITES] == [404] * 3
+
+
 def test_what_is_not_replicated_is_answered_as_before(sites: RealSites) -> None:
     new_post(sites, "beside")
     for target in ("/comments/82", "/notes", "/posts/7", "/posts/43", "/posts?title=own"):

@@ -4,6 +4,7 @@
     /images/ID         GET, PUT, PATCH (merge), DELETE; tags for If-Match
     /images/ID/file    PUT and GET of content of any size
     /images/ID/reboot  POST counts
+    /images/ID/console speaks another protocol: it says where it is, and then what it is told
     /servers/ID/disks  a collection below an item
     /notes/NAME        PUT and MKCOL create under a name that the client chose; PROPFIND knows whether it is there
     /notes/NAME/NAME   the same in what is there
@@ -59,6 +60,9 @@ class Handler(BaseHTTPRequestHandler):
         if len(parts) == 3 and parts[2] == "file":
             self._file(parts)
             return
+        if len(parts) == 3 and parts[2] == "console" and self.headers.get("Upgrade") == "echo":
+            self._console()
+            return
         body = self._body()
         with self.state.lock:
             told = {
@@ -84,6 +88,9 @@ class Handler(BaseHTTPRequestHandler):
             fault["times"] -= 1
             if fault["times"] < 0:
                 return False
+        if "slow_s" in fault:  # does it, in its own time
+            time.sleep(fault["slow_s"])
+            return False
         if fault.get("after"):  # does it, and then breaks off
             with self.state.lock:
                 self._serve(
@@ -145,7 +152,10 @@ class Handler(BaseHTTPRequestHandler):
         id_ = self.state.new_id()
         item = {**given, "id": id_, "self": f"/{name}/{id_}"}
         items[str(id_)] = item
-        self._answer(201, item, {"Location": f"http://{self.headers['Host']}/{name}/{id_}"})
+        said = (
+            {"Link": f"</{name}/{id_}>; title={self.headers['X-Title']}"} if "X-Title" in self.headers else {}
+        )
+        self._answer(201, item, {"Location": f"http://{self.headers['Host']}/{name}/{id_}", **said})
 
     def _item(self, name: str, items: dict[str, dict[str, Any]], id_: str, body: bytes) -> None:
         if self.command == "PUT" and name == "notes":
@@ -191,6 +201,17 @@ class Handler(BaseHTTPRequestHandler):
             return
         size, hash_ = self.state.files.get(parts[1], (0, ""))
         self._answer(200 if hash_ else 404, {"size": size, "sha256": hash_})
+
+    def _console(self) -> None:
+        self.send_response(101)
+        self.send_header("Connection", "upgrade")
+        self.send_header("Upgrade", "echo")
+        self.end_headers()
+        self.wfile.write(f"{self.path}\n".encode())
+        with contextlib.suppress(OSError):
+            while piece := self.connection.recv(65536):
+                self.wfile.write(piece)
+        self.close_connection = True
 
     # -- for tests -----------------------------------------------------------------------------------------
 

@@ -109,6 +109,51 @@ def test_who_may_not_may_not_by_way_of_replication(make_sites: MakeSites) -> Non
         assert answer.status == 401
     assert [sites.told(site) for site in ("site2", "site3")] == [[], []]
 
+    # Nor by way of another site: nobody there knows the client, and its own credentials are not for strangers.
+    good, pair = {"X_Auth_Token": "good"}, "site1 & site2"
+    made = sites.call("site1", "POST", "/images", {"name": "pair"}, pair, Cheops_Wait="all", **good)
+    path = f"/images/{made.json['id']}"
+    before = [sites.told(site) for site in ("site1", "site2")]
+    for site, method, target, scope in (
+        ("site3", "POST", "/images", pair),  # handed on
+        ("site3", "GET", path, None),
+        ("site3", "PATCH", path, None),
+        ("site3", "DELETE", path, None),
+        ("site1", "PATCH", path, "site2"),  # shared
+        ("site1", "DELETE", path, "site2"),
+        ("site1", "GET", "/images", "site2"),
+        ("site1", "POST", "/images", "site2"),
+    ):
+        for headers in ({}, good):
+            answer = sites.call(site, method, target, {"name": "stranger"}, scope, **headers)
+            assert answer.status == 401, (site, method, target, scope, answer.body)
+            assert answer.headers["Cheops-Credentials"] == ("dropped" if headers else None)
+    refused = [len(sites.told(site)) - len(told) for site, told in zip(SITES, before, strict=False)]
+    assert sum(refused) == 2 * 6  # all but the reads were asked of a service, as the strangers that they are
+    assert [image["name"] for site in SITES for image in _images(sites, site)] == ["pair", "pair"]
+    sites.stop_service("site1")
+    assert sites.call("site1", "GET", path).status == 401  # from site2
+
+    # What waits for its service here is not done with other credentials, should the client's be forgotten.
+    waiting = sites.call("site1", "PATCH", path, {"name": "late"}, Prefer="respond-async")
+    assert waiting.status == 202
+    assert sites.rig.stop("site1") == 0
+    sites.start_service("site1", "--token", "good")
+    sites.rig.start("site1")
+    op = waiting.headers["Cheops-Operation"]
+
+    def outcome() -> str:
+        found = [one for one in sites.log("site1", made.json["id"])["operations"] if one["id"] == op]
+        return str(found[0]["effect"]) if found else ""
+
+    until(lambda: outcome() == "void", "for the request of a stranger to be refused")
+
+
+def _images(sites: Sites, site: str) -> list[dict[str, object]]:
+    found = sites.call(site, "GET", "/images", X_Auth_Token="good")  # noqa: S106 - of the test
+    listed: list[dict[str, object]] = found.json["images"]
+    return listed
+
 
 def test_credentials_that_have_changed_are_asked_for_anew(make_sites: MakeSites) -> None:
     sites = make_sites("site1", "site2")

@@ -123,6 +123,41 @@ def test_of_two_at_once_with_the_same_tag_one_wins(three: Sites) -> None:
     assert sorted(answers) == [200] + [412] * 7
 
 
+def test_a_change_that_nobody_waits_for_counts_for_the_next_condition(three: Sites) -> None:
+    meta_id = three.create(name="later", size=0)
+    path = f"/images/{meta_id}"
+    tag = three.call("site1", "GET", path).headers["ETag"]
+    three.direct("site1", "POST", "/_fault", {"method": "PATCH", "slow_s": 1, "times": 1})
+    first = three.call("site1", "PATCH", path, {"size": 1}, If_Match=tag, Prefer="respond-async")
+    second = three.call("site1", "PATCH", path, {"size": 2}, If_Match=tag)
+    assert (first.status, second.status) == (202, 412)
+    until(lambda: sizes(three, "later") == [1, 1, 1])
+
+
+# -- what is told ------------------------------------------------------------------------------------------
+
+
+def test_headers_hold_any_text(three: Sites) -> None:
+    """As bytes, which they are: neither the service nor the client gets others than were sent."""
+    title = "Zoë 中".encode().decode("latin-1")
+    answer = three.call("site1", "POST", "/images", {"name": "titled"}, EVERYWHERE, X_Title=title)
+    assert answer.status == 201, answer.body
+    told = next(one for one in three.told("site1") if "titled" in one["body"])["headers"]["X-Title"]
+    assert told == title
+    links = answer.headers.get_all("Link") or []
+    assert f"</images/{answer.json['id']}>; title={title}" in links
+
+
+def test_what_is_made_below_a_replicant_and_has_no_meta_id_says_so(three: Sites) -> None:
+    server = three.call("site1", "POST", "/servers", {"name": "holder"}, EVERYWHERE, Cheops_Wait="all").json[
+        "id"
+    ]
+    made = three.call("site1", "POST", f"/servers/{server}/disks", {"name": "d"}, Cheops_Wait="all")
+    assert made.status == 201
+    assert "services.image.items" in made.headers["Cheops-Note"]
+    assert "Cheops-Note" not in three.call("site1", "POST", f"/servers/{server}/reboot", {}).headers
+
+
 # -- keys ------------------------------------------------------------------------------------------------------
 
 

@@ -78,6 +78,12 @@ def test_what_is_below_a_replicant_may_be_a_replicant_of_its_own(
             assert [one["size"] for one in own["disks"].values()] == [9]
         assert sites.call("site1", "DELETE", f"{path}/{meta_id}", Cheops_Wait="all").status == 204
         assert [sites.images(site, "servers")[0]["disks"] for site in ("site1", "site2")] == [{}, {}]
+        part = sites.call("site1", "POST", path, {"name": "e"}, Cheops_Wait="all").json["id"]
+        assert sites.call("site2", "DELETE", f"/servers/{server}", Cheops_Wait="all").status == 204
+        for site, method in (("site1", "GET"), ("site2", "GET"), ("site1", "PATCH"), ("site2", "DELETE")):
+            gone = sites.call(site, method, f"{path}/{part}", {"size": 1})
+            assert gone.status == 404, (site, method, gone.body)
+            assert server in gone.json["detail"]
 
 
 def _local(sites: Sites, site: str, meta_id: str) -> str:

@@ -1,5 +1,7 @@
 """Ids on their way in and out: what is meant is replaced, all else stays byte by byte."""
 
+import asyncio
+import gzip
 import json
 from itertools import pairwise
 from typing import Any
@@ -8,12 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cheops.backends.http_answering import Answering
+from cheops.backends.http_answering import Answering, hosts_of
 from cheops.backends.http_ids import new_meta_id
 from cheops.backends.http_index import Copy, Index
+from cheops.backends.http_paths import canonical
 from cheops.backends.http_to_local import Form, NotHereError, ToLocal, text_to_local, to_local
 from cheops.backends.http_to_meta import MAX_ID_BYTES, ToMeta, to_meta
 from cheops.config.replication import ReplicationConfig
+from cheops.config.services import ServiceConfig
+from cheops.gateway.errors import UpstreamError
+from cheops.gateway.replicas.streams import unpacked, with_length
+from cheops.gateway.replicas.targets import target_of
+from cheops.gateway.seam import Outgoing
 
 FIVE = new_meta_id("site1", b"five" + bytes(6))
 LONG = new_meta_id("site1", b"long" + bytes(6))
@@ -49,6 +57,25 @@ def test_what_is_below_a_copy_is_known_until_it_is_gone() -> None:
     assert (index.below(FIVE), index.has_below("image", "/images/5")) == ([], False)
 
 
+def test_one_path_has_many_spellings_and_one_place() -> None:
+    colon = new_meta_id("site1", b"colon" + bytes(5))
+    index = Index([*INDEX.copies.values(), Copy(colon, "image", "/images/{id}", "a:b c")])
+    for spelling in ("/images/a:b%20c", "/images/a%3Ab%20c", "/images/%61%3ab%20c", "/x/../images/./a:b%20c"):
+        assert canonical(spelling) == "/images/a:b%20c"
+        assert index.at("image", spelling) is index.copies[colon]
+        target = target_of(index, "image", spelling)
+        assert target is not None
+        assert (target.meta_id, target.path) == (colon, f"/images/{colon}")
+    assert index.path_with_meta_ids("image", "/images/a:b%20c/file") == f"/images/{colon}/file"
+    assert [canonical(path) for path in ("/a%2fb", "/../a", "/a/..", "*", "/é")] == [
+        *("/a%2Fb", "/a", "/", "*", "/%C3%A9")
+    ]
+    doubled = target_of(index, "image", "//images//5")
+    assert doubled is not None
+    assert doubled.meta_id == FIVE
+    assert target_of(index, "image", "/notes//mine") is None  # in a name it may mean something
+
+
 # -- from the service ------------------------------------------------------------------------------------
 
 
@@ -81,6 +108,38 @@ def test_a_list_within_an_item_is_looked_up_below_it_and_beside_it() -> None:
     assert out({"id": 9, "images": [{"id": 5}]}, "/servers/9") == {"id": 9, "images": [{"id": FIVE}]}
     config = ReplicationConfig(items=(("/servers/*/pictures", "/images/{id}"),))
     assert out({"pictures": [{"id": 5}]}, "/servers/9", config) == {"pictures": [{"id": FIVE}]}
+
+
+def test_a_thing_within_another_is_of_the_collection_that_is_named_like_it() -> None:
+    server = {"id": 5, "image": {"id": 5, "name": "x"}, "owner": {"id": 5}}
+    assert out(server, "/servers/5") == {**server, "image": {"id": FIVE, "name": "x"}}
+    listed = {"servers": [server]}
+    assert out(listed, "/servers") == {"servers": [{**server, "image": {"id": FIVE, "name": "x"}}]}
+    assert out([{"boot": {"image": {"id": 5}}}], "/servers") == [{"boot": {"image": {"id": FIVE}}}]
+    config = ReplicationConfig(refs=(("picture", "/images"), ("pictures", "/images")))
+    told = {"picture": {"id": 5}, "pictures": [{"id": 5}, {"id": 6}]}
+    expected = {"picture": {"id": FIVE}, "pictures": [{"id": FIVE}, {"id": 6}]}
+    assert out([told], "/servers", config) == [expected]
+
+
+def test_lists_within_lists_and_lists_of_several_kinds() -> None:
+    assert out([{"id": 5, "images": [{"id": 5}]}], "/servers") == [{"id": 5, "images": [{"id": FIVE}]}]
+    everything = {"servers": [{"id": 5}], "images": [{"id": 5}]}
+    assert out(everything, "/db") == {"servers": [{"id": 5}], "images": [{"id": FIVE}]}
+    assert out(everything, "/servers") == {"servers": [{"id": 5}], "images": [{"id": FIVE}]}
+
+
+def test_urls_of_other_hosts_are_left_alone() -> None:
+    """Their paths mean something else; sent back by the client, they would be another at every site."""
+    hosts = hosts_of(ServiceConfig("image", "http://127.0.0.1:9292"), "api.example:80")
+    answering = Answering(INDEX, "image", ReplicationConfig(), "/images/5", hosts)
+    for ours in ("http://127.0.0.1:9292", "http://API.example", "//image", ""):
+        assert answering.in_text(f"{ours}/images/5", ("link",)) == f"{ours}/images/{FIVE}"
+    for other in ("https://cdn.example", "//cdn.example", "http://[::1"):
+        assert answering.in_text(f"{other}/images/5", ("link",)) is None
+        assert answering.in_header(f"{other}/images/5") == f"{other}/images/5"
+        # an id that is long enough can be nothing else
+        assert answering.in_text(f"{other}/images/{UUID}", ("link",)) == f"{other}/images/{LONG}"
 
 
 def test_a_search_in_a_collection_may_call_its_list_as_it_likes() -> None:
@@ -207,6 +266,33 @@ def test_long_strings_and_long_bodies_cost_no_memory() -> None:
     given_bytes = sum(map(len, map(translating.feed, [b'{"x": "', *[b"y" * 65536] * 50, b'", "id": 5}'])))
     assert len(translating._held) <= MAX_ID_BYTES
     assert given_bytes + len(translating.finish()) == 50 * 65536 + len('{"x": "", "id": "') + 36 + 2
+
+
+# -- what comes packed, though nobody asked for it ---------------------------------------------------------
+
+
+def opened(packed: bytes) -> tuple[bool, bytes]:
+    """Whether it was held as a whole, and what it was."""
+
+    async def do() -> tuple[bool, bytes]:
+        answer = Outgoing(200, (("Content-Encoding", "gzip"),), packed)
+        body = await with_length(unpacked(answer), len(packed))
+        is_held = isinstance(body, bytes)
+        return is_held, body if isinstance(body, bytes) else b"".join([piece async for piece in body])
+
+    return asyncio.run(do())
+
+
+def test_a_packed_answer_is_opened_whole_and_never_held_whole() -> None:
+    assert opened(gzip.compress(b"one, ") + gzip.compress(b"two")) == (True, b"one, two")
+    assert opened(b"") == (True, b"")
+    assert opened(gzip.compress(bytes(20_000_000))) == (False, bytes(20_000_000))
+
+
+def test_a_packed_answer_that_cannot_be_opened_is_not_shown_in_part() -> None:
+    for packed in (gzip.compress(b"cut off" * 100)[:-9], b"this is no gzip"):
+        with pytest.raises(UpstreamError, match="cannot be opened"):
+            opened(packed)
 
 
 # -- which copies there are ------------------------------------------------------------------------------

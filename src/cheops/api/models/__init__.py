@@ -29,6 +29,7 @@ from cheops.api.models.operations import (
     ReplyView,
 )
 from cheops.api.models.replicants import LocalId, Replicants, ReplicantView
+from cheops.api.models.requests import Requests, RequestView
 from cheops.api.models.resources import (
     Overall,
     ResourceDetail,
@@ -82,6 +83,8 @@ __all__ = [
     "ReplicantView",
     "Replicants",
     "ReplyView",
+    "RequestView",
+    "Requests",
     "Resolution",
     "ResolveRequest",
     "Resolved",

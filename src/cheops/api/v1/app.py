@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from cheops import __version__
 from cheops.api.problems import on_any_error, on_cheops_error, problem
-from cheops.api.v1 import feed, operations, replicants, resources, sites, wellbeing
+from cheops.api.v1 import feed, operations, replicants, requests, resources, sites, wellbeing
 from cheops.api.v1.documenting import documented
 from cheops.errors import CheopsError
+from cheops.gateway.record import Record
 from cheops.node.node import Node
 from cheops.text import printable, shortened
 
@@ -20,14 +21,15 @@ _TAGS = [
     {"name": "resources", "description": "What the application manages, at several sites."},
     {"name": "operations", "description": "What changes resources."},
     {"name": "replicants", "description": "Resources of HTTP services, at several sites."},
+    {"name": "requests", "description": "What the gateway did for clients."},
     {"name": "sites", "description": "Where the application and its agents are."},
     {"name": "events", "description": "What happens, as it happens."},
     {"name": "agent", "description": "Whether the agent itself is well."},
 ]
 
 
-def fastapi_app(node: Node | None) -> FastAPI:
-    """Without a node only its document is of use."""
+def fastapi_app(node: Node | None, record: Record | None = None) -> FastAPI:
+    """Without a node only its document is of use; without a record there is no gateway."""
     app = FastAPI(
         title="Cheops",
         version=__version__,
@@ -38,9 +40,10 @@ def fastapi_app(node: Node | None) -> FastAPI:
         default_response_class=Response,
         redirect_slashes=False,
     )
-    for part in (resources, operations, replicants, sites, feed, wellbeing):
+    for part in (resources, operations, replicants, requests, sites, feed, wellbeing):
         app.include_router(part.router)
     app.state.node = node
+    app.state.record = record or Record()
     app.openapi = documented(app)  # type: ignore[method-assign]  # as FastAPI's documentation has it
     app.add_exception_handler(CheopsError, on_cheops_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)

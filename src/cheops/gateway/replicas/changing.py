@@ -1,14 +1,11 @@
 """Creates, updates and deletes of what is replicated: each becomes an operation of the log."""
 
-import asyncio
 import os
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
-from weakref import WeakValueDictionary
 
-from cheops.backends.http_answering import Answering
 from cheops.backends.http_ids import RANDOM_BYTES, meta_id_of, meta_ids_in, new_meta_id
-from cheops.backends.http_paths import filled, item_of, split_target, trimmed
+from cheops.backends.http_paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http_request import (
     BASE_REQUEST,
     CREATE,
@@ -25,21 +22,23 @@ from cheops.backends.http_to_meta import ToMeta
 from cheops.config.replication import BASE, PATCH, ReplicationConfig, type_name
 from cheops.engine.replica import Replica
 from cheops.gateway.replicas.answering import answer_to
-from cheops.gateway.replicas.conditions import check_conditions, is_conditional
 from cheops.gateway.replicas.errors import NoReplicantError
 from cheops.gateway.replicas.forwarding import hand_on
+from cheops.gateway.replicas.guarding import Guarding
 from cheops.gateway.replicas.preferences import Preferences, preferences_of
 from cheops.gateway.replicas.reading import Reading
 from cheops.gateway.replicas.spooling import spooled
-from cheops.gateway.replicas.streams import closed, form_of, translated
-from cheops.gateway.replicas.submitting import Change, is_deleted, same_before, sites_of, submit, told_before
+from cheops.gateway.replicas.streams import form_of, translated
+from cheops.gateway.replicas.submitting import Change, same_before, sites_of, submit, told_before
 from cheops.gateway.replicas.targets import Target
 from cheops.gateway.replicas.whereabouts import Whereabouts
+from cheops.gateway.routing import scope_of
 from cheops.gateway.seam import Head, Incoming, Outgoing, Services, first, without
 from cheops.log.operation import Kind
 from cheops.node.node import Node
-
-_CONDITIONS = ("If-Match", "If-None-Match", "If-Unmodified-Since", "If-Modified-Since", "Range", "If-Range")
+from cheops.plugins import scope_functions
+from cheops.scope.functions import Functions
+from cheops.scope.tree import Scope
 
 
 class Changing:
@@ -49,7 +48,8 @@ class Changing:
         self._reading = reading
         self._whereabouts = whereabouts
         self._runner = node.replicants.runner
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._functions = scope_functions()
+        self._guarding = Guarding(node, reading)
 
     async def create(
         self, service: str, incoming: Incoming, sites: tuple[str, ...], within: str = ""
@@ -57,7 +57,7 @@ class Changing:
         """A POST to a collection, or a PUT (MKCOL, MKCALENDAR) to a path that nothing is known of. `within`:
         the replicated collection that a named thing is in."""
         if self._node.name not in sites:
-            return await self._hand_on(service, incoming, sites)
+            return await self.hand_on(service, incoming, sites)
         config, preferences = self._config(service), preferences_of(incoming.head)
         sent = self._public_path(service, incoming.head)
         path = trimmed(sent)
@@ -80,20 +80,22 @@ class Changing:
             sites = sites or await self._whereabouts.sites_of(target.meta_id)
             if not sites:
                 raise NoReplicantError(f"no site that can be asked now knows of {target.meta_id}")
-            return await self._hand_on(service, incoming, sites)
+            return await self.hand_on(service, incoming, sites)
         replica = await self._node.pump.replica(target.meta_id)
         if replica.type.name != type_name(service):
             raise NoReplicantError(f"{target.meta_id} is of {replica.type.name}, not of {type_name(service)}")
-        if is_deleted(replica) and not (target.is_named and incoming.head.method == "PUT"):
-            raise NoReplicantError(f"{target.meta_id} was deleted")
+        if not (target.is_named and incoming.head.method == "PUT"):
+            await self._reading.refuse_deleted(target)
         return await self._submit(service, incoming, target, preferences_of(incoming.head), None)
 
-    async def _hand_on(self, service: str, incoming: Incoming, sites: tuple[str, ...]) -> Outgoing:
-        head = self._reading.for_peers(service, incoming.head)
+    async def hand_on(self, service: str, incoming: Incoming, sites: tuple[str, ...]) -> Outgoing:
+        """To one of these sites: this one is none of them."""
+        head = sent = self._reading.for_peers(service, incoming.head)
         most_s = int(self._config(service).timeout_s)  # after that nobody here would wait for the other site
         if preferences_of(head).wait_s > most_s:
             head = replace(head, headers=(*without(head.headers, "Prefer"), ("Prefer", f"wait={most_s}")))
-        return await hand_on(self._node, self._services, service, incoming, head, sites)
+        answer = await hand_on(self._node, self._services, service, incoming, head, sites)
+        return self._reading.told(incoming, sent, answer)
 
     # -- one operation -------------------------------------------------------------------------------------
 
@@ -108,9 +110,7 @@ class Changing:
         creates: bool = False,
     ) -> Outgoing:
         async with AsyncExitStack() as stack:
-            if is_conditional(incoming.head):
-                await stack.enter_async_context(self._lock(target.meta_id))  # nobody else decides meanwhile
-                await self._check_conditions(service, incoming, target)
+            await stack.enter_async_context(self._guarding.held(service, incoming, target))
             pins = stack.enter_context(ExitStack())
             request, file_hash = await self._request(
                 service, incoming, target, preferences, pins, creates=creates
@@ -158,12 +158,9 @@ class Changing:
         _, query = split_target(head.target)
         body = incoming.body()
         if form_of(head):
-            local_path, _ = split_target(head.target)
-            answering = Answering(self._runner.copies.index, service, config, local_path)
-            body = translated(body, ToMeta(answering))
+            body = translated(body, ToMeta(self._reading.answering(service, head)))
         spool = await spooled(self._node, body, pins)
         passes = config.credentials == "pass"
-        from_client = not incoming.is_forwarded and not passes
         credentials = credentials_of(head.headers, config)
         request = Request(
             method=head.method,
@@ -176,7 +173,8 @@ class Changing:
             within=target.within,
             exists=preferences.exists,
             key=preferences.key,
-            ticket=self._runner.tickets.issue(credentials) if from_client else "",
+            ticket="" if passes else self._runner.tickets.issue(credentials),
+            scope=_of_others(first(head, "Scope"), service, self._functions),
         )
         if not spool.file_hash:
             request = with_body(request, spool.inline)
@@ -200,18 +198,6 @@ class Changing:
         change = Change(replica.resource, type_name(service), BASE, command_of(BASE_REQUEST))
         await submit(self._node, change, Preferences(wait_s=0.0))
 
-    # -- conditions ----------------------------------------------------------------------------------------
-
-    def _lock(self, meta_id: str) -> asyncio.Lock:
-        return self._locks.setdefault(meta_id, asyncio.Lock())
-
-    async def _check_conditions(self, service: str, incoming: Incoming, target: Target) -> None:
-        headers = without(incoming.head.headers, *_CONDITIONS, "Content-Type", "Content-Length")
-        head = Head("GET", target.path, headers)
-        answer = await self._reading.local(service, head, incoming, with_body=False)
-        await closed(answer.body)
-        check_conditions(incoming.head, answer.status, answer.headers)
-
     # -- words ---------------------------------------------------------------------------------------------
 
     def _config(self, service: str) -> ReplicationConfig:
@@ -219,13 +205,21 @@ class Changing:
 
     def _public_path(self, service: str, head: Head) -> str:
         path, _ = split_target(head.target)
-        return self._runner.copies.index.path_with_meta_ids(service, path)
+        return self._runner.copies.index.path_with_meta_ids(service, canonical(path))
 
     def _public_query(self, query: str) -> str:
         """Values that are local ids beyond doubt become meta-ids."""
         parts = (part.partition("=") for part in query.split("&"))
         known = self._runner.copies.index.anywhere
         return "&".join(f"{name}{sign}{known(value) or value}" for name, sign, value in parts)
+
+
+def _of_others(header: str | None, service: str, functions: Functions) -> str:
+    """What a scope says of other services, for the calls that the application makes to them. Its own is done
+    at each site by that site's instance, and what it asks of itself is not replicated once more."""
+    scope = scope_of([header] if header else [], service, functions)
+    kept = tuple(one for one in scope.bindings if one.service != service) if scope else ()
+    return str(Scope(kept)) if kept else ""
 
 
 def _type_and_kind(head: Head, target: Target, *, creates: bool) -> tuple[str, Kind]:

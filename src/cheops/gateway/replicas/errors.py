@@ -26,6 +26,13 @@ class NotPossibleError(ClientError):
     status = 409
 
 
+class UnderWayError(CheopsError):
+    """A change that was taken before decides, and it is not done yet."""
+
+    status = 503
+    definite = False
+
+
 class OtherRequestError(ClientError):
     """An `Idempotency-Key` comes again with another request."""
 
@@ -42,6 +49,12 @@ class MovingError(ClientError):
     """MOVE and COPY of what is replicated."""
 
     status = 501
+
+
+class WholeError(ClientError):
+    """A collection, or something else that holds replicants and is none."""
+
+    status = 409
 
 
 class NoReplicaError(CheopsError):

@@ -37,7 +37,8 @@ async def hand_on(  # noqa: PLR0913, PLR0917 - where from, where to, and what
         if site == node.name:
             continue
         try:
-            return await services.at(site, service, head, body.pieces() if incoming.size != 0 else None)
+            pieces = body.pieces() if incoming.size != 0 else None
+            return await services.at(site, service, head, pieces, incoming.passage)
         except UpstreamError as error:
             if error.may_have_had_effect or body.is_begun:
                 raise

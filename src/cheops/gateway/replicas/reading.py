@@ -1,15 +1,21 @@
 """Reads, and whatever else goes to this site's own instance: local ids in, meta-ids out."""
 
+import logging
 from dataclasses import replace
 
-from cheops.backends.http_answering import Answering
-from cheops.backends.http_paths import joined, split_target
+from cheops.backends.http_answer import id_in
+from cheops.backends.http_answering import Answering, hosts_of
+from cheops.backends.http_ids import meta_ids_in
+from cheops.backends.http_paths import filled, item_of, joined, split_target
 from cheops.backends.http_request import credentials_of
+from cheops.backends.http_sending import below_base
 from cheops.backends.http_to_local import Form, LocalOf, ToLocal, text_to_local
 from cheops.backends.http_to_meta import ToMeta
 from cheops.gateway.errors import UpstreamError
+from cheops.gateway.headers import CREDENTIALS, Passage
 from cheops.gateway.replicas.errors import NoReplicaError, NoReplicantError, NotTranslatableError
 from cheops.gateway.replicas.streams import (
+    OF_THE_BODY,
     closed,
     form_of,
     in_pieces,
@@ -25,11 +31,13 @@ from cheops.gateway.replicas.streams import (
 from cheops.gateway.replicas.submitting import is_deleted
 from cheops.gateway.replicas.targets import Target
 from cheops.gateway.replicas.whereabouts import Whereabouts, nearest_first
-from cheops.gateway.seam import Body, Head, Headers, Incoming, Outgoing, Services, without
+from cheops.gateway.seam import Body, Head, Incoming, Outgoing, Services, first, without
 from cheops.node.node import Node
 from cheops.text import in_words
 
 _PATHS = ("location", "content-location", "link")
+_CREATED = 201
+_log = logging.getLogger(__name__)
 _LEFT_ALONE = ("scope", "cookie", "authorization")
 
 
@@ -52,18 +60,21 @@ class Reading:
                 others = await self._others(target)
                 if incoming.is_forwarded or not others:
                     raise
-        await self._refuse_deleted(target)
+        await self.refuse_deleted(target)
         return await self.at_nearest(service, incoming, await self._others(target), target.meta_id)
 
-    async def _refuse_deleted(self, target: Target) -> None:
-        if is_deleted(await self._node.pump.replica(target.meta_id)):
-            raise NoReplicantError(f"{target.meta_id} was deleted")
+    async def refuse_deleted(self, target: Target) -> None:
+        """Raises NoReplicantError where it is gone, be it with what it was part of."""
+        for meta_id in dict.fromkeys((target.meta_id, *reversed(meta_ids_in(target.path)))):
+            if is_deleted(await self._node.pump.replica(meta_id)):
+                whole = "" if meta_id == target.meta_id else f", with {meta_id} of which it was a part"
+                raise NoReplicantError(f"{target.meta_id} was deleted{whole}")
 
     async def _here(self, service: str, incoming: Incoming, target: Target) -> Outgoing:
         if target.meta_id not in self._copies.index.copies:
             if not await self._whereabouts.known_here(target.meta_id):
                 raise NoReplicantError(f"{target.meta_id} is not known at {self._node.name}")
-            await self._refuse_deleted(target)
+            await self.refuse_deleted(target)
             raise NoReplicaError(f"{self._node.name} has no copy of {target.meta_id} yet, or not any more")
         _, query = split_target(incoming.head.target)
         head = Head(incoming.head.method, joined(target.path, query), incoming.head.headers)
@@ -84,12 +95,12 @@ class Reading:
         for site in nearest_first(self._node, sites):
             try:
                 body = incoming.body() if incoming.size != 0 else None  # REPORT and the like have one
-                answer = await self._services.at(site, service, head, body)
+                answer = await self._services.at(site, service, head, body, incoming.passage)
             except UpstreamError as error:
                 failed.append(f"{site} ({error.why})")
                 continue
             if answer.status != NoReplicaError.status:
-                return answer
+                return self.told(incoming, head, answer)
             await closed(answer.body)
             failed.append(f"{site} (503)")
         self._whereabouts.forget(what)
@@ -103,52 +114,73 @@ class Reading:
         secret = (name for name, _ in credentials_of(head.headers, config))
         return replace(head, headers=without(head.headers, *secret))
 
+    @staticmethod
+    def told(incoming: Incoming, sent: Head, answer: Outgoing) -> Outgoing:
+        """The answer of another site, and whether that got the client's credentials."""
+        if len(sent.headers) == len(incoming.head.headers):
+            return answer
+        return replace(answer, headers=(*answer.headers, (CREDENTIALS, "dropped")))
+
     # -- this site's own instance --------------------------------------------------------------------------
 
     async def local(
         self, service: str, head: Head, incoming: Incoming, *, with_body: bool = True
     ) -> Outgoing:
         """A request to this site's instance, for a client. Meta-ids become local ids; raises NotHereError."""
-        headers = await self._with_credentials(service, head, incoming)
-        local_of, form = self._copies.index.local_of, form_of(head)
-        path, query = split_target(head.target)
-        local_path = text_to_local(path, local_of, Form.URL)
-        target = joined(local_path, text_to_local(query, local_of, Form.URL))
-        kept = without(headers, "Accept-Encoding", *(["Content-Length"] if form else []))
-        named = tuple((name, _header_to_local(name, value, local_of)) for name, value in kept)
+        form = form_of(head)
+        kept = without(head.headers, "Accept-Encoding", *(OF_THE_BODY if form else ()))
+        asked = self.to_local(replace(head, headers=(*kept, ("Accept-Encoding", "identity"))))
         body: Body | None = incoming.body() if with_body and incoming.size != 0 else None
         if form and body is not None:
-            body = await with_length(translated(in_pieces(body), ToLocal(local_of, form)), incoming.size)
-        asked = Head(head.method, target, (*named, ("Accept-Encoding", "identity")))
-        answer = await self._asked(service, asked, body)
-        return await self._with_meta_ids(service, local_path, head.method, answer)
+            translating = ToLocal(self._copies.index.local_of, form)
+            body = await with_length(translated(in_pieces(body), translating), incoming.size)
+        answer = await self._asked(service, asked, body, incoming.passage)
+        if (asked.method, answer.status) == ("POST", _CREATED):
+            answer = await self._make_way(service, asked, answer)
+        return await self._with_meta_ids(service, asked, answer)
 
-    async def _asked(self, service: str, head: Head, body: Body | None) -> Outgoing:
+    def to_local(self, head: Head) -> Head:
+        """A head as this site's instance gets it; raises NotHereError."""
+        local_of = self._copies.index.local_of
+        path, query = (text_to_local(part, local_of, Form.URL) for part in split_target(head.target))
+        headers = tuple((name, _header_to_local(name, value, local_of)) for name, value in head.headers)
+        return Head(head.method, joined(path, query), headers)
+
+    async def _asked(self, service: str, head: Head, body: Body | None, passage: Passage) -> Outgoing:
         """What the service says. Where that is a part of what must be translated as a whole, it is asked for
         the whole: nobody is bound to heed `Range`, and what has it is a GET."""
         timeout_s = self._node.config.services[service].replication.timeout_s
-        answer = await self._services.local(service, head, body, timeout_s)
+        answer = await self._services.local(service, head, body, timeout_s, passage)
         if not is_part_of_translatable(answer):
             return answer
         await closed(answer.body)
         whole = replace(head, headers=without(head.headers, "Range", "If-Range"))
-        answer = await self._services.local(service, whole, None, timeout_s)
+        answer = await self._services.local(service, whole, None, timeout_s, passage)
         if is_part_of_translatable(answer):
             await closed(answer.body)
             raise NotTranslatableError("the service gives parts of its answer, though nobody asked for parts")
         return answer
 
-    async def _with_credentials(self, service: str, head: Head, incoming: Incoming) -> Headers:
-        """What another site sent on has lost its client's credentials: it is served with this site's own."""
-        config = self._node.config.services[service].replication
-        if not incoming.is_forwarded or credentials_of(head.headers, config):
-            return head.headers
-        return (*head.headers, *await self._node.replicants.runner.sending.own_credentials(service))
+    async def _make_way(self, service: str, asked: Head, answer: Outgoing) -> Outgoing:
+        """Something new is no replicant, so one that had its id before is gone from the service: deleted with
+        something else, or past the gateway."""
+        config, index = self._node.config.services[service], self._copies.index
+        if location := first(Head("", "", answer.headers), "Location"):
+            gone = index.whose_path(service, below_base(config, location))
+        else:
+            whole = await with_length(in_pieces(answer.body), length_of(answer.headers))
+            answer = replace(answer, body=whole)
+            id_ = id_in(whole, config.replication.id) if isinstance(whole, bytes) else None
+            path = item_of(split_target(asked.target)[0], config.replication.items)
+            gone = index.whose_path(service, filled(path, str(id_))) if id_ is not None else None
+        if gone and not index.copies[gone].is_named:
+            _log.warning("%s has used the id of %s again: its copy here is gone", service, gone)
+            await self._copies.unbind(gone)
+        return answer
 
-    async def _with_meta_ids(self, service: str, local_path: str, method: str, answer: Outgoing) -> Outgoing:
+    async def _with_meta_ids(self, service: str, asked: Head, answer: Outgoing) -> Outgoing:
         """An answer of this site's instance, as clients get to see it."""
-        config = self._node.config.services[service].replication
-        answering = Answering(self._copies.index, service, config, local_path)
+        answering = self.answering(service, asked)
         headers = tuple(
             (name, answering.in_header(value) if name.lower() in _PATHS else value)
             for name, value in answer.headers
@@ -161,10 +193,17 @@ class Reading:
                 "the service packed its answer in a way that nobody asked for or can open"
             )
         headers = with_new_body(headers)
-        if method == "HEAD":
+        if asked.method == "HEAD":
             return replace(answer, headers=headers)
         body = translated(unpacked(answer), ToMeta(answering))
         return Outgoing(answer.status, headers, await with_length(body, length_of(answer.headers)))
+
+    def answering(self, service: str, asked: Head) -> Answering:
+        """What is known of ids in what is said in answer to a request, or in the request itself."""
+        config = self._node.config.services[service]
+        hosts = hosts_of(config, first(asked, "Host") or "")
+        path, _ = split_target(asked.target)
+        return Answering(self._copies.index, service, config.replication, path, hosts)
 
 
 def _header_to_local(name: str, value: str, local_of: LocalOf) -> str:

@@ -6,14 +6,13 @@ from typing import Protocol
 
 from cheops.backends.http_request import is_json, media_type
 from cheops.backends.http_to_local import Form
+from cheops.gateway.errors import UpstreamError
 from cheops.gateway.seam import Body, Head, Headers, Outgoing, first, without
 
 WHOLE_BYTES = 256 * 1024  # up to this a body is held as a whole, so that its length can be said
 _FORM = "application/x-www-form-urlencoded"
-_OF_THE_BODY = (
-    *("Content-Length", "Content-MD5", "Digest", "Content-Digest", "Repr-Digest", "Accept-Ranges"),
-    "Content-Encoding",
-)
+# What is not true any more of a body that was translated.
+OF_THE_BODY = ("Content-Length", "Content-MD5", "Digest", "Content-Digest", "Repr-Digest")
 _PACKED = ("gzip", "x-gzip", "deflate")
 _GZIP_OR_ZLIB = 47
 _PARTIAL = 206
@@ -61,10 +60,27 @@ async def in_pieces(body: Body) -> AsyncIterator[bytes]:
 
 async def with_length(body: AsyncIterator[bytes], size: int | None) -> Body:
     """A small body as a whole, so that its new length can be said. Any other as it comes: one without a
-    length may be a stream that never ends."""
+    length may be a stream that never ends, and one that was packed may be much larger than it seemed."""
     if size is None or size > WHOLE_BYTES:
         return body
-    return b"".join([piece async for piece in body])
+    begun: list[bytes] = []
+    held = 0
+    async for piece in body:
+        begun.append(piece)
+        held += len(piece)
+        if held > 4 * WHOLE_BYTES:
+            return _continued(begun, body)
+    return b"".join(begun)
+
+
+async def _continued(begun: list[bytes], body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    try:
+        while begun:
+            yield begun.pop(0)
+        async for piece in body:
+            yield piece
+    finally:
+        await closed(body)
 
 
 def length_of(headers: Headers) -> int | None:
@@ -92,7 +108,7 @@ def _content_type(answer: Outgoing) -> str:
 def with_new_body(headers: Headers) -> Headers:
     """Headers of an answer whose body may have become another. Its tag stays: it says whether the resource
     has changed, and is asked for by If-Match."""
-    return without(headers, *_OF_THE_BODY)
+    return without(headers, *OF_THE_BODY, "Accept-Ranges", "Content-Encoding")
 
 
 async def unpacked(answer: Outgoing) -> AsyncIterator[bytes]:
@@ -103,12 +119,24 @@ async def unpacked(answer: Outgoing) -> AsyncIterator[bytes]:
         async for piece in pieces:
             yield piece
         return
-    opening = zlib.decompressobj(_GZIP_OR_ZLIB)
+    opening, is_empty = zlib.decompressobj(_GZIP_OR_ZLIB), True
     async for piece in pieces:
+        is_empty = is_empty and not piece
         while piece:
-            yield opening.decompress(piece, WHOLE_BYTES)
-            piece = opening.unconsumed_tail  # noqa: PLW2901 - the rest of it
-    yield opening.flush()
+            try:
+                yield opening.decompress(piece, WHOLE_BYTES)
+            except zlib.error as error:
+                raise _broken(str(error)) from None
+            piece = opening.unconsumed_tail or opening.unused_data  # noqa: PLW2901 - the rest of it
+            if opening.eof and piece:
+                opening = zlib.decompressobj(_GZIP_OR_ZLIB)  # gzip may be several, one after the other
+    if not opening.eof and not is_empty:
+        raise _broken("it ends too early")
+
+
+def _broken(why: str) -> UpstreamError:
+    text = f"the service packed its answer, though nobody asked for that, and it cannot be opened: {why}"
+    return UpstreamError(text, "a bad answer", may_have_had_effect=True)
 
 
 def is_packed_strangely(answer: Outgoing) -> bool:

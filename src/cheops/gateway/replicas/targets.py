@@ -1,10 +1,13 @@
 """Which replicant a request speaks of, if any. Pure."""
 
+import re
 from dataclasses import dataclass
 
 from cheops.backends.http_ids import is_meta_id
 from cheops.backends.http_index import Copy, Index
-from cheops.backends.http_paths import ID, below, collection_of, prefixes, trimmed
+from cheops.backends.http_paths import ID, below, canonical, collection_of, prefixes, trimmed
+
+_SLASHES = re.compile("/{2,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,16 @@ class Target:
 
 
 def target_of(index: Index, service: str, path: str) -> Target | None:
-    """By a meta-id in the path, by the local path of a copy here, or by a name that clients gave."""
+    """By a meta-id in the path, by the local path of a copy here, or by a name that clients gave. Services
+    may read two slashes as one, but in a name that clients gave they may mean something."""
+    found = _target_of(index, service, canonical(path))
+    if found is None and "//" in path:
+        found = _target_of(index, service, _SLASHES.sub("/", canonical(path)))
+        return None if found is None or found.is_named else found
+    return found
+
+
+def _target_of(index: Index, service: str, path: str) -> Target | None:
     sent, path = path, trimmed(path)
     slash = "/" if path not in (sent, "/") else ""  # by which some services know collections
     public = index.path_with_meta_ids(service, path)
