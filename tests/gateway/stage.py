@@ -1,5 +1,6 @@
 """Real agents whose gateways stand in front of services that a test controls."""
 
+import contextlib
 import http.client
 import json
 from pathlib import Path
@@ -7,11 +8,9 @@ from typing import Any
 
 import yaml
 
-from tests.agent.rig import Rig
+from tests.agent.rig import PATIENCE_S, Rig
 from tests.support.ports import free_ports
 from tests.wan import Wan
-
-PATIENCE_S = 30.0
 
 
 class Answer:
@@ -99,6 +98,24 @@ class Stage:
             return Answer(connection.getresponse())
         finally:
             connection.close()
+
+    def _asked(  # noqa: PLR0913, PLR0917 - as above
+        self,
+        site: str,
+        address: tuple[str, int],
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: dict[str, str],
+    ) -> Answer:
+        """One request by a client on the machine of a site."""
+        with contextlib.closing(http.client.HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
+            if host := self.rig._host(site):
+                connection.sock = host.socket()
+                connection.sock.settimeout(PATIENCE_S)
+                connection.sock.connect(address)
+            connection.request(method, target, body, headers)
+            return Answer(connection.getresponse())
 
     def pid(self, site: str) -> int:
         return self.rig.processes[site].pid

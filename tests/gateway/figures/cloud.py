@@ -7,7 +7,6 @@ Compute is App's service `s` with its endpoint `e` (POST /servers), image is `t`
 """
 
 import contextlib
-import http.client
 import json
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tests.agent.rig import PATIENCE_S, until
+from tests.agent.rig import until
 from tests.gateway.stage import Answer, Stage
 from tests.support.ports import free_ports
 from tests.wan import Wan
@@ -108,32 +107,20 @@ class Cloud(Stage):
         """A client on the machine of a site, through its gateway. Names of headers have `_` for `-`."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         scoped = {} if scope is None else {"Scope": scope}
-        return self._asked(site, self.address(site, service), method, target, content, scoped | named)
+        return self._sent(site, self.address(site, service), method, target, content, **scoped, **named)
 
     def direct(
         self, site: str, method: str, target: str, content: Any = None, *, service: str = "image"
     ) -> Answer:
         """To the site's own service, past its gateway."""
-        return self._asked(site, ("127.0.0.1", self.own(site, service)), method, target, content, {})
+        return self._sent(site, ("127.0.0.1", self.own(site, service)), method, target, content)
 
-    def _asked(  # noqa: PLR0913, PLR0917 - as above
-        self,
-        site: str,
-        address: tuple[str, int],
-        method: str,
-        target: str,
-        content: Any,
-        headers: dict[str, str],
+    def _sent(
+        self, site: str, address: tuple[str, int], method: str, target: str, content: Any, **headers: str
     ) -> Answer:
         body = content if isinstance(content, bytes) or content is None else json.dumps(content).encode()
         kind = "application/octet-stream" if isinstance(content, bytes) else "application/json"
-        connection = http.client.HTTPConnection(*address, timeout=PATIENCE_S)
-        connection.sock = self.wan.hosts[site].socket()
-        connection.sock.settimeout(PATIENCE_S)
-        with contextlib.closing(connection):
-            connection.sock.connect(address)
-            connection.request(method, target, body, {"Content-Type": kind, **headers})
-            return Answer(connection.getresponse())
+        return self._asked(site, address, method, target, body, {"Content-Type": kind, **headers})
 
     def new_image(self, site: str, name: str, file: bytes, *, scope: str | None = None) -> str:
         """With `&`, when all sites have it; gives its id."""

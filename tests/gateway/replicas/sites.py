@@ -1,7 +1,6 @@
 """Sites with real agents, and in front of each site's own REST service (service.py) their gateway."""
 
 import contextlib
-import http.client
 import json
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tests.agent.rig import PATIENCE_S, until
+from tests.agent.rig import until
 from tests.gateway.stage import Answer, Stage
 from tests.support.ports import free_port
 from tests.wan import Wan
@@ -90,23 +89,6 @@ class Sites(Stage):
         """To the site's own service, past its gateway."""
         body = None if content is None else json.dumps(content).encode()
         return self._asked(site, ("127.0.0.1", self.own(site)), method, target, body, {})
-
-    def _asked(  # noqa: PLR0913, PLR0917 - as above
-        self,
-        site: str,
-        address: tuple[str, int],
-        method: str,
-        target: str,
-        body: Any,
-        headers: dict[str, str],
-    ) -> Answer:
-        with contextlib.closing(http.client.HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
-            if host := self.rig._host(site):
-                connection.sock = host.socket()
-                connection.sock.settimeout(PATIENCE_S)
-                connection.sock.connect(address)
-            connection.request(method, target, body, headers)
-            return Answer(connection.getresponse())
 
     def create(self, site: str = "site1", scope: str = EVERYWHERE, **content: Any) -> str:
         """A new image at these sites, when all have it; gives its meta-id."""
