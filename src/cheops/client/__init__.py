@@ -4,7 +4,7 @@
 models of cheops.api.models.
 """
 
-from cheops.client.address import AgentError, UnreachableError, agent_url
+from cheops.client.address import AgentError, Target, UnreachableError, agent_url, target_of
 from cheops.client.http import Agent
 
-__all__ = ["Agent", "AgentError", "UnreachableError", "agent_url"]
+__all__ = ["Agent", "AgentError", "Target", "UnreachableError", "agent_url", "target_of"]

@@ -6,6 +6,7 @@ async with AsyncAgent(url) as agent:
 """
 
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -33,9 +34,10 @@ from cheops.api.models import (
     from_json,
 )
 from cheops.client import calls
-from cheops.client.address import DEFAULT_URL, AgentError, refusal, unreachable
+from cheops.client.address import DEFAULT_URL, AgentError, Target, refusal, unreachable
 from cheops.client.calls import Call
 from cheops.client.event_stream import event_in
+from cheops.client.unix import short_path
 
 T = TypeVar("T")
 _STREAM_S = 60.0
@@ -44,13 +46,24 @@ _STREAM_S = 60.0
 class AsyncAgent:
     """An agent at an address. What has no method of its own is asked with `ask(calls.…)`."""
 
-    def __init__(self, url: str = DEFAULT_URL) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: str | Target = DEFAULT_URL, *, token: str = "", ca: str = "") -> None:
+        """`token` is shown to it; `ca` is a file with the authority's certificate, where it is not public."""
+        self.target = url if isinstance(url, Target) else Target(url.rstrip("/"), token, ca)
         self._session: aiohttp.ClientSession | None = None
+        self._held = ExitStack()
+
+    @property
+    def url(self) -> str:
+        return self.target.url
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession()
+        self._session = aiohttp.ClientSession(connector=self._connector())
         return self
+
+    def _connector(self) -> aiohttp.BaseConnector:
+        if path := self.target.socket:
+            return aiohttp.UnixConnector(self._held.enter_context(short_path(path)))
+        return aiohttp.TCPConnector(ssl=self.target.ssl_context() or True)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -58,6 +71,7 @@ class AsyncAgent:
         if self._session:
             await self._session.close()
             self._session = None
+        self._held.close()
 
     # -- questions ---------------------------------------------------------------------------------------
 
@@ -131,7 +145,7 @@ class AsyncAgent:
         except msgspec.MsgspecError as error:
             raise AgentError(f"the agent's answer to {call.path} cannot be read: {error}") from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise unreachable(self.url, error) from error
+            raise unreachable(self.target, error) from error
 
     async def _lines(self, call: Call[Any], silent_s: float | None = None) -> AsyncIterator[bytes]:
         try:
@@ -141,7 +155,7 @@ class AsyncAgent:
                 async for line in answer.content:
                     yield line
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise unreachable(self.url, error) from error
+            raise unreachable(self.target, error) from error
 
     @staticmethod
     async def _good(answer: aiohttp.ClientResponse, call: Call[Any]) -> bytes:
@@ -157,8 +171,8 @@ class AsyncAgent:
             raise AgentError("use the agent as a context: async with AsyncAgent(url) as agent")
         return self._session.request(
             call.method,
-            URL(self.url + call.target, encoded=True),
+            URL(self.target.base + call.target, encoded=True),
             data=call.body,
-            headers=call.all_headers,
+            headers={**call.all_headers, **self.target.headers},
             timeout=aiohttp.ClientTimeout(total=total_s, sock_read=silent_s),
         )

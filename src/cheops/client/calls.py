@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 from cheops.api.models import (
     Accepted,
+    AuditLog,
     Changes,
     ChangeSites,
     Checks,
@@ -16,9 +17,13 @@ from cheops.api.models import (
     Explanation,
     Forgotten,
     Health,
+    Invitation,
+    InviteRequest,
     LocalId,
     LogView,
+    MadeToken,
     MatrixView,
+    NewToken,
     Operations,
     OperationView,
     Ping,
@@ -30,9 +35,12 @@ from cheops.api.models import (
     ResourceDetail,
     Resources,
     ResourceStatus,
+    Session,
     Sites,
     SiteView,
     SubmitRequest,
+    TokenList,
+    TokenView,
     Verification,
     Wait,
     to_json,
@@ -199,6 +207,34 @@ def admit(name: str) -> Call[SiteView]:
 
 def forget(name: str, *, force: bool) -> Call[Forgotten]:
     return Call("DELETE", f"{BASE}/sites/{segment(name)}", Forgotten, {"force": str(force).lower()})
+
+
+def invite(request: InviteRequest) -> Call[Invitation]:
+    return Call("POST", f"{BASE}/invitations", Invitation, body=to_json(request))
+
+
+# -- who may ask -----------------------------------------------------------------------------------------
+
+
+def tokens() -> Call[TokenList]:
+    return Call("GET", f"{BASE}/tokens", TokenList)
+
+
+def create_token(asked: NewToken) -> Call[MadeToken]:
+    return Call("POST", f"{BASE}/tokens", MadeToken, body=to_json(asked))
+
+
+def revoke_token(named: str) -> Call[TokenView]:
+    return Call("DELETE", f"{BASE}/tokens/{segment(named)}", TokenView)
+
+
+def who_am_i() -> Call[Session]:
+    return Call("GET", f"{BASE}/session", Session)
+
+
+def audit(since: str, who: str, outcome: str, limit: int) -> Call[AuditLog]:
+    query = {"since": since, "who": who, "outcome": outcome, "limit": str(limit)}
+    return Call("GET", f"{BASE}/audit", AuditLog, query)
 
 
 # -- the agent -------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ question of the API; each raises AgentError (it refuses) or UnreachableError (it
 import http.client
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ import msgspec
 
 from cheops.api.models import (
     Accepted,
+    AuditLog,
     Changes,
     ChangeSites,
     Checks,
@@ -23,9 +24,13 @@ from cheops.api.models import (
     Explanation,
     Forgotten,
     Health,
+    Invitation,
+    InviteRequest,
     LocalId,
     LogView,
+    MadeToken,
     MatrixView,
+    NewToken,
     Operations,
     OperationView,
     Ping,
@@ -37,10 +42,13 @@ from cheops.api.models import (
     Resources,
     ResourceStatus,
     ResourceSummary,
+    Session,
     SiteAnswer,
     Sites,
     SiteView,
     SubmitRequest,
+    TokenList,
+    TokenView,
     Verification,
     Wait,
     from_json,
@@ -49,6 +57,7 @@ from cheops.client import calls
 from cheops.client.address import (
     DEFAULT_URL,
     AgentError,
+    Target,
     UnreachableError,
     agent_url,
     refusal,
@@ -57,6 +66,7 @@ from cheops.client.address import (
 from cheops.client.calls import Call
 from cheops.client.event_stream import events_in
 from cheops.client.multipart import Form
+from cheops.client.unix import UnixConnection
 
 __all__ = ["DEFAULT_URL", "Agent", "AgentError", "UnreachableError", "agent_url"]
 
@@ -69,8 +79,13 @@ _STREAM_S = 60.0  # a stream of events that is silent for longer is broken: agen
 class Agent:
     """An agent at an address."""
 
-    def __init__(self, url: str = DEFAULT_URL) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: str | Target = DEFAULT_URL, *, token: str = "", ca: str = "") -> None:
+        """`token` is shown to it; `ca` is a file with the authority's certificate, where it is not public."""
+        self.target = url if isinstance(url, Target) else Target(url.rstrip("/"), token, ca)
+
+    @property
+    def url(self) -> str:
+        return self.target.url
 
     # -- resources ---------------------------------------------------------------------------------------
 
@@ -214,6 +229,29 @@ class Agent:
         """Take a forgotten site in again."""
         return self.ask(calls.admit(name))
 
+    def invite(self, wish: InviteRequest) -> Invitation:
+        """A code with which a new site gets its certificate, once."""
+        return self.ask(calls.invite(wish))
+
+    # -- who may ask -------------------------------------------------------------------------------------
+
+    def tokens(self) -> TokenList:
+        return self.ask(calls.tokens())
+
+    def create_token(self, asked: NewToken) -> MadeToken:
+        """Its secret is told this once."""
+        return self.ask(calls.create_token(asked))
+
+    def revoke_token(self, named: str) -> TokenView:
+        """By id or name."""
+        return self.ask(calls.revoke_token(named))
+
+    def who_am_i(self) -> Session:
+        return self.ask(calls.who_am_i())
+
+    def audit(self, *, since: str = "", who: str = "", outcome: str = "", limit: int = 100) -> AuditLog:
+        return self.ask(calls.audit(since, who, outcome, limit))
+
     # -- the agent ---------------------------------------------------------------------------------------
 
     def changes(
@@ -265,12 +303,17 @@ class Agent:
         except msgspec.MsgspecError as error:
             raise AgentError(f"the agent's answer to {call.path} cannot be read: {error}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise unreachable(self.url, error) from error
+            raise unreachable(self.target, error) from error
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        if path := self.target.socket:
+            return UnixConnection(path, timeout_s)
         parts = urlsplit(self.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        return kind(parts.hostname or "", parts.port, timeout=timeout_s)
+        if context := self.target.ssl_context():
+            return http.client.HTTPSConnection(
+                parts.hostname or "", parts.port, timeout=timeout_s, context=context
+            )
+        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
 
     def _post_form(
         self, connection: http.client.HTTPConnection, path: str, form: Form
@@ -281,14 +324,18 @@ class Agent:
     def _send(
         self, connection: http.client.HTTPConnection, call: Call[Any], body: Iterator[bytes] | None = None
     ) -> http.client.HTTPResponse:
-        path = urlsplit(self.url).path + call.target
+        path = urlsplit(self.target.base).path + call.target
+        headers = {**call.all_headers, **self.target.headers}
         try:
-            connection.request(call.method, path, body or call.body, call.all_headers)
+            with suppress(
+                BrokenPipeError, ConnectionResetError
+            ):  # what it refuses, it does not read to the end
+                connection.request(call.method, path, body or call.body, headers)
             answer = connection.getresponse()
             if answer.status >= 400 and answer.status not in call.also_good:
                 raise refusal(answer.status, answer.read())
         except (OSError, http.client.HTTPException) as error:
-            raise unreachable(self.url, error) from error
+            raise unreachable(self.target, error) from error
         return answer
 
     def _lines(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -299,7 +346,7 @@ class Agent:
             if answer.length or (answer.chunked and not answer.isclosed()):
                 raise http.client.IncompleteRead(b"", answer.length)
         except (OSError, http.client.HTTPException) as error:
-            raise unreachable(self.url, error) from error
+            raise unreachable(self.target, error) from error
 
 
 def _with_files(

@@ -43,10 +43,14 @@ class Address:
     @property
     def url(self) -> str:
         """How to reach it; for a wildcard, from the same machine."""
+        return self.url_as("http")
+
+    def url_as(self, scheme: str) -> str:
+        """The same for `http` or `https`."""
         host = self.host
         if self.is_wildcard:
             host = "::1" if ":" in host else "127.0.0.1"
-        return _url("http", host, self.port, "")
+        return _url(scheme, host, self.port, "")
 
 
 DEFAULT_LISTEN = Address("127.0.0.1", DEFAULT_PORT)

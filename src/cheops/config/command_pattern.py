@@ -9,7 +9,9 @@ A pattern is split into words as a command is, so quotes work in both. It is com
 `__ID__` and `{name}` are filled in: a pattern speaks about what the operator wrote. Only `*` and a last
 `...` have a meaning; `?`, `[` and so on are just characters, since arguments are full of them. A word
 with a `..` in its path is not matched by a pattern such as `/opt/app/*`, which was meant for what lies
-below, also if it is the id that brings the `..`.
+below, also if it is the id that brings the `..`. Nor does a word that begins with `*` match an option: who
+may give a program one argument may not tell it `--force`. A number below zero is no option, and where
+options are meant the pattern says so, with `-*` or `--*`.
 """
 
 import re
@@ -23,6 +25,7 @@ from cheops.text import printable, shortened
 
 EVERYTHING = "..."
 _UPWARDS = re.compile(r"(^|[/=:,])\.\.(/|$)")
+_OPTION = re.compile(r"-(?![0-9.]+(?:[eE][+-]?[0-9]+)?$|\s|$)")  # not -12, nor a dash alone or as a bullet
 
 
 class CommandPatternError(ClientError):
@@ -41,9 +44,15 @@ class Pattern:
         if len(words) < len(self.words) or (len(words) > len(self.words) and not self.is_open):
             return False
         return all(
-            expected.fullmatch(word) and not (_is_below(expected) and _UPWARDS.search(filled))
+            expected.fullmatch(word)
+            and not (_is_below(expected) and _UPWARDS.search(filled))
+            and not (_is_argument(expected) and _OPTION.match(filled))
             for expected, word, filled in zip(self.words, words, filled_in, strict=False)
         )
+
+
+def _is_argument(expected: re.Pattern[str]) -> bool:
+    return expected.pattern.startswith(".*")
 
 
 def _is_below(expected: re.Pattern[str]) -> bool:

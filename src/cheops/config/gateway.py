@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from cheops.config.address import Address, address_at, is_loopback, place_of, url_at
 from cheops.config.keys import GATEWAY, given
+from cheops.config.security import SecurityConfig
 from cheops.config.units import duration_s, size
 from cheops.documents import Value
 from cheops.text import printable, shortened
@@ -43,6 +44,8 @@ class Front:
 class GatewayConfig:
     """What holds for all services."""
 
+    listen: Address | None = None  # the gateways of other sites, over TLS, for all services
+    advertise: str = ""  # the URL at which those reach it
     proxy: Address | None = None
     forwarded_headers: bool = True
     connections: int = 10_000
@@ -61,10 +64,24 @@ class GatewayConfig:
     stop_timeout_s: float = 10.0
 
 
-def gateway_at(value: Value) -> GatewayConfig:
+def gateway_at(value: Value, site_url: str, security: SecurityConfig) -> GatewayConfig:
+    """`site_url` is where others reach the agent."""
     record = GATEWAY.read(value)
     default = GatewayConfig()
+    listen = given(record, "listen", address_at, None)
+    if listen and not security.is_on:
+        raise record["listen"].fail(
+            "this is for gateways that show certificates, and there are none; without them they use the "
+            "addresses of the services (services.NAME.listen)"
+        )
+    if listen is None and "advertise" in record:
+        raise record["advertise"].fail("without 'listen' there is nothing that others could reach")
+    advertise = given(record, "advertise", url_at, _advertised(listen, site_url, security.scheme))
+    if listen and not advertise.startswith("https://"):
+        raise record["advertise"].fail("gateways speak TLS with each other, so this starts with https://")
     return GatewayConfig(
+        listen,
+        advertise,
         given(record, "proxy", address_at, None),
         given(record, "forwarded_headers", Value.boolean, default.forwarded_headers),
         given(record, "connections", _count, default.connections),
@@ -100,17 +117,26 @@ def front_at(record: dict[str, Value], site_url: str) -> Front:
     )
 
 
-def _advertised(listen: Address | None, site_url: str) -> str:
+def _advertised(listen: Address | None, site_url: str, scheme: str = "http") -> str:
     """A wildcard is no address for others: they take the host at which they reach the agent."""
     if listen is None:
         return ""
-    return Address(place_of(site_url).host, listen.port).url if listen.is_wildcard else listen.url
+    at = Address(place_of(site_url).host, listen.port) if listen.is_wildcard else listen
+    return at.url_as(scheme)
 
 
-def doubts(fronts: Iterable[tuple[str, Front]], site_url: str) -> Iterable[str]:
+def doubts(
+    fronts: Iterable[tuple[str, Front]], gateway: GatewayConfig, site_url: str, *, has_peers: bool
+) -> Iterable[str]:
     """What is possible, but hardly meant so."""
+    fronts, is_secure = tuple(fronts), site_url.startswith("https://")
+    if fronts and is_secure and has_peers and gateway.listen is None:
+        yield (
+            "gateway.listen: without it other sites cannot send requests to the services here; "
+            "set it to an address that they reach"
+        )
     for name, front in fronts:
-        if front.listen and is_loopback(front.advertise) and not is_loopback(site_url):
+        if front.listen and is_loopback(front.advertise) and not (is_loopback(site_url) or is_secure):
             yield (
                 f"services.{name}.listen: {front.listen} is this machine only, so other sites cannot send "
                 f"requests for {name} here; set 'listen' or 'advertise' to an address that they reach"

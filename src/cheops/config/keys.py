@@ -44,7 +44,16 @@ SITE = Section(
     required=("site",),
     optional=(
         *("listen", "advertise", "data", "peers", "services", "types", "limits", "heartbeat", "notify"),
-        "gateway",
+        *("gateway", "security", "clients"),
+    ),
+)
+SECURITY = Section("security", optional=("folder", "ca_key", "clock_skew", "renew_before", "valid_for"))
+CLIENTS = Section(
+    "clients",
+    optional=(
+        *("rate", "burst", "site_rate", "connections", "connections_each", "head_size", "upload_size"),
+        *("head_timeout", "stall_timeout", "store_size", "free_size"),
+        *("open_metrics", "audit_size", "audit_files"),
     ),
 )
 SERVICE = Section(
@@ -60,7 +69,7 @@ AUTH = Section("services.NAME.auth", optional=("file", "command", "every"))
 GATEWAY = Section(
     "gateway",
     optional=(
-        *("proxy", "forwarded_headers", "connections", "head_size", "repeat_size"),
+        *("listen", "advertise", "proxy", "forwarded_headers", "connections", "head_size", "repeat_size"),
         *("connect_timeout", "head_timeout", "stall_timeout", "silence_timeout"),
         *("tunnel_timeout", "keep_alive", "warm", "warm_for", "carriers", "carriers_for", "stop_timeout"),
     ),
@@ -70,9 +79,10 @@ TYPE = Section(
     optional=(
         *("matrix", "read", "show", "reset", "checkpoint", "on_error", "decompose", "logic", "parallel"),
         *("allow", "timeout", "max_output", "cwd", "env", "user", "shell", "limits"),
-        *("no_new_privileges", "retry_on"),
+        *("no_new_privileges", "retry_on", "policy"),
     ),
 )
+POLICY = Section("types.NAME.policy", optional=("sites", "matrix", "operate"))
 CHECKPOINT = Section("types.NAME.checkpoint", required=("write",), optional=("read", "after"))
 DECOMPOSE = Section("types.NAME.decompose", required=("amount", "unit"))
 COMMAND_LIMITS = Section("types.NAME.limits", optional=("cpu", "memory", "files", "processes"))
@@ -93,7 +103,8 @@ NOTIFY_MAIL = Section(
 )
 
 _SECTIONS = (
-    *(SITE, SERVICE, AUTH, GATEWAY, TYPE, CHECKPOINT, DECOMPOSE, COMMAND_LIMITS, LIMITS, HEARTBEAT),
+    *(SITE, SECURITY, CLIENTS),
+    *(SERVICE, AUTH, GATEWAY, TYPE, POLICY, CHECKPOINT, DECOMPOSE, COMMAND_LIMITS, LIMITS, HEARTBEAT),
     *(NOTIFY, NOTIFY_WEBHOOK, NOTIFY_MAIL),
 )
 

@@ -21,6 +21,7 @@ STATE = "{state}"
 
 _LINE_BREAKS = re.compile(r"[\x00\n\r\x0b\x0c\x85\u2028\u2029]")
 _SHELL_SIGNS = frozenset(("|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1"))
+_QUOTED = re.compile(r"""'(?:[^']|'"'"')*'|[^\s'"]+""")  # what shlex.quote gives
 _AWKWARD = """it's "$HOME" \\ `x` """  # no quotes that a user may have put around it survive this
 
 
@@ -43,6 +44,11 @@ class StateWriter:
     """The command that writes a state, see Checkpoint.write."""
 
     template: str
+
+    def wrote(self, command: Command) -> bool:
+        """Whether a command is this one with some state filled in. It may have come from another site."""
+        state = _QUOTED.match(command.line, self.template.index(STATE))
+        return state is not None and self(shlex.split(state[0])[0]) == command
 
     def __call__(self, state: str) -> Command | None:
         line = self.template.replace(STATE, shlex.quote(state.removesuffix("\n")))

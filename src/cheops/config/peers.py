@@ -27,12 +27,13 @@ def peers_at(value: Value, folder: Path) -> dict[str, Peer]:
     return {name: Peer(at, url_at(at)) for name, at in named_at(held).items()}
 
 
-def advertised(
+def advertised(  # noqa: PLR0913, PLR0917 - all of it may say so
     root: Value,
     record: Mapping[str, Value],
     listen: Address,
     name: str,
     peers: Mapping[str, Peer],
+    scheme: str = "http",
 ) -> str:
     """The URL at which others reach this site."""
     if "advertise" in record:
@@ -42,9 +43,9 @@ def advertised(
     if listen.is_wildcard and peers:
         raise root.fail(
             f"'advertise' is missing: {listen} is all addresses of this machine, and peers need one, "
-            f"such as advertise: http://10.0.0.1:{listen.port}"
+            f"such as advertise: {scheme}://10.0.0.1:{listen.port}"
         )
-    return listen.url
+    return listen.url_as(scheme)
 
 
 def others(name: str, advertise: str, peers: Mapping[str, Peer]) -> dict[str, str]:

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cheops.config import policy
 from cheops.config.keys import AUTH, given
 from cheops.config.paths import path_at
 from cheops.config.types import TypeConfig
@@ -92,7 +93,7 @@ def service_of(type_: str) -> str | None:
 def resource_type(service: str, config: ReplicationConfig) -> TypeConfig:
     """The type of a service's replicants. No command is allowed: its operations are HTTP requests."""
     name = type_name(service)
-    return TypeConfig(name, config.matrix, ResourceType(name), READ, show=())
+    return TypeConfig(name, config.matrix, ResourceType(name), READ, show=(), policy=policy.HTTP)
 
 
 def replication_at(record: dict[str, Value], folder: Path) -> ReplicationConfig:

@@ -14,10 +14,12 @@ ignored, but it must say the same as `advertise`. What is doubtful but possible 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cheops.config import policy
 from cheops.config.address import DEFAULT_LISTEN, Address, address_at, is_loopback
+from cheops.config.clients import ClientsConfig, clients_at
 from cheops.config.gateway import GatewayConfig, doubts, gateway_at, used_twice
 from cheops.config.keys import SITE, given
 from cheops.config.limits import HeartbeatConfig, heartbeat_at, limits_at
@@ -26,6 +28,7 @@ from cheops.config.notify import TargetConfig, targets_at
 from cheops.config.paths import path_at
 from cheops.config.peers import Peer, advertised, others, peers_at
 from cheops.config.replication import resource_type, service_of, type_name
+from cheops.config.security import UNSAID, Place, SecurityConfig, check_places, place, security_at
 from cheops.config.services import ServiceConfig, services_at, wrong_with
 from cheops.config.types import TypeConfig, type_at
 from cheops.documents import Value, parse_document, read_document
@@ -59,6 +62,8 @@ class SiteConfig:
     warnings: tuple[str, ...] = ()
     notify: tuple[TargetConfig, ...] = ()
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    security: SecurityConfig = UNSAID
+    clients: ClientsConfig = field(default_factory=ClientsConfig)
 
     @property
     def listeners(self) -> Iterable[tuple[str, Address]]:
@@ -66,10 +71,21 @@ class SiteConfig:
         return _listeners(self.services.values(), self.gateway)
 
     @property
+    def announced(self) -> tuple[tuple[str, str], ...]:
+        """Services, and where the gateways of other sites reach each; an empty address: they do not."""
+        return tuple(
+            (name, self.gateway.advertise if self.security.is_on else one.front.advertise)
+            for name, one in sorted(self.services.items())
+        )
+
+    @property
     def engine(self) -> Settings:
-        """What the engine of this site is made with."""
-        types = {**self.types, **self.http_types}
-        return Settings({name: type_.engine for name, type_ in types.items()}, self.limits)
+        """What the engine of this site is made with. Where nobody can prove who he is, no policy counts."""
+        types = {name: type_.engine for name, type_ in {**self.types, **self.http_types}.items()}
+        if not self.security.is_on:
+            return Settings(types, self.limits)
+        with_policy = {name: replace(one, policy=self.type_named(name).policy) for name, one in types.items()}
+        return Settings(with_policy, self.limits, policy.UNKNOWN)
 
     @property
     def http_types(self) -> dict[str, TypeConfig]:
@@ -108,15 +124,29 @@ def _site(root: Value, path: Path) -> SiteConfig:
     name = name_at(record["site"])
     listen = given(record, "listen", address_at, DEFAULT_LISTEN)
     written: dict[str, Peer] = given(record, "peers", lambda at: peers_at(at, folder), {})
-    advertise = advertised(root, record, listen, name, written)
+    security = given(record, "security", lambda at: security_at(at, folder), UNSAID)
+    advertise = advertised(root, record, listen, name, written, security.scheme)
     peers = others(name, advertise, written)
     services: dict[str, ServiceConfig] = given(
         record, "services", lambda at: services_at(at, listen, advertise, folder), {}
     )
-    gateway = given(record, "gateway", gateway_at, GatewayConfig())
+    gateway = given(record, "gateway", lambda at: gateway_at(at, advertise, security), GatewayConfig())
     listeners = tuple(_listeners(services.values(), gateway))
     if wrong := used_twice([("listen", listen), *listeners]) or wrong_with(services, listeners):
         raise record.get("services", root).fail(wrong)
+    check_places(
+        security,
+        (
+            *(place(record, root, key, address) for key, address in (("listen", listen), *listeners)),
+            Place("advertise", record.get("advertise", root), advertise, is_agent=True),
+            *(
+                Place(f"services.{one.name}.advertise", record["services"], one.front.advertise)
+                for one in services.values()
+                if one.front.advertise
+            ),
+            *(Place(f"peers.{peer}", at, url, is_agent=True) for peer, (at, url) in written.items()),
+        ),
+    )
     types: dict[str, TypeConfig] = given(record, "types", lambda at: _types(at, folder), {})
     fronts = [(service.name, service.front) for service in services.values()]
     return SiteConfig(
@@ -130,9 +160,14 @@ def _site(root: Value, path: Path) -> SiteConfig:
         given(record, "limits", limits_at, Limits()),
         given(record, "heartbeat", heartbeat_at, HeartbeatConfig()),
         path,
-        (*_warnings(advertise, peers, types.values(), services), *doubts(fronts, advertise)),
+        (
+            *_warnings(advertise, peers, types.values(), services),
+            *doubts(fronts, gateway, advertise, has_peers=bool(peers)),
+        ),
         given(record, "notify", lambda at: targets_at(at, folder), ()),
         gateway,
+        security,
+        given(record, "clients", clients_at, ClientsConfig()),
     )
 
 
@@ -142,6 +177,8 @@ def _listeners(services: Iterable[ServiceConfig], gateway: GatewayConfig) -> Ite
             yield f"services.{service.name}.listen", service.front.listen
         if service.front.outbound:
             yield f"services.{service.name}.outbound", service.front.outbound
+    if gateway.listen:
+        yield "gateway.listen", gateway.listen
     if gateway.proxy:
         yield "gateway.proxy", gateway.proxy
 

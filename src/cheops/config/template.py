@@ -21,6 +21,10 @@ site: {site}
 listen: {listen}
 {advertise}
 
+# Who this site is to others, and whom it believes: docs/security.md.
+# `none` is plain HTTP, and only for sites that are all on one machine; else say where the certificates are.
+security: {security}
+
 # Where the site keeps what must survive a restart; starts at the directory of this file.
 data: ./data
 
@@ -66,19 +70,23 @@ heartbeat: {{every: 1s, down_after: 5s}}
 """
 
 
-def site_file(site: str, listen: Address, advertise: str | None, peers: Mapping[str, str]) -> str:
-    """The text of a configuration file for this site."""
+def site_file(
+    site: str, listen: Address, advertise: str | None, peers: Mapping[str, str], folder: str | None = None
+) -> str:
+    """The text of a configuration file for this site. Without a folder of certificates it is plain HTTP."""
+    example = "https://10.0.0" if folder else "http://127.0.0"
     return _TEXT.format(
         site=_scalar(site),
         listen=_scalar(str(listen)),
-        advertise=f"advertise: {_scalar(advertise)}" if advertise else "# advertise: http://10.0.0.1:8079",
-        peers=_peers(peers),
+        advertise=f"advertise: {_scalar(advertise)}" if advertise else f"# advertise: {example}.1:8079",
+        security=f"{{folder: {_scalar(folder)}}}" if folder else "none",
+        peers=_peers(peers, example),
     )
 
 
-def _peers(peers: Mapping[str, str]) -> str:
+def _peers(peers: Mapping[str, str], example: str) -> str:
     if not peers:
-        return "# peers:\n#   site2: http://10.0.0.2:8079"
+        return f"# peers:\n#   site2: {example}.2:8079"
     return "\n".join(["peers:", *(f"  {_scalar(name)}: {_scalar(url)}" for name, url in peers.items())])
 
 

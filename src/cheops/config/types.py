@@ -17,10 +17,12 @@ from cheops.config.decompose import unit_steps
 from cheops.config.keys import CHECKPOINT, TYPE, given
 from cheops.config.line import MAX_STATE_BYTES, StateWriter, command_line, shell_sign, state_writer
 from cheops.config.paths import path_at
+from cheops.config.policy import policy_at
 from cheops.documents import Value
 from cheops.engine.types import Checkpoint, Decompose, ResourceType
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command
+from cheops.log.policy import Policy
 from cheops.matrix_file import matrix_within, read_matrix
 from cheops.plugins import PluginError, logic_named, on_error_named
 
@@ -44,6 +46,7 @@ class TypeConfig:
     command: CommandSettings = field(default_factory=CommandSettings)
     retry_on: tuple[str, ...] = ()  # a command that fails and prints one of these did nothing: try again
     show: tuple[str, ...] | None = None  # patterns of commands that only read; None: whatever is allowed
+    policy: Policy = field(default_factory=Policy)  # counts with security only: see SiteConfig.engine
 
     @property
     def showing(self) -> CommandSettings:
@@ -126,6 +129,7 @@ def type_at(name: str, value: Value, folder: Path) -> TypeConfig:
         command,
         given(record, "retry_on", _texts, ()),
         given(record, "show", patterns_at, None),
+        given(record, "policy", policy_at, Policy()),
     )
 
 

@@ -13,10 +13,12 @@ from cheops.errors import ClientError
 from cheops.text import listed, printable, shortened
 
 MAX_DURATION_S = 86_400.0
+MAX_LONG_DURATION_S = 36_500 * 86_400.0
 MAX_SIZE_BYTES = 2**50
 
 _QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]*)")
 _MICROSECONDS = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
+_LONG_MICROSECONDS = {**_MICROSECONDS, "d": 86_400_000_000}
 _BYTES = {
     "B": 1,
     "kB": 1000,
@@ -55,6 +57,24 @@ def duration_ms(value: Value) -> int:
     if us % 1_000 or not 1_000 <= us <= MAX_DURATION_S * 1_000_000:
         raise value.fail(f"expected whole milliseconds from 1ms to 24h, found '{value.string()}'")
     return us // 1_000
+
+
+def long_duration_us(text: str) -> int:
+    """The same with days, such as 30d; raises UnitError."""
+    return _whole(text, _LONG_MICROSECONDS, "a duration, such as 12h or 30d", ("d", "h"))
+
+
+def long_seconds(text: str) -> float:
+    """The seconds of a duration such as 12h or 30d; raises UnitError."""
+    return _whole(text, _LONG_MICROSECONDS, "a duration, such as 12h or 30d", ("d", "h")) / 1_000_000
+
+
+def long_duration_s(value: Value) -> float:
+    """What may last longer than a day, such as 30d: from a second to a hundred years."""
+    us = _read(value, long_duration_us)
+    if not 1_000_000 <= us <= MAX_LONG_DURATION_S * 1_000_000:
+        raise value.fail(f"expected a duration from 1s to 36500d, found '{value.string()}'")
+    return us / 1_000_000
 
 
 def size(value: Value) -> int:

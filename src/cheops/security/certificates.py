@@ -1,0 +1,223 @@
+"""Authorities and the certificates of sites: made, issued, read, and verified.
+
+An authority (ECDSA P-256) issues certificates for sites itself, with nothing in between, so that to verify
+one is one signature. What a certificate says is an `Identity`; the names are in names.py.
+"""
+
+import datetime as dt
+import hashlib
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from cheops.security import names
+from cheops.security.extensions import PURPOSES, CertificateError, common_name, general_names, usage
+from cheops.text import printable, shortened
+
+AUTHORITY_VALID_FOR_S = 3650 * 86_400.0
+_BACK = dt.timedelta(hours=1)  # clocks that are behind must not refuse what is new
+
+
+class UntrustedError(CertificateError):
+    """A certificate is not one of the mesh, or its time is over."""
+
+    status = 403
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a site's certificate says. The bytes of the certificate are part of it."""
+
+    site: str
+    signing_key: bytes  # Ed25519, 32 bytes
+    made_ms: int
+    from_s: float
+    until_s: float
+    der: bytes = field(repr=False)
+    addresses: tuple[str, ...] = ()
+
+    @cached_property
+    def certificate(self) -> x509.Certificate:
+        return x509.load_der_x509_certificate(self.der)
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    def is_valid_at(self, now_s: float) -> bool:
+        return self.from_s <= now_s <= self.until_s
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a certificate is to be issued for. Private keys stay where they were made."""
+
+    site: str
+    public_key: EllipticCurvePublicKey
+    signing_key: bytes
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """One that can issue: its certificate and its key."""
+
+    certificate: x509.Certificate
+    key: EllipticCurvePrivateKey
+
+    def issue(self, request: Request, now_s: float, valid_for_s: float, least_made_ms: int = 0) -> Identity:
+        """A certificate, made at `least_made_ms` or later, whatever the clock; raises CertificateError."""
+        now = _moment(now_s)
+        end = min(now + dt.timedelta(seconds=valid_for_s), self.certificate.not_valid_after_utc)
+        if end <= now:
+            raise CertificateError(
+                "the authority's own certificate has ended; make a new authority with 'cheops ca init'"
+            )
+        made_ms = max(int(now_s * 1000), least_made_ms)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(common_name(request.site))
+            .issuer_name(self.certificate.subject)
+            .public_key(request.public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(max(now - _BACK, self.certificate.not_valid_before_utc))
+            .not_valid_after(end)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(usage(signs_certificates=False), critical=True)
+            .add_extension(PURPOSES, critical=False)
+            .add_extension(x509.SubjectAlternativeName(_names(request, made_ms)), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(request.public_key), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
+            )
+        )
+        return identity_of(builder.sign(self.key, SHA256()).public_bytes(Encoding.DER))
+
+
+class Authorities:
+    """Those that a site believes: one, or two while one takes over from another."""
+
+    def __init__(self, certificates: Iterable[x509.Certificate]) -> None:
+        self.certificates = tuple(certificates)
+
+    @property
+    def pem(self) -> bytes:
+        return b"".join(one.public_bytes(Encoding.PEM) for one in self.certificates)
+
+    def verify(self, der: bytes, at_s: float | None) -> Identity:
+        """What a certificate says, if it is one of the mesh; raises UntrustedError or CertificateError.
+
+        Without a moment its time does not count: documents outlive certificates.
+        """
+        identity = identity_of(der)
+        if self.issuer_of(identity) is None:
+            raise UntrustedError(
+                f"the certificate of '{printable(shortened(identity.site))}' is of an unknown authority"
+            )
+        if at_s is not None and not identity.is_valid_at(at_s):
+            raise UntrustedError(
+                f"the certificate of '{identity.site}' is valid from {_shown(identity.from_s)} "
+                f"to {_shown(identity.until_s)}, and it is {_shown(at_s)} now"
+            )
+        return identity
+
+    @property
+    def digest(self) -> str:
+        """The same for all sites that believe the same."""
+        return hashlib.sha256(self.pem).hexdigest()[:32]
+
+    def issuer_of(self, identity: Identity) -> x509.Certificate | None:
+        """Which of them issued a certificate."""
+        return next((one for one in self.certificates if _issued(identity.certificate, one)), None)
+
+
+def make_authority(now_s: float, valid_for_s: float = AUTHORITY_VALID_FOR_S) -> Authority:
+    key = make_key()
+    name = common_name(f"Cheops authority {secrets.token_hex(4)}")
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_moment(now_s) - _BACK)
+        .not_valid_after(_moment(now_s + valid_for_s))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, SHA256())
+    )
+    return Authority(certificate, key)
+
+
+def make_key() -> EllipticCurvePrivateKey:
+    return generate_private_key(SECP256R1())
+
+
+def make_signing_key() -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.generate()
+
+
+def raw_public_key(key: Ed25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def fingerprint(certificate: x509.Certificate) -> bytes:
+    """SHA-256 of the whole certificate."""
+    return certificate.fingerprint(SHA256())
+
+
+def identity_of(der: bytes) -> Identity:
+    """What a site's certificate says, whoever issued it; raises CertificateError."""
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = found.get_values_for_type(x509.UniformResourceIdentifier)
+        hosts = found.get_values_for_type(x509.DNSName)
+        addresses = [str(one) for one in found.get_values_for_type(x509.IPAddress)]
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    except (ValueError, x509.InvalidVersion, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
+        raise CertificateError(f"this is not the certificate of a site: {shortened(str(error))}") from None
+    site, key, made_ms = names.site_in(uris), names.key_in(uris), names.made_in(uris)
+    if site is None or key is None or made_ms is None or names.dns_name(site) not in hosts:
+        raise CertificateError("this certificate is not that of a site: names are missing or contradictory")
+    own = tuple(host for host in hosts if not names.is_reserved(host))
+    return Identity(site, key, made_ms, begin.timestamp(), end.timestamp(), der, (*own, *addresses))
+
+
+def _names(request: Request, made_ms: int) -> list[x509.GeneralName]:
+    uris = (names.site_uri(request.site), names.key_uri(request.signing_key), names.made_uri(made_ms))
+    return [
+        *(x509.UniformResourceIdentifier(uri) for uri in uris),
+        x509.DNSName(names.dns_name(request.site)),
+        *general_names(request.addresses),
+    ]
+
+
+def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _moment(at_s: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(int(at_s), dt.UTC)
+
+
+def _shown(at_s: float) -> str:
+    return f"{_moment(at_s):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,137 @@
+"""Invitations: codes by which a new site gets its certificate, once, within a short time.
+
+A code is one word to copy. It says where to ask, which site must be there, the fingerprint of the authority
+that shows it, the name of the newcomer, and a secret. The site that invites keeps a hash of the secret and
+forgets the rest, so that nobody who reads its store can join with it.
+"""
+
+import base64
+import binascii
+import hashlib
+import secrets
+import zlib
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+
+from cheops.config.address import AddressError, parse_url
+from cheops.errors import ClientError
+from cheops.scope.names import name_problem
+
+NOTE = "invitations"  # where they are kept in the store
+VALID_FOR_S, MAX_VALID_FOR_S = 3_600.0, 7 * 86_400.0
+MAX_INVITATIONS = 1_000
+MAX_CODE = 2_000  # characters
+_START = "cheops-join-"
+_SECRET_BYTES = 16
+
+
+class CodeError(ClientError):
+    """A text is not a code of an invitation, or was damaged on its way."""
+
+
+class InvitationError(ClientError):
+    """Nobody was invited with this secret, or it was too long ago, or somebody came already."""
+
+    status = 403
+    is_counted = True  # where it is asked for
+
+
+class TooManyInvitationsError(ClientError):
+    status = 409
+
+
+class Code(msgspec.Struct, frozen=True, array_like=True):
+    """What the word that a newcomer is given holds."""
+
+    url: Annotated[str, msgspec.Meta(max_length=512)]
+    inviter: Annotated[str, msgspec.Meta(max_length=128)]
+    site: Annotated[str, msgspec.Meta(max_length=128)]  # the newcomer
+    fingerprint: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+    secret: Annotated[bytes, msgspec.Meta(min_length=_SECRET_BYTES, max_length=64)]
+
+    def __str__(self) -> str:
+        body = msgspec.msgpack.encode(self)
+        check = zlib.crc32(body).to_bytes(4, "big")
+        return _START + base64.urlsafe_b64encode(body + check).decode().rstrip("=")
+
+    def __repr__(self) -> str:
+        return f"<the code of an invitation for {self.site}>"  # a secret is not for logs
+
+
+def parse_code(text: str) -> Code:
+    """The code that somebody typed or pasted; raises CodeError."""
+    word = "".join(text.split())
+    if not word.startswith(_START) or len(word) > MAX_CODE:
+        raise CodeError(f"this is no code of an invitation: those start with {_START}")
+    try:
+        raw = base64.b64decode(word.removeprefix(_START) + "==", altchars=b"-_", validate=False)
+        body, check = raw[:-4], raw[-4:]
+        if zlib.crc32(body).to_bytes(4, "big") != check:
+            raise CodeError(
+                "the code is damaged: it was not copied as a whole, or something was changed in it"
+            )
+        code = msgspec.msgpack.decode(body, type=Code)
+        parse_url(code.url)
+    except (binascii.Error, ValueError, msgspec.MsgspecError, AddressError):
+        raise CodeError("the code is damaged, or of another version of Cheops") from None
+    for name in (code.site, code.inviter):
+        if problem := name_problem(name):
+            raise CodeError(f"the code names a site wrongly: {problem}")
+    return code
+
+
+def new_secret() -> bytes:
+    return secrets.token_bytes(_SECRET_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """One that is open: for whom, until when, and for which addresses it was said that they are its own."""
+
+    site: str
+    expires_ms: int
+    addresses: tuple[str, ...] = ()
+
+
+class Invitations:
+    """Those that are open, by the hashes of their secrets. Immutable: changes give new ones."""
+
+    def __init__(self, open_: dict[str, Invitation] | None = None) -> None:
+        self._open = dict(open_ or {})
+
+    @classmethod
+    def of_note(cls, note: dict[str, Any] | None) -> "Invitations":
+        rows = (note or {}).get("open", {})
+        return cls({hash_: Invitation(site, at, tuple(to)) for hash_, (site, at, to) in rows.items()})
+
+    def note(self) -> dict[str, Any]:
+        return {"open": {h: [one.site, one.expires_ms, list(one.addresses)] for h, one in self._open.items()}}
+
+    def invited(self, secret: bytes, invitation: Invitation, now_ms: int) -> "Invitations":
+        """With one more; another one for the same site no longer counts."""
+        left = {h: one for h, one in self._current(now_ms).items() if one.site != invitation.site}
+        if len(left) >= MAX_INVITATIONS:
+            raise TooManyInvitationsError(
+                f"{MAX_INVITATIONS:,} sites are invited already; wait until some have joined"
+            )
+        return Invitations({**left, _hash(secret): invitation})
+
+    def taken(self, secret: bytes, now_ms: int) -> "tuple[Invitation, Invitations]":
+        """The invitation with this secret, and those that remain; raises InvitationError."""
+        current = self._current(now_ms)
+        invitation = current.pop(_hash(secret), None)
+        if invitation is None:
+            raise InvitationError(
+                "there is no such invitation: it was used already, it is too old, or another one for the "
+                "same site took its place. Ask for a new one ('cheops site invite')"
+            )
+        return invitation, Invitations(current)
+
+    def _current(self, now_ms: int) -> dict[str, Invitation]:
+        return {hash_: one for hash_, one in self._open.items() if one.expires_ms > now_ms}
+
+
+def _hash(secret: bytes) -> str:
+    return hashlib.sha256(secret).hexdigest()

@@ -1,0 +1,176 @@
+"""Signatures of documents: one for many at a time.
+
+To sign takes longer than all else that is done for an operation. So documents that are committed together
+are the leaves of one hash tree, and its root is signed. A document carries the signature of the root and its
+way there: what stands beside it at each level, on its left or on its right. Alone, it is the root.
+
+    the id of the key (8 bytes), the signature of the root (64), then for each level up a side and a hash (33)
+
+all in base64. Each part fills whole groups of three bytes, so there is no padding, and a text has one meaning
+and one spelling. A leaf, a node and a root have each a mark of its own before it when it is hashed or signed,
+so that none can be passed off as another. A receiver checks a root once and remembers it; from there on a
+document costs a few hashes.
+"""
+
+from binascii import Error as BinasciiError
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from cheops.errors import CheopsError, Fault
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+MOST_LEAVES = 64  # of one tree: beyond that a longer way costs more than another signature
+MOST_LEVELS = 16  # of a tree that somebody else made
+_LEAF, _NODE, _ROOT = b"\x00", b"\x01", b"cheops documents 1\x00"
+_KEY_ID_BYTES, _SIGNATURE_BYTES, _STEP_BYTES = 8, 64, 33
+_HEAD_BYTES = _KEY_ID_BYTES + _SIGNATURE_BYTES
+_LEFT, _RIGHT = b"\x00", b"\x01"  # the side of what stands beside
+_MOST_ROOTS = 4_096  # remembered
+
+Sign = Callable[[Sequence[bytes]], Sequence[str]]
+
+
+class SignatureError(CheopsError):
+    """A document is not signed by the one who it says made it, or was altered since."""
+
+    fault = Fault.PEER
+    status = 403
+
+
+class Signature(NamedTuple):
+    key_id: str
+    root: bytes  # the signature of the root
+    path: bytes = b""  # sides and hashes, from the leaf up
+
+
+def key_id(public_key: bytes) -> str:
+    """How a signature names the key that made it: the beginning of its SHA-256."""
+    return sha256(public_key).hexdigest()[: 2 * _KEY_ID_BYTES]
+
+
+def read(text: str) -> Signature:
+    """The parts of a signature; raises SignatureError for what is none."""
+    if not text:
+        raise SignatureError("it is not signed")
+    try:
+        data = a2b_base64(text, strict_mode=True)
+    except (BinasciiError, ValueError):  # ValueError: not ASCII
+        data = b""
+    levels, rest = divmod(len(data) - _HEAD_BYTES, _STEP_BYTES)
+    if rest or not 0 <= levels <= MOST_LEVELS or 3 * len(text) != 4 * len(data):  # padding, blanks
+        raise SignatureError("its signature cannot be read")
+    path = data[_HEAD_BYTES:]
+    if any(side not in (0, 1) for side in path[::_STEP_BYTES]):
+        raise SignatureError("its signature cannot be read")
+    return Signature(data[:_KEY_ID_BYTES].hex(), data[_KEY_ID_BYTES:_HEAD_BYTES], path)
+
+
+# -- the tree --------------------------------------------------------------------------------------------
+
+
+def leaf_hash(content: bytes) -> bytes:
+    return sha256(_LEAF + content).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    return sha256(_NODE + left + right).digest()
+
+
+def root_above(leaf: bytes, path: bytes) -> bytes:
+    """Where a path leads from the hash of a leaf."""
+    for start in range(0, len(path), _STEP_BYTES):
+        beside = path[start + 1 : start + _STEP_BYTES]
+        leaf = node_hash(leaf, beside) if path[start] else node_hash(beside, leaf)
+    return leaf
+
+
+def tree(leaves: Sequence[bytes]) -> tuple[bytes, list[str]]:
+    """The root above the hashes of these leaves, and the path of each as text. One that has nothing beside it
+    goes up as it is."""
+    levels = [list(leaves)]
+    while len(level := levels[-1]) > 1:
+        above = [node_hash(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
+        levels.append([*above, level[-1]] if len(level) % 2 else above)
+    paths = [""]  # of the root: none; then level by level down, so that each text is made once
+    for level in reversed(levels[:-1]):
+        paths = [_step(level, place) + paths[place // 2] for place in range(len(level))]
+    return levels[-1][0], paths
+
+
+def _step(level: Sequence[bytes], place: int) -> str:
+    if place % 2:
+        return _text(_LEFT + level[place - 1])
+    return _text(_RIGHT + level[place + 1]) if place + 1 < len(level) else ""
+
+
+# -- signing and checking --------------------------------------------------------------------------------
+
+
+class Signer:
+    """Signs for one site."""
+
+    def __init__(self, key: "Ed25519PrivateKey") -> None:
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415 - slow
+
+        self._key = key
+        self.public_key = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        self.key_id = key_id(self.public_key)
+
+    def sign(self, contents: Sequence[bytes]) -> list[str]:
+        """A signature for each, with as few signings as there are trees."""
+        signatures: list[str] = []
+        for start in range(0, len(contents), MOST_LEAVES):
+            root, paths = tree([leaf_hash(content) for content in contents[start : start + MOST_LEAVES]])
+            head = _text(bytes.fromhex(self.key_id) + self._key.sign(_ROOT + root))
+            signatures += [head + path for path in paths]
+        return signatures
+
+
+class Verifier:
+    """Checks signatures. Roots that were good are remembered, the ones used last, up to a number."""
+
+    def __init__(self, remember: int = _MOST_ROOTS) -> None:
+        self._roots: dict[tuple[bytes, bytes, bytes], None] = {}
+        self._keys: dict[bytes, Ed25519PublicKey] = {}
+        self._remember = remember
+        self.checked = 0  # how many were checked in full
+
+    def check(self, content: bytes, signature: Signature, public_key: bytes) -> None:
+        """Raises SignatureError unless this is what the key's owner signed."""
+        root = root_above(leaf_hash(content), signature.path)
+        known = (public_key, root, signature.root)
+        if known in self._roots:
+            self._roots[known] = self._roots.pop(known)  # the last to go
+            return
+        self._check_root(root, signature.root, public_key)
+        self._roots[known] = None
+        if len(self._roots) > self._remember:
+            del self._roots[next(iter(self._roots))]
+
+    def _check_root(self, root: bytes, signature: bytes, public_key: bytes) -> None:
+        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - slow to import
+
+        self.checked += 1
+        try:
+            self._key(public_key).verify(signature, _ROOT + root)
+        except InvalidSignature:
+            raise SignatureError(
+                "its signature does not fit: it was altered, or somebody else made it"
+            ) from None
+
+    def _key(self, public_key: bytes) -> "Ed25519PublicKey":
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
+
+        if public_key not in self._keys:
+            if len(self._keys) >= self._remember:
+                self._keys.clear()
+            self._keys[public_key] = Ed25519PublicKey.from_public_bytes(public_key)
+        return self._keys[public_key]
+
+
+def _text(data: bytes) -> str:
+    return b2a_base64(data, newline=False).decode("ascii")

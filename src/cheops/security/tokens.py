@@ -1,0 +1,190 @@
+"""Tokens of people and programs: `cheops_` and 32 random bytes. Only the SHA-256 of one is kept.
+
+A token is looked up by its hash. Whoever guesses cannot choose a hash, so how long that takes tells nothing.
+All of them stand in one note of the store, which is small: their number is limited.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cheops.errors import ClientError
+from cheops.security.principal import Kind, Principal, Reach, Role
+from cheops.text import printable, shortened
+
+NOTE = "tokens"
+PREFIX = "cheops_"
+MOST_TOKENS = 1_000
+MOST_NAMES = 100  # in each limit of a token
+MAX_NAME = 100
+MAX_SECRET = 200  # characters of what may be shown as a token: more is not even looked at
+_BYTES = 32
+_SECRET = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
+
+
+class TokenError(ClientError):
+    """A token cannot be made or revoked as asked."""
+
+    status = 409
+
+
+class NoSuchTokenError(ClientError):
+    status = 404
+
+
+class BadTokenError(ClientError):
+    """What was shown is no token of this site, or not any more."""
+
+    status = 401
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    id: str
+    name: str
+    role: Role
+    reach: Reach
+    made_ms: int
+    ends_ms: int | None  # None: never
+    made_by: str
+    hash: str
+
+    @property
+    def principal(self) -> Principal:
+        return Principal(Kind.TOKEN, self.name, self.role, self.reach, self.id)
+
+
+def new_secret() -> str:
+    return PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(_BYTES)).rstrip(b"=").decode()
+
+
+def hash_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Tokens:
+    """Those that are known, by hash. What changes them gives a new set, which counts once it was kept."""
+
+    def __init__(self, tokens: Iterable[Token] = (), now_ms: Callable[[], int] = wall_ms) -> None:
+        self._now_ms = now_ms
+        self._by_hash = {token.hash: token for token in tokens}
+
+    def __iter__(self) -> Iterator[Token]:
+        return iter(sorted(self._by_hash.values(), key=lambda token: token.made_ms))
+
+    def __len__(self) -> int:
+        return len(self._by_hash)
+
+    def found(self, secret: str) -> Token:
+        """The token that this is; raises BadTokenError."""
+        digest = hash_of(secret) if _SECRET.fullmatch(secret) else ""
+        token = self._by_hash.get(digest)
+        if token is None or not hmac.compare_digest(token.hash, digest):
+            raise BadTokenError(
+                "this is no token of this site, or it was revoked; 'cheops token create' makes one",
+                "unknown token",
+            )
+        if not self.is_good(token):
+            raise BadTokenError(f"the token '{token.name}' has expired; have a new one made", "expired token")
+        return token
+
+    def is_good(self, token: Token) -> bool:
+        return token.ends_ms is None or self._now_ms() < token.ends_ms
+
+    def by_id(self, id_: str) -> Token | None:
+        return next((token for token in self._by_hash.values() if token.id == id_), None)
+
+    def named(self, text: str) -> Token:
+        """By id or by name; raises NoSuchTokenError."""
+        found = self.by_id(text) or next((t for t in self._by_hash.values() if t.name == text), None)
+        if found is None:
+            raise NoSuchTokenError(f"there is no token '{printable(shortened(text))}' at this site")
+        return found
+
+    # -- changing ------------------------------------------------------------------------------------------
+
+    def made(  # noqa: PLR0913, PLR0917 - what can be said of a token
+        self, name: str, role: Role, reach: Reach, lasts_ms: int | None, made_by: str, secret: str
+    ) -> "tuple[Tokens, Token]":
+        """With one more; raises TokenError. Expired ones make room."""
+        kept = [token for token in self._by_hash.values() if self.is_good(token)]
+        _check_name(name)
+        if any(token.name == name for token in kept):
+            raise TokenError(f"there is a token '{name}' already: revoke it first, or take another name")
+        if len(kept) >= MOST_TOKENS:
+            raise TokenError(f"there are {len(kept)} tokens already: revoke some that nobody uses")
+        now_ms = self._now_ms()
+        ends_ms = None if lasts_ms is None else now_ms + lasts_ms
+        token = Token(self._new_id(), name, role, _checked(reach), now_ms, ends_ms, made_by, hash_of(secret))
+        return Tokens([*kept, token], self._now_ms), token
+
+    def without(self, token: Token) -> "Tokens":
+        return Tokens((one for one in self._by_hash.values() if one.id != token.id), self._now_ms)
+
+    def _new_id(self) -> str:
+        while self.by_id(id_ := secrets.token_hex(4)):
+            pass
+        return id_
+
+    # -- keeping -------------------------------------------------------------------------------------------
+
+    def note(self) -> dict[str, Any]:
+        return {"tokens": [_plain(token) for token in self]}
+
+    @classmethod
+    def of_note(cls, note: Mapping[str, Any] | None, now_ms: Callable[[], int] = wall_ms) -> "Tokens":
+        return cls(map(_token, (note or {}).get("tokens", ())), now_ms)
+
+
+def _check_name(name: str) -> None:
+    if not name.strip() or name != name.strip() or len(name) > MAX_NAME or not name.isprintable():
+        raise TokenError(f"a token's name has 1 to {MAX_NAME} characters that can be shown")
+
+
+def _checked(reach: Reach) -> Reach:
+    for what, names in (("types", reach.types), ("services", reach.services), ("sites", reach.sites)):
+        if names is not None and not 1 <= len(names) <= MOST_NAMES:
+            raise TokenError(f"'{what}' names 1 to {MOST_NAMES}; left out, there is no limit")
+    return replace(reach)
+
+
+def _plain(token: Token) -> dict[str, Any]:
+    limits = {"types": token.reach.types, "services": token.reach.services, "sites": token.reach.sites}
+    return {
+        "id": token.id,
+        "name": token.name,
+        "role": token.role.value,
+        "made_ms": token.made_ms,
+        "ends_ms": token.ends_ms,
+        "made_by": token.made_by,
+        "hash": token.hash,
+        **{name: sorted(limit) for name, limit in limits.items() if limit is not None},
+    }
+
+
+def _token(plain: Mapping[str, Any]) -> Token:
+    limits = {name: frozenset(plain[name]) for name in ("types", "services", "sites") if name in plain}
+    return Token(
+        plain["id"],
+        plain["name"],
+        Role(plain["role"]),
+        Reach(**limits),
+        plain["made_ms"],
+        plain["ends_ms"],
+        plain["made_by"],
+        plain["hash"],
+    )
