@@ -1,7 +1,7 @@
 """Which sites have a resource: newcomers, leavers, the dead, the reborn, and two of one name."""
 
 from cheops.engine.events import Gone, Submitted
-from cheops.engine.site import refusal
+from cheops.engine.refusing import refusal
 from cheops.engine.status import Overall
 from cheops.log.operation import Command, OpId
 from cheops.sim.apps import COUNTER

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from cheops.engine import clients, exchange, forgetting, outcome, running, site
+from cheops.engine import admission, clients, exchange, forgetting, outcome, running, site
 from cheops.engine.events import Effect, Effects, Save, Send
 from cheops.engine.replica import PeerView, Replica
-from cheops.log import history, plan, rules
+from cheops.log import history, plan, policy, rules
 from cheops.log.clock import Clock
 from cheops.log.history import History
 from cheops.log.matrix import Matrix
@@ -228,6 +228,16 @@ def _copies_stay() -> AbstractContextManager[object]:
     return patch.object(running, "has_deleted_copy", content)
 
 
+def _nobody_vouches() -> AbstractContextManager[object]:
+    """What begins a resource is refused from whoever is not on the list, though a site of it has taken it."""
+    return patch.object(admission, "note_vouching", lambda *_: None)
+
+
+def _forgotten_lists_never_were() -> AbstractContextManager[object]:
+    """An operation that was made under a list which is forgotten is taken for one that begins the resource."""
+    return patch.object(policy, "_in_place_of_forgotten", lambda *_: None)
+
+
 class Planted(NamedTuple):
     plant: Bug
     profile: str  # of a history that shows it at once, with its seed and its number of sites
@@ -262,4 +272,6 @@ BUGS = {
     "what was superseded before is judged anew": Planted(_settled_fates_judged_anew, "rules", 1, 3),
     "settled means passed over": Planted(_settled_means_passed_over, "hostile", 0, 3),
     "copies stay": Planted(_copies_stay, "moving", 3, 4),
+    "nobody vouches": Planted(_nobody_vouches, "policed", 156, 4),
+    "forgotten lists never were": Planted(_forgotten_lists_never_were, "policed", 204, 4),
 }

@@ -8,11 +8,18 @@ from cheops.sim.profile import PROFILES
 _CHUNK = 25
 # profile, sites, chunks of histories
 PLAN = [
-    ("hostile", 3, 6), ("hostile", 5, 4), ("network", 4, 2), ("crashes", 3, 3), ("moving", 4, 2), ("rules", 4, 3),
+    ("hostile", 3, 6), ("hostile", 5, 3), ("network", 4, 2), ("crashes", 3, 3), ("moving", 4, 2), ("rules", 4, 2),
+    ("policed", 4, 2),
 ]  # fmt: skip
 CHUNKS = [(profile, sites, chunk) for profile, sites, chunks in PLAN for chunk in range(chunks)]
 # Histories of `make soak` that once went wrong.
-ONCE_BROKEN = [("hostile", 3, 7114), ("hostile", 5, 20595), ("moving", 5, 20207), ("long", 4, 135)]
+ONCE_BROKEN = [
+    ("hostile", 3, 7114),
+    ("hostile", 5, 20595),
+    ("moving", 5, 20207),
+    ("long", 4, 135),
+    ("policed", 4, 81),
+]
 
 
 def test_there_are_five_hundred() -> None:

@@ -27,6 +27,7 @@ class Outcome:
     output: str = ""
     timing: Timing = NO_TIME
     cut: bool = False  # the output is not all there was
+    refused: bool = False  # this site does not allow it: nothing is run in its place either
 
 
 # -- events ------------------------------------------------------------------------------------------
@@ -177,6 +178,7 @@ class Step:
     payload: Command
     of_type: bool = False  # a command of the type itself, not one that came with an operation
     reads: bool = False  # its output is a state: nothing else may be in it
+    of_base: bool = False  # writes the state of a checkpoint, which may be another site's
 
 
 @dataclass(frozen=True, slots=True)

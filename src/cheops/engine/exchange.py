@@ -13,6 +13,7 @@ A site that was removed from the mesh for good is not waited for, on the list or
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from cheops.engine import admission
 from cheops.engine.documents import Started, key_of, op_key, reply_key
 from cheops.engine.events import Effects, Send
 from cheops.engine.messages import Base, Message, Snapshot, document_size
@@ -171,7 +172,7 @@ def _lacking_replies(replica: Replica, view: PeerView) -> Iterator[Reply]:
     for origin, last in replica.known_replies.items():
         known = view.known_replies.get(origin, 0)
         retained = replica.replies.get(origin, {})
-        yield from (retained[n] for n in range(known + 1, last + 1) if n in retained)
+        yield from (retained[n] for n in sorted(retained) if known < n <= last)
 
 
 def _snapshot(replica: Replica) -> Message:
@@ -231,22 +232,35 @@ def _message(  # noqa: PLR0913 - a message's fields
 # -- receiving -------------------------------------------------------------------------------------------
 
 
-def take(replica: Replica, message: Message, matrices: Mapping[str, Matrix], out: Effects) -> set[str]:
+def take(
+    replica: Replica, peer: str, message: Message, matrices: Mapping[str, Matrix], out: Effects
+) -> set[str]:
     """Take what is new in a message; gives the hashes of matrices that are lacking."""
     if message.snapshot and not covers(replica.history.known, message.snapshot.floor):
+        if not admission.admits_snapshot(replica, peer, message, out):
+            return set()
+        if lacking := _hashes_in(message, message.snapshot) - matrices.keys():
+            return lacking
         _take_snapshot(replica, message, message.snapshot, out)
     for op in message.ops:
-        if not contains(replica.history.known, op.id) and len(replica.waiting) < replica.limits.waiting:
+        if not contains(replica.history.known, op.id) and admission.may_wait(replica, op):
             replica.waiting[op.id] = op
+            admission.note_vouching(replica, peer, op)
     lacking = deliver(replica, matrices, out)
     known = dict(replica.known_replies)
     for reply in sorted(message.replies, key=lambda reply: reply.n):
         last = replica.known_replies.get(reply.origin, 0)
         after = message.replies_after.get(reply.origin)
         without_gap = after is not None and after <= known.get(reply.origin, 0)
-        if reply.n == last + 1 or (without_gap and reply.n > last):
+        is_next = reply.n == last + 1 or (without_gap and reply.n > last)
+        if is_next and admission.admits_reply(replica, reply):
             take_reply(replica, reply, out)
     return lacking
+
+
+def _hashes_in(message: Message, snapshot: Snapshot) -> set[str]:
+    adopted = {snapshot.adopted.hash} if snapshot.adopted else set()
+    return adopted | {op.matrix.hash for op in message.ops}
 
 
 def deliver(replica: Replica, matrices: Mapping[str, Matrix], out: Effects) -> set[str]:
@@ -255,21 +269,44 @@ def deliver(replica: Replica, matrices: Mapping[str, Matrix], out: Effects) -> s
     moved = True
     while moved:
         moved = False
-        for op in sorted(replica.waiting.values(), key=lambda op: op.stamp):
-            if contains(replica.history.known, op.id):
-                del replica.waiting[op.id]
-            elif not _is_ready(replica, op):
-                continue
-            elif op.matrix.hash not in matrices:
-                lacking.add(op.matrix.hash)
-            else:
-                del replica.waiting[op.id]
-                replica.add(op)
-                out.documents[key_of(op)] = op
-                if replica.history.dethroned:
-                    _give_way(replica, out)
-                moved = True
+        for first in sorted(replica.waiting.values(), key=lambda op: op.stamp):
+            op: Operation | None = first
+            while op is not None and _is_taken(replica, op, matrices, lacking, out):
+                op, moved = _behind(replica, op), True
     return lacking
+
+
+def _is_taken(
+    replica: Replica, op: Operation, matrices: Mapping[str, Matrix], lacking: set[str], out: Effects
+) -> bool:
+    if contains(replica.history.known, op.id):
+        _waits_no_more(replica, op)
+    elif not _is_ready(replica, op):
+        return False
+    elif not admission.admits(replica, op, out):
+        _waits_no_more(replica, op)
+    elif op.matrix.hash not in matrices:
+        lacking.add(op.matrix.hash)
+    else:
+        _waits_no_more(replica, op)
+        replica.add(op)
+        out.documents[key_of(op)] = op
+        if replica.history.dethroned:
+            _give_way(replica, out)
+        return True
+    return False
+
+
+def _waits_no_more(replica: Replica, op: Operation) -> None:
+    replica.waiting.pop(op.id, None)
+    replica.vouched.discard(op.id)
+
+
+def _behind(replica: Replica, op: Operation) -> Operation | None:
+    """The next of the same site, where its stamp is earlier, so that it was passed over. No honest site makes
+    such; with thousands of them every other way to find them takes minutes."""
+    after = replica.waiting.get(OpId(op.origin, op.seq + 1))
+    return after if after is not None and after.stamp < op.stamp else None
 
 
 def _is_ready(replica: Replica, op: Operation) -> bool:

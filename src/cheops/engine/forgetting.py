@@ -47,6 +47,17 @@ def is_sealed(replica: Replica) -> bool:
     return covers(joined(newest.seal.stable, {newest.origin: newest.seq}), replica.history.known)
 
 
+def fullness(replica: Replica) -> str | None:
+    """Why the log must not grow: it is as long as it may be, also without what is forgotten soon."""
+    history, most = replica.history, replica.limits.log
+    if len(history.ops) < most or len(history.ops) - len(history.forgettable(_stable(replica))) < most:
+        return None
+    return (
+        f"its log has {len(history.ops)} operations, and limits.log is {most}; a 'checkpoint' of its type "
+        "keeps logs short, and one operation that replaces all others (kind 'force') makes room"
+    )
+
+
 def seal_due(replica: Replica, *, at_rest: bool) -> Vector | None:
     """What an operation that is made now is to seal, if that is of use.
 

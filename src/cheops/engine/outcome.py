@@ -222,16 +222,16 @@ def _operation_ran(replica: Replica, running: Running, outcome: Outcome, out: Ef
         reply = _apply(replica, op, out, output=outcome.output, timing=outcome.timing)
         exchange.push(replica, (), (reply,))
         return
-    _trouble(replica, op, outcome.output, out)
+    _trouble(replica, op, outcome, out)
 
 
-def _trouble(replica: Replica, op: Operation, why: str, out: Effects) -> None:
+def _trouble(replica: Replica, op: Operation, outcome: Outcome, out: Effects) -> None:
     """It succeeded at its origin and failed here."""
-    if replica.type.decompose or replica.type.on_error:
+    if (replica.type.decompose or replica.type.on_error) and not outcome.refused:
         replica.troubled.append(op.id)
-        replica.failed[op.id] = why
+        replica.failed[op.id] = outcome.output
     else:
-        fail(replica, op, why, out)
+        fail(replica, op, outcome.output, out)
 
 
 def fail(replica: Replica, op: Operation, why: str, out: Effects) -> None:
@@ -306,7 +306,7 @@ def replayed(
     _reply(replica, None, "", Status.OK, out, wiped=wiped, replay=True, timing=timing, applied=applied)
     for op, outcome in ran:
         if outcome.result is not Result.OK:
-            _trouble(replica, op, outcome.output, out)
+            _trouble(replica, op, outcome, out)
     replica.last_replay = tuple(op.id for op in wanted.run)
 
 

@@ -1,6 +1,6 @@
 """The state of one resource at one site: its history, what was applied here, and what others know of it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -13,6 +13,7 @@ from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix, is_wiped
 from cheops.log.operation import SILENT_KEYS, Applied, Operation, OpId, Origin, Reply, Status
 from cheops.log.plan import Plan
+from cheops.log.policy import Policy
 from cheops.log.vector import contains, joined
 
 
@@ -84,9 +85,12 @@ class Replica:
         self.limits = limits
         self.history = History(find_matrix)
         self.type = ResourceType()
+        self.policy_of: Callable[[str], Policy | None] = lambda _type: None
         self.gone: AbstractSet[str] = frozenset()  # sites that will not be back
         self.drafts: list[Operation] = []
         self.waiting: dict[OpId, Operation] = {}
+        self.vouched: set[OpId] = set()  # of those: what a site of this resource has taken
+        self.refused: dict[OpId, str] = {}  # what came and was dropped lately, and why: see admission.py
         self.clients: dict[OpId, Client] = {}  # who wait for what the sites answer
         self.peers: dict[str, PeerView] = {}
         self.new_ops: list[Operation] = []  # to be sent at the end of this step

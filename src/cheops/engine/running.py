@@ -194,7 +194,8 @@ def _ran_before(replica: Replica, base: Operation) -> bool:
 
 def _start_replay(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> None:
     start = replica.base.write if replica.base else replica.type.reset
-    steps = [Step(None, start, of_type=True)] if wanted.from_start and start else []
+    is_base = replica.base is not None
+    steps = [Step(None, start, of_type=not is_base, of_base=is_base)] if wanted.from_start and start else []
     logic, after = replica.type.logic, wanted.run if wanted.from_start else wanted.run[1:]
     rewritten = [op.id for op in replica.history.effective] if logic and _clash(replica, after) else None
     if logic and rewritten is not None:

@@ -31,6 +31,7 @@ from cheops.engine.events import (
     Tick,
 )
 from cheops.engine.messages import Message
+from cheops.engine.refusing import NO_RULES, matrix_in_force, refusal
 from cheops.engine.replica import Client, Replica, is_due
 from cheops.engine.types import Settings
 from cheops.log.clock import Clock
@@ -44,7 +45,6 @@ from cheops.log.operation import (
     OpId,
     Origin,
     Seal,
-    Stamp,
     Status,
     Verdict,
 )
@@ -52,8 +52,6 @@ from cheops.log.plan import Plan
 from cheops.log.rules import Rule
 from cheops.log.vector import joined
 
-_NO_RULES = Matrix()
-_DEFAULT = MatrixRef(_NO_RULES.hash, Stamp(0, 0, Origin("-", "-")))  # weaker than any that somebody brought
 _REST_MS = 1_000  # after so long without an event a resource is at rest
 
 
@@ -65,7 +63,7 @@ class Site:
         self.settings = settings
         self.clock = Clock()
         self.replicas: dict[str, Replica] = {}
-        self.matrices: dict[str, Matrix] = {_NO_RULES.hash: _NO_RULES}
+        self.matrices: dict[str, Matrix] = {NO_RULES.hash: NO_RULES}
         self.up: dict[str, str] = {}  # peers that are up, and their incarnation
         self.gone: set[str] = set()  # sites that will not be back
         self._seen: dict[str, str] = {}  # every peer's last incarnation
@@ -275,7 +273,7 @@ class Site:
 
     def _loaded(self, event: Loaded, out: Effects) -> None:
         replica = Replica(event.resource, self.origin, self._matrix, self.settings.limits)
-        replica.gone = self.gone
+        replica.gone, replica.policy_of = self.gone, self.settings.policy_of
         self.replicas[event.resource] = replica
         self._touch(replica)
         started = replica.load(event.documents)
@@ -379,11 +377,8 @@ class Site:
 
     def _matrix_ref(self, replica: Replica, event: Submitted, new: MatrixRef, out: Effects) -> MatrixRef:
         """The matrix in force, unless the client brings another one."""
-        refs = [draft.matrix for draft in replica.drafts]
-        if replica.history.adopted is not None:
-            refs.append(replica.history.adopted)
-        in_force = max(refs, key=lambda ref: ref.introduced, default=_DEFAULT)
-        matrix = event.matrix or self.matrices.get(in_force.hash) or _NO_RULES
+        in_force = matrix_in_force(replica)
+        matrix = event.matrix or self.matrices.get(in_force.hash) or NO_RULES
         if matrix.hash not in self.matrices:
             self.matrices[matrix.hash] = matrix
             out.documents[key_of(matrix)] = matrix
@@ -399,7 +394,7 @@ class Site:
         self._keep_matrices(message.matrices, out)
         before = len(replica.history.ops)
         strangers = set(replica.history.strangers)
-        lacking = exchange.take(replica, message, self.matrices, out)
+        lacking = exchange.take(replica, peer, message, self.matrices, out)
         self._tell_of_strangers(replica, strangers, out)
         if replica.history.latest:
             self.clock = self.clock.seen(replica.history.latest)
@@ -453,26 +448,6 @@ def _resource_of(event: Event) -> str:
         return event.message.resource
     assert isinstance(event, Submitted | Ran | Resolved | Asked | Left)  # noqa: S101 - the others are registered above
     return event.resource
-
-
-def refusal(replica: Replica, event: Submitted) -> str | None:
-    """Why an operation cannot be taken, or None if it can."""
-    none: tuple[str, ...] = ()
-    roster = replica.history.roster or next((d.sites for d in replica.drafts if d.sites), none)
-    changes = event.kind is Kind.SITES
-    if len(replica.drafts) >= replica.limits.drafts:
-        return f"{len(replica.drafts)} operations are waiting already; try again later"
-    if changes and not roster:
-        return "no such resource is known here"
-    if not event.sites and (changes or not roster):
-        return "say at which sites the resource is to be"
-    if replica.site not in (roster or event.sites or none):
-        where = ", ".join(roster or event.sites or none)
-        return f"this site, {replica.site}, is not involved; the resource is at {where}"
-    named = set(event.sites or ())
-    if roster and named and not changes and named not in (set(roster), set(replica.sites)):
-        return f"the resource is at {', '.join(roster)}; changing that is an operation of its own"
-    return None
 
 
 def _after_crash(replica: Replica, started: Started, out: Effects) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cheops.engine import exchange
+from cheops.engine.admission import waiting_for_refused
 from cheops.engine.replica import PeerView, Replica
 from cheops.log.operation import OpId, Status, Verdict
 from cheops.log.vector import contains, covers
@@ -54,6 +55,8 @@ def status(replica: Replica, up: set[str]) -> ResourceStatus:
 
 def _overall(replica: Replica, sites: tuple[SiteStatus, ...]) -> Overall:
     if any(site.failed or site.unknown for site in sites) or replica.order_not_enforced:
+        return Overall.DIVERGED
+    if waiting_for_refused(replica):
         return Overall.DIVERGED
     digests = {site.digest for site in sites}
     done = not any(site.pending for site in sites) and not replica.drafts and "" not in digests

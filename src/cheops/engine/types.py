@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cheops.log.operation import Command, Operation
+from cheops.log.policy import Policy
 
 # Splits an operation that failed into unit steps; empty if it cannot be split.
 Decompose = Callable[[Command], tuple[Command, ...]]
@@ -29,6 +30,7 @@ class ResourceType:
     decompose: Decompose | None = None
     logic: Logic | None = None
     parallel: bool = False
+    policy: Policy | None = None  # None: every site may do everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Limits:
 
     drafts: int = 1_000  # operations of one resource that wait for their first run
     waiting: int = 10_000  # received operations of one resource that wait for what they depend on
+    log: int = 500_000  # operations of one resource that are kept; then no more are taken
     batch: int = 500  # documents in one message
     batch_bytes: int = 4_000_000  # and about how large they may be together
     seal_after: int = 50  # operations that could be forgotten, before somebody says so
@@ -53,6 +56,10 @@ class Limits:
 class Settings:
     types: dict[str, ResourceType] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    unknown_policy: Policy | None = None  # of types that are not configured here
+
+    def policy_of(self, name: str) -> Policy | None:
+        return self.types[name].policy if name in self.types else self.unknown_policy
 
     def type_named(self, name: str) -> ResourceType:
         return self.types.get(name) or ResourceType(name)

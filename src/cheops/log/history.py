@@ -67,6 +67,7 @@ class History:
         self.roster: tuple[str, ...] = ()
         self.roster_by: Operation | None = None
         self.former: set[str] = set()
+        self._listings: list[Operation] = []  # those operations in `ops` that set a list of sites
         self._brought: list[Operation] = []  # those operations in `ops` that introduced a matrix
         self.latest: Stamp | None = None
         self._by_key: dict[str, dict[OpId, Operation]] = {}
@@ -85,9 +86,7 @@ class History:
         self.ops[op.id] = op
         self.known[op.origin] = max(self.known.get(op.origin, 0), op.seq)
         self.latest = op.stamp if self.latest is None else max(self.latest, op.stamp)
-        self.former.update(op.sites or ())
-        if op.is_silent:
-            self._silent[op.id] = None
+        self._index(op)
         if op.seal and self._take_seal(op):
             return self._reconsider()
         if fate := fate_of_stranger(op, self.seals):
@@ -109,6 +108,13 @@ class History:
         if self.matrix.has_overrides and not covers({**op.deps, op.origin: op.seq}, self.known):
             return self._recompute()
         return self._merge_in(op)
+
+    def _index(self, op: Operation) -> None:
+        if op.sites is not None:
+            self.former.update(op.sites)
+            self._listings.append(op)
+        if op.is_silent:
+            self._silent[op.id] = None
 
     def _merge_in(self, op: Operation) -> int:
         for head in self.heads():
@@ -241,6 +247,17 @@ class History:
         if self.roster_by is None or op.stamp > self.roster_by.stamp:
             self.roster, self.roster_by = op.sites, op
 
+    def listing_before(self, op: Operation) -> Operation | None:
+        """The operation that set the list of sites under which another one was made."""
+        if self.roster_by is not None and self.roster_by.is_before(op):
+            return self.roster_by  # the usual case
+        return max((other for other in self._listings if other.is_before(op)), key=_stamp, default=None)
+
+    @property
+    def oldest_listing(self) -> Operation | None:
+        """The first of the operations that are left which set a list of sites."""
+        return min(self._listings, key=_stamp, default=None)
+
     # -- seals ---------------------------------------------------------------------------------
 
     @property
@@ -298,7 +315,9 @@ class History:
         if bringer is not None and not contains(stable, bringer.id):
             return []  # another matrix may come that was made without knowing this one
         without_effect = dict.fromkeys((*self.fates, *self._silent))  # few: they go as soon as they can
-        needed = self._needed_seals() | {op.id for op in (self.roster_by, bringer) if op}
+        needed = self._needed_seals() | {
+            op.id for op in (self.roster_by, bringer, self._listing_in(stable)) if op
+        }
         idle = (self.ops[id_] for id_ in without_effect if id_ in self.ops and id_ not in needed)
         return [op for op in idle if self._is_within(op, stable)]
 
@@ -316,6 +335,7 @@ class History:
             for epoch in self.epochs.values():
                 epoch.settled.pop(id_, None)
         if gone:
+            self._listings = [op for op in self._listings if op.id in self.ops]
             self.seals = standing(self._sealing.values())
             self.floor = joined(self.floor, {o: min(n, self.known.get(o, 0)) for o, n in stable.items()})
         return gone
@@ -329,6 +349,7 @@ class History:
         gone = [op.id for op in self.ops.values() if op not in kept]
         for id_ in gone:
             del self.ops[id_]
+        self._listings = [op for op in self._listings if op.id in self.ops]
         self.folded, self.floor = dict(self.known), dict(self.known)
         self.fates = {id_: Fate(Rule.FOLDED) for id_ in self.ops}
         self.epochs = {introduced: Epoch(epoch.past) for introduced, epoch in self.epochs.items()}
@@ -343,6 +364,11 @@ class History:
         what had been superseded when the next one comes, and it must be in force again after a restart."""
         self._brought = [op for op in self._brought if op.id in self.ops and op.stamp not in self.disowned]
         return max(self._brought, key=_stamp, default=None)
+
+    def _listing_in(self, stable: Vector) -> Operation | None:
+        """The newest list of sites that all know. What is still to come was made under that or a newer one,
+        and by it is judged who may say what (see policy.py)."""
+        return max((op for op in self._listings if contains(stable, op.id)), key=_stamp, default=None)
 
     def _needed_seals(self) -> set[OpId]:
         """The newest, for what is still to come; and those that say why a stranger is one."""

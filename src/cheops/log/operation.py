@@ -4,6 +4,9 @@ An operation exists twice in its life. As a *draft* it is known to its origin al
 the outcome comes the *verdict*, and from then on the operation, verdict included, is immutable and
 goes to the other sites. So nobody ever holds an operation whose fate at its origin is open. (A type that
 asks for `parallel` gets its verdict, OK, before it is run anywhere.)
+
+With its verdict an operation gets the signature of its origin, and so does a reply, where the mesh has
+identities: once, just before it is first kept. Nothing here reads it.
 """
 
 from collections.abc import Mapping
@@ -125,6 +128,7 @@ class Operation:
     verdict: Verdict | None = None  # None: a draft
     why: str = ""  # with a verdict other than OK: what failed, or what beat it
     seal: Seal | None = None
+    signature: str = ""  # of its origin, over all the rest
     # Asked for all the time, so made once: the name, and under which key it stands in the matrix.
     id: OpId = field(init=False)
     key: str = field(init=False)
@@ -212,3 +216,4 @@ class Reply:
     output: str = ""
     timing: Timing = NO_TIME
     applied: tuple[Applied, ...] = ()  # of a replay
+    signature: str = field(default="", compare=False)  # of its origin, over all the rest

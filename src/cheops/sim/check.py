@@ -116,6 +116,8 @@ def _of_replica(world: World, name: str, replica: Replica, oracle: History) -> I
     yield from _of_keeping(world, name, replica, oracle)
     if replica.running or replica.drafts or replica.unknown or replica.waiting:
         yield f"{name} is not done: {_todo(replica)}"
+        for id_, why in replica.refused.items():
+            yield f"{name} refuses {id_} of an honest site: {why}"
     elif replica.settled != replica.history.known:
         yield f"{name} has not applied all it knows"
     if replica.order_not_enforced:

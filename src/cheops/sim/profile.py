@@ -27,6 +27,7 @@ class Profile:
     matrix_changes: float = 0.02
     other_rules: bool = False  # matrices that differ in more than their hash
     rebirths: int = 0
+    policed: bool = False  # with the policies that count where sites have identities
 
 
 PROFILES = {
@@ -44,5 +45,6 @@ PROFILES = {
         Profile("long", operations=250, duration_ms=40_000, resources=3, partitions=10, crashes=10),
         Profile("moving", site_changes=0.15, rebirths=1, deletes=0.05),
         Profile("rules", matrix_changes=0.15, other_rules=True),
+        Profile("policed", policed=True, site_changes=0.25, partitions=8, matrix_changes=0.05),
     )
 }  # fmt: skip

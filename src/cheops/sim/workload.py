@@ -2,7 +2,7 @@
 
 from cheops.engine.events import Submitted
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Command, Kind
+from cheops.log.operation import Command, Kind, Verdict
 from cheops.sim.apps import APPS, App
 from cheops.sim.world import World
 
@@ -35,6 +35,7 @@ class _Resource:
         self.name = name
         self.app = app
         self.sites = sites
+        self.first = sites
         self.matrix = app.matrix
         self.changes = 0
 
@@ -50,6 +51,8 @@ def _resource(world: World, number: int) -> _Resource:
 
 def _submit(world: World, resource: _Resource, number: int) -> None:
     random, profile = world.random, world.profile
+    if profile.policed:  # nobody takes what is made by a site that no list ever named
+        resource.sites = _last_list(world, resource)
     site = random.choice(resource.sites)
     kind, type_, line = Kind.NORMAL, *resource.app.invent(random)
     # A client may not know whether its site has heard of the resource: it says where, and by which rules.
@@ -79,6 +82,15 @@ def _submit(world: World, resource: _Resource, number: int) -> None:
     world.deliver(site, event)
 
 
+def _last_list(world: World, resource: _Resource) -> tuple[str, ...]:
+    """The newest list of sites that was ever decided, though others may not have heard of it yet."""
+    lists = [
+        op for op in world.decided.get(resource.name, {}).values() if op.sites and op.verdict is Verdict.OK
+    ]
+    newest = max(lists, key=lambda op: op.stamp, default=None)
+    return newest.sites if newest and newest.sites else resource.first
+
+
 def _reset_line(app: App) -> str:
     return app.type.reset.line if app.type.reset else "wipe"
 
@@ -86,6 +98,8 @@ def _reset_line(app: App) -> str:
 def _other_sites(world: World, resource: _Resource) -> tuple[str, ...]:
     names = list(world.nodes)
     sites = set(resource.sites) ^ {world.random.choice(names)}
+    if world.profile.policed:  # who has never heard of any site of a resource cannot tell it from another's
+        sites.add(resource.first[0])
     return tuple(sorted(sites)) if len(sites) > 1 else tuple(names)
 
 

@@ -28,6 +28,7 @@ from cheops.engine.events import (
 )
 from cheops.engine.types import Limits, ResourceType, Settings
 from cheops.log.operation import Operation, OpId, Reply, Status, Verdict
+from cheops.log.policy import Policy, Who
 from cheops.sim.apps import APPS, App
 from cheops.sim.node import Node
 from cheops.sim.profile import Profile
@@ -38,6 +39,7 @@ _HEARTBEAT_MS = 250
 
 _MAX_RUNS_PER_OPERATION = 60  # at all sites together, replays included
 _MAX_OPERATIONS = 10  # of a resource, per one that a client made in the whole history: the others are seals
+_POLICY = Policy(sites=Who.INVOLVED, matrix=Who.INVOLVED)
 _LAST_WORDS = (Status.OK, Status.KO, Status.SUPERSEDED)
 
 
@@ -78,10 +80,10 @@ class World:
         self.calm = False
         self._queue: list[_Happening] = []
         self._numbers = count()
-        settings = Settings(
-            {app.name: _hasty(app.type) for app in APPS.values()},
-            Limits(idle_ms=3_000, seal_after=3, parked=1),
-        )
+        types = {app.name: _hasty(app.type) for app in APPS.values()}
+        if profile.policed:
+            types = {name: replace(type_, policy=_POLICY) for name, type_ in types.items()}
+        settings = Settings(types, Limits(idle_ms=3_000, seal_after=3, parked=1))
         self.nodes = {name: Node(name, settings) for name in names}
         self._up: dict[tuple[str, str], str | None] = {}
         for number, name in enumerate(names):

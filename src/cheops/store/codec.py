@@ -24,6 +24,7 @@ __all__ = [
     "MAX_DOCUMENT_BYTES",
     "MAX_MESSAGE_BYTES",
     "CodecError",
+    "content_of",
     "decode",
     "decode_message",
     "decode_plain",
@@ -36,7 +37,9 @@ __all__ = [
     "key_of_id",
     "message_from_json",
     "message_to_json",
+    "signed",
     "to_json",
+    "unsigned",
 ]
 
 MAX_DOCUMENT_BYTES = 8_000_000  # what a CouchDB takes unless it is told otherwise
@@ -80,6 +83,25 @@ def to_json(document: Document) -> dict[str, Any]:
 def from_json(obj: Mapping[str, Any]) -> Document:
     """The document in plain data; fields that are not known, such as `_id`, do no harm. Raises CodecError."""
     return decode(encode_plain(obj))
+
+
+def content_of(document: Operation | Reply) -> bytes:
+    """What the signature of a document that was read is about."""
+    return unsigned(_encoder.encode(CONVERTERS[type(document)].pack(document)), document.signature)
+
+
+def unsigned(body: bytes, signature: str) -> bytes:
+    """What a signature is about: the bytes of a document without it. It stands last, in plain characters."""
+    return body.removesuffix(_signature_member(signature)) + b"}" if signature else body
+
+
+def signed(body: bytes, signature: str) -> bytes:
+    """The bytes of a document that had no signature, with one."""
+    return body.removesuffix(b"}") + _signature_member(signature)
+
+
+def _signature_member(signature: str) -> bytes:
+    return b',"signature":"%b"}' % signature.encode("ascii")
 
 
 def is_shared(document: Document) -> bool:

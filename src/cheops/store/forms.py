@@ -32,6 +32,7 @@ from cheops.store.shapes import (
     Ordinal,
     OriginForm,
     PeersForm,
+    SignatureForm,
     SitesForm,
     StampForm,
     StampsForm,
@@ -111,6 +112,7 @@ class OperationForm(_Form, tag="op"):
     verdict: Verdict | None = None
     why: str = ""
     seal: SealForm | None = None
+    signature: SignatureForm = ""  # the last: see codec.unsigned
 
 
 class ReplyForm(_Form, tag="reply"):
@@ -126,6 +128,7 @@ class ReplyForm(_Form, tag="reply"):
     output: str = ""
     timing: TimingForm = (0, 0)
     applied: AppliedForm = []
+    signature: SignatureForm = ""
 
 
 class MatrixForm(_Form, tag="matrix"):

@@ -16,7 +16,7 @@ from cheops.engine.events import Recovered, Save
 from cheops.store.base import Change, recovered_from
 from cheops.store.codec import decode, decode_plain, encode_plain
 from cheops.store.errors import StoreError
-from cheops.store.writes import Forget, Put, writes_of
+from cheops.store.writes import AddSignatures, Forget, Put, writes_of
 
 _EVERYTHING, _MATRICES = object(), object()  # feeds beside those of the sites
 
@@ -40,12 +40,13 @@ class MemoryStore:
         self._notes: dict[str, bytes] = {}
         self._lock = Lock()
         self._is_open = True
+        self.add_signatures: AddSignatures | None = None
 
     # -- writing ---------------------------------------------------------------------------------
 
     def commit(self, saves: Sequence[Save]) -> int:
         self._check_open()
-        writes = writes_of(saves)  # all that can fail
+        writes = writes_of(saves, self.add_signatures)  # all that can fail
         with self._lock:
             for write in writes:
                 if isinstance(write, Put):

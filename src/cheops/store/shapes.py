@@ -20,13 +20,20 @@ from cheops.store.converter import Shape
 
 MAX_NAME_CHARACTERS = 1_000  # of a resource, a site, an incarnation, a key …
 MAX_SITES = 10_000
+MAX_FILES = 100  # of one operation
+MAX_SIGNATURE_CHARACTERS = 2_000
 MAX_NUMBER = 2**53 - 1  # what every reader of JSON takes exactly
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 MaybeName: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
+# Nothing that JSON would escape, so that it can be cut off (see codec.unsigned).
+SignatureForm: TypeAlias = Annotated[
+    str, Meta(max_length=MAX_SIGNATURE_CHARACTERS, pattern=r"^[A-Za-z0-9+/]*\Z")
+]
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
 
+_FileHash: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _OriginTuple: TypeAlias = tuple[Name, Name]
 _OpIdTuple: TypeAlias = tuple[Name, Name, Ordinal]
 _StampTuple: TypeAlias = tuple[Number, Number, Name, Name]
@@ -130,5 +137,5 @@ TimingForm: TypeAlias = Annotated[tuple[Number, Number], Shape(tuple, lambda val
 KeysForm: TypeAlias = Annotated[list[MaybeName], Shape(list, tuple)]
 NamesForm: TypeAlias = Annotated[list[Name], Shape(list, tuple)]
 SitesForm: TypeAlias = Annotated[list[Name], Meta(max_length=MAX_SITES), Shape(list, tuple)]
-FilesForm: TypeAlias = Annotated[list[tuple[Name, Name]], Shape(list, tuple)]
+FilesForm: TypeAlias = Annotated[list[tuple[Name, _FileHash]], Meta(max_length=MAX_FILES), Shape(list, tuple)]
 PeersForm: TypeAlias = Annotated[dict[Name, Name], Shape(lambda peers: dict(sorted(peers.items())), dict)]

@@ -26,7 +26,7 @@ from cheops.store.ids import resource_of
 from cheops.store.lock import FileLock
 from cheops.store.schema import EVERYBODY, EVERYTHING
 from cheops.store.writer import Writer
-from cheops.store.writes import writes_of
+from cheops.store.writes import AddSignatures, writes_of
 
 _TIDY_EVERY = 256  # commits
 _TIDY_PAGES = 512  # at a time, so that no commit waits long
@@ -61,6 +61,7 @@ class SQLiteStore:
         self.path = Path(path).absolute()
         self._write_lock, self._read_lock = Lock(), Lock()
         self._commits = 0
+        self.add_signatures: AddSignatures | None = None
         with ExitStack() as stack, told_plainly(self.path):
             lock = FileLock(self.path)
             stack.callback(lock.release)
@@ -92,7 +93,7 @@ class SQLiteStore:
     # -- writing ---------------------------------------------------------------------------------
 
     def commit(self, saves: Sequence[Save]) -> int:
-        writes = writes_of(saves)
+        writes = writes_of(saves, self.add_signatures)
         with self._write_lock, told_plainly(self.path):
             self._check_open()
             self._writer.commit(writes)

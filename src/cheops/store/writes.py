@@ -1,6 +1,6 @@
 """What a commit writes, worked out before anything is touched: so a document beyond a limit does no harm."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -30,9 +30,11 @@ class Forget:
 
 
 Write: TypeAlias = Put | Forget
+# Writes and the documents that they are of, with signatures where those are due.
+AddSignatures: TypeAlias = Callable[[Sequence[tuple[Document | None, Write]]], list[Write]]
 
 
-def writes_of(saves: Sequence[Save]) -> list[Write]:
+def writes_of(saves: Sequence[Save], add_signatures: AddSignatures | None = None) -> list[Write]:
     """In their order; raises CodecError. Of what is written several times only the last is."""
     last: dict[Key, Document | None] = {}
     forgotten: set[Key] = set()
@@ -42,7 +44,10 @@ def writes_of(saves: Sequence[Save]) -> list[Write]:
             forgotten.add(key)
         for document in save.documents:
             _set_last(last, key_of(document), document)
-    return [write for key, document in last.items() for write in _writes(key, document, forgotten)]
+    writes = [
+        (document, write) for key, document in last.items() for write in _writes(key, document, forgotten)
+    ]
+    return add_signatures(writes) if add_signatures else [write for _, write in writes]
 
 
 def _set_last(last: dict[Key, Document | None], key: Key, document: Document | None) -> None:

@@ -1,0 +1,104 @@
+"""What a site takes from others, of what they may say: the policies of types, applied to what comes in.
+
+An operation that its origin may not make is dropped when its turn comes, that is, when its past is here. What
+was made in knowledge of it waits: if another site took it, the two are configured differently, and somebody
+must hear of it. So what was dropped is remembered, told once (`REFUSED`), and shown with what waits.
+Nobody is told that we have it; who has it goes on offering it, and it is looked at again each time.
+
+Types without a policy are open to every site.
+"""
+
+from cheops.engine.events import Effects, Notify
+from cheops.engine.messages import Message
+from cheops.engine.replica import Replica
+from cheops.log.operation import Operation, OpId, Reply
+from cheops.log.policy import Act, against, is_of, objection
+
+REFUSED = "refused"
+MOST_REFUSED = 100  # remembered for one resource
+_STRANGERS_SHARE = 100  # one in so many of what may wait is for sites that are not known to be involved
+
+
+def admits(replica: Replica, op: Operation, out: Effects) -> bool:
+    """Whether an operation, whose past is here, says what its origin may say."""
+    policy = replica.policy_of(op.rtype)
+    vouched = op.id in replica.vouched
+    problem = objection(op, policy, replica.history, vouched=vouched) if policy else None
+    if problem is None:
+        replica.refused.pop(op.id, None)
+        return True
+    if op.id not in replica.refused:
+        if len(replica.refused) >= MOST_REFUSED:
+            del replica.refused[next(iter(replica.refused))]
+        out.others.append(Notify(replica.resource, REFUSED, op.id, problem))
+    replica.refused[op.id] = problem
+    return False
+
+
+def note_vouching(replica: Replica, peer: str, op: Operation) -> None:
+    """Whoever is one of the resource's sites, and brings an operation of another, has taken it itself."""
+    if peer != op.origin.site and peer in replica.history.former:
+        replica.vouched.add(op.id)
+
+
+def may_wait(replica: Replica, op: Operation) -> bool:
+    """Whether an operation may wait for what it depends on. Strangers must not fill the queue for all."""
+    if len(replica.waiting) >= replica.limits.waiting:
+        return False
+    history, site = replica.history, op.origin.site
+    if replica.policy_of(op.rtype) is None or not history.former or site in history.former:
+        return True
+    strangers = sum(waiting.origin.site not in history.former for waiting in replica.waiting.values())
+    return strangers < max(1, replica.limits.waiting // _STRANGERS_SHARE)
+
+
+def admits_reply(replica: Replica, reply: Reply) -> bool:
+    """Whether a reply is of a site that has to do with the resource. One that comes before we know that is
+    dropped, and comes again."""
+    if replica.policy_of(replica.type.name) is None or reply.origin in replica.known_replies:
+        return True
+    return is_of(reply.origin.site, replica.history)
+
+
+def admits_snapshot(replica: Replica, peer: str, message: Message, out: Effects) -> bool:
+    """Whether a peer may say what is left of a resource."""
+    if _may_tell_what_is_left(replica, peer, message):
+        return True
+    what = f"{peer} sent what is left of this resource, and is not known to be one of its sites"
+    out.others.append(Notify(replica.resource, REFUSED, None, what))
+    return False
+
+
+def _may_tell_what_is_left(replica: Replica, peer: str, message: Message) -> bool:
+    """One on the list, as we know it; or where we know nothing, as the operations say that came along;
+    or where somebody who may has put it there since."""
+    history = replica.history
+    listing = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
+    policy = replica.policy_of(listing.rtype if listing else replica.type.name)
+    if policy is None:
+        return True
+    if listing is None or not _names_known_matrix(message):
+        return False
+    if peer in history.roster:
+        return True
+    ours = history.roster_by
+    if peer not in (listing.sites or ()) or ours is None:
+        return peer in (listing.sites or ()) and not history.ops
+    act = Act(listing.origin.site, listing.kind, changes_sites=True)
+    return listing.stamp > ours.stamp and against(act, policy, ours) is None
+
+
+def waiting_for_refused(replica: Replica) -> dict[OpId, list[OpId]]:
+    """Which operations wait here because one before them was refused, by that one."""
+    held: dict[OpId, list[OpId]] = {}
+    for op in replica.waiting.values():
+        for id_ in replica.refused:
+            if op.deps.get(id_.origin, 0) >= id_.seq:
+                held.setdefault(id_, []).append(op.id)
+    return held
+
+
+def _names_known_matrix(message: Message) -> bool:
+    """Whether the matrix that is to be in force is one that an operation brought or was made under."""
+    adopted = message.snapshot.adopted if message.snapshot else None
+    return adopted is None or any(op.matrix == adopted for op in message.ops)
