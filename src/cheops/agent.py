@@ -1,16 +1,17 @@
 """One agent: the configuration of a site, brought to life, until it is told to stop or something breaks."""
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import uvicorn
 import uvloop
 
+from cheops.api.admission import Admission
 from cheops.api.app import application
+from cheops.api.servers import BACKLOG, Servers
+from cheops.config.security import MISSING
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
 from cheops.gateway.gateway import Gateway
@@ -18,8 +19,6 @@ from cheops.gateway.listening import Listening, open_all
 from cheops.gateway.replicas.replicating import Replicating
 from cheops.node.node import Node
 
-_KEEP_ALIVE_S = 75
-_BACKLOG = 2048
 _log = logging.getLogger(__name__)
 
 
@@ -27,21 +26,17 @@ class AgentError(CheopsError):
     """The agent cannot start, or had to stop."""
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # ours to handle: the site is stopped before the server
-
-
 def run_agent(config: SiteConfig, started: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGTERM or SIGINT. `started` is called when requests are answered."""
+    if not config.security.is_said:
+        raise AgentError(f"{config.source}: {MISSING}")
     uvloop.run(_serve(config, started))
 
 
 async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
     listening, entrances = _listen(config), Listening({})
-    node = Node(config)
     try:
+        node = Node(config)
         entrances = open_all(config)
         gateway = Gateway(node) if entrances.sockets else None
         if gateway:
@@ -52,34 +47,24 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         listening.close()
         entrances.close()
         raise
-    server = _Server(
-        uvicorn.Config(
-            application(node, gateway),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            http="httptools",
-            ws="none",
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=3,
-            server_header=False,
-            proxy_headers=False,
-        )
-    )
-    serving = asyncio.create_task(server.serve([listening]))
+    try:
+        servers = Servers(node, Admission(node, application(node, gateway)), listening)
+    except BaseException:
+        await node.stop()
+        entrances.close()
+        raise
+    await servers.start()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.001)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, node)
     if gateway:
         await gateway.start(entrances)
     started()
     failed = asyncio.create_task(node.failed())
     try:
         told = asyncio.create_task(stopping.wait())
-        await asyncio.wait({told, failed, serving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({told, failed, *servers.tasks}, return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
     finally:
         broken = failed.result() if failed.done() else None
@@ -88,11 +73,21 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
             await gateway.stop()
         node.databases.close()  # ends long polls, for which the server would wait
         node.notifier.feed.close()  # and streams
-        server.should_exit = True
-        await asyncio.gather(serving, return_exceptions=True)
+        await servers.stop()
         await node.stop()
     if broken:
         raise AgentError(f"the agent of {config.name} stopped: {broken}")
+
+
+def _reload(node: Node) -> None:
+    """The operator has changed certificates or authorities; nothing else is read again."""
+    if node.keyring is None:
+        return
+    try:
+        node.keyring.reload()
+        _log.info("certificates and authorities were read again")
+    except CheopsError as error:
+        _log.error("certificates are used as they were: %s", error)  # its text says all
 
 
 def _listen(config: SiteConfig) -> socket.socket:
@@ -103,7 +98,7 @@ def _listen(config: SiteConfig) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen(_BACKLOG)
+        listening.listen(BACKLOG)
         listening.setblocking(False)
     except OSError as error:
         listening.close()

@@ -3,6 +3,7 @@
 import asyncio
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Mount, Route
@@ -10,34 +11,35 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cheops.api import metrics
 from cheops.api.forms import form_routes
+from cheops.api.guarding import Guard, guarded
 from cheops.api.health import health_answer, readiness_answer
+from cheops.api.joining import joining_routes
 from cheops.api.peers import peer_routes
 from cheops.api.problems import on_any_error, on_cheops_error
+from cheops.api.reach import principal_of
+from cheops.api.rights import BASE
 from cheops.errors import CheopsError
 from cheops.gateway.gateway import Gateway
 from cheops.node.node import Node
 
 
 def application(node: Node, gateway: Gateway | None = None) -> Starlette:
+    own = [*form_routes(node), *peer_routes(node), *joining_routes(node), *_probe_routes(node, gateway)]
     return Starlette(
-        routes=[
-            *form_routes(node),
-            *peer_routes(node),
-            *_probe_routes(node, gateway),
-            _AsSent("/api/v1", _Later(node, gateway)),
-        ],
+        routes=[*guarded(node, own), _AsSent(BASE, _Later(node, gateway))],  # the API guards its own
         exception_handlers={CheopsError: on_cheops_error, Exception: on_any_error},
+        middleware=[Middleware(Guard, node=node)],
     )
 
 
 def _probe_routes(node: Node, gateway: Gateway | None) -> list[BaseRoute]:
     """What machines ask for under names that they know."""
 
-    async def healthz(_request: Request) -> Response:
-        return health_answer(node)
+    async def healthz(request: Request) -> Response:
+        return health_answer(node, principal_of(request))
 
-    async def readyz(_request: Request) -> Response:
-        return readiness_answer(node)
+    async def readyz(request: Request) -> Response:
+        return readiness_answer(node, principal_of(request))
 
     async def numbers(_request: Request) -> Response:
         return Response(metrics.metrics(node, gateway), media_type=metrics.MEDIA_TYPE)

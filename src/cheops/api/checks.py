@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from cheops import __version__
 from cheops.api.models import Check, Checks, Level
+from cheops.api.security_checks import security_checks
+from cheops.api.trust_checks import trust_checks
 from cheops.api.views.sites import clock_is_wrong
 from cheops.backends.environment import where_is
 from cheops.config.address import place_of
@@ -25,7 +27,7 @@ from cheops.sync.liveness import State
 from cheops.sync.mesh_view import SiteView
 
 DOCUMENT = "docs/troubleshooting.md"
-GROUPS = ("configuration", "store", "clocks", "peers", "services", "backends", "versions")
+GROUPS = ("configuration", "store", "clocks", "security", "peers", "services", "backends", "versions")
 _LITTLE_BYTES = 64 * 1024 * 1024
 _CONNECT_S = 2.0
 
@@ -36,6 +38,8 @@ async def checks(node: Node) -> Checks:
         *await asyncio.to_thread(lambda: list(_configuration(node))),
         *await asyncio.to_thread(lambda: list(_store(node))),
         *(_clock(peer) for peer in peers if peer.clock),
+        *trust_checks(node),
+        *await asyncio.to_thread(lambda: list(security_checks(node))),
         *_peers(node, peers),
         *await asyncio.gather(*(_service(one.name, one.url) for one in node.config.services.values())),
         *await asyncio.gather(*(_front(one) for one in node.config.services.values() if one.front.listen)),
@@ -79,6 +83,12 @@ def _store(node: Node) -> Iterator[Check]:
     hint = "make room before it is full: then nothing is accepted any more" if free < _LITTLE_BYTES else ""
     level = Level.WARNING if hint else Level.OK
     yield _check("store", "there is room", f"{free / 1024**2:,.0f} MiB are free", hint, level)
+    lacking = node.room.lacking() or ""
+    hint = "until then operations of clients are refused" if lacking else ""
+    yield _check("store", "clients may send more", lacking or "within 'clients.store_size'", hint)
+    trouble = node.audit.trouble or (f"{node.audit.lost} lines are lost" if node.audit.lost else "")
+    hint = "make room, or mend the disk: the agent goes on by itself" if trouble else ""
+    yield _check("store", "the audit log can be written", trouble or str(node.audit.path), hint)
 
 
 def _clock(peer: SiteView) -> Check:

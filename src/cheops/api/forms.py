@@ -11,8 +11,9 @@ request to one that is. What is wrong with a request is told with 400 and a reas
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +23,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Message, Receive
 
 from cheops.api.forwarding import forwarded
 from cheops.api.operations import (
@@ -34,18 +36,31 @@ from cheops.api.operations import (
     check_names,
     sites_of,
 )
+from cheops.api.reach import check_sites, check_type, need, principal_of
 from cheops.config.replication import READ, service_of
 from cheops.engine.events import Answer, Stage
+from cheops.engine.replica import Replica
+from cheops.errors import ClientError
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Kind, Status
 from cheops.matrix_file import parse_matrix
 from cheops.node.node import Node
+from cheops.security.principal import Principal, Role
+from cheops.store.codec import MAX_MESSAGE_BYTES
+from cheops.sync.asking import read_answered_object
 from cheops.text import printable, shortened
+
+
+class TooLargeError(ClientError):
+    status = 413
+
 
 TIMEOUT_S = 30.0  # as long as the original waits
 MAX_TIMEOUT_S = 3600.0
 MAX_FIELD_BYTES = 1024 * 1024
 MAX_FILES = 100
+MAX_FIELDS = 32
+MAX_QUESTION_BYTES = 4 * 1024 * 1024  # of a form without files
 MAX_FILE_NAME = 255
 _CONFIG = ("config", "config.json")
 _TRUE = ("1", "true", "yes", "on")
@@ -68,10 +83,13 @@ def form_routes(node: Node) -> list[Route]:
 
 
 async def _exec(node: Node, request: Request) -> Response:
-    form = await read_form(request)
+    node.room.check()
+    form = await read_form(request, node.config.clients.upload_bytes)
     with ExitStack() as pins:  # files of an operation that is not kept yet
         try:
-            wanted = await _wanted(node, request.path_params["id"], form, pins)
+            wanted = replace(
+                await _wanted(node, request.path_params["id"], form, pins), by=principal_of(request)
+            )
             timeout_s = _timeout(form)
             try:
                 accepted, sites, answers = await carried_out(node, wanted, timeout_s)
@@ -195,16 +213,18 @@ def _said(answer: Answer) -> str:
 
 async def _show(node: Node, request: Request) -> Response:
     id_ = request.path_params["id"]
-    form = await read_form(request)
+    form = await read_form(request, MAX_QUESTION_BYTES)
     try:
         command = _field(form, "command")
         text = "&".join(str(value) for value in form.getlist("sites") if isinstance(value, str))
     finally:
         await form.close()
     check_names(id_)
-    sites = sites_of(text, node) if text.strip() else (await node.pump.replica(id_)).sites
+    replica = await node.pump.replica(id_)
+    sites = sites_of(text, node) if text.strip() else replica.sites
     if not sites:
         raise RequestError("no such resource is known here; say at which sites it is, with 'sites'")
+    check_showing(node, principal_of(request), replica, command, sites)
     shown = await asyncio.gather(*(show_at(node, site, id_, command) for site in sites))
     return JSONResponse(dict(zip(sites, shown, strict=True)))
 
@@ -212,22 +232,32 @@ async def _show(node: Node, request: Request) -> Response:
 async def show_at(node: Node, site: str, id_: str, command: str) -> dict[str, str]:
     if site == node.name:
         return await show_here(node, id_, command)
-    address = node.address_of(site)
-    if address is None:
+    if node.address_of(site) is None:
         return {"Status": "TIMEOUT", "Output": f"nobody knows the address of {site}"}
     body = {"resource": id_, "command": command}
     try:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
-        async with node.session.post(f"{address}/peer/show", json=body, timeout=timeout) as answer:
-            shown: dict[str, str] = await answer.json(content_type=None)
+        async with node.asking.request(site, "POST", "/peer/show", json=body, timeout=timeout) as answer:
+            shown = await read_answered_object(answer, MAX_MESSAGE_BYTES)
             if answer.status != 200:
                 return {
                     "Status": "KO",
                     "Output": str(shown.get("detail", f"{site} answered {answer.status}")),
                 }
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
         return {"Status": "TIMEOUT", "Output": f"{site} cannot be reached: {error or type(error).__name__}"}
-    return shown
+    return {name: str(shown.get(name, "")) for name in ("Status", "Output")}
+
+
+def check_showing(node: Node, who: Principal, replica: Replica, command: str, sites: Collection[str]) -> None:
+    """Whether somebody may have the state shown there by this command; raises ForbiddenError. Where a type
+    does not say which commands only show, a command is a command."""
+    type_ = node.config.types.get(replica.type.name)
+    if command and (type_ is None or (command != type_.read and type_.show is None)):
+        need(who, Role.OPERATOR, "a command for a type without a list of commands that only show ('show')")
+    if who.is_limited:
+        check_type(who, replica.type.name)
+        check_sites(who, sites)
 
 
 async def show_here(node: Node, id_: str, command: str) -> dict[str, str]:
@@ -258,14 +288,36 @@ async def _show_replicant(node: Node, rtype: str, id_: str, line: str) -> dict[s
 # -- fields ----------------------------------------------------------------------------------------------
 
 
-async def read_form(request: Request) -> FormData:
+async def read_form(request: Request, most_bytes: int) -> FormData:
     content = request.headers.get("content-type", "")
     if not content.startswith(("multipart/form-data", "application/x-www-form-urlencoded")):
         raise RequestError(f"expected a form (multipart/form-data), found '{printable(shortened(content))}'")
+    is_plain = content.startswith("application/x-www-form-urlencoded")
+    counted = Request(
+        request.scope,
+        _counted(request.receive, min(most_bytes, MAX_QUESTION_BYTES) if is_plain else most_bytes),
+    )
     try:
-        return await request.form(max_files=MAX_FILES, max_fields=1_000, max_part_size=MAX_FIELD_BYTES)
+        return await counted.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
+    except TooLargeError:
+        raise
     except Exception as error:  # Starlette's and the parser's own, which are not one family
         raise RequestError(f"the form cannot be read: {getattr(error, 'detail', error)}") from error
+
+
+def _counted(receive: Receive, most_bytes: int) -> Receive:
+    """What comes in, up to a limit."""
+    left = most_bytes
+
+    async def received() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise TooLargeError(f"the form has more than {most_bytes} bytes")
+        return message
+
+    return received
 
 
 def _field(form: FormData, name: str) -> str:

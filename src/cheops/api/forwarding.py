@@ -9,10 +9,12 @@ import aiohttp
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from yarl import URL
 
+from cheops.api import handed_reach
 from cheops.api.operations import ElsewhereError, RequestError
+from cheops.api.reach import principal_of
 from cheops.node.node import Node
+from cheops.sync.asking import NoWayError
 
 HOP_HEADER = "Cheops-Forwarded-By"
 _PATIENCE_S = 30.0  # beyond what the client asked for
@@ -41,11 +43,9 @@ async def forwarded(  # noqa: PLR0913, PLR0917 - where from, where to, and what
             f"the resource is at {', '.join(elsewhere.sites)}"
         )
     for site in sorted(elsewhere.sites, key=lambda site: site not in node.mesh.up):
-        address = node.address_of(site)
-        if address is None:
+        if node.address_of(site) is None:
             continue
-        url = URL(f"{address}{path}", encoded=True)
-        if answer := await _asked(node, request, site, url, content, timeout_s):
+        if answer := await _asked(node, request, site, path, content, timeout_s):
             kept = {name: answer.headers[name] for name in _HANDED_ON if name in answer.headers}
             headers = {"Cheops-Site": quote(site), **kept}
             media_type = answer.headers.get("Content-Type")
@@ -54,22 +54,24 @@ async def forwarded(  # noqa: PLR0913, PLR0917 - where from, where to, and what
 
 
 async def _asked(  # noqa: PLR0913, PLR0917 - as above
-    node: Node, request: Request, site: str, url: URL, content: FormData | bytes, timeout_s: float
+    node: Node, request: Request, site: str, path: str, content: FormData | bytes, timeout_s: float
 ) -> aiohttp.ClientResponse | None:
     """Its answer; None where it was certainly not taken."""
     is_form = isinstance(content, FormData)
     headers = {HOP_HEADER: quote(node.name), "Accept": request.headers.get("Accept", "*/*")}
+    headers |= handed_reach.written(principal_of(request).reach)
     if not is_form:
         headers["Content-Type"] = "application/json"
     try:
-        return await node.session.request(
+        return await node.asking.request(
+            site,
             request.method,
-            url,
+            path,
             data=await _copied(content) if isinstance(content, FormData) else content,
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=timeout_s + _PATIENCE_S),
         )
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, NoWayError):
         return None
     except (aiohttp.ClientError, OSError) as error:
         raise LostError(f"{site} was asked and may have taken it, but its answer was lost: {error}") from None

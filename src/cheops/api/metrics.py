@@ -2,6 +2,7 @@
 counted elsewhere anyway, and one more library is one more to keep.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from cheops import __version__
@@ -43,6 +44,17 @@ def _families(node: Node) -> Iterator[Iterable[str]]:
         "cheops_unknown", "gauge", "Of unknown outcome.", [({}, sum(r.unknown is not None for r in replicas))]
     )
     yield _family("cheops_failed", "gauge", "Failed here only.", [({}, sum(len(r.failed) for r in replicas))])
+    yield _family(
+        "cheops_refused_total",
+        "counter",
+        "What was refused for reasons of security, by reason and by whom it came from.",
+        [({"reason": one.reason, "who": one.who}, one.times) for one in node.refusals.all()],
+    )
+    if node.keyring:
+        left_s = node.keyring.identity.until_s - time.time()
+        yield _family(
+            "cheops_certificate_seconds_left", "gauge", "Until the certificate ends.", [({}, left_s)]
+        )
     yield from _peers(node)
 
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
+from cheops.api.reach import ForbiddenError, check_change, check_sites
 from cheops.api.replicants import deletion
 from cheops.api.views import operations as views
 from cheops.backends.command import check_allowed
@@ -12,6 +13,7 @@ from cheops.config.replication import service_of
 from cheops.config.site import DEFAULT_TYPE
 from cheops.config.types import TypeConfig
 from cheops.engine.events import Answer, Stage, Submitted
+from cheops.engine.refusing import against_policy
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.log.matrix import Matrix
@@ -23,6 +25,9 @@ from cheops.scope.parse import parse
 from cheops.scope.resolve import resolve
 from cheops.scope.route import One, Replicas
 from cheops.scope.snapshot import SiteInfo
+from cheops.security.principal import NOBODY, Principal
+from cheops.security.principal import Kind as Asker
+from cheops.security.refusals import AGAINST_POLICY
 from cheops.text import listed, printable, shortened
 
 NO_ANSWER_YET = "no answer yet; it goes on in the background"
@@ -76,6 +81,7 @@ class Wanted:
     files: Mapping[str, str] = field(default_factory=dict)  # name → hash
     kind: Kind = Kind.NORMAL
     names: tuple[str, ...] = ()  # the sites, where they are known already; instead of `sites`
+    by: Principal = NOBODY  # who asks; that it may do such things at all was seen to before
 
 
 def check_names(resource: str, type_: str = "-") -> None:
@@ -121,13 +127,15 @@ async def submitted(node: Node, wanted: Wanted, request: str) -> Submitted:
     if not where:
         raise RequestError("say at which sites the resource is to be, such as sites='site1 & site2'")
     if node.name not in where:
+        check_sites(wanted.by, where)
         raise ElsewhereError(where, node.name)
     rtype = _type_of(node, replica, wanted)
+    check_change(node, wanted.by, replica, rtype, dict.fromkeys((*where, *named)))
     type_ = node.config.type_named(rtype)
     runs_nothing = wanted.kind is Kind.SITES and not wanted.command
     if not runs_nothing and not _is_of_type(wanted, type_, replica):
-        check_allowed(wanted.command, type_.command)
-    return Submitted(
+        check_allowed(wanted.command, type_.command, wanted.resource)
+    event = Submitted(
         request,
         wanted.resource,
         wanted.type,
@@ -137,6 +145,23 @@ async def submitted(node: Node, wanted: Wanted, request: str) -> Submitted:
         named or None,
         wanted.matrix or (None if roster else node.config.type_named(rtype).matrix),
     )
+    _check_policy(node, wanted.by, replica, event)
+    return event
+
+
+def _check_policy(node: Node, by: Principal, replica: Replica, event: Submitted) -> None:
+    """Whether this site may do it, and the one that hands it on: or that one could have us do what it may not
+    do itself. Raises ForbiddenError."""
+    for site in (node.name, *((by.name,) if by.kind is Asker.PEER else ())):
+        if problem := against_policy(replica, event, site):
+            raise ForbiddenError(f"{problem}; {_remedy(replica, site)}", AGAINST_POLICY)
+
+
+def _remedy(replica: Replica, site: str) -> str:
+    listing = replica.history.roster_by
+    maker = listing.origin.site if listing else ""
+    ask = f"ask the agent of {maker}, or change" if maker and maker != site else "change"
+    return f"{ask} 'types.{replica.type.name}.policy', which must be the same at all sites"
 
 
 def _is_of_type(wanted: Wanted, type_: TypeConfig, replica: Replica) -> bool:

@@ -1,6 +1,7 @@
 """Errors as answers: problem details (RFC 9457), with whose fault it is and whether asking again can help."""
 
 import logging
+import re
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -19,12 +20,25 @@ def problem(status: int, detail: str, **members: object) -> JSONResponse:
 
 
 def of_error(error: CheopsError) -> JSONResponse:
-    return problem(error.status, str(error), fault=error.fault.value, definite=error.definite)
+    answer = problem(error.status, str(error), fault=error.fault.value, definite=error.definite)
+    answer.headers.update(getattr(error, "headers", {}))
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        answer.headers["WWW-Authenticate"] = 'Bearer realm="cheops"'
+    return answer
 
 
-async def on_cheops_error(_request: Request, error: Exception) -> Response:
+async def on_cheops_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, CheopsError)  # noqa: S101 - it is registered for these
+    if act := request.scope.get("state", {}).get("act"):
+        act.reason = act.reason or reason_of(error)
+        act.is_counted = getattr(error, "is_counted", False)
     return of_error(error)
+
+
+def reason_of(error: CheopsError) -> str:
+    """What kind of refusal it is, without a word of what was sent: `command not allowed`."""
+    words = re.findall("[A-Z][a-z]*", type(error).__name__.removesuffix("Error"))
+    return str(getattr(error, "reason", "")) or " ".join(words).lower()
 
 
 async def on_any_error(request: Request, error: Exception) -> Response:

@@ -200,5 +200,5 @@ def _canonical(kept: Said) -> str:
         return f"{kept.cut_bytes} bytes"
     try:
         return msgspec.json.encode(msgspec.json.decode(kept.body), order="sorted").decode()
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return kept.text or kept.base64

@@ -22,6 +22,7 @@ _KEPT_HEADERS = frozenset(
         *("allow", "retry-after", "www-authenticate", "vary", "content-location", "warning"),
     )
 )
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _TRY_AGAIN = (408, 425, 429, 503)
 _NEVER = (501, 505)
 Header = tuple[str, str]
@@ -77,7 +78,7 @@ def read_said(output: str) -> Said | None:
     """An answer that was kept, or None where the text is something else, such as why nothing was asked."""
     try:
         return msgspec.json.decode(output, type=Said)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 
@@ -85,7 +86,7 @@ def id_in(body: bytes, path: tuple[str, ...]) -> str | int | None:
     """What stands in a JSON body at a path of names."""
     try:
         found = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, RecursionError):
+    except _UNREADABLE:
         return None
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None
@@ -97,7 +98,7 @@ def first_id_in(body: bytes, path: tuple[str, ...]) -> str | int | None:
     """The id of the one item of a list, wherever that stands in the JSON; None for no item, or several."""
     try:
         items = _items(msgspec.json.decode(body), 3)
-    except (msgspec.MsgspecError, RecursionError):
+    except _UNREADABLE:
         return None
     if items is None or len(items) != 1:
         return None

@@ -5,7 +5,6 @@ stands in it; a larger one is a file, `body`, that sites fetch from each other b
 """
 
 import base64
-import binascii
 import re
 from collections.abc import Iterable
 
@@ -116,7 +115,7 @@ def request_of(command: Command) -> Request:
     try:
         request = msgspec.json.decode(command.line, type=Request)
         _ = request.inline
-    except (msgspec.MsgspecError, binascii.Error) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise PayloadError(f"this is no HTTP request, so it cannot be run for a service: {error}") from None
     if not request.base and not _is_sendable(request):
         raise PayloadError("this is no HTTP request: its method, path or headers cannot be sent")

@@ -159,6 +159,6 @@ def _text(raw: bytes) -> str:
     if b"\\" in raw:
         try:
             return str(msgspec.json.decode(b'"' + raw + b'"'))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return ""  # not JSON: it is handed on as it is
     return raw.decode("utf-8", "replace")

@@ -158,7 +158,7 @@ class Spawner:
         package = Path(cheops.__file__).parents[1]
         command = [sys.executable, "-I", "-S", "-c", _BOOT, str(package), str(theirs.fileno())]
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own program
+            self._process = subprocess.Popen(  # noqa: S603 - our own program  # nosec B603
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -112,7 +112,7 @@ def _become(order: Order, user: _User | None, output: int, complain: int) -> NoR
 
 def _exec(program: bytes, order: Order, environment: dict[bytes, bytes]) -> NoReturn:
     try:
-        os.execve(program, order.argv, environment)  # noqa: S606 - no shell is the point
+        os.execve(program, order.argv, environment)  # noqa: S606 - no shell is the point  # nosec B606
     except OSError as error:
         raise NotStartedError(_why(program, error)) from None
 

@@ -29,10 +29,12 @@ def agent_command(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # else any client could fill the log
     site = read_site(config)
     log = logging.getLogger("cheops")
     for warning in site.warnings:
         log.warning("%s", warning)
     peers = ", ".join(site.peers) or "none configured"
-    run_agent(site, lambda: log.info("%s listens on %s; peers: %s", site.name, site.listen.url, peers))
+    url = site.listen.url_as(site.security.scheme)
+    run_agent(site, lambda: log.info("%s listens on %s; peers: %s", site.name, url, peers))
     log.info("%s has stopped", site.name)

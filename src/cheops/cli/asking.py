@@ -3,6 +3,7 @@
 The client and the models are imported by the commands that use them, when they do.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +16,10 @@ FAILED = 1  # refused, failed, or not as it should be
 NOT_YET = 3  # not everywhere, or not in time: it goes on
 
 UrlOption = Annotated[
-    str | None, typer.Option("--url", envvar="CHEOPS_URL", help="The agent's address.", show_default=False)
+    str | None,
+    typer.Option(
+        "--url", envvar="CHEOPS_URL", help="The agent's address, or unix:///path.", show_default=False
+    ),
 ]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", show_default=False, help="The resource.")]
 ShowingOption = Annotated[
@@ -32,6 +36,20 @@ TimeoutOption = Annotated[
 
 def agent(url: str | None) -> "Agent":
     """The agent that --url, CHEOPS_URL or nothing names."""
-    from cheops.client import Agent, agent_url  # noqa: PLC0415 - see above
+    from cheops.client import Agent, target_of  # noqa: PLC0415 - see above
 
-    return Agent(agent_url(url))
+    return Agent(target_of(url, token_file()))
+
+
+# The value of --token-file, an option that lazy.py gives to every command with --url. The token itself is
+# never on the command line: everybody on the machine can read those.
+_given: list[Path] = []
+
+
+def note_token_file(value: Path | None) -> Path | None:
+    _given[:] = [value] if value else []
+    return value
+
+
+def token_file() -> Path | None:
+    return _given[0] if _given else None

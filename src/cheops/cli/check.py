@@ -20,7 +20,8 @@ _TICKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", 
 def check_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Look at everything an agent depends on, and say what is wrong and what to do about it.
 
-    Configuration, store, clocks, peers, services, backends, versions. Ends with 1 if something has failed.
+    Configuration, store, clocks, security, peers, services, backends, versions. Ends with 1 if something has
+    failed.
     """
     found = agent(url).check()
     emit_answer(output, found, lambda out: draw_checks(out, found))

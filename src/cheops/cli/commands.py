@@ -22,7 +22,7 @@ COMMANDS = (
         _START,
         "init:init_command",
         "Write a first configuration file for a site, with comments, valid as it stands.",
-        "cheops init --site paris --listen 10.0.0.1:8079 --peer lyon=http://10.0.0.2:8079",
+        "cheops init --site paris --listen 10.0.0.1:8079 --peer lyon=https://10.0.0.2:8079",
     ),
     Place(
         "exec",
@@ -127,7 +127,21 @@ COMMANDS = (
         "cheops agent --config site.yaml",
     ),
     Place("config", _SITE, "config:app", "Check the configuration file of a site."),
-    Place("site", _SITE, "site:app", "See, ping and forget the sites of the mesh."),
+    Place("site", _SITE, "site:app", "Invite, see, ping and forget the sites of the mesh."),
+    Place("ca", _SITE, "ca:app", "Make the authority of a mesh, and certificates for its sites."),
+    Place(
+        "token",
+        _SITE,
+        "token:app",
+        "Make, list and revoke the tokens with which people and programs ask.",
+    ),
+    Place(
+        "audit",
+        _SITE,
+        "audit:audit_command",
+        "Show who changed what at a site, from where, and what was refused to whom.",
+        "cheops audit --who ci --outcome refused",
+    ),
     Place(
         "check",
         _SITE,
@@ -148,7 +162,7 @@ COMMANDS = (
 _EXEC_FLAGS = ("--force", "--dry-run")
 _EXEC_OPTIONS = (
     *("--id", "--sites", "--type", "--command", "--config", "--resource-type", "--wait", "--timeout"),
-    *("--url", "--output", "-o"),
+    *("--url", "--output", "-o", "--token-file"),
 )
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from cheops.cli.config_notify import target_data, target_facts
 from cheops.cli.output import Output, OutputOption, emit, print_table, table
 from cheops.config.gateway import Front
+from cheops.config.security import MISSING, NONE, SecurityConfig
 from cheops.config.services import ServiceConfig
 from cheops.config.site import DEFAULT_FILE, SiteConfig, read_site
 from cheops.config.types import TypeConfig
@@ -37,6 +38,7 @@ def _data(config: SiteConfig) -> dict[str, Any]:
         "site": config.name,
         "listen": str(config.listen),
         "advertise": config.advertise,
+        "security": _security_data(config.security),
         "data": str(config.data),
         "peers": config.peers,
         "services": {name: _service_data(service) for name, service in config.services.items()},
@@ -44,9 +46,27 @@ def _data(config: SiteConfig) -> dict[str, Any]:
         "limits": asdict(config.limits),
         "heartbeat": asdict(config.heartbeat),
         "notify": {target.name: target_data(target) for target in config.notify},
-        "warnings": list(config.warnings),
+        "warnings": _warnings(config),
         "hints": _hints(config),
     }
+
+
+def _warnings(config: SiteConfig) -> list[str]:
+    return [*([] if config.security.is_said else [MISSING]), *config.warnings]
+
+
+def _security_data(security: SecurityConfig) -> dict[str, Any] | str | None:
+    if not security.is_on:
+        return NONE if security.is_said else None
+    settings = asdict(security)
+    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+
+
+def _security_words(security: SecurityConfig) -> str:
+    if security.folder is None:
+        return "plain HTTP, on this machine only" if security.is_said else "not said"
+    issues = "; this site admits others" if security.ca_key else ""
+    return f"mutual TLS, with the certificates in {_shown(security.folder)}{issues}"
 
 
 def _hints(config: SiteConfig) -> list[str]:
@@ -76,6 +96,7 @@ def _show(out: Console, config: SiteConfig) -> None:
     facts = table("SETTING", "VALUE")
     facts.add_row("listens at", str(config.listen))
     facts.add_row("others reach it at", config.advertise)
+    facts.add_row("security", _security_words(config.security))
     facts.add_row("keeps its data in", _shown(config.data))
     beat = config.heartbeat
     facts.add_row("asks its peers every", f"{beat.every_s:g} s; down after {beat.down_after_s:g} s")
@@ -86,9 +107,10 @@ def _show(out: Console, config: SiteConfig) -> None:
     _show_named(out, "TYPE", {name: _type_facts(type_) for name, type_ in config.types.items()})
     _show_named(out, "TARGET", {target.name: target_facts(target) for target in config.notify})
     hints = _hints(config)
-    if config.warnings or hints:
+    warnings = _warnings(config)
+    if warnings or hints:
         out.print()
-    for warning in config.warnings:
+    for warning in warnings:
         out.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     for hint in hints:
         out.print(f"hint: {hint}", style="dim", soft_wrap=True)

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from cheops.cli.output import console
-from cheops.config.address import DEFAULT_LISTEN, AddressError, parse_address, parse_url
+from cheops.config.address import DEFAULT_LISTEN, AddressError, is_loopback, parse_address, parse_url
+from cheops.config.security import DEFAULT_FOLDER
 from cheops.config.site import DEFAULT_FILE, parse_site
 from cheops.config.template import site_file
 from cheops.documents import DocumentError
@@ -52,7 +53,10 @@ def _new_file(site: str, listen: str, advertise: str | None, peers: list[str]) -
     except AddressError as error:
         raise ClientError(f"--listen: {error}") from None
     url = _url_option("--advertise", advertise) if advertise is not None else None
-    return site_file(normal(site), address, url, _peer_options(peers))
+    others = _peer_options(peers)
+    urls = [*others.values(), *([url] if url else [])]
+    is_here = not address.is_wildcard and all(is_loopback(one) for one in (address.url, *urls))
+    return site_file(normal(site), address, url, others, None if is_here else DEFAULT_FOLDER)
 
 
 def _peer_options(options: list[str]) -> dict[str, str]:
@@ -61,7 +65,7 @@ def _peer_options(options: list[str]) -> dict[str, str]:
         name, sign, url = option.partition("=")
         name = normal(name.strip())
         if not sign:
-            raise ClientError(f"--peer {option}: expected NAME=URL, such as site2=http://10.0.0.2:8079")
+            raise ClientError(f"--peer {option}: expected NAME=URL, such as site2=https://10.0.0.2:8079")
         if problem := name_problem(name):
             raise ClientError(f"--peer {option}: {problem}")
         if name in peers:

@@ -8,11 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import cleandoc
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
+
+from cheops.cli.asking import note_token_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Place:
         found = getattr(import_module(f"cheops.cli.{module}"), attribute)
         made = get_group(found) if isinstance(found, typer.Typer) else self._single(found)
         made.name = self.name
+        _add_token_file(made)
         _make_readable(made)
         return made
 
@@ -39,6 +43,36 @@ class Place:
         epilog = f"Example: {self.example}" if self.example else None
         app.command(self.name, epilog=epilog)(function)
         return get_command(app)
+
+
+def _add_token_file(command: Any) -> None:
+    """To each command that asks an agent, which is one with --url."""
+    if any(parameter.name == "url" for parameter in command.params):
+        command.params.append(_token_file())
+    for below in getattr(command, "commands", {}).values():
+        _add_token_file(below)
+
+
+def _token_file() -> Any:
+    """The option by itself, as Typer makes it."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def _with_it(
+        _file: Annotated[
+            Path | None,
+            typer.Option(
+                "--token-file",
+                envvar="CHEOPS_TOKEN_FILE",
+                callback=note_token_file,
+                help="A file with the token to show; else CHEOPS_TOKEN.",
+            ),
+        ] = None,
+    ) -> None: ...
+
+    option = next(parameter for parameter in get_command(app).params if "--token-file" in parameter.opts)
+    option.expose_value = False
+    return option
 
 
 def _make_readable(command: Any) -> None:

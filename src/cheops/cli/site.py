@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from cheops.cli.asking import FAILED, UrlOption, agent
+from cheops.cli.joining import invite_command, join_command
 from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
 from cheops.cli.words import age, coloured, rounded_ms
 from cheops.text import listed, printable
@@ -13,7 +14,9 @@ from cheops.text import listed, printable
 if TYPE_CHECKING:
     from cheops.api.models import Forgotten, Ping, Sites, SiteView
 
-app = typer.Typer(no_args_is_help=True, help="See, ping and forget the sites of the mesh.")
+app = typer.Typer(no_args_is_help=True, help="Invite, see, ping and forget the sites of the mesh.")
+app.command("invite", epilog="Example: cheops site invite site4")(invite_command)
+app.command("join", epilog="Example: cheops site join CODE --listen 10.0.0.4:8079")(join_command)
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The site.")]
 
 

@@ -31,7 +31,7 @@ class DemoFolder:
         self._lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.path = made.rename(parent / f"{_PREFIX}{secrets.token_hex(4)}")
-        self._janitor = subprocess.Popen(  # noqa: S603 - our own script
+        self._janitor = subprocess.Popen(  # noqa: S603 - our own script  # nosec B603
             [sys.executable, "-I", "-S", str(_JANITOR), str(self.path)],
             stdin=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the demo

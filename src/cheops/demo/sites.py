@@ -88,7 +88,7 @@ class Sites:
 
     def state(self, name: str, *command: str) -> str:
         """What an application of a site says, asked past Cheops."""
-        done = subprocess.run(  # noqa: S603 - the demo's own programs
+        done = subprocess.run(  # noqa: S603 - the demo's own programs  # nosec B603
             [str(self._bin / command[0]), *command[1:]],
             cwd=self.files(name),
             env={"PATH": self._search_path},
@@ -163,7 +163,7 @@ class Sites:
         tied = [sys.executable, "-I", "-S", str(_HERE / "tied.py"), str(os.getpid()), *argv]
         with log.open("ab") as out:
             options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
-            process = subprocess.Popen(tied, cwd=cwd, env=env, start_new_session=True, **options)  # noqa: S603
+            process = subprocess.Popen(tied, cwd=cwd, env=env, start_new_session=True, **options)  # noqa: S603 - likewise  # nosec B603
         self._processes.append(process)
         return process
 

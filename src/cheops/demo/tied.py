@@ -18,7 +18,7 @@ def main(parent: int, argv: list[str]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("its parent is gone already")
-    os.execvp(argv[0], argv)  # noqa: S606 - this is what it is for
+    os.execvp(argv[0], argv)  # noqa: S606 - this is what it is for  # nosec B606
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from cheops.gateway.pool import Place, Pool
 from cheops.gateway.seam import Head, first
 from cheops.gateway.upload import Upload
 from cheops.gateway.wire import Wire
+from cheops.sync.asking import Credentials
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"})
 _IDEMPOTENT = _SAFE | {"PUT", "DELETE"}
@@ -71,9 +72,9 @@ class Errand:
 class Asking:
     """Sends requests to places."""
 
-    def __init__(self, settings: GatewayConfig) -> None:
+    def __init__(self, settings: GatewayConfig, credentials: Credentials | None = None) -> None:
         self._settings = settings
-        self.pool = Pool(settings)
+        self.pool = Pool(settings, credentials)
 
     async def ask(self, place: Place, errand: Errand, patience: Patience) -> Asked:
         """Send a request, its head as it is, and wait for its answer to begin. Raises UpstreamError."""

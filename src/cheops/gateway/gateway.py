@@ -6,6 +6,7 @@ services that listen it costs nothing.
 
 import asyncio
 import logging
+import ssl
 import time
 
 from cheops.config.site import SiteConfig
@@ -16,7 +17,7 @@ from cheops.gateway.listening import BACKLOG, Listening, most_connections
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.problems import of_error, problem
 from cheops.gateway.record import Record
-from cheops.gateway.request import Entrance
+from cheops.gateway.request import Entrance, Way
 from cheops.gateway.seam import Replication, Services
 from cheops.gateway.sending import Sending
 from cheops.gateway.serving import Serving
@@ -24,9 +25,11 @@ from cheops.gateway.telling import refuse
 from cheops.gateway.wire import Wire
 from cheops.node.node import Node
 from cheops.plugins import scope_functions
+from cheops.security.accepting import Accepting, Manners
 
 _STOP_S = 3.0  # for what is broken off
 _ARRIVE_S = 0.05  # what clients had sent before they could know is taken
+_ADDRESSES = 4  # that could fill a gateway with handshakes, and no fewer
 _TURNED_AWAY = 100  # how many at a time are told that there is no room
 _log = logging.getLogger(__name__)
 
@@ -38,7 +41,9 @@ class Gateway:
         config = node.config
         self._settings = config.gateway
         self._here = config.name
-        self._servers: list[asyncio.Server] = []
+        self._keyring = node.keyring
+        self._refusals = node.refusals
+        self._servers: list[asyncio.Server | Accepting] = []
         self._serving_tasks: dict[asyncio.Task[None], Client] = {}
         self._is_stopping = False
         self._most = most_connections(config.gateway.connections)
@@ -73,12 +78,25 @@ class Gateway:
     async def start(self, listening: Listening) -> None:
         loop = asyncio.get_running_loop()
         for entrance, one in listening.sockets.items():
-            server = await loop.create_server(
-                lambda at=entrance: Wire(lambda wire: self._connected(wire, at)),  # type: ignore[misc]
-                sock=one,
-                backlog=BACKLOG,
-            )
-            self._servers.append(server)
+
+            def wire(at: Entrance = entrance) -> Wire:
+                return Wire(lambda made: self._connected(made, at))
+
+            if entrance.way is Way.MESH and self._keyring:
+                manners = self._manners(self._keyring.server_for_sites.context)
+                self._servers.append(Accepting(one, wire, manners))
+            else:
+                self._servers.append(await loop.create_server(wire, sock=one, backlog=BACKLOG))
+
+    def _manners(self, context: ssl.SSLContext) -> Manners:
+        """Whoever is still shaking hands leaves room for sites at other addresses."""
+        most = max(1, self._most // 2)
+        each = max(1, most // _ADDRESSES)
+        return Manners(context, self._settings.head_timeout_s, most, each, self._not_greeted)
+
+    def _not_greeted(self, reason: str, address: str) -> None:
+        self.record.refused[503] += 1
+        self._refusals.count(reason, address)
 
     async def stop(self) -> None:
         """Take no more connections, let the requests under way come to an end for a while, and close

@@ -9,6 +9,7 @@ from cheops.gateway.seam import Head, Header, Headers, every, first, without
 
 SCOPE = "Scope"
 HOP = "Cheops-Hop"  # in a request: which site's gateway sent it on
+SERVICE = "Cheops-Service"  # in a request between gateways that have one address for all: for which it is
 SITE = "Cheops-Site"  # in an answer: which site served it
 FALLBACK = "Cheops-Fallback"  # in an answer: which sites were tried before, and why they did not do
 EFFECT = "Cheops-Effect"  # in an answer: `none` where the request certainly changed nothing

@@ -67,6 +67,8 @@ def _entrances(config: SiteConfig) -> Iterable[tuple[str, Entrance, Address]]:
         if service.front.outbound:
             key = f"services.{service.name}.outbound"
             yield key, Entrance(Way.OUTBOUND, service.name), service.front.outbound
+    if config.gateway.listen:
+        yield "gateway.listen", Entrance(Way.MESH), config.gateway.listen
     if config.gateway.proxy:
         yield "gateway.proxy", Entrance(Way.PROXY), config.gateway.proxy
 

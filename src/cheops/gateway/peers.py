@@ -1,21 +1,27 @@
 """Which requests come from the gateway of another site, and how to reach that.
 
-This is the one place that decides whom to believe. Until gateways show each other certificates, a request is
-believed to come from a site if it says so (`Cheops-Hop`) and comes from an address of that site. With mutual
-TLS the certificate of the connection takes the place of the address, here and nowhere else.
+This is the one place that decides whom to believe: the certificate of the connection, at an address that is
+for gateways only. With `security: none`, where all sites are on one machine and nobody has a certificate, a
+request is believed to come from a site if it says so (`Cheops-Hop`) and comes from an address of that site.
 """
 
 import asyncio
 import logging
 import socket
+import time
+from dataclasses import replace
 from ipaddress import ip_address
 
 from cheops.config.address import place_of
 from cheops.errors import CheopsError, Fault
+from cheops.gateway.client import Client
 from cheops.gateway.headers import HOP, site_named
 from cheops.gateway.pool import Place, place_of_url
 from cheops.gateway.seam import Head, first
+from cheops.node.identity import FORGED_SENDER, NO_SITE, banned
 from cheops.node.node import Node
+from cheops.security.connection import identity_at
+from cheops.sync.asking import Credentials
 from cheops.sync.heart import now
 from cheops.text import printable, shortened
 
@@ -38,6 +44,13 @@ class NoGatewayError(CheopsError):
     status = 502
 
 
+class StrangerError(CheopsError):
+    """Not a site, or not the one that it says it is."""
+
+    fault = Fault.PEER
+    status = 403
+
+
 class PeerGateways:
     """The gateways of other sites."""
 
@@ -46,9 +59,20 @@ class PeerGateways:
         self._addresses: dict[str, tuple[float, frozenset[str]]] = {}
         self._doubted: set[str] = set()
 
-    async def sender(self, peer: str, head: Head) -> str | None:
-        """The site whose gateway sent a request; None for a client, whatever it says."""
-        hop = first(head, HOP)
+    @property
+    def credentials(self) -> Credentials | None:
+        """What this site shows to other gateways."""
+        return self._node.keyring
+
+    async def sender(self, client: Client, head: Head, *, is_mesh: bool) -> str | None:
+        """The site whose gateway sent a request; None for a client, whatever it says. Raises StrangerError
+        where only gateways may ask."""
+        if is_mesh:
+            return self._proved(client, head)
+        peer, hop = client.peer, first(head, HOP)
+        if self._node.keyring is not None and hop is not None:
+            self._doubt(site_named(hop), peer)
+            return None
         if hop is None:
             return None
         site = site_named(hop)
@@ -59,6 +83,26 @@ class PeerGateways:
         self._doubt(site, peer)
         return None
 
+    def _proved(self, client: Client, head: Head) -> str:
+        """By its certificate, which counts as at the agent's address; and it speaks for itself alone."""
+        try:
+            identity = identity_at(client.wire.transport)
+        except CheopsError as error:
+            raise self._stranger(NO_SITE, client.peer, str(error)) from None
+        if identity is None:
+            raise self._stranger(NO_SITE, client.peer, "only gateways of other sites may ask here")
+        if out := banned(self._node.mesh, identity, time.time()):
+            raise self._stranger(out.reason, identity.site, out.detail)
+        said = site_named(first(head, HOP) or "")
+        if said != identity.site:
+            detail = f"'{identity.site}' cannot ask as '{printable(shortened(said))}'"
+            raise self._stranger(FORGED_SENDER, identity.site, detail)
+        return identity.site
+
+    def _stranger(self, reason: str, who: str, detail: str) -> StrangerError:
+        self._node.refusals.count(reason, who, detail)
+        return StrangerError(detail)
+
     def place(self, site: str, service: str) -> Place:
         """Where the gateway of a site takes requests for a service."""
         entry = self._node.mesh.entry_of(site)
@@ -67,9 +111,14 @@ class PeerGateways:
         address = dict(entry.services).get(service) if entry else None
         if not address:
             raise NoGatewayError(
-                f"{site} has no address for requests to '{service}': set services.{service}.listen there"
+                f"{site} has no address for requests to '{service}': set "
+                f"{'gateway.listen' if self._node.keyring else f'services.{service}.listen'} there"
             )
-        return place_of_url(address)
+        if self._node.keyring is None:
+            return place_of_url(address)
+        if not address.startswith("https://"):
+            raise NoGatewayError(f"{site} has no address over TLS for '{service}': set gateway.listen there")
+        return replace(place_of_url(address), site=site)
 
     def is_up(self, site: str) -> bool:
         info = self._node.snapshot().sites.get(site)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from cheops.config.gateway import GatewayConfig
 from cheops.gateway.errors import UpstreamError
 from cheops.gateway.wire import Wire
+from cheops.sync.asking import Credentials
 
 _SURE_S = 1.0  # how long a connection is trusted with what must not be sent twice: servers close idle ones
 
@@ -27,6 +28,7 @@ class Place:
     port: int
     is_tls: bool = False
     path: str = ""  # what stands before the path of every request
+    site: str = ""  # whose gateway it must be; it shows so by its certificate
 
     @property
     def authority(self) -> str:
@@ -44,8 +46,9 @@ def place_of_url(url: str) -> Place:
 class Pool:
     """All connections that wait, by place."""
 
-    def __init__(self, settings: GatewayConfig) -> None:
+    def __init__(self, settings: GatewayConfig, credentials: Credentials | None = None) -> None:
         self._settings = settings
+        self._credentials = credentials
         self._idle: dict[Place, deque[tuple[float, Wire]]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
 
@@ -68,10 +71,12 @@ class Pool:
     async def fresh(self, place: Place) -> Wire:
         """A new connection. Raises UpstreamError: nothing was sent."""
         loop, limit_s = asyncio.get_running_loop(), self._settings.connect_timeout_s
-        tls = _tls() if place.is_tls else None
+        tls, name = self._verified_by(place)
         try:
             async with asyncio.timeout(limit_s):
-                _, wire = await loop.create_connection(Wire, place.host, place.port, ssl=tls)
+                _, wire = await loop.create_connection(
+                    Wire, place.host, place.port, ssl=tls, server_hostname=name
+                )
         except TimeoutError:
             why = f"no connection within {limit_s:g} s"
             raise UpstreamError(_unreached(place, why), why, may_have_had_effect=False, status=504) from None
@@ -79,6 +84,12 @@ class Pool:
             why = _why(error)
             raise UpstreamError(_unreached(place, why), why, may_have_had_effect=False) from None
         return wire
+
+    def _verified_by(self, place: Place) -> tuple[ssl.SSLContext | None, str | None]:
+        """Another gateway as a site of the mesh, a service as its host."""
+        if place.site and self._credentials:
+            return self._credentials.client, self._credentials.host_of(place.site)
+        return (_tls(), place.host) if place.is_tls else (None, None)
 
     def give_back(self, place: Place, wire: Wire) -> None:
         """Keep a connection on which nothing is under way."""

@@ -12,33 +12,40 @@ from urllib.parse import urlsplit
 from cheops.config.services import ServiceConfig
 from cheops.errors import ClientError
 from cheops.gateway.errors import GatewayRequestError
-from cheops.gateway.headers import DRY_RUN
+from cheops.gateway.headers import DRY_RUN, SERVICE, site_named
 from cheops.gateway.seam import Head, first, without
 from cheops.text import listed, nearest, printable, shortened
 
 
 class Way(StrEnum):
     INBOUND = "inbound"
+    MESH = "mesh"  # of other gateways only, over TLS
     OUTBOUND = "outbound"
     PROXY = "proxy"
 
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """An address where the gateway listens; at the proxy's the service is in the request."""
+    """An address where the gateway listens; at the proxy's and the mesh's the service is in the request."""
 
     way: Way
     service: str = ""
 
     @property
     def is_for_application(self) -> bool:
-        return self.way is not Way.INBOUND
+        return self.way in (Way.OUTBOUND, Way.PROXY)
 
 
 class UnknownHostError(ClientError):
     """The proxy leads to services only."""
 
     status = 403
+
+
+class UnknownServiceError(ClientError):
+    """Another gateway asks for a service that is not here."""
+
+    status = 404
 
 
 class LoopError(ClientError):
@@ -65,6 +72,8 @@ def addressed(head: Head, entrance: Entrance, hosts: Mapping[str, str]) -> tuple
                 "this address is a proxy: set it as HTTP_PROXY, so that requests name the host of a service"
             )
         service = _service_called(authority, hosts)
+    elif entrance.way is Way.MESH:
+        service = _service_named(head, set(hosts.values()))
     else:
         service = entrance.service
     if authority is None:
@@ -100,6 +109,14 @@ def _service_called(authority: str, hosts: Mapping[str, str]) -> str:
             f"'{printable(shortened(host))}' is no service of this site. {hint}Known here: {listed(hosts)}. "
             "What is not a service is reached directly: name it in NO_PROXY"
         )
+    return service
+
+
+def _service_named(head: Head, services: set[str]) -> str:
+    service = site_named(first(head, SERVICE) or "")
+    if service not in services:
+        shown = printable(shortened(service))
+        raise UnknownServiceError(f"this site has no service '{shown}'; it has {listed(services)}")
     return service
 
 

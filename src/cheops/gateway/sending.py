@@ -17,6 +17,7 @@ from cheops.gateway.headers import (
     FOR,
     HOP,
     SCOPE,
+    SERVICE,
     Passage,
     end_to_end,
     passed_on,
@@ -50,7 +51,7 @@ class Sending:
         self._services = services
         self._peers = peers
         self._carriers = carriers
-        self.asking = Asking(settings)
+        self.asking = Asking(settings, peers.credentials)
 
     # -- what is proxied ---------------------------------------------------------------------------------
 
@@ -75,7 +76,11 @@ class Sending:
         """To the instance of another site, by way of its gateway."""
         place = self._peers.place(site, service)
         head = _as_sent(self.for_peers(service, errand.head), place, errand)
-        mesh: Headers = ((HOP, site_name(self._here)), *([(FOR, purpose)] if purpose else ()))
+        mesh: Headers = (
+            (HOP, site_name(self._here)),
+            (SERVICE, site_name(service)),
+            *([(FOR, purpose)] if purpose else ()),
+        )
         sent = replace(errand, head=Head(head.method, head.target, (*head.headers, *mesh)))
         answer_s = self._services[service].replication.timeout_s + _FOR_THE_OTHER_S
         patience = Patience(answer_s, lambda: not self._peers.is_up(site))

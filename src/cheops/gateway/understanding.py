@@ -9,7 +9,7 @@ from cheops.gateway.client import Client
 from cheops.gateway.headers import FOR, HOP, SCOPE, at_the_edge, has_passed, with_scope
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.record import Story
-from cheops.gateway.request import Entrance, LoopError, addressed, hosts_of, size_of
+from cheops.gateway.request import Entrance, LoopError, Way, addressed, hosts_of, size_of
 from cheops.gateway.routing import scope_of
 from cheops.gateway.seam import Head, every, first
 from cheops.gateway.sending import FOR_REPLICATION
@@ -55,8 +55,9 @@ class Understanding:
         upload = ClientUpload(client, size_of(head), self._settings.repeat_size_bytes)
         story.service, head = addressed(head, entrance, self._hosts)
         sender, purpose = None, ""
-        if first(head, HOP) is not None and not entrance.is_for_application:
-            sender = await self._peers.sender(client.peer, head)
+        is_mesh = entrance.way is Way.MESH
+        if is_mesh or (first(head, HOP) is not None and not entrance.is_for_application):
+            sender = await self._peers.sender(client, head, is_mesh=is_mesh)
             if sender is None and has_passed(head, self._here):
                 raise LoopError(f"this request came through {self._here} before, and would go round for ever")
             purpose = (first(head, FOR) or "") if sender else ""

@@ -55,7 +55,8 @@ class Wire(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._end()
-        return True  # what is under way may still be written
+        # What is under way may still be written; but TLS has no such half of a connection.
+        return self.transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, error: Exception | None) -> None:
         self._error = error or self._error or ConnectionResetError("the connection is closed")

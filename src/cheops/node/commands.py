@@ -16,6 +16,7 @@ from pathlib import Path
 
 from cheops.backends.command import CommandNotAllowedError, CommandRunner, CommandStatus, Completed
 from cheops.config.command_settings import CommandSettings
+from cheops.config.line import StateWriter
 from cheops.config.types import TypeConfig
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.errors import CheopsError, ClientError
@@ -27,6 +28,10 @@ _ANY = ("...",)
 _MOST_KEPT = 1024 * 1024  # characters of output in a reply, which goes to all sites
 
 
+def _nobody_counts(_origin: str, _why: str) -> None:
+    return
+
+
 class Commands:
     """Runs what the engine wants run."""
 
@@ -36,12 +41,15 @@ class Commands:
         types: Mapping[str, TypeConfig],
         files: Files,
         fetch: Callable[[str, str], None],
+        refused: Callable[[str, str], None] = _nobody_counts,
     ) -> None:
-        """`fetch` gets a resource, and the hash of a file of it that is not here."""
+        """`fetch` gets a resource, and the hash of a file of it that is not here; `refused` hears of what
+        other sites wanted run and may not: whose it was, and why."""
         self._runner = runner
         self._types = types
         self._files = files
         self._fetch = fetch
+        self._refused = refused
 
     async def run(self, run: Run) -> tuple[Outcome, ...]:
         """The outcomes of the steps, up to the one at which the run ends."""
@@ -81,13 +89,14 @@ class Commands:
         try:
             done = await self._runner.run(
                 step.payload.line,
-                self._settings(run.rtype, of_type=step.of_type or self._is_reset(run.rtype, step.payload)),
+                self._settings(run.rtype, of_type=self._is_own(run.rtype, step)),
                 resource=run.resource,
                 files=self._paths(step.payload),
                 with_errors=not step.reads,
             )
         except ClientError as error:
-            return Outcome(Result.KO, str(error), Timing(at_ms, 0))
+            self._refused(step.op.origin.site if step.op else "", str(error))
+            return Outcome(Result.KO, str(error), Timing(at_ms, 0), refused=True)
         except CheopsError as error:
             return Outcome(Result.RETRY, str(error), Timing(at_ms, 0))
         return _outcome(done, self._types[run.rtype], at_ms)
@@ -95,9 +104,14 @@ class Commands:
     def _paths(self, payload: Command) -> dict[str, Path]:
         return {name: self._files.path(hash_) for name, hash_ in payload.files}
 
-    def _is_reset(self, rtype: str, payload: Command) -> bool:
-        """The operator wrote it into the configuration of this site: it needs no other permission."""
-        return payload == self._types[rtype].engine.reset
+    def _is_own(self, rtype: str, step: Step) -> bool:
+        """Whether the operator wrote it into this site's configuration: it needs no other permission. The
+        state of a checkpoint may come from a peer, with a command of that peer."""
+        engine = self._types[rtype].engine
+        if step.of_base:
+            write = engine.checkpoint.write if engine.checkpoint else None
+            return isinstance(write, StateWriter) and write.wrote(step.payload)
+        return step.of_type or step.payload == engine.reset
 
     def _settings(self, rtype: str, *, of_type: bool) -> CommandSettings:
         settings = self._types[rtype].command

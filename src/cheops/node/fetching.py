@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import aiohttp
 
 from cheops.errors import CheopsError
 from cheops.node.files import Files
+from cheops.sync.asking import Asking
 
 PATH = "peer/files"  # below the address of an agent
 _PIECE = 1024 * 1024
@@ -19,13 +20,11 @@ _log = logging.getLogger(__name__)
 class Fetching:
     """One task per file that is missing."""
 
-    def __init__(
-        self, files: Files, session: aiohttp.ClientSession, address_of: Callable[[str], str | None]
-    ) -> None:
-        """`address_of` gives None for this site itself, and for one that nobody knows."""
+    def __init__(self, files: Files, asking: Asking, own: str) -> None:
+        """`own` is the name of this site, of which nothing is fetched."""
         self._files = files
-        self._session = session
-        self._address_of = address_of
+        self._asking = asking
+        self._own = own
         self._nowhere: dict[str, frozenset[str]] = {}  # files that were not at any of these sites
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._sites: dict[str, dict[str, None]] = {}  # who may have them
@@ -68,11 +67,10 @@ class Fetching:
 
     async def _is_lacking(self, site: str, hash_: str) -> bool:
         """Fetch a file from a site, unless it is here; whether that site says that it does not have it."""
-        address = self._address_of(site)
-        if self._files.has(hash_) or address is None:
+        if self._files.has(hash_) or site == self._own or self._asking.address_of(site) is None:
             return False
         try:
-            await self._fetch_from(address, hash_)
+            await self._fetch_from(site, hash_)
         except aiohttp.ClientResponseError as error:
             _log.info("the file %s… was not fetched from %s: %s", hash_[:12], site, error)
             return error.status == 404
@@ -85,12 +83,12 @@ class Fetching:
         while len(self._nowhere) > _NOTED:
             del self._nowhere[next(iter(self._nowhere))]
 
-    async def _fetch_from(self, address: str, hash_: str) -> None:
+    async def _fetch_from(self, site: str, hash_: str) -> None:
         begun = self._files.received(hash_)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
         headers = {"Range": f"bytes={begun}-"} if begun else {}
-        url = f"{address}/{PATH}/{hash_}"
-        async with self._session.get(url, headers=headers, timeout=timeout) as answer:
+        path = f"/{PATH}/{hash_}"
+        async with self._asking.request(site, "GET", path, headers=headers, timeout=timeout) as answer:
             if answer.status == 416:  # all of it is here
                 await asyncio.to_thread(self._files.finish, hash_)
                 return

@@ -14,6 +14,7 @@ from cheops.engine.events import Save
 from cheops.log.operation import Operation, OpId
 from cheops.node.files import Files
 from cheops.store.base import Store
+from cheops.store.ids import resource_of
 
 _PAGE = 200
 
@@ -70,6 +71,10 @@ class Keeping:
     def bodies(self) -> list[tuple[Key, str, OpId]]:
         """The operations by HTTP that need files, and their resources."""
         return [(key, resource, id_) for key, (resource, id_) in self._bodies.items()]
+
+    def users(self, hash_: str) -> frozenset[str]:
+        """The resources whose operations name a file, as far as is known."""
+        return frozenset(map(resource_of, self._users.get(hash_, ())))
 
     def _is_loose(self, hash_: str) -> bool:
         return self._knows_all and hash_ not in self._users and self._pinned[hash_] <= 0

@@ -1,15 +1,14 @@
 """One site at work. Made from its configuration; `start` it in an event loop, and `stop` it there.
 
 What comes from outside (requests, messages of peers, heartbeats) becomes an event for the engine; what the
-engine wants done goes out through the methods of `_Hands`. A site starts and serves with no peer reachable.
+engine wants done goes out through the methods of `Hands`. A site starts and serves with no peer reachable.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
 from typing import Any
 
 import aiohttp
@@ -19,43 +18,48 @@ from cheops import __version__
 from cheops.backends.command import CommandRunner
 from cheops.config.replication import service_of
 from cheops.config.site import SiteConfig
-from cheops.engine.documents import Document
 from cheops.engine.events import (
-    Answer,
-    Brought,
     Gone,
     Left,
-    Notify,
     Outcome,
     Ran,
-    Received,
     Result,
     Run,
-    Save,
-    Send,
     Submitted,
     Tick,
 )
-from cheops.engine.messages import Message
 from cheops.engine.site import Site
-from cheops.errors import CheopsError, Fault
-from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, Origin, Reply
-from cheops.log.vector import contains
+from cheops.errors import CheopsError
+from cheops.log.operation import Kind, Origin
+from cheops.node.accounts import Accounts
+from cheops.node.admitting import Admitting
+from cheops.node.clocks import Clocks
 from cheops.node.commands import Commands
 from cheops.node.fetching import Fetching
 from cheops.node.files import Files
+from cheops.node.hands import Hands
+from cheops.node.identity import keyring_of
+from cheops.node.intake import Intake
 from cheops.node.keeping import Keeping
+from cheops.node.origins import Origins
 from cheops.node.pump import Pump
+from cheops.node.renewing import Renewing
 from cheops.node.replicants import Replicants
+from cheops.node.room import Room
+from cheops.node.signing import begin_signing
+from cheops.node.trust import Trust
 from cheops.node.waiting import Answers, Waiting
+from cheops.node.witness import Witness
 from cheops.notify.notifier import Notifier
 from cheops.scope.snapshot import Snapshot
+from cheops.security import audit, invitations, tokens
+from cheops.security.refusals import COMMAND_NOT_ALLOWED, Refusals
 from cheops.store.base import Store
 from cheops.store.errors import StoreError
 from cheops.store.sqlite import SQLiteStore
 from cheops.sync import heartbeat
 from cheops.sync.announcements import PeerEvent
+from cheops.sync.asking import Asking
 from cheops.sync.couch_database import Databases
 from cheops.sync.heart import Heart, now
 from cheops.sync.heartbeat import Entry, Saved
@@ -66,15 +70,17 @@ from cheops.sync.mesh_settings import MeshSettings
 _TICK_S = 0.1
 _SAVE_MESH_S = 30.0
 _MESH_NOTE, _INTEREST_NOTE = "mesh", "interest"
+_STORE = "store.db"
+_MOST_BACKLOG = 20_000  # steps of the engine whose effects wait to be carried out
 _SNAPSHOT_MS = 1_000
+_MOST_ASKED = 2  # sites, for the certificate of another
 _STOP_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-class NotYetError(CheopsError):
-    """What was sent cannot be kept before other things are here: to be sent again."""
+class OverloadedError(CheopsError):
+    """More comes in than can be saved."""
 
-    fault = Fault.PEER
     definite = False
     status = 503
 
@@ -89,9 +95,15 @@ class Node:
         self.files = Files(config.data / "files")
         self.keeping = Keeping(self.files)
         self._runner = CommandRunner()
-        self.commands = Commands(self._runner, config.types, self.files, self._fetch)
+        self.commands = Commands(self._runner, config.types, self.files, self._fetch, self._command_refused)
         self.replicants = Replicants(config, self.files, self.keeping, self._runner)
         self.notifier = Notifier(config, self._runner)
+        self.refusals = Refusals()
+        self.keyring = keyring_of(config, self.refusals)
+        clients = config.clients
+        self.room = Room(config.data / _STORE, clients.store_bytes, clients.free_bytes)
+        self.audit = audit.Audit(config.data / audit.FILE, clients.audit_bytes, clients.audit_files)
+        self.witness = Witness(self.refusals, self.audit)
         self._writer = ThreadPoolExecutor(1, "store")
         self._readers = ThreadPoolExecutor(1, "store-read")
         self._tasks: list[asyncio.Task[None]] = []
@@ -104,7 +116,7 @@ class Node:
     async def start(self) -> None:
         """Open the store, begin where it ended, and look for the others."""
         loop = asyncio.get_running_loop()
-        path = self.config.data / "store.db"
+        path = self.config.data / _STORE
         self.store: Store = await loop.run_in_executor(self._writer, SQLiteStore, path, self.name)
         try:
             await self._begin()
@@ -114,16 +126,24 @@ class Node:
 
     async def _begin(self) -> None:
         loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writer, begin_signing, self.store, self.name, self.keyring)
         self.store = await loop.run_in_executor(self._writer, self.notifier.followed, self.store)
+        known = await loop.run_in_executor(self._writer, self.store.local, tokens.NOTE)
+        self.accounts = Accounts(tokens.Tokens.of_note(known), self._keep_tokens)
+        await loop.run_in_executor(None, self.audit.start)
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
         await self._runner.start()
         self.mesh = await self._make_mesh()
-        self.heart = Heart(self.mesh, self.session, self._tell)
-        self.links = Links(self.name, self.session, self.address_of, self.mesh.hurry)
-        self.fetching = Fetching(self.files, self.session, self._address_of_other)
-        self.databases = Databases(self.store, self._readers, self.accept)
+        self.asking = Asking(self.session, self.address_of, self.keyring)
+        self.heart = Heart(self.mesh, self.asking, self._tell)
+        self.links = Links(self.name, self.asking, self.mesh.hurry)
+        self.fetching = Fetching(self.files, self.asking, self.name)
+        await self._begin_admitting()
+        await self._begin_checking()
         site = Site(Origin(self.name, self.store.incarnation), self.config.engine)
-        self.pump = Pump(site, self.store, _Hands(self), self._writer)
+        self.pump = Pump(site, self.store, Hands(self), self._writer)
+        self.intake = Intake(self.pump, self.fetching, self.trust, self._refuse_while_in_trouble)
+        self.databases = Databases(self.store, self._readers, self.intake.accept)
         await self.replicants.start(self.pump, self.fetching)
         self.pump.post(await loop.run_in_executor(self._writer, self.store.recovered))
         await self.notifier.start(self.pump)
@@ -135,6 +155,7 @@ class Node:
                 ("tick", self._tick()),
                 ("mesh", self._keep_mesh()),
                 ("replicants", self.replicants.look_after()),
+                *self._renewing(),
             )
         ]
         if self.keeping.is_needed:
@@ -150,7 +171,8 @@ class Node:
             self.store.incarnation,
             config.advertise,
             version=__version__,
-            services=tuple((name, one.front.advertise) for name, one in sorted(config.services.items())),
+            services=config.announced,
+            issues=self.keyring.issues if self.keyring else "",
         )
         saved = heartbeat.decode_saved(msgspec.json.encode(note)) if note else Saved()
         settings = MeshSettings.from_heartbeat(config.heartbeat.every_s, config.heartbeat.down_after_s)
@@ -158,6 +180,42 @@ class Node:
         self._interest = set((interest or {}).get("sites", ()))
         mesh.interest(self._interest)
         return mesh
+
+    async def _begin_checking(self) -> None:
+        """With security on, of what others send only what they signed is believed."""
+        self.trust: Trust | None = None
+        if self.keyring is None:
+            return
+        self.clocks = Clocks(self.mesh, self.config.security.clock_skew_s)
+        self.origins = Origins(self.keyring, self.asking, self.store, self._writer, self._some_others)
+        await self.origins.meet(self.keyring.identity)
+        self.trust = Trust(
+            self.origins,
+            self.witness,
+            self.mesh.member_of,
+            self._is_involved,
+            clock_skew_s=self.config.security.clock_skew_s,
+        )
+
+    async def _is_involved(self, site: str, resource: str) -> bool:
+        return site in (await self.pump.replica(resource)).history.roster
+
+    def _some_others(self) -> list[str]:
+        return sorted(self.mesh.up)[:_MOST_ASKED]
+
+    async def _begin_admitting(self) -> None:
+        loop = asyncio.get_running_loop()
+        note = await loop.run_in_executor(self._writer, self.store.local, invitations.NOTE)
+        known = invitations.Invitations.of_note(note)
+        self.admitting = Admitting(self.config, self.keyring, self.mesh, known, self._keep_invitations)
+        if keyring := self.keyring:
+            keyring.changed.append(lambda: self.mesh.describe(issues=keyring.issues))
+
+    def _renewing(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        if self.keyring is None:
+            return []
+        renewing = Renewing(self.config.security, self.keyring, self.mesh, self.asking)
+        return [("renewing", renewing.run())]
 
     async def failed(self) -> str:
         """Wait until something ends that should not, and say what."""
@@ -187,6 +245,7 @@ class Node:
         await asyncio.get_running_loop().run_in_executor(self._writer, self.store.close)
         self._writer.shutdown()
         self._readers.shutdown()
+        await asyncio.to_thread(self.audit.close)
 
     async def _flush_if_possible(self, pumping: asyncio.Task[None]) -> None:
         """What is decided should be durable, but a full disk must not keep the agent from stopping."""
@@ -220,6 +279,16 @@ class Node:
     async def _learn_files(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._readers, self.keeping.learn, self.store)
 
+    async def _keep_tokens(self, note: dict[str, Any]) -> None:
+        """Raises StoreError: who is told a token must be able to rely on it."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writer, self.store.put_local, tokens.NOTE, note)
+
+    async def _keep_invitations(self, note: dict[str, Any]) -> None:
+        """Raises StoreError: what was used up must remain so."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writer, self.store.put_local, invitations.NOTE, note)
+
     async def _put_note(self, name: str, note: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         try:
@@ -232,51 +301,30 @@ class Node:
     def submit(self, event: Submitted) -> None:
         """Hand an operation to the engine; its answers go to whoever waits for the request."""
         self._refuse_while_in_trouble()
+        if event.kind is Kind.NORMAL:  # what replaces or deletes makes room
+            self.room.check()
+        self._check_clock(event)
         self.pump.post(event)
+
+    def _check_clock(self, event: Submitted) -> None:
+        """Raises ClockError where the other sites of a resource would not take what is made now."""
+        replica = self.pump.site.replicas.get(event.resource)
+        sites = event.sites or (replica.history.roster if replica else ())
+        if self.trust and any(site != self.name for site in sites):
+            self.clocks.check(self.pump.site.clock.time_ms)
 
     def _refuse_while_in_trouble(self) -> None:
         if self.pump.trouble:
             raise StoreError(
                 f"nothing can be saved at {self.name} now, so nothing is accepted: {self.pump.trouble}"
             )
+        if self.pump.backlog > _MOST_BACKLOG:
+            raise OverloadedError(
+                f"{self.name} has more to save than its disk can take; try again in a moment"
+            )
 
     def answers(self) -> Answers:
         return Answers(self.waiting)
-
-    def receive(self, peer: str, messages: Iterable[Message]) -> None:
-        """Messages of another site's engine."""
-        self._refuse_while_in_trouble()
-        for message in messages:
-            for op in message.ops:
-                for _, hash_ in op.payload.files if self._is_news(op) else ():
-                    self.fetching.want(hash_, dict.fromkeys((peer, op.origin.site)))
-            self.pump.post(Received(peer, message))
-
-    def _is_news(self, op: Operation) -> bool:
-        """Whether an operation is not known here yet: of what is known, the files may be gone already."""
-        replica = self.pump.site.replicas.get(op.resource)
-        return replica is None or not contains(replica.history.known, op.id)
-
-    async def accept(self, documents: Sequence[Document]) -> None:
-        """Documents by way of another database; durable when this returns."""
-        shared = [d for d in documents if isinstance(d, Operation | Reply)]
-        matrices = tuple(d for d in documents if isinstance(d, Matrix))
-        if matrices:
-            self.pump.post(Brought(matrices))
-        shared.sort(key=lambda document: document.resource)
-        for resource, group in groupby(shared, key=lambda document: document.resource):
-            own = list(group)
-            message = Message(
-                resource,
-                "",
-                tuple(d for d in own if isinstance(d, Operation)),
-                tuple(d for d in own if isinstance(d, Reply)),
-            )
-            self.receive("", [message])
-            replica = await self.pump.replica(resource)
-            if waits := [op.id for op in message.ops if op.id in replica.waiting]:
-                raise NotYetError(f"{waits[0]} of '{resource}' depends on operations that have not come yet")
-        await self.pump.flushed()
 
     async def decide_membership(self, site: str, *, forgotten: bool) -> None:
         """Remove a site from the mesh for good, or take it in again; raises MeshSiteError."""
@@ -291,15 +339,15 @@ class Node:
         entry = self.mesh.entry_of(site)
         return entry.url if entry else self.config.peers.get(site)
 
-    def _address_of_other(self, site: str) -> str | None:
-        return None if site == self.name else self.address_of(site)
-
     def snapshot(self) -> Snapshot:
         """What scope-lang may know; a second old at most, for with many sites it takes a while to make."""
         at = now().mono_ms
         if self._snapshot is None or at - self._snapshot[0] > _SNAPSHOT_MS:
             self._snapshot = (at, self.mesh.snapshot(now()))
         return self._snapshot[1]
+
+    def _command_refused(self, origin: str, why: str) -> None:
+        self.witness.refused(COMMAND_NOT_ALLOWED, origin, detail=why)
 
     def _fetch(self, resource: str, hash_: str) -> None:
         """Have a file of a resource here, from any site that may have it."""
@@ -343,32 +391,3 @@ class Node:
             self._interest |= new
             self.mesh.interest(self._interest)
             self._begin_task(self._put_note(_INTEREST_NOTE, {"sites": sorted(self._interest)}))
-
-
-class _Hands:
-    """The engine's hands: see pump.Hands."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def run(self, effect: Run) -> None:
-        self._node.begin_run(effect)
-
-    def send(self, effect: Send) -> None:
-        if self._node.address_of(effect.peer):  # whom nobody knows, nobody answers
-            self._node.note_interest((effect.peer,))
-            self._node.links.send(effect.peer, effect.message)
-
-    def answer(self, effect: Answer) -> None:
-        self._node.waiting.take(effect)
-
-    def notify(self, effect: Notify) -> None:
-        _log.info("%s: %s %s %s", effect.resource, effect.what, effect.op or "", effect.detail)
-        self._node.notifier.noticed(effect)
-
-    def committed(self, saves: list[Save], last_seq: int) -> None:
-        self._node.databases.committed(last_seq)
-        self._node.notifier.committed(saves, last_seq)
-        self._node.replicants.committed(saves)
-        for hash_ in self._node.keeping.committed(saves):
-            self._node.files.forget(hash_)

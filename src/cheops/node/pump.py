@@ -95,6 +95,11 @@ class Pump:
             await loaded
         return self.site.replicas[resource]
 
+    @property
+    def backlog(self) -> int:
+        """Steps whose effects wait to be carried out."""
+        return len(self._queue)
+
     async def flushed(self) -> None:
         """Wait until all that was wanted by now is carried out, so that it is durable."""
         target = self._posted

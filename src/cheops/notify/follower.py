@@ -59,7 +59,7 @@ class Follower:
         if self._journal.note("incarnation") != self._store.incarnation:
             with self._journal.writing() as db:
                 for table in ("told", "notices", "doubts", "awaited", "words"):
-                    db.execute(f"DELETE FROM {table}")  # noqa: S608 - our own words
+                    db.execute(f"DELETE FROM {table}")  # noqa: S608 - our own words  # nosec B608
                 put_meta(db, "incarnation", self._store.incarnation)
                 put_meta(db, "followed", self._store.last_seq())
                 put_meta(db, "looked", self._store.last_seq())

@@ -52,6 +52,8 @@ CREATE TABLE words (
     PRIMARY KEY (resource, seq, site)) WITHOUT ROWID;
 CREATE INDEX last_words ON words (resource, site, seq) WHERE is_last;
 """
+_AFTER = "SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
+_AFTER_OF_ONE = "SELECT seq, body FROM events WHERE seq > ? AND resource = ? ORDER BY seq LIMIT ?"
 
 
 class Journal:
@@ -168,14 +170,11 @@ class Journal:
 
     def after(self, seq: int, limit: int, resource: str | None = None) -> Stretch:
         """The events after a number, perhaps of one resource only."""
-        where, values = (
-            ("AND resource = ?", (seq, resource, limit)) if resource is not None else ("", (seq, limit))
-        )
         with self._using() as db:
-            rows = db.execute(
-                f"SELECT seq, body FROM events WHERE seq > ? {where} ORDER BY seq LIMIT ?",  # noqa: S608 - our own words
-                values,
-            ).fetchall()
+            if resource is None:
+                rows = db.execute(_AFTER, (seq, limit)).fetchall()
+            else:
+                rows = db.execute(_AFTER_OF_ONE, (seq, resource, limit)).fetchall()
             end = rows[-1][0] if len(rows) == limit else self.last
             trimmed = int(str(_meta(db, "trimmed") or 0))
         found = tuple(_numbered(decoded(body), number) for number, body in rows)

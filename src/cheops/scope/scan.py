@@ -77,7 +77,8 @@ def _check_quoted(text: str, quoted: re.Match[str]) -> None:
 
 
 def _check_depth(text: str, sign: re.Match[str], opened: list[re.Match[str]]) -> None:
-    if len(opened) > MAX_DEPTH and sum(bracket.group() == "(" for bracket in opened) > MAX_DEPTH:
+    allowed = MAX_DEPTH + (opened[0].group() == "{")
+    if len(opened) > allowed:
         raise _problem(text, sign, f"more than {MAX_DEPTH} brackets are open here; fewer will do")
 
 

@@ -8,13 +8,13 @@ that returns.
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from cheops.engine.documents import Document
+from cheops.engine.documents import Document, Key
 from cheops.store import codec
 from cheops.store.base import Change, Store
 from cheops.sync.couch_document import Found, document_from, found, shared_key
@@ -25,7 +25,8 @@ from cheops.sync.couch_notes import read_note, write_note
 from cheops.sync.couch_pulse import Pulse
 from cheops.text import printable, shortened
 
-Accept = Callable[[Sequence[Document]], Awaitable[None]]
+# Gives those that are refused, and why.
+Accept = Callable[[Sequence[Document]], Awaitable[Mapping[Key, str] | None]]
 P = ParamSpec("P")
 T = TypeVar("T")
 _AT_ONCE = 20  # documents read at a time: they can have megabytes
@@ -90,9 +91,11 @@ class Database:
                 new.append(document)
             elif here[id_] != seen.rev:
                 refused.append(RefusedError(id_, seen.rev, "another content is kept here under this id"))
-        if new:
-            await self._all.accept(new)
-        return Taken(len(new), tuple(refused))
+        not_taken = (await self._all.accept(new) or {}) if new else {}
+        for key, why in not_taken.items():
+            id_ = codec.id_of(key)
+            refused.append(RefusedError(id_, documents[id_][1].rev, why))
+        return Taken(len(new) - len(not_taken), tuple(refused))
 
     async def note(self, id_: str) -> dict[str, Any] | None:
         return await self._all.call(read_note, self._all.store, self.name, id_)

@@ -1,9 +1,9 @@
 """Documents as CouchDB sees them: an id, one revision, and the body that the store's codec gives.
 
 A document of Cheops never changes, so it has one revision: `1-` and the first 32 digits of the SHA-256 of its
-body as JSON with sorted keys and no blanks. All sites give the same document the same one, and so a CouchDB
-between them never sees a conflict. What comes in is taken only if its id, its revision and its content agree,
-and it is of a kind that sites share.
+body as JSON with sorted keys and no blanks, without its signature, which it may get later. All sites give the
+same document the same one, so a CouchDB between them never sees a conflict. What comes in is taken only if
+its id, its revision and its content agree, and it is of a kind that sites share.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ from cheops.sync.couch_errors import RefusedError
 from cheops.text import printable, shortened
 
 FIRST = "1-"  # how the only revision of a document begins
+_SIGNATURE = "signature"
 _KNOWN_MEMBERS = frozenset({"_id", "_rev", "_revisions"})
 
 
@@ -88,6 +89,8 @@ def _revision_of(document: Document, body: object) -> str:
 
 
 def _revision(content: object) -> str:
+    if isinstance(content, dict) and _SIGNATURE in content:
+        content = {name: value for name, value in content.items() if name != _SIGNATURE}
     return FIRST + hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:32]
 
 

@@ -11,10 +11,13 @@ import aiohttp
 from cheops.errors import CheopsError
 from cheops.sync import heartbeat
 from cheops.sync.announcements import PeerEvent
+from cheops.sync.asking import Asking
 from cheops.sync.mesh import Mesh, Probe
 from cheops.sync.mesh_settings import Now
+from cheops.text import printable
 
 PATH = "mesh/probe"  # below the address of an agent
+FORGOTTEN = "member"  # in a refusal: what was decided about whoever asked
 _LONGEST_REST_S = 0.25
 _log = logging.getLogger(__name__)
 
@@ -23,12 +26,19 @@ def now() -> Now:
     return Now(time.monotonic() * 1000, time.time() * 1000)
 
 
+class ForgedSenderError(heartbeat.MeshError):
+    """A site speaks as another one."""
+
+    status = 403
+    is_counted = True  # by whoever raises it, with more detail than others have
+
+
 class Heart:
     """Drives one mesh; `tell` gets what the engine is to hear."""
 
-    def __init__(self, mesh: Mesh, session: aiohttp.ClientSession, tell: Callable[[PeerEvent], None]) -> None:
+    def __init__(self, mesh: Mesh, asking: Asking, tell: Callable[[PeerEvent], None]) -> None:
         self.mesh = mesh
-        self._session = session
+        self._asking = asking
         self._tell = tell
         self._probes: set[asyncio.Task[None]] = set()
         self._draw = random.SystemRandom().randrange
@@ -48,26 +58,43 @@ class Heart:
             for task in self._probes:
                 task.cancel()
 
-    def answer(self, body: bytes) -> bytes:
-        """Somebody's probe; gives what to answer. Raises MeshError."""
-        reply, events = self.mesh.received_probe(heartbeat.decode(body), now())
+    def answer(self, body: bytes, peer: str | None = None) -> bytes:
+        """The probe of a peer, where it is known who that is; gives what to answer. Raises MeshError."""
+        probe = heartbeat.decode(body)
+        if peer not in (None, probe.sender):
+            raise ForgedSenderError(f"'{peer}' cannot send a heartbeat of '{printable(probe.sender)}'")
+        reply, events = self.mesh.received_probe(probe, now())
         self._tell_all(events)
         return heartbeat.encode(reply)
 
     async def _probe(self, probe: Probe) -> None:
         timeout = aiohttp.ClientTimeout(total=probe.timeout_ms / 1000)
         try:
-            async with self._session.post(
-                f"{probe.to_url}/{PATH}", data=heartbeat.encode(probe.payload), timeout=timeout
+            body = heartbeat.encode(probe.payload)
+            async with self._asking.request(
+                probe.to_site, "POST", f"/{PATH}", address=probe.to_url, data=body, timeout=timeout
             ) as answer:
                 body = await answer.content.read(heartbeat.MAX_BYTES + 1)
                 if answer.status != 200:
+                    self._learn_refusal(answer.status, body)
                     raise aiohttp.ClientError(f"answered {answer.status}")  # noqa: TRY301
-            events = self.mesh.probe_answered(probe.id, heartbeat.decode(body), now())
+            events = self.mesh.probe_answered(probe.id, self._read(probe, body), now())
         except (aiohttp.ClientError, TimeoutError, OSError, CheopsError) as error:
             _log.debug("the probe of %s failed: %s", probe.to_site, error)
             events = self.mesh.probe_failed(probe.id, now())
         self._tell_all(events)
+
+    def _read(self, probe: Probe, body: bytes) -> heartbeat.Heartbeat:
+        """An answer; where its sender is certain, nothing is learned from one in another name."""
+        found = heartbeat.decode(body)
+        if self._asking.is_secure and found.sender != probe.to_site:
+            raise ForgedSenderError(f"{probe.to_site} answered as '{printable(found.sender)}'")
+        return found
+
+    def _learn_refusal(self, status: int, body: bytes) -> None:
+        """Whoever was forgotten is not let in, and should know why."""
+        if status == 403 and (member := heartbeat.decode_refusal(body)):
+            self.mesh.told_of_oneself(member, now())
 
     def _tell_all(self, events: list[PeerEvent]) -> None:
         for event in events:

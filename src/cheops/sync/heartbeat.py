@@ -52,7 +52,8 @@ Place = tuple[Name, Number, Coordinate]  # a site's coordinate at a beat of it
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     """A site in the catalogue, in its own words. The greater revision counts.
 
-    `services` are names and, where the agent itself is not to be asked, the address of each.
+    `services` are names and, where the agent itself is not to be asked, the address of each. A site that has
+    the key of an authority says so by `issues`: a digest of the authorities that it believes.
     """
 
     name: Name
@@ -61,6 +62,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     revision: Number = 0
     version: Annotated[str, Meta(max_length=64)] = ""
     services: Annotated[tuple[tuple[Name, Address], ...], Meta(max_length=64)] = ()
+    issues: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -90,6 +92,10 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     pairs: Annotated[tuple[Pair, ...], Meta(max_length=64)] = ()
     places: Annotated[tuple[Place, ...], Meta(max_length=64)] = ()
     members: Annotated[tuple[Member, ...], Meta(max_length=64)] = ()
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    member: Member | None = None
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -130,6 +136,14 @@ def decode_saved(data: bytes) -> Saved:
         return _saved.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MeshError(f"what was kept of the mesh cannot be read: {shortened(str(error), 200)}") from None
+
+
+def decode_refusal(data: bytes) -> Member | None:
+    """What a refusal says was decided about whoever asked, if it says so."""
+    try:
+        return msgspec.json.decode(data, type=_Refusal).member
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def check_entry(entry: Entry) -> Entry:

@@ -30,12 +30,14 @@ from cheops.errors import CheopsError, Fault
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
 from cheops.store import codec
+from cheops.sync.asking import Asking, read_answer
 from cheops.sync.couch_document import document_from, found
 
 DATABASE = "db/cheops"  # where peers keep what is shared, below their address
 SITE_HEADER = "Cheops-Site"
 _MOST_WAITING = 5_000  # messages to one peer
 _MOST_BYTES = 4_000_000  # in one request, roughly
+_MOST_ANSWER = 65_536  # bytes
 _COMPRESS_FROM = 4_096  # bytes
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
 _GATHER_S = 0.005  # for so long messages wait while another request is under way
@@ -91,7 +93,7 @@ def unpack(body: bytes) -> tuple[str, list[Message]]:
     try:
         read = _bodies.decode(body)
         raws: list[Any] = [msgspec.json.decode(raw) for raw in read.docs]
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise EnvelopeError(f"not messages of a site: {error}") from None
     documents = {}
     for raw in raws:
@@ -129,18 +131,16 @@ class Counts:
 
 
 class Links:
-    """The links of one site. `address_of` gives a peer's URL, `failed` hears of one that is not reached."""
+    """The links of one site. `failed` hears of a peer that is not reached."""
 
     def __init__(
         self,
         site: str,
-        session: aiohttp.ClientSession,
-        address_of: Callable[[str], str | None],
+        asking: Asking,
         failed: Callable[[str], None],
     ) -> None:
         self._site = site
-        self._session = session
-        self._address_of = address_of
+        self._asking = asking
         self._failed = failed
         self._links: dict[str, _Link] = {}
 
@@ -161,24 +161,24 @@ class Links:
 
     async def _deliver(self, peer: str, messages: list[Message], counts: Counts) -> bool:
         """Whether the peer has them."""
-        address = self._address_of(peer)
-        if address is None:
+        if self._asking.address_of(peer) is None:
             counts.dropped += len(messages)
             return True  # nobody knows where it is; the engine will say it again when it is up
         body, headers = pack(self._site, messages), {"Content-Type": "application/json", SITE_HEADER: "1"}
         if len(body) > _COMPRESS_FROM:
             body, headers["Content-Encoding"] = gzip.compress(body, compresslevel=1), "gzip"
         try:
-            async with self._session.post(
-                f"{address}/{DATABASE}/_bulk_docs", data=body, headers=headers, timeout=_TIMEOUT
+            async with self._asking.request(
+                peer, "POST", f"/{DATABASE}/_bulk_docs", data=body, headers=headers, timeout=_TIMEOUT
             ) as answer:
                 if answer.status < 300:
-                    await answer.read()  # or the connection would be closed, not kept warm
+                    await read_answer(answer, _MOST_ANSWER)  # or it would be closed, not kept warm
                     counts.messages += len(messages)
                     counts.requests += 1
                     counts.bytes += len(body)
                     return True
-                why = f"{answer.status}: {(await answer.text(errors='replace'))[:300]}"
+                said = await read_answer(answer, _MOST_ANSWER)
+                why = f"{answer.status}: {said[:300].decode(errors='replace')}"
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = str(error) or type(error).__name__
         counts.failures += 1

@@ -5,8 +5,9 @@ one that forgets. A record is not refuted by the site itself being alive, only b
 (`admit`). So old gossip cannot bring a dead site back, and a live one that was forgotten stays out,
 visibly.
 
-Records are kept for 30 days and up to 1,024. Whoever was cut off for longer, and still has the entry, can
-bring it back.
+Records also revoke the certificates that a site had (node/identity.py), so they are kept for longer than any
+of those lasts, 830 days, and up to 4,096. Whoever was cut off for longer, and still has the entry, can bring
+it back, but not its certificate.
 """
 
 from cheops.sync.heartbeat import Member

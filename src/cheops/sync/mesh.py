@@ -13,6 +13,7 @@ What is sent per period is bounded, whatever others do.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import msgspec
 
@@ -21,7 +22,7 @@ from cheops.sync import mesh_view
 from cheops.sync.announcements import Announcements, PeerEvent
 from cheops.sync.distance import Distance
 from cheops.sync.gossip import Knowledge, Letter
-from cheops.sync.heartbeat import Entry, Heartbeat, MeshSiteError, Saved
+from cheops.sync.heartbeat import Entry, Heartbeat, Member, MeshSiteError, Saved
 from cheops.sync.liveness import State, Verdict, judge
 from cheops.sync.load import Load
 from cheops.sync.mesh_settings import MeshSettings, Now
@@ -148,9 +149,9 @@ class Mesh:
         """Somebody waits for this site (a message to it failed, say): probe it at the next tick."""
         self._partners.hurry(site)
 
-    def describe(self, *, url: str, version: str, services: tuple[tuple[str, str], ...]) -> None:
-        """The site itself has changed; others hear of it with the next heartbeats."""
-        changed = msgspec.structs.replace(self.own, url=url, version=version, services=services)
+    def describe(self, **changes: Any) -> None:
+        """The site itself has changed, in these fields; others hear of it with the next heartbeats."""
+        changed = msgspec.structs.replace(self.own, **changes)
         if changed != self.own:
             self._known.describe(changed)
 
@@ -169,6 +170,11 @@ class Mesh:
         if not self._known.membership.is_forgotten(site):
             raise MeshSiteError(f"'{shortened(site)}' was not forgotten, so there is nothing to undo")
         return self._decide(site, now, forgotten=False)
+
+    def told_of_oneself(self, member: Member, now: Now) -> None:
+        """Others do not let this site in, because of what was decided about it."""
+        if member.name == self.own.name:
+            self._known.membership.take(member, now.wall_ms)
 
     def saved(self) -> Saved:
         """What is to be kept on disk, from time to time and at the end."""
@@ -195,6 +201,10 @@ class Mesh:
     def up(self) -> Mapping[str, str]:
         """The peers that the engine was told are up, with their incarnations."""
         return self._announced.up
+
+    def member_of(self, site: str) -> Member | None:
+        """What was decided about a site, if anything ever was."""
+        return self._known.membership.of(site)
 
     def entry_of(self, site: str) -> Entry | None:
         return self._known.catalogue.get(site)

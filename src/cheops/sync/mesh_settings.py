@@ -56,8 +56,8 @@ class MeshSettings:
     near_sites: int = 8
     row_size: int = 16  # measured distances that a site tells of itself
     pairs_per_s: float = 24  # of the whole mesh: sets how often a site repeats its row
-    max_members: int = 1_024
-    member_keep_ms: float = 30 * 24 * 3_600_000
+    max_members: int = 4_096
+    member_keep_ms: float = 830 * 24 * 3_600_000  # longer than any certificate lasts: they revoke those too
 
     @classmethod
     def from_heartbeat(cls, every_s: float, down_after_s: float) -> "MeshSettings":

@@ -8,6 +8,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from cheops.api.models.access import (
+    AuditEntry,
+    AuditLog,
+    MadeToken,
+    NewToken,
+    Session,
+    SignIn,
+    TokenList,
+    TokenView,
+)
 from cheops.api.models.checks import Check, Checks, Health, Level, Problem
 from cheops.api.models.events import Changes, Event, SiteResult
 from cheops.api.models.explaining import (
@@ -19,6 +29,7 @@ from cheops.api.models.explaining import (
     MatrixView,
     WouldSupersede,
 )
+from cheops.api.models.invitations import Invitation, InviteRequest
 from cheops.api.models.operations import (
     Effect,
     Lane,
@@ -56,6 +67,8 @@ from cheops.api.models.submitting import (
 
 __all__ = [
     "Accepted",
+    "AuditEntry",
+    "AuditLog",
     "ChangeSites",
     "Changes",
     "Check",
@@ -67,14 +80,18 @@ __all__ = [
     "ExplanationStep",
     "Forgotten",
     "Health",
+    "Invitation",
+    "InviteRequest",
     "Lane",
     "Level",
     "LocalId",
     "LogView",
+    "MadeToken",
     "Mark",
     "MatrixEntry",
     "MatrixPair",
     "MatrixView",
+    "NewToken",
     "OperationView",
     "Operations",
     "Overall",
@@ -92,6 +109,8 @@ __all__ = [
     "ResourceStatus",
     "ResourceSummary",
     "Resources",
+    "Session",
+    "SignIn",
     "SiteAnswer",
     "SiteResult",
     "SiteStatus",
@@ -100,6 +119,8 @@ __all__ = [
     "SitesChange",
     "StateAt",
     "SubmitRequest",
+    "TokenList",
+    "TokenView",
     "Trouble",
     "Verification",
     "Wait",
@@ -122,5 +143,10 @@ def to_json(model: Any) -> bytes:
 
 
 def from_json(text: bytes, kind: type[M]) -> M:
-    """A model from JSON; raises msgspec.ValidationError. What it does not know, it passes over."""
-    return msgspec.json.decode(text, type=kind)
+    """A model from JSON; raises msgspec.DecodeError. What it does not know, it passes over."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"not UTF-8 text: {error}") from None
+    except RecursionError:
+        raise msgspec.DecodeError("nested too deep") from None

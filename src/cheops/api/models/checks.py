@@ -27,7 +27,7 @@ class Check(Struct, frozen=True, kw_only=True):
     """One thing that was looked at."""
 
     group: Annotated[
-        str, says("configuration, store, clocks, peers, services, backends or versions.", "peers")
+        str, says("configuration, store, clocks, security, peers, services, backends or versions.", "peers")
     ]
     name: Annotated[str, says("What.", "site2 answers")]
     level: Annotated[Level, says("How it is.", "ok")]

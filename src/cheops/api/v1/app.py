@@ -2,15 +2,29 @@
 encoded, so that a slash in an id is no end of it: whoever mounts it sees to that.
 """
 
-from fastapi import FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from cheops import __version__
+from cheops.api.guarding import permit
 from cheops.api.problems import on_any_error, on_cheops_error, problem
-from cheops.api.v1 import feed, operations, replicants, requests, resources, sites, wellbeing
+from cheops.api.rights import BASE
+from cheops.api.v1 import (
+    audit,
+    feed,
+    invitations,
+    operations,
+    replicants,
+    requests,
+    resources,
+    session,
+    sites,
+    tokens,
+    wellbeing,
+)
 from cheops.api.v1.documenting import documented
 from cheops.errors import CheopsError
 from cheops.gateway.record import Record
@@ -24,6 +38,7 @@ _TAGS = [
     {"name": "requests", "description": "What the gateway did for clients."},
     {"name": "sites", "description": "Where the application and its agents are."},
     {"name": "events", "description": "What happens, as it happens."},
+    {"name": "access", "description": "Who may ask, and who did what."},
     {"name": "agent", "description": "Whether the agent itself is well."},
 ]
 
@@ -33,15 +48,16 @@ def fastapi_app(node: Node | None, record: Record | None = None) -> FastAPI:
     app = FastAPI(
         title="Cheops",
         version=__version__,
-        openapi_url="/openapi.json",
+        openapi_url=None,  # ours needs a right, as everything does
+        dependencies=[Depends(_permitted)],
         docs_url=None,  # they load scripts from elsewhere; an agent may have no way out
         redoc_url=None,
         openapi_tags=_TAGS,
         default_response_class=Response,
         redirect_slashes=False,
     )
-    for part in (resources, operations, replicants, requests, sites, feed, wellbeing):
-        app.include_router(part.router)
+    for router in routers():
+        app.include_router(router)
     app.state.node = node
     app.state.record = record or Record()
     app.openapi = documented(app)  # type: ignore[method-assign]  # as FastAPI's documentation has it
@@ -51,6 +67,28 @@ def fastapi_app(node: Node | None, record: Record | None = None) -> FastAPI:
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, on_any_error)
     return app
+
+
+def routers() -> tuple[APIRouter, ...]:
+    """All that is answered under /api/v1."""
+    parts = (
+        *(resources, operations, replicants, requests, sites, invitations),
+        *(feed, tokens, session, audit, wellbeing),
+    )
+    return (*(part.router for part in parts), _document)
+
+
+_document = APIRouter()
+
+
+@_document.get("/openapi.json", include_in_schema=False)
+async def _openapi(request: Request) -> Response:
+    return JSONResponse(request.app.openapi())
+
+
+async def _permitted(request: Request) -> None:
+    """Runs before anything else of a route, whichever it is."""
+    await permit(request.app.state.node, request, f"{BASE}{request.scope['route'].path}")
 
 
 async def _on_invalid(_request: Request, error: Exception) -> Response:

@@ -48,7 +48,7 @@ def _node(request: Request) -> Node:
     return node
 
 
-def _decoded(text: str) -> str:
+def decoded(text: str) -> str:
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
@@ -58,7 +58,7 @@ def _decoded(text: str) -> str:
 def _resource_id(
     id_: Annotated[str, Path(alias="id", description="The resource, percent-encoded.", examples=["counter"])],
 ) -> str:
-    id_ = _decoded(id_)
+    id_ = decoded(id_)
     check_names(id_)
     return id_
 
@@ -68,19 +68,19 @@ def _operation_name(
         str, Path(description="An operation: site and number.", examples=["site1:3"], min_length=1)
     ],
 ) -> str:
-    return _decoded(op)
+    return decoded(op)
 
 
 def _site_name(
     name: Annotated[str, Path(description="A site, percent-encoded.", examples=["site2"], min_length=1)],
 ) -> str:
-    return _decoded(name)
+    return decoded(name)
 
 
 def _type_name(
     name: Annotated[str, Path(description="A resource type.", examples=["counter"], min_length=1)],
 ) -> str:
-    return _decoded(name)
+    return decoded(name)
 
 
 def _patience(
@@ -144,6 +144,8 @@ def model_of(raw: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         raise InvalidError(f"the body is not a {kind.__name__}: {printable(str(error))}") from None
+    except RecursionError:
+        raise InvalidError("the body is nested too deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"the body is not JSON: {printable(str(error))}") from None
 

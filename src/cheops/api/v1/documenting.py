@@ -17,13 +17,16 @@ _REFERENCE = "#/components/schemas/"
 _JSON = "application/json"
 _REASONS = {
     400: "The request cannot be right, whatever the state of the system.",
-    403: "The command is not one that the resource's type allows.",
+    401: "Nobody knows who asks: show a token of this site.",
+    403: "Whoever asks may not, or the command is not one that the resource's type allows.",
     404: "It is not known here.",
     409: "It cannot be done as things are.",
     413: "The request is too large.",
     422: "A parameter or a field is not what it must be.",
+    429: "Asked too often; `Retry-After` says when to go on.",
     502: "Another site was asked, and its answer was lost.",
     503: "It cannot be done now; asking again later may help.",
+    507: "There is no room for more.",
 }
 Document = dict[str, Any]
 
@@ -44,7 +47,10 @@ def answer(model: type[msgspec.Struct], description: str, *codes: int, **more: A
 
 def problems(*codes: int) -> dict[Any, Document]:
     content = {MEDIA_TYPE: {"schema": {"$ref": f"{_REFERENCE}Problem"}}}
-    return {code: {"description": _REASONS[code], "content": content} for code in sorted({422, *codes})}
+    return {
+        code: {"description": _REASONS[code], "content": content}
+        for code in sorted({401, 403, 422, 429, *codes})
+    }
 
 
 def body(model: type[msgspec.Struct], **more: Any) -> Document:

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Header, Query
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from cheops.api.models import Changes, Event, SiteResult, to_json
+from cheops.api.reach import principal_of, tells
 from cheops.api.v1.asking import NodeOf, ResourceId, answered
 from cheops.api.v1.documenting import Document, answer, example_of, problems
 from cheops.api.views.naming import time_text
@@ -19,6 +21,7 @@ from cheops.node.node import Node
 from cheops.node.pump import wall_ms
 from cheops.notify import events as journalled
 from cheops.notify.feed import MAX_PAGE, Page, Place
+from cheops.security.principal import Principal
 
 router = APIRouter(tags=["events"])
 STREAM = "text/event-stream"
@@ -48,8 +51,10 @@ Most = Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")]
     summary="What happens at this agent, as it happens",
     responses=_STREAMED,
 )
-async def stream_events(node: NodeOf, last_event_id: LastId = "", last: LastQuery = "") -> Response:
-    return _stream(node, None, last_event_id or last)
+async def stream_events(
+    node: NodeOf, request: Request, last_event_id: LastId = "", last: LastQuery = ""
+) -> Response:
+    return _stream(node, None, last_event_id or last, principal_of(request))
 
 
 @router.get(
@@ -59,9 +64,9 @@ async def stream_events(node: NodeOf, last_event_id: LastId = "", last: LastQuer
     responses=_STREAMED,
 )
 async def stream_resource_events(
-    node: NodeOf, id_: ResourceId, last_event_id: LastId = "", last: LastQuery = ""
+    node: NodeOf, request: Request, id_: ResourceId, last_event_id: LastId = "", last: LastQuery = ""
 ) -> Response:
-    return _stream(node, id_, last_event_id or last)
+    return _stream(node, id_, last_event_id or last, principal_of(request))
 
 
 @router.get(
@@ -71,9 +76,9 @@ async def stream_resource_events(
     responses=answer(Changes, "Events, and from where to go on.", 400),
 )
 async def list_changes(
-    node: NodeOf, since: Since = "", wait: WaitFor = 0.0, limit: Most = MAX_PAGE
+    node: NodeOf, request: Request, since: Since = "", wait: WaitFor = 0.0, limit: Most = MAX_PAGE
 ) -> Response:
-    return await _changes(node, None, since, wait, limit)
+    return await _changes(node, None, since, wait, limit, principal_of(request))
 
 
 @router.get(
@@ -82,32 +87,39 @@ async def list_changes(
     summary="What happened to a resource after a place",
     responses=answer(Changes, "Events, and from where to go on.", 400),
 )
-async def list_resource_changes(
-    node: NodeOf, id_: ResourceId, since: Since = "", wait: WaitFor = 0.0, limit: Most = MAX_PAGE
+async def list_resource_changes(  # noqa: PLR0913, PLR0917 - one parameter per parameter
+    node: NodeOf,
+    request: Request,
+    id_: ResourceId,
+    since: Since = "",
+    wait: WaitFor = 0.0,
+    limit: Most = MAX_PAGE,
 ) -> Response:
-    return await _changes(node, id_, since, wait, limit)
+    return await _changes(node, id_, since, wait, limit, principal_of(request))
 
 
 def _asked(node: Node, place: str) -> Place:
     return Place.parse(place) if place else node.notifier.feed.end
 
 
-async def _changes(node: Node, resource: str | None, since: str, wait_s: float, limit: int) -> Response:
+async def _changes(  # noqa: PLR0913, PLR0917 - what was asked, and by whom
+    node: Node, resource: str | None, since: str, wait_s: float, limit: int, who: Principal
+) -> Response:
     page = await node.notifier.feed.read(_asked(node, since), limit, resource, wait_s)
-    events = tuple(event_view(node, event) for event in page.events)
+    events = tuple(event_view(node, event) for event in page.events if tells(node, who, event))
     return answered(Changes(events=events, last=str(page.last), reset=page.reset))
 
 
-def _stream(node: Node, resource: str | None, last: str) -> Response:
+def _stream(node: Node, resource: str | None, last: str, who: Principal) -> Response:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_sent(node, resource, _asked(node, last)), 200, headers, media_type=STREAM)
+    return StreamingResponse(_sent(node, resource, _asked(node, last), who), 200, headers, media_type=STREAM)
 
 
-async def _sent(node: Node, resource: str | None, since: Place) -> AsyncIterator[bytes]:
+async def _sent(node: Node, resource: str | None, since: Place, who: Principal) -> AsyncIterator[bytes]:
     yield _comment("here", since)  # at once, so that the client sees that it is connected
     async for page in node.notifier.feed.follow(since, resource, silent_s=_SIGN_OF_LIFE_S):
         found = [_reset(node, page)] if page.reset else []
-        found += [event_view(node, event) for event in page.events]
+        found += [event_view(node, event) for event in page.events if tells(node, who, event)]
         yield b"".join(map(_message, found)) or _comment("still here", page.last)
 
 

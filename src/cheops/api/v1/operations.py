@@ -20,6 +20,7 @@ from cheops.api.models import (
     SubmitRequest,
 )
 from cheops.api.operations import RefusedError, RequestError, Wanted, sites_of
+from cheops.api.reach import principal_of
 from cheops.api.replicants import deletion
 from cheops.api.v1.asking import (
     Cursor,
@@ -46,13 +47,14 @@ from cheops.config.replication import service_of
 from cheops.engine.replica import Replica
 from cheops.log.operation import Kind
 from cheops.node.node import Node
+from cheops.security.principal import Principal
 
 router = APIRouter(tags=["operations"])
 _LATER = {"description": "It is durable here, but fewer sites than were waited for have answered."}
 
 
 def _carried_out(description: str, *codes: int) -> dict[int | str, dict[str, object]]:
-    found = answer(Accepted, description, 400, 403, 409, 502, 503, *codes)
+    found = answer(Accepted, description, 400, 403, 409, 502, 503, 507, *codes)
     later = {202: {**_LATER, "content": {"application/json": found[200]["content"]["application/json"]}}}
     return {**found, **later}
 
@@ -97,7 +99,8 @@ async def delete_resource(  # noqa: PLR0913, PLR0917 - one parameter per paramet
 ) -> Response:
     replica = await resource_at(node, id_)
     line = _deleting(replica, command)
-    return await submit(node, request, Wanted(id_, "delete", line, kind=Kind.DELETE), wait, timeout)
+    wanted = Wanted(id_, "delete", line, kind=Kind.DELETE, by=principal_of(request))
+    return await submit(node, request, wanted, wait, timeout)
 
 
 def _deleting(replica: Replica, command: str) -> str:
@@ -142,7 +145,7 @@ async def get_operation(node: NodeOf, id_: ResourceId, op: OperationName) -> Res
 )
 async def dry_run(node: NodeOf, request: Request, id_: ResourceId) -> Response:
     asked = model_of(await read_bytes(request), SubmitRequest)
-    return answered(await tried(node, id_, asked))
+    return answered(await tried(node, id_, asked, principal_of(request)))
 
 
 @router.post(
@@ -153,7 +156,7 @@ async def dry_run(node: NodeOf, request: Request, id_: ResourceId) -> Response:
         "`happened` and `not-happened` settle an operation that is UNKNOWN at a site (asked for there, or "
         "forwarded). `force` makes a new base out of a command, which ends any divergence."
     ),
-    responses=answer(Resolved, "What was done.", 400, 403, 404, 409, 413, 502, 503),
+    responses=answer(Resolved, "What was done.", 400, 403, 404, 409, 413, 502, 503, 507),
     openapi_extra=body(ResolveRequest),
 )
 async def resolve(node: NodeOf, request: Request, id_: ResourceId, timeout: Patience) -> Response:
@@ -175,7 +178,8 @@ async def set_sites(
     node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience
 ) -> Response:
     asked = structs.replace(model_of(await read_bytes(request), ChangeSites), how=SitesChange.SET)
-    return await submit(node, request, await _moved(node, id_, asked), wait, timeout)
+    wanted = await _moved(node, id_, asked, principal_of(request))
+    return await submit(node, request, wanted, wait, timeout)
 
 
 @router.post(
@@ -189,10 +193,11 @@ async def change_sites(
     node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience
 ) -> Response:
     asked = model_of(await read_bytes(request), ChangeSites)
-    return await submit(node, request, await _moved(node, id_, asked), wait, timeout)
+    wanted = await _moved(node, id_, asked, principal_of(request))
+    return await submit(node, request, wanted, wait, timeout)
 
 
-async def _moved(node: Node, id_: str, asked: ChangeSites) -> Wanted:
+async def _moved(node: Node, id_: str, asked: ChangeSites, by: Principal) -> Wanted:
     """The operation that changes where a resource is."""
     replica = await resource_at(node, id_)
     if asked.delete_with and not asked.delete_copy:
@@ -207,4 +212,4 @@ async def _moved(node: Node, id_: str, asked: ChangeSites) -> Wanted:
     if not after:
         raise RefusedError("a resource must stay at one site at least; to be rid of it, delete it")
     line = _deleting(replica, asked.delete_with) if asked.delete_copy else ""
-    return Wanted(id_, "sites", line, kind=Kind.SITES, names=after)
+    return Wanted(id_, "sites", line, kind=Kind.SITES, names=after, by=by)

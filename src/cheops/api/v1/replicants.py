@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from cheops.api.models import LocalId, Replicants, ReplicantView
 from cheops.api.operations import RefusedError
+from cheops.api.reach import principal_of, sees
 from cheops.api.replicants import beginning
 from cheops.api.v1.asking import (
     Cursor,
@@ -32,6 +33,7 @@ from cheops.backends.http_index import Copy
 from cheops.config.replication import service_of
 from cheops.engine.replica import Replica
 from cheops.node.node import Node
+from cheops.security.principal import Principal
 
 router = APIRouter(tags=["replicants"])
 
@@ -43,22 +45,23 @@ router = APIRouter(tags=["replicants"])
     responses=answer(Replicants, "A page of replicants, sorted by id.", 503),
 )
 async def list_replicants(
-    node: NodeOf, cursor: Cursor = "", limit: Limit = 100, fresh: Fresh = 0.5
+    node: NodeOf, request: Request, cursor: Cursor = "", limit: Limit = 100, fresh: Fresh = 0.5
 ) -> Response:
     """All meta-ids begin with the same mark, so in the order of ids they stand together."""
     ids, more = await page_of_ids(node, MARK, cursor, limit)
-    in_doubt = [one.id for one in await _views(node, ids) if one.overall == "CONVERGING"]
+    who = principal_of(request)
+    in_doubt = [one.id for one in await _views(node, ids, who) if one.overall == "CONVERGING"]
     # What nobody asked for in a while has left memory, and with it what the other sites said of it.
     await ask_the_others(node, in_doubt, fresh)
-    return answered(Replicants(replicants=await _views(node, ids), next=ids[-1] if more else None))
+    return answered(Replicants(replicants=await _views(node, ids, who), next=ids[-1] if more else None))
 
 
-async def _views(node: Node, ids: Sequence[str]) -> tuple[ReplicantView, ...]:
+async def _views(node: Node, ids: Sequence[str], who: Principal) -> tuple[ReplicantView, ...]:
     replicas = [await node.pump.replica(id_) for id_ in ids]
     return tuple(
         replicant_view(node, replica, up(node))
         for replica in replicas
-        if is_known(replica) and service_of(replica.type.name)
+        if is_known(replica) and service_of(replica.type.name) and sees(who, replica)
     )
 
 

@@ -5,6 +5,7 @@ from starlette.requests import Request
 from cheops.api.forwarding import HOP_HEADER
 from cheops.api.models import Resolution, Resolved, ResolveRequest, to_json
 from cheops.api.operations import RefusedError, RequestError, Wanted, carried_out
+from cheops.api.reach import principal_of
 from cheops.api.v1.asking import resource_at
 from cheops.api.v1.handing_on import asked_of
 from cheops.api.views.naming import find
@@ -14,6 +15,7 @@ from cheops.engine.replica import Replica
 from cheops.engine.status import status
 from cheops.log.operation import Kind, OpId
 from cheops.node.node import Node
+from cheops.security.principal import Principal
 from cheops.sync.heart import now
 from cheops.text import in_words, is_or_are
 
@@ -22,12 +24,13 @@ async def resolved(
     node: Node, request: Request, id_: str, asked: ResolveRequest, timeout_s: float
 ) -> Resolved:
     if asked.resolution is Resolution.FORCE:
-        return await _forced(node, id_, asked, timeout_s)
+        return await _forced(node, id_, asked, timeout_s, principal_of(request))
     if asked.site and asked.site != node.name:
         if request.headers.get(HOP_HEADER):
             raise RequestError(f"this is {node.name}, not {asked.site}")
         site_view(node.mesh, now(), asked.site)  # or it is not known
-        return await asked_of(node, asked.site, request.scope["path"], to_json(asked), Resolved)
+        reach = principal_of(request).reach
+        return await asked_of(node, asked.site, request.scope["path"], to_json(asked), Resolved, reach)
     replica = await resource_at(node, id_)
     op = _unknown(replica, asked)
     node.pump.post(ResolvedEvent(id_, op, asked.resolution is Resolution.HAPPENED))
@@ -52,11 +55,11 @@ def _elsewhere(replica: Replica) -> str:
     return f"; {in_words(heard)} {is_or_are(heard)}: say so with 'site'" if heard else ""
 
 
-async def _forced(node: Node, id_: str, asked: ResolveRequest, timeout_s: float) -> Resolved:
+async def _forced(node: Node, id_: str, asked: ResolveRequest, timeout_s: float, by: Principal) -> Resolved:
     if not asked.command.strip():
         raise RequestError("'force' needs a 'command' that makes the state")
     await resource_at(node, id_)
-    wanted = Wanted(id_, asked.type, asked.command.strip(), kind=Kind.FORCE)
+    wanted = Wanted(id_, asked.type, asked.command.strip(), kind=Kind.FORCE, by=by)
     accepted, _sites, answers = await carried_out(node, wanted, timeout_s)
     async for _ in answers:
         break  # it was run here, or the time is over

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
+from cheops.api.forms import check_showing
 from cheops.api.models import (
     Explanation,
     LogView,
@@ -16,6 +18,7 @@ from cheops.api.models import (
     ResourceSummary,
     Verification,
 )
+from cheops.api.reach import check_type, principal_of, sees
 from cheops.api.v1.asking import (
     Cursor,
     Fresh,
@@ -34,10 +37,12 @@ from cheops.api.v1.verifying import verification
 from cheops.api.views.explain import explanation
 from cheops.api.views.log import log_view
 from cheops.api.views.matrix import matrix_in_force, matrix_view
+from cheops.api.views.operations import sites_of
 from cheops.api.views.status import detail, resource_status, summary
 from cheops.api.views.whereabouts import is_here
 from cheops.node.node import Node
 from cheops.node.pump import wall_ms
+from cheops.security.principal import Principal
 
 router = APIRouter(tags=["resources"])
 
@@ -48,23 +53,26 @@ router = APIRouter(tags=["resources"])
     summary="The resources of this site, page by page",
     responses=answer(Resources, "A page of resources, sorted by id.", 503),
 )
-async def list_resources(
+async def list_resources(  # noqa: PLR0913, PLR0917 - one parameter per parameter
     node: NodeOf,
+    request: Request,
     prefix: Annotated[str, Query(max_length=256, description="Only ids that begin so.")] = "",
     cursor: Cursor = "",
     limit: Limit = 100,
     fresh: Fresh = 0.5,
 ) -> Response:
     ids, more = await page_of_ids(node, prefix, cursor, limit)
-    in_doubt = [one.id for one in await _summaries(node, ids) if one.overall == "CONVERGING"]
+    who = principal_of(request)
+    in_doubt = [one.id for one in await _summaries(node, ids, who) if one.overall == "CONVERGING"]
     # What nobody asked for in a while has left memory, and with it what the other sites said of it.
     await ask_the_others(node, in_doubt, fresh)
-    return answered(Resources(resources=await _summaries(node, ids), next=ids[-1] if more else None))
+    return answered(Resources(resources=await _summaries(node, ids, who), next=ids[-1] if more else None))
 
 
-async def _summaries(node: Node, ids: Sequence[str]) -> tuple[ResourceSummary, ...]:
+async def _summaries(node: Node, ids: Sequence[str], who: Principal) -> tuple[ResourceSummary, ...]:
     replicas = [await node.pump.replica(id_) for id_ in ids]
-    return tuple(summary(replica, up(node)) for replica in replicas if is_here(replica))
+    seen = [replica for replica in replicas if is_here(replica) and sees(who, replica)]
+    return tuple(summary(replica, up(node)) for replica in seen)
 
 
 @router.get(
@@ -123,7 +131,8 @@ async def get_matrix(node: NodeOf, id_: ResourceId) -> Response:
     summary="The matrix of a resource type in this site's configuration",
     responses=answer(MatrixView, "The matrix, and what follows from it.", 400),
 )
-async def get_type_matrix(node: NodeOf, name: TypeName) -> Response:
+async def get_type_matrix(node: NodeOf, request: Request, name: TypeName) -> Response:
+    check_type(principal_of(request), name)
     return answered(matrix_view(node.config.type_named(name).matrix))
 
 
@@ -135,10 +144,12 @@ async def get_type_matrix(node: NodeOf, name: TypeName) -> Response:
 )
 async def verify(
     node: NodeOf,
+    request: Request,
     id_: ResourceId,
     command: Annotated[
         str, Query(max_length=65_536, description="What shows the state, instead of the type's `read`.")
     ] = "",
 ) -> Response:
     replica = await resource_at(node, id_)
+    check_showing(node, principal_of(request), replica, command, sites_of(replica))
     return answered(await verification(node, replica, command))

@@ -7,10 +7,13 @@ from typing import Annotated
 import aiohttp
 import msgspec
 from fastapi import APIRouter, Query
+from msgspec import structs
+from starlette.requests import Request
 from starlette.responses import Response
 
 from cheops.api.models import Forgotten, Health, Ping, Sites, SiteView, from_json
 from cheops.api.operations import RefusedError
+from cheops.api.reach import check_site, principal_of
 from cheops.api.v1.asking import NodeOf, SiteName, answered
 from cheops.api.v1.documenting import answer
 from cheops.api.views.sites import site_view, sites_view
@@ -29,8 +32,9 @@ _MOST_NAMED = 100
     summary="All sites that are known, and how they are",
     responses=answer(Sites, "The sites."),
 )
-async def list_sites(node: NodeOf) -> Response:
-    return answered(sites_view(node.mesh, now()))
+async def list_sites(node: NodeOf, request: Request) -> Response:
+    found, reach = sites_view(node.mesh, now()), principal_of(request).reach
+    return answered(structs.replace(found, sites=tuple(s for s in found.sites if reach.sees((s.name,)))))
 
 
 @router.get(
@@ -39,7 +43,8 @@ async def list_sites(node: NodeOf) -> Response:
     summary="One site",
     responses=answer(SiteView, "The site.", 400, 404),
 )
-async def get_site(node: NodeOf, name: SiteName) -> Response:
+async def get_site(node: NodeOf, request: Request, name: SiteName) -> Response:
+    check_site(principal_of(request), name)
     return answered(site_view(node.mesh, now(), name))
 
 
@@ -49,7 +54,8 @@ async def get_site(node: NodeOf, name: SiteName) -> Response:
     summary="Ask a site for a sign of life, now",
     responses=answer(Ping, "How it went.", 400, 404),
 )
-async def ping_site(node: NodeOf, name: SiteName) -> Response:
+async def ping_site(node: NodeOf, request: Request, name: SiteName) -> Response:
+    check_site(principal_of(request), name)
     return answered(await ping(node, site_view(node.mesh, now(), name)))
 
 
@@ -59,7 +65,9 @@ async def ping(node: Node, site: SiteView) -> Ping:
     health, detail = None, ""
     try:
         timeout = aiohttp.ClientTimeout(total=_PING_S)
-        async with node.session.get(f"{site.url}/healthz", timeout=timeout) as found:
+        async with node.asking.request(
+            site.name, "GET", "/healthz", address=site.url, timeout=timeout
+        ) as found:
             health = from_json(await found.read(), Health)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, msgspec.MsgspecError) as error:
         detail = f"no answer: {error or type(error).__name__}"

@@ -20,6 +20,7 @@ from cheops.api.operations import (
     Wanted,
     carried_out,
 )
+from cheops.api.reach import principal_of
 from cheops.api.v1.asking import InvalidError, answered, model_of, read_bytes
 from cheops.api.views.naming import time_text
 from cheops.engine.events import Answer, Stage
@@ -27,6 +28,7 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import Kind, Status, Verdict
 from cheops.matrix_file import parse_matrix
 from cheops.node.node import Node
+from cheops.security.principal import Principal
 
 LINES = "application/x-ndjson"
 _FIELD = "operation"
@@ -155,13 +157,14 @@ async def submit_request(node: Node, request: Request, id_: str, wait: Wait, tim
     content = request.headers.get("content-type", "")
     if not content.startswith("multipart/form-data"):
         raw = await read_bytes(request)
-        wanted = wanted_of(id_, model_of(raw, SubmitRequest), {})
+        wanted = wanted_of(id_, model_of(raw, SubmitRequest), {}, principal_of(request))
         return await _or_forward(node, request, wanted, wait, timeout_s, raw)
-    form = await read_form(request)
+    node.room.check()
+    form = await read_form(request, node.config.clients.upload_bytes)
     with ExitStack() as pins:
         try:
             asked = model_of(_field(form), SubmitRequest)
-            wanted = wanted_of(id_, asked, await keep_files(node, form, pins))
+            wanted = wanted_of(id_, asked, await keep_files(node, form, pins), principal_of(request))
             return await _or_forward(node, request, wanted, wait, timeout_s, form)
         finally:
             await form.close()
@@ -184,7 +187,7 @@ def _field(form: FormData) -> bytes:
     return value.encode("utf-8", "surrogatepass")
 
 
-def wanted_of(id_: str, asked: SubmitRequest, files: dict[str, str]) -> Wanted:
+def wanted_of(id_: str, asked: SubmitRequest, files: dict[str, str], by: Principal) -> Wanted:
     if asked.kind not in _KINDS:
         raise InvalidError(f"'{asked.kind.value}' is not a kind of operation that a client submits so")
     if not asked.command.strip():
@@ -198,6 +201,7 @@ def wanted_of(id_: str, asked: SubmitRequest, files: dict[str, str]) -> Wanted:
         matrix_of(asked),
         files,
         asked.kind,
+        by=by,
     )
 
 

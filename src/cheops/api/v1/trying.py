@@ -5,15 +5,16 @@ from cheops.api.operations import ElsewhereError, submitted
 from cheops.api.v1.asking import up
 from cheops.api.v1.submitting import wanted_of
 from cheops.api.views.dry_run import dry_run, refused
-from cheops.engine.site import refusal
+from cheops.engine.refusing import refusal
 from cheops.errors import CheopsError
 from cheops.node.node import Node
 from cheops.node.pump import wall_ms
+from cheops.security.principal import Principal
 
 
-async def tried(node: Node, id_: str, asked: SubmitRequest) -> DryRun:
+async def tried(node: Node, id_: str, asked: SubmitRequest, by: Principal) -> DryRun:
     """What is wrong with the request itself is refused as always; what the state forbids is the answer."""
-    wanted = wanted_of(id_, asked, {})
+    wanted = wanted_of(id_, asked, {}, by)
     try:
         event = await submitted(node, wanted, "")
     except ElsewhereError as elsewhere:

@@ -1,11 +1,13 @@
 """Is the agent well: checks for people, health and readiness for machines."""
 
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
-from cheops.api.checks import checks
+from cheops.api.checks import GROUPS, checks
 from cheops.api.health import health_answer, readiness_answer
 from cheops.api.models import Checks, Health
+from cheops.api.reach import principal_of
 from cheops.api.v1.asking import NodeOf, answered
 from cheops.api.v1.documenting import Document, answer
 
@@ -18,7 +20,7 @@ _NOT_WELL: dict[int | str, Document] = {
 @router.get(
     "/check",
     operation_id="check",
-    summary="Is all as it should be: configuration, store, clocks, peers, services, backends, versions",
+    summary=f"Is all as it should be: {', '.join(GROUPS)}",
     responses=answer(Checks, "Everything that was looked at."),
 )
 async def check(node: NodeOf) -> Response:
@@ -31,8 +33,8 @@ async def check(node: NodeOf) -> Response:
     summary="Does the agent work",
     responses={**answer(Health, "It does."), **_NOT_WELL},
 )
-async def healthz(node: NodeOf) -> Response:
-    return health_answer(node)
+async def healthz(node: NodeOf, request: Request) -> Response:
+    return health_answer(node, principal_of(request))
 
 
 @router.get(
@@ -41,5 +43,5 @@ async def healthz(node: NodeOf) -> Response:
     summary="Does the agent take operations",
     responses={**answer(Health, "It does."), **_NOT_WELL},
 )
-async def readyz(node: NodeOf) -> Response:
-    return readiness_answer(node)
+async def readyz(node: NodeOf, request: Request) -> Response:
+    return readiness_answer(node, principal_of(request))

@@ -5,6 +5,7 @@ from cheops.api.models.resources import Overall as OverallName
 from cheops.api.views.naming import names, stamp_text, vector_text
 from cheops.api.views.operations import sites_of
 from cheops.engine import status as engine
+from cheops.engine.admission import waiting_for_refused
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall
 from cheops.log.operation import Kind, OpId
@@ -16,7 +17,7 @@ def resource_status(replica: Replica, up: set[str], now_ms: int) -> ResourceStat
     return ResourceStatus(
         id=replica.resource,
         overall=word(found.overall),
-        sentence=sentence(found),
+        sentence=_with_held(sentence(found), replica),
         unreachable=found.unreachable,
         order_not_enforced=found.order_not_enforced,
         sites=tuple(_site(replica, site, now_ms) for site in found.sites),
@@ -76,6 +77,21 @@ def sentence(found: engine.ResourceStatus) -> str:
         case Overall.UNREACHABLE:
             cut = in_words(found.unreachable)
             return f"{cut} cannot be asked now; as far as is known, {_rest(found)}"
+
+
+def _with_held(said: str, replica: Replica) -> str:
+    held = held_sentence(replica)
+    return f"{held}; {said}" if held else said
+
+
+def held_sentence(replica: Replica) -> str:
+    """What waits for operations that were refused here; empty if nothing does."""
+    said = []
+    for id_, waiting in waiting_for_refused(replica).items():
+        verb = "waits" if len(waiting) == 1 else "wait"
+        who = in_words(sorted(map(str, waiting))[:3])
+        said.append(f"{who} {verb} here for {id_}, which was refused: {replica.refused[id_]}")
+    return "; ".join(said)
 
 
 def _all_of(found: engine.ResourceStatus) -> str:

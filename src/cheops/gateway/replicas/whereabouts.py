@@ -16,6 +16,7 @@ from cheops.backends.http_ids import may_be_made_at
 from cheops.gateway.replicas.errors import NoReplicaError
 from cheops.gateway.replicas.submitting import sites_of
 from cheops.node.node import Node
+from cheops.sync.asking import read_answered_object
 from cheops.text import listed
 
 PATH = "peer/replicants"  # below the address of an agent
@@ -24,6 +25,7 @@ _REMEMBERED = 10_000
 _AT_ONCE = 16
 _MOST_ASKED = 256
 _TIMEOUT_S = 3.0
+_MOST_BYTES = 1024 * 1024  # of an answer
 
 
 class Whereabouts:
@@ -76,17 +78,16 @@ class Whereabouts:
 
     async def _said_by(self, site: str, meta_id: str) -> tuple[str, ...] | None:
         """What a site says; None where it cannot be asked."""
-        address = self._node.address_of(site)
-        if address is None or not self._node.snapshot().is_up(site):
+        if self._node.address_of(site) is None or not self._node.snapshot().is_up(site):
             return None
-        url = f"{address}/{PATH}/{quote(meta_id)}"
+        path = f"/{PATH}/{quote(meta_id)}"
         try:
             timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-            async with self._node.session.get(url, timeout=timeout) as answer:
-                found = await answer.json(content_type=None) if answer.status == 200 else {}
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            async with self._node.asking.request(site, "GET", path, timeout=timeout) as answer:
+                found = await read_answered_object(answer, _MOST_BYTES) if answer.status == 200 else {}
+        except (aiohttp.ClientError, TimeoutError, OSError):
             return None
-        sites = found.get("sites") if isinstance(found, dict) else None
+        sites = found.get("sites")
         return tuple(str(name) for name in sites) if isinstance(sites, list) else ()
 
 

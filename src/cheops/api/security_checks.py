@@ -1,0 +1,183 @@
+"""What `cheops check` says about security: who may come in, who can read the keys, and what commands may do.
+
+What was not believed of other sites' documents is told by trust_checks.py, in the same group.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from cheops.api.models import Check, Level
+from cheops.config.address import is_loopback
+from cheops.config.command_pattern import EVERYTHING
+from cheops.config.notify import MailConfig, WebhookConfig
+from cheops.config.site import SiteConfig
+from cheops.config.types import TypeConfig
+from cheops.node.node import Node
+from cheops.security.refusals import Refused
+from cheops.text import listed, printable
+
+DOCUMENT = "docs/security.md"
+_GROUP = "security"
+_DAY_S = 86_400.0
+_LATELY_S = 600.0
+_MOST_NAMED = 5
+_OTHERS = 0o077  # what a key's group and everybody else may do
+
+
+def security_checks(node: Node) -> Iterator[Check]:
+    """Some of it looks at files: not for the event loop."""
+    now_s = time.time()
+    yield from _certificates(node, now_s)
+    yield from _files(node)
+    yield from _services(node.config)
+    yield from _tokens(node)
+    yield _refusals(node.refusals.all(), now_s)
+    yield _user(node.config.types.values())
+    for type_ in node.config.types.values():
+        yield from _type(type_)
+
+
+def _check(
+    name: str, detail: str, hint: str = "", *, anchor: str = "hardening", failed: bool = False
+) -> Check:
+    """Right where there is nothing to do about it."""
+    level = Level.OK if not hint else Level.FAILED if failed else Level.WARNING
+    return Check(
+        group=_GROUP,
+        name=name,
+        level=level,
+        ok=level is not Level.FAILED,
+        detail=detail,
+        hint=hint,
+        anchor=f"{DOCUMENT}#{anchor}",
+    )
+
+
+# -- keys and certificates -------------------------------------------------------------------------------
+
+
+def _certificates(node: Node, now_s: float) -> Iterator[Check]:
+    if node.keyring is None:
+        hint = "before a site on another machine joins, make certificates and set 'security'"
+        yield _check("sites know each other by certificates", "security: none", hint, anchor="join")
+        return
+    yield _check("sites know each other by certificates", f"TLS 1.3, from {node.keyring.folder.path}")
+    identity, renew_before_s = node.keyring.identity, node.config.security.renew_before_s
+    yield _expiry("the certificate of this site is good", identity.until_s - now_s, renew_before_s, "renew")
+    ends = [one.not_valid_after_utc.timestamp() for one in node.keyring.folder.authorities.certificates]
+    yield _expiry("the authority's certificate is good", max(ends) - now_s, renew_before_s, "authority")
+
+
+def _expiry(name: str, left_s: float, renew_before_s: float, anchor: str) -> Check:
+    """A certificate is renewed by itself when that is due: half that time later something is wrong."""
+    if left_s <= 0:
+        hint = "no other site talks to this one until it has a new one"
+        return _check(name, f"it ended {-left_s / _DAY_S:,.1f} days ago", hint, anchor=anchor, failed=True)
+    hint = "it should have been renewed by now: see the agent's log" if left_s < renew_before_s / 2 else ""
+    return _check(name, f"for {left_s / _DAY_S:,.0f} more days", hint, anchor=anchor)
+
+
+# -- files that hold secrets -----------------------------------------------------------------------------
+
+
+def _files(node: Node) -> Iterator[Check]:
+    wrong = [text for path in secret_files(node.config) if (text := _too_open(path))]
+    hint = "chmod 600 FILE, and change what it holds: it may have been read" if wrong else ""
+    detail = "; ".join(wrong) or "keys and credentials are this user's alone"
+    yield _check("nobody else can read secrets", detail, hint, anchor="files", failed=True)
+    databases = [path for path in sorted(node.config.data.glob("*.db")) if _too_open(path)]
+    names = listed(path.name for path in databases)
+    hint = (
+        f"chmod 600 {node.config.data}/*.db: they hold commands and what those printed" if databases else ""
+    )
+    detail = f"readable by others: {names}" if databases else str(node.config.data)
+    yield _check("nobody else can read the store", detail, hint, anchor="files")
+
+
+def secret_files(config: SiteConfig) -> list[Path]:
+    """All files that the configuration names for what they keep secret."""
+    security = config.security
+    found = [security.ca_key] if security.ca_key else []
+    if security.folder:
+        found += [security.folder / "site.key", security.folder / "signing.key"]
+    providers = (one.replication.auth for one in config.services.values())
+    found += [auth.file for auth in providers if auth and auth.file]
+    for target in config.notify:
+        channel = target.channel
+        if isinstance(channel, WebhookConfig) and channel.secret_file:
+            found.append(channel.secret_file)
+        elif isinstance(channel, MailConfig) and channel.password_file:
+            found.append(channel.password_file)
+    return found
+
+
+def _too_open(path: Path) -> str:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return f"{path} has mode {mode & 0o777:o}" if mode & _OTHERS else ""
+
+
+# -- who comes in, and what is on the wire ---------------------------------------------------------------
+
+
+def _services(config: SiteConfig) -> Iterator[Check]:
+    for service in config.services.values():
+        if service.url.startswith("http://") and not is_loopback(service.url):
+            hint = f"use https:// in 'services.{service.name}.url', or let the service listen on this machine"
+            name = f"what goes to {service.name} cannot be read on its way"
+            yield _check(name, f"{service.url} is plain HTTP on a network", hint, anchor="services")
+
+
+def _tokens(node: Node) -> Iterator[Check]:
+    if node.keyring is None:
+        return
+    tokens = list(node.accounts.tokens)
+    eternal = [token.name for token in tokens if token.ends_ms is None]
+    shown = listed(map(printable, eternal[:_MOST_NAMED]))
+    hint = (
+        "a token that ends is worth less to a thief: 'cheops token create NAME --expires 30d'"
+        if eternal
+        else ""
+    )
+    detail = f"{len(eternal)} without an end: {shown}" if eternal else f"all of {len(tokens)} do"
+    yield _check("tokens end some day", detail, hint, anchor="tokens")
+
+
+def _refusals(refused: Iterable[Refused], now_s: float) -> Check:
+    name, all_of_them = "nobody tries what is not allowed", list(refused)
+    lately: Counter[str] = Counter()
+    for one in all_of_them:
+        if now_s - one.last_s < _LATELY_S:
+            lately[one.reason] += one.times
+    if not lately:
+        return _check(name, f"{sum(one.times for one in all_of_them)} refused since the start, none lately")
+    said = ", ".join(f"{reason}: {times}" for reason, times in lately.most_common(_MOST_NAMED))
+    hint = "'cheops audit' and the metric cheops_refused_total say who it was"
+    return _check(name, f"refused in the last minutes: {said}", hint, anchor="refusals")
+
+
+# -- commands --------------------------------------------------------------------------------------------
+
+
+def _user(types: Iterable[TypeConfig]) -> Check:
+    name = "commands do not run as root"
+    as_root = [type_.name for type_ in types if type_.command.user in (None, "root")]
+    if os.geteuid() != 0 or not as_root:
+        return _check(name, "the agent is not root, or every type has a 'user'")
+    hint = "run the agent as a user of its own, or give these types a 'user'"
+    return _check(name, f"those of {listed(as_root[:_MOST_NAMED])} do", hint, anchor="commands")
+
+
+def _type(type_: TypeConfig) -> Iterator[Check]:
+    if EVERYTHING in type_.command.allow:
+        name, hint = f"{type_.name}: what may run is listed", "list patterns under 'allow' in place of '...'"
+        yield _check(name, "'allow: [...]' lets any command run", hint, anchor="commands")
+    if type_.command.shell:
+        name = f"{type_.name}: no shell reads its commands"
+        hint = "a script with a pattern of its own is safer: see the how-to for files"
+        yield _check(name, "'shell: true'", hint, anchor="commands")
