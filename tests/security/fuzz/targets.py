@@ -1,0 +1,327 @@
+"""The table: every parser of outside bytes, valid samples for it, and the only errors that may come out of it.
+
+A target gets bytes and either returns or raises one of its allowed errors; anything else, or taking too long,
+or too much memory, is a finding. Those that need an event loop are in serving.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from cheops.api.models import ChangeSites, LocalId, ResolveRequest, SubmitRequest
+from cheops.api.operations import RequestError, check_names
+from cheops.api.v1.asking import InvalidError, model_of
+from cheops.api.v1.submitting import wanted_of
+from cheops.backends.command import CommandLineError, CommandNotAllowedError, CommandRunner, CommandSettings
+from cheops.backends.command_line import invocation
+from cheops.backends.http_answering import Answering
+from cheops.backends.http_auth import AuthError, Provider
+from cheops.backends.http_ids import meta_id_of
+from cheops.backends.http_index import Copy, Index
+from cheops.backends.http_request import PayloadError, request_of
+from cheops.backends.http_to_local import Form, NotHereError, ToLocal
+from cheops.backends.http_to_meta import ToMeta, TooDeepError
+from cheops.client.event_stream import events_in
+from cheops.config.replication import AuthConfig, ReplicationConfig
+from cheops.config.site import parse_site
+from cheops.documents import DocumentError
+from cheops.engine.events import (
+    Effect,
+    Load,
+    Loaded,
+    Outcome,
+    PeerUp,
+    Ran,
+    Received,
+    Result,
+    Run,
+    Save,
+    Send,
+    Tick,
+)
+from cheops.engine.site import Site
+from cheops.engine.types import ResourceType, Settings
+from cheops.errors import ClientError
+from cheops.gateway.errors import GatewayRequestError
+from cheops.gateway.request import Entrance, Way, addressed
+from cheops.gateway.seam import Head
+from cheops.gateway.strictness import check_headers, check_raw_head, headers_of, refuse_early
+from cheops.log.operation import Command, Origin
+from cheops.matrix_file import parse_matrix
+from cheops.scope import BUILTIN, ScopeError, SiteInfo, Snapshot, parse, resolve
+from cheops.security.principal import OPEN
+from cheops.security.tokens import BadTokenError, Tokens
+from cheops.store import codec
+from cheops.sync import heartbeat, links
+from cheops.sync.couch_document import document_from
+from cheops.sync.couch_errors import CouchError, RefusedError
+from cheops.sync.couch_http import Unpacking
+from cheops.sync.couch_json import decoded
+from cheops.sync.heartbeat import Entry, MeshError
+from cheops.sync.links import EnvelopeError
+from cheops.sync.mesh import Mesh
+from cheops.sync.mesh_settings import Now
+from tests.security.fuzz import samples
+from tests.security.fuzz.mutator import MAX_BYTES
+
+
+@dataclass(frozen=True)
+class Target:
+    """`share` is its part of a campaign's inputs: what is slow or simple gets less."""
+
+    run: Callable[[bytes], object]
+    seeds: tuple[bytes, ...]
+    allowed: tuple[type[Exception], ...]
+    tokens: tuple[bytes, ...] = ()
+    share: int = 10
+    most_bytes: int = MAX_BYTES
+
+
+def _text(data: bytes) -> str:
+    """As JSON and headers can bring it: with halves of surrogate pairs where the bytes are no UTF-8."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+# -- texts of users ----------------------------------------------------------------------------------------
+
+_SITES = Snapshot("here", {name: SiteInfo(name, frozenset({"image"})) for name in ("here", "paris", "lyon")})
+
+
+def _scope(data: bytes) -> None:
+    scope = parse(_text(data), BUILTIN)
+    assert parse(str(scope), BUILTIN) == scope, "a scope's own spelling reads as another one"
+    for service in (None, "image"):
+        resolve(scope, service, _SITES, BUILTIN)
+
+
+def _matrix(data: bytes) -> None:
+    parse_matrix(_text(data), "matrix")
+
+
+def _configuration(data: bytes) -> None:
+    config = parse_site(_text(data), Path("/nowhere/at/all/site.yaml"))
+    _ = config.warnings
+
+
+def _command(data: bytes) -> None:
+    line, id_, name = (*_text(data).split("\0"), "", "")[:3]
+    for shell in (False, True):
+        for allow in (("...",), ("redis-cli incrby * *", "kubectl apply ...", "rm /data/*", "printf ...")):
+            settings = CommandSettings(allow=allow, shell=shell)
+            try:
+                made = invocation(
+                    line, settings, resource=id_, files={name: Path("/spool/f")} if name else {}
+                )
+            except (CommandLineError, CommandNotAllowedError):
+                continue
+            if shell:
+                assert made.argv[0] == "/bin/sh"
+                continue
+            assert "__ID__" in line or "__ID__" in id_ or "__ID__" not in " ".join(made.argv)
+
+
+def _command_pattern(data: bytes) -> None:
+    CommandSettings(allow=tuple(_text(data).split("\n")))
+
+
+# -- what sites send ---------------------------------------------------------------------------------------
+
+
+def _document(data: bytes) -> None:
+    document = codec.decode(data)
+    assert codec.encode(codec.decode(codec.encode(document))) == codec.encode(document)
+
+
+def _message(data: bytes) -> None:
+    codec.encode_message(codec.decode_message(data))
+
+
+def _couch(data: bytes) -> None:
+    try:
+        raw = decoded(data, object)
+    except ValueError:
+        return
+    document_from(raw)
+
+
+def _document_id(data: bytes) -> None:
+    text = _text(data)
+    assert codec.id_of(codec.key_of_id(text)) == text
+
+
+_HERE = Origin("here", "1")
+_TYPES = Settings({"t": ResourceType("t", reset=Command("reset"))})
+
+
+def _engine(data: bytes) -> None:
+    """Messages, one a line, as a site that may speak sends them. What the engine wants kept can be kept, and
+    what it sends can be read."""
+    site, now_ms = Site(_HERE, _TYPES), 1_700_000_001_000
+    for line in data.split(b"\n")[:20]:
+        message = codec.decode_message(line)
+        effects = site.step(Received("paris", message), now_ms)
+        for load in [effect for effect in effects if isinstance(effect, Load)]:
+            effects += site.step(Loaded(load.resource, ()), now_ms)
+        for run in [effect for effect in effects if isinstance(effect, Run)]:
+            ended = (Outcome(Result.OK),) * len(run.steps)
+            effects += site.step(Ran(run.resource, run.n, ended), now_ms + 1)
+        effects += site.step(PeerUp("paris", "3f2a"), now_ms + 2)
+        effects += site.step(Tick(), now_ms + 60_000)
+        _carried_out(effects)
+
+
+def _carried_out(effects: list[Effect]) -> None:
+    for effect in effects:
+        if isinstance(effect, Save):
+            for document in effect.documents:
+                codec.encode(document)
+        elif isinstance(effect, Send):
+            codec.encode_message(effect.message)
+
+
+def _heartbeat(data: bytes) -> None:
+    own = Entry("here", "1", "http://127.0.0.1:1")
+    mesh = Mesh(own, {"paris": "http://127.0.0.1:2"}, Now(1_000.0, 1.7e12))
+    answer, _ = mesh.received_probe(heartbeat.decode(data), Now(1_001.0, 1.7e12 + 1))
+    heartbeat.decode(heartbeat.encode(answer))
+    mesh.snapshot(Now(1_002.0, 1.7e12 + 2))
+    heartbeat.decode_saved(heartbeat.encode(mesh.saved()))
+
+
+def _unpacked(data: bytes) -> None:
+    """Never further than the limit, whatever it is packed into."""
+    unpacking, size = Unpacking(1_000_000), 0
+    for start in range(0, len(data), 1_000):
+        size += len(unpacking.feed(data[start : start + 1_000]))
+    unpacking.finish()
+    assert size <= 1_000_001
+
+
+def _http_payload(data: bytes) -> None:
+    request = request_of(Command(data.decode("utf-8", "replace")))
+    assert request.base or not set("\r\n\0") & set(
+        request.method + request.path + request.query + request.key
+    )
+
+
+# -- what services and clients send ------------------------------------------------------------------------
+
+
+@cache
+def _index() -> Index:
+    meta = meta_id_of("image", "5")
+    return Index([Copy(meta, "image", "/images/{id}", "5", is_number=True)])
+
+
+def _to_meta(data: bytes) -> None:
+    for size in (1 << 20, 7):  # as a whole, and in pieces
+        translating = ToMeta(Answering(_index(), "image", ReplicationConfig(), "/images"))
+        for start in range(0, len(data), size):
+            translating.feed(data[start : start + size])
+        translating.finish()
+        if len(data) > 2_000:
+            return
+
+
+def _to_local(data: bytes) -> None:
+    translating = ToLocal(_index().local_of, Form.JSON)
+    for start in range(0, len(data), 13):
+        translating.feed(data[start : start + 13])
+    translating.finish()
+
+
+def _events(data: bytes) -> None:
+    list(events_in(data.split(b"\n")))
+
+
+def _api_body(data: bytes) -> None:
+    for kind in (SubmitRequest, ChangeSites, ResolveRequest, LocalId):
+        try:
+            model = model_of(data, kind)
+        except (InvalidError, RequestError):
+            continue
+        if isinstance(model, SubmitRequest):
+            wanted_of("id", model, {}, OPEN)
+            check_names("id", model.type)
+
+
+def _head(data: bytes) -> None:
+    refuse_early(data[:100], 65_536)
+    raw, _, _ = data.partition(b"\r\n\r\n")
+    raw += b"\r\n\r\n"
+    version = check_raw_head(raw)
+    headers = headers_of(raw)
+    check_headers(headers, version)
+    line = raw.decode("latin-1").split("\r\n")[0].split(" ")
+    for way in Way:
+        head = Head(line[0], line[1], headers)
+        try:
+            addressed(head, Entrance(way, "image"), {"image": "image"})
+        except ClientError:
+            continue
+
+
+def _credentials(data: bytes) -> None:
+    provider = Provider("image", AuthConfig(Path("/nowhere")), CommandRunner.__new__(CommandRunner))
+    provider._parsed(data.decode("latin-1"))
+
+
+_TOKENS = Tokens()
+
+
+def _token(data: bytes) -> None:
+    _TOKENS.found(_text(data))
+
+
+JSON_TOKENS = (b'"op"', b'"doc"', b'"v"', b"null", b"[]", b"{}", b"1", b"-1", b'""', b",", b":")
+HTTP_TOKENS = (
+    b"\r\n", b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip, chunked\r\n", b"Host: a\r\n",
+    b"Scope: a & b\r\n", b"HTTP/1.1", b"HTTP/0.9", b"HTTP/2.0", b"Connection: close\r\n", b"Expect: 100-continue\r\n", b"0\r\n\r\n",
+    b"http://", b"http://[::1", b"http://a\xc2\xb2/", b"//x", b"CONNECT", b"Upgrade: h2c\r\n", b"X_Y: 1\r\n", b"Cheops-Hop: paris\r\n", b"ffffffffffffffff\r\n",
+)  # fmt: skip
+_YAML_TOKENS = (b": ", b"- ", b"\n  ", b"{", b"}", b"? ", b"| \n", b"> \n", b"!!binary ", b"!!int ", b"---\n", b"&a [*a]", b"types:", b"@", b"%YAML 9.9\n")  # fmt: skip
+_SCOPE_TOKENS = (
+    b"&",
+    b"%",
+    b";",
+    b"(",
+    b")",
+    b"{",
+    b"}",
+    b":",
+    b",",
+    b"10ms",
+    b"around(",
+    b"strong(",
+    b'"',
+    b"site1",
+    b"\\",
+)
+
+PURE: dict[str, Target] = {
+    "scope": Target(_scope, samples.SCOPES, (ScopeError,), _SCOPE_TOKENS, 30),
+    "matrix-json": Target(_matrix, samples.MATRICES_JSON, (DocumentError,), JSON_TOKENS, 15),
+    "matrix-yaml": Target(_matrix, samples.MATRICES_YAML, (DocumentError,), _YAML_TOKENS, 15),
+    "configuration": Target(_configuration, samples.CONFIGURATIONS, (ClientError,), _YAML_TOKENS, 20),
+    "command": Target(_command, samples.COMMANDS, (), (b"__ID__", b"{f}", b"'", b'"', b"\\", b"\0"), 20, 2_000),
+    "command-pattern": Target(_command_pattern, (b"redis-cli set * *\nls ...", b"a 'b c' *x*"), (ClientError,), (b"*", b"...", b"'"), 10, 2_000),
+    "document": Target(_document, samples.DOCUMENTS, (codec.CodecError,), JSON_TOKENS, 60),
+    "document-id": Target(_document_id, samples.IDS, (codec.CodecError,), (b"/", b"%2F", b"op/"), 10),
+    "message": Target(_message, samples.ENCODED_MESSAGES, (codec.CodecError,), JSON_TOKENS, 50),
+    "envelope": Target(links.unpack, samples.ENVELOPES, (EnvelopeError, codec.CodecError, RefusedError), JSON_TOKENS, 60),
+    "engine": Target(_engine, (*samples.ENCODED_MESSAGES, b"\n".join(samples.ENCODED_MESSAGES)), (codec.CodecError,), JSON_TOKENS, 60),
+    "couch-document": Target(_couch, samples.COUCH, (RefusedError,), JSON_TOKENS, 30),
+    "heartbeat": Target(_heartbeat, samples.HEARTBEATS, (MeshError,), JSON_TOKENS, 40),
+    "gzip": Target(_unpacked, samples.GZIP, (CouchError,), (), 20),
+    "http-payload": Target(_http_payload, samples.REQUESTS, (PayloadError,), JSON_TOKENS, 30),
+    "http-answer-json": Target(_to_meta, samples.BODIES, (TooDeepError,), JSON_TOKENS, 30),
+    "http-body-json": Target(_to_local, (*samples.BODIES, meta_id_of("image", "5").encode()), (NotHereError,), (meta_id_of("x").encode(),), 20),
+    "event-stream": Target(_events, samples.EVENTS, (msgspec.DecodeError,), JSON_TOKENS, 15),
+    "api-body": Target(_api_body, samples.API_BODIES, (ClientError,), JSON_TOKENS, 40),
+    "gateway-head": Target(_head, samples.HEADS, (GatewayRequestError,), HTTP_TOKENS, 60),
+    "credentials-file": Target(_credentials, samples.CREDENTIALS, (AuthError,), (b":", b"\n", b"\r"), 10),
+    "token": Target(_token, (b"cheops_" + b"a" * 43,), (BadTokenError,), (), 10),
+}  # fmt: skip
