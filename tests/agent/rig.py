@@ -1,9 +1,15 @@
-"""Real agents for tests: processes of their own, on loopback or one per host of a test bed (tests/wan)."""
+"""Real agents for tests: processes of their own, on loopback or one per host of a test bed (tests/wan).
+
+On loopback they speak plain HTTP (`security: none`), unless the rig is `secure`; on a test bed always TLS.
+"""
 
 import contextlib
 import http.client
 import json
+import os
 import signal
+import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +20,7 @@ import pytest
 import yaml
 
 from cheops.client.multipart import Form
+from tests.security.pki import Pki
 from tests.support import nursery
 from tests.support.ports import free_port
 from tests.wan import Host, Wan
@@ -49,9 +56,16 @@ class Rig:
     """Sites that share a list of peers, and the types given. Each site's files are below `folder(site)`."""
 
     def __init__(
-        self, base: Path, types: dict[str, Any], names: Iterable[str], wan: Wan | None = None
+        self,
+        base: Path,
+        types: dict[str, Any],
+        names: Iterable[str],
+        wan: Wan | None = None,
+        *,
+        secure: bool = False,
     ) -> None:
         self.base = base
+        self.pki = Pki() if wan or secure else None
         self.names = tuple(names)
         self.wan = wan
         self.processes: dict[str, nursery.Agent] = {}
@@ -67,7 +81,7 @@ class Rig:
 
     def url(self, name: str) -> str:
         host, port = self._addresses[name]
-        return f"http://{host}:{port}"
+        return f"{'https' if self.pki else 'http'}://{host}:{port}"
 
     def start(self, *names: str) -> None:
         """Start agents, and wait until each answers."""
@@ -126,11 +140,18 @@ class Rig:
             "site": name,
             "listen": f"{host}:{port}",
             "data": "data",
+            "security": self._security(name, host),
             "peers": {other: self.url(other) for other in self.names},
             "types": json.loads(text),
             "heartbeat": {"every": "300ms", "down_after": "1500ms"},
         }
         (self.folder(name) / "site.yaml").write_text(yaml.safe_dump(config))
+
+    def _security(self, name: str, host: str) -> str | dict[str, str]:
+        if self.pki is None:
+            return "none"
+        self.pki.site(self.folder(name) / "tls", name, host)
+        return {"folder": "tls"}
 
     def _answers(self, name: str) -> bool:
         if name in self.processes and self.processes[name].poll() is not None:
@@ -199,10 +220,36 @@ class Rig:
     def _connected(self, name: str) -> Iterator[http.client.HTTPConnection]:
         address = self._addresses[name]
         with contextlib.closing(http.client.HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
-            if host := self._host(name):
-                connection.sock = host.socket()
-                connection.sock.settimeout(PATIENCE_S)
-                connection.sock.connect(address)
+            if self.pki:  # as its administrator, who needs no token
+                connection.sock = self._local_socket(name)
+            yield connection
+
+    def _local_socket(self, name: str) -> socket.socket:
+        folder = os.open(self.folder(name) / "data", os.O_PATH)
+        found = socket.socket(socket.AF_UNIX)
+        found.settimeout(PATIENCE_S)
+        try:
+            found.connect(f"/proc/self/fd/{folder}/agent.sock")  # paths of sockets must be short
+        except OSError:
+            found.close()
+            raise
+        finally:
+            os.close(folder)
+        return found
+
+    @contextlib.contextmanager
+    def tls(self, name: str, context: ssl.SSLContext, host: str = "") -> Iterator[http.client.HTTPConnection]:
+        """A connection as anybody can make it, over TLS. `host`: which name must be in the certificate."""
+        address = self._addresses[name]
+        with contextlib.closing(http.client.HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
+            plain = self._host(name).socket() if self.wan else socket.socket()  # type: ignore[union-attr]
+            plain.settimeout(PATIENCE_S)
+            try:
+                plain.connect(address)
+                connection.sock = context.wrap_socket(plain, server_hostname=host or address[0])
+            except OSError:
+                plain.close()
+                raise
             yield connection
 
 
@@ -214,8 +261,9 @@ def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
     """Makes rigs: `make_rig(types, "a", "b", wan=wan)`. Their agents end with the test."""
     rigs: list[Rig] = []
 
-    def make(types: dict[str, Any], *names: str, wan: Wan | None = None) -> Rig:
-        rig = Rig(tmp_path / f"rig{len(rigs)}", types, names or ("site1", "site2", "site3"), wan)
+    def make(types: dict[str, Any], *names: str, wan: Wan | None = None, secure: bool = False) -> Rig:
+        base = tmp_path / f"rig{len(rigs)}"
+        rig = Rig(base, types, names or ("site1", "site2", "site3"), wan, secure=secure)
         rigs.append(rig)
         return rig
 

@@ -90,7 +90,7 @@ def test_a_shell_line_is_one_command(end: str) -> None:
 
 
 def test_a_harmless_shell_line_is_allowed() -> None:
-    check_allowed(" ls *.txt '[a]' ~ x#y\n", in_shell("ls ..."))
+    check_allowed(" ls '*.txt' \"[a]\" a\\?b {file.txt} ~ x#y\n", in_shell("ls ..."))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from cheops.cli.commands import COMMANDS
 from cheops.cli.lazy import LazyGroup
 from cheops.cli.main import app
 
-COMMON = frozenset(("--url", "--output", "-o", "--help", "-h"))
+COMMON = frozenset(("--url", "--token-file", "--output", "-o", "--help", "-h"))
 
 
 def root() -> LazyGroup:

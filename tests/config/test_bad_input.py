@@ -17,7 +17,7 @@ BAD = [
         "site: a\npears: {}",
         (
             "2: pears: unknown key; did you mean 'peers'? "
-            "Known here: advertise, data, gateway, heartbeat, limits, listen, notify, peers, services, site, types"
+            "Known here: advertise, clients, data, gateway, heartbeat, limits, listen, notify, peers, security, services, site and 1 more"
         ),
     ),
     # where it listens
@@ -216,7 +216,7 @@ BAD_TYPES = [
         "{rest: x}",
         (
             ".rest: unknown key; did you mean 'reset'? Known here: allow, checkpoint, cwd, decompose, env, limits, "
-            "logic, matrix, max_output, no_new_privileges, on_error, parallel and 7 more"
+            "logic, matrix, max_output, no_new_privileges, on_error, parallel and 8 more"
         ),
     ),
     ("{parallel: maybe}", ".parallel: expected true or false (without quotes), found 'maybe'"),

@@ -14,6 +14,7 @@ from tests.support.command import Ran, run_here
 
 GOOD = """
 site: DC 1
+security: none
 peers: {site2: http://127.0.0.2:8079}
 services: {image: {url: "http://127.0.0.1:9292"}}
 types:
@@ -42,6 +43,7 @@ def test_check_shows_what_the_site_would_be(tmp_path: Path) -> None:
 SETTING               VALUE
 listens at            127.0.0.1:8079
 others reach it at    http://127.0.0.1:8079
+security              plain HTTP, on this machine only
 keeps its data in     {tmp_path}/data
 asks its peers every  1 s; down after 5 s
 
@@ -73,6 +75,7 @@ def test_check_tells_programs_everything(tmp_path: Path, output: str, load: Call
             "site",
             "listen",
             "advertise",
+            "security",
             "data",
             "peers",
             "services",
@@ -97,6 +100,7 @@ def test_check_tells_programs_everything(tmp_path: Path, output: str, load: Call
 
 TOLD = """
 site: a
+security: none
 types:
   open: {matrix: [{before: set, after: set, result: take-one}], allow: [cat *]}
   read: {matrix: [{before: set, after: set, result: take-one}], allow: [cat *], read: cat __ID__, show: []}
@@ -180,12 +184,12 @@ def test_names_come_back_as_they_were_given(tmp_path: Path, name: str) -> None:
     path = tmp_path / "cheops.yaml"
     options = ["--listen", "0.0.0.0:80", "--advertise", "https://10.0.0.1/"]
     ran = run_here(
-        "init", str(path), "--site", f"{name}!", *options, "--peer", f"{name}=http://10.0.0.2:8079"
+        "init", str(path), "--site", f"{name}!", *options, "--peer", f"{name}=https://10.0.0.2:8079"
     )
     assert (ran.code, ran.err) == (0, "")
     config = read_site(path)
     assert config.name == f"{name}!"
-    assert config.peers == {name: "http://10.0.0.2:8079"}
+    assert config.peers == {name: "https://10.0.0.2:8079"}
     assert (str(config.listen), config.advertise) == ("0.0.0.0:80", "https://10.0.0.1")
 
 
@@ -227,7 +231,7 @@ def test_init_does_not_write_over_a_file_unless_told(tmp_path: Path) -> None:
             "--listen: expected host:port, such as 127.0.0.1:8079 or [::1]:8079, found 'here'",
         ),
         (["--advertise", "http://a/b"], "--advertise: the URL of an agent has no path: 'http://a/b'"),
-        (["--peer", "b"], "--peer b: expected NAME=URL, such as site2=http://10.0.0.2:8079"),
+        (["--peer", "b"], "--peer b: expected NAME=URL, such as site2=https://10.0.0.2:8079"),
         (["--peer", "=http://b"], "--peer =http://b: a name cannot be empty"),
         (["--peer", "b=http://b", "--peer", "b=http://c"], "--peer b=http://c: 'b' is given twice"),
         (
@@ -235,11 +239,11 @@ def test_init_does_not_write_over_a_file_unless_told(tmp_path: Path) -> None:
             "--peer b: expected a URL that starts with http:// or https://, found 'b:1'; write http://b:1",
         ),
         (
-            ["--listen", "0.0.0.0:1", "--peer", "b=http://b"],
+            ["--listen", "0.0.0.0:1", "--peer", "b=https://b"],
             (
                 "nothing was written, for the file would not be right\n"
                 "  FILE:5: 'advertise' is missing: 0.0.0.0:1 is all addresses of this machine, and peers need one, "
-                "such as advertise: http://10.0.0.1:1"
+                "such as advertise: https://10.0.0.1:1"
             ),
         ),
     ],

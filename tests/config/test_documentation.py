@@ -10,6 +10,7 @@ import yaml
 from cheops.config.keys import known_keys
 from cheops.config.site import parse_site, read_site
 from cheops.config.types import TypeConfig
+from cheops.log.policy import Policy, Who
 from tests.support.command import ROOT
 
 REFERENCE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -26,6 +27,7 @@ def test_the_documented_defaults_are_the_defaults(tmp_path: Path) -> None:
     """A file that spells all of them out says the same as one that says nothing."""
     needed: dict[str, Any] = {
         "site": "a",
+        "security": {},
         "services": {"t": {"url": "http://127.0.0.1:9292"}},
         "types": {"t": {"read": "r", "checkpoint": {"write": "w {state}"}}},
         "notify": {"t": {"webhook": {"url": "http://h.example"}}},
@@ -66,14 +68,15 @@ def yaml_blocks() -> list[str]:
 
 
 def test_the_blocks_of_the_reference_are_valid(tmp_path: Path) -> None:
-    site, on_error, show, notify = yaml_blocks()
-    assert parse_site(site, tmp_path / "site.yaml").peers == {"site2": "http://10.0.0.2:8079"}
+    site, on_error, policy, show, notify = yaml_blocks()
+    assert parse_site(site, tmp_path / "site.yaml").peers == {"site2": "https://10.0.0.2:8079"}
 
     def type_of(block: str) -> TypeConfig:
         inner = block.strip().replace("\n", "\n    ")
         return parse_site(f"site: a\ntypes:\n  t:\n    {inner}\n", tmp_path / "site.yaml").types["t"]
 
     assert type_of(on_error).engine.decompose is not None
+    assert type_of(policy).policy == Policy(Who.INVOLVED, ("site1",), ("site1", "site2"))
     assert list(type_of(show).hints()) == []
     told = parse_site(f"site: a\n{notify}", tmp_path / "site.yaml").notify
     assert [target.name for target in told] == ["chat", "pager"]

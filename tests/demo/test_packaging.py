@@ -1,5 +1,6 @@
 """What is shipped: a wheel that runs the demo from an environment of its own, a unit of systemd, a container."""
 
+import configparser
 import os
 import re
 import shutil
@@ -101,10 +102,30 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
         "NoNewPrivileges=yes",
         "ProtectSystem=strict",
         "User=cheops",
+        "UMask=0077",
+        "LimitCORE=0",
+        "CapabilityBoundingSet=",
+        "ProtectHome=yes",
+        "ProtectProc=invisible",
+        "PrivateDevices=yes",
+        "RestrictSUIDSGID=yes",
+        "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6",
+        "SystemCallFilter=@system-service",
     ],
 )
 def test_the_unit_is_hardened(setting: str) -> None:
     assert setting in (PACKAGING / "cheops.service").read_text().splitlines()
+
+
+def test_the_unit_can_be_parsed_and_says_nothing_twice() -> None:
+    """Also where there is no systemd to ask."""
+    unit = configparser.RawConfigParser(strict=True)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # names have capitals
+    unit.read_string((PACKAGING / "cheops.service").read_text())
+    assert unit.sections() == ["Unit", "Service", "Install"]
+    command = unit["Service"]["ExecStart"].split()
+    assert command[1:] == ["agent", "--config", "/etc/cheops/site.yaml"]
+    assert unit["Install"]["WantedBy"] == "multi-user.target"
 
 
 def test_the_container_is_built_in_stages_and_runs_without_root() -> None:

@@ -40,10 +40,11 @@ class Stage:
         gateway: dict[str, Any] | None = None,
         wan: Wan | None = None,
         outbound: bool = False,
+        secure: bool = False,
         **more: Any,
     ) -> None:
         self.sites, self.services = sites, services
-        self.rig = Rig(base, {}, sites, wan)
+        self.rig = Rig(base, {}, sites, wan, secure=secure)
         self.ports: dict[tuple[str, str, str], int] = {}
         for site in sites:
             self._configure(site, gateway or {}, outbound=outbound, more=more)
@@ -66,6 +67,10 @@ class Stage:
             (proxy,) = free_ports(1)
             self.ports[site, "", "proxy"] = proxy
             gateway = {**gateway, "proxy": f"127.0.0.1:{proxy}"}
+        if self.rig.pki:
+            (mesh,) = free_ports(1)
+            self.ports[site, "", "mesh"] = mesh
+            gateway = {**gateway, "listen": f"{host}:{mesh}"}
         config["gateway"] = gateway
         path.write_text(yaml.safe_dump(config))
 

@@ -83,7 +83,7 @@ def test_a_stop_lets_what_is_under_way_come_to_its_end(tmp_path: Path) -> None:
             slow.send(*request)
             service.head()
             half.raw(b"GET /half HTTP/1.1\r\n")
-            stream.send("GET /api/v1/events HTTP/1.1", "Host: h")
+            stream.send("GET /api/v1/events HTTP/1.1", "Host: localhost")
             events = stream.head()
             until(lambda: "cheops_gateway_connections 3\n" in metrics(stage), "for the connections")
 

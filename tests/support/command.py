@@ -27,7 +27,9 @@ def run_here(*argv: str) -> Ran:
     return Ran(code, out.getvalue(), err.getvalue())
 
 
-def run_process(*argv: str | bytes, stdin: str = "", env: dict[str, str] | None = None) -> Ran:
+def run_process(
+    *argv: str | bytes, stdin: str = "", env: dict[str, str] | None = None, cwd: Path | None = None
+) -> Ran:
     """Run as users do: a process of its own, with pipes instead of a terminal."""
     done = subprocess.run(
         [sys.executable, "-m", "cheops", *argv],
@@ -35,6 +37,7 @@ def run_process(*argv: str | bytes, stdin: str = "", env: dict[str, str] | None 
         capture_output=True,
         text=True,
         env=env,
+        cwd=cwd,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)

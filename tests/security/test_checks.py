@@ -1,0 +1,122 @@
+"""The group `security` of `cheops check`: every warning and failure has a hint and a place in the documentation."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from cheops.api.models import Check, Level
+from cheops.api.security_checks import DOCUMENT, _expiry, _refusals, _services, _user
+from cheops.config.command_settings import CommandSettings
+from cheops.config.site import parse_site
+from cheops.config.types import TypeConfig
+from cheops.engine.types import ResourceType
+from cheops.log.matrix import Matrix
+from cheops.security.principal import Role
+from cheops.security.refusals import Refused
+from tests.agent.rig import Rig
+from tests.security.askers import ask, local, made, rig_of
+from tests.support.command import ROOT, run_process
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A site with certificates, and nearly everything that can be warned of."""
+    found = rig_of(tmp_path_factory.mktemp("checks"))
+    try:
+        found.start()
+        made(found, "for-ever", Role.VIEWER, lasts_s=None)
+        ask(found, "GET", "/api/v1/resources", secret="cheops_" + "a" * 43)
+        yield found
+    finally:
+        found.close()
+
+
+def security(rig: Rig) -> dict[str, Check]:
+    return {check.name: check for check in local(rig).check().checks if check.group == "security"}
+
+
+def test_what_is_warned_of(rig: Rig) -> None:
+    found = security(rig)
+    levels = {name: check.level for name, check in found.items()}
+    assert levels["sites know each other by certificates"] is Level.OK
+    assert levels["the certificate of this site is good"] is Level.OK
+    assert levels["the authority's certificate is good"] is Level.OK
+    assert levels["nobody else can read secrets"] is Level.OK
+    assert levels["nobody else can read the store"] is Level.OK
+    assert levels["tokens end some day"] is Level.WARNING
+    assert levels["file: what may run is listed"] is Level.WARNING
+    assert levels["file: no shell reads its commands"] is Level.WARNING
+    assert "for-ever" in found["tokens end some day"].detail
+    assert "unknown token: 1" in found["nobody tries what is not allowed"].detail
+
+
+def test_keys_that_others_can_read_are_a_failure(rig: Rig) -> None:
+    key = rig.folder("site1") / "tls" / "site.key"
+    key.chmod(0o640)
+    try:
+        found = security(rig)["nobody else can read secrets"]
+        assert (found.ok, found.level) == (False, Level.FAILED)
+        assert f"{key} has mode 640" in found.detail
+        said = run_process("check", "--url", f"unix://{rig.folder('site1') / 'data' / 'agent.sock'}")
+        assert said.code == 1
+        assert "chmod 600" in said.out
+    finally:
+        key.chmod(0o600)
+    assert security(rig)["nobody else can read secrets"].level is Level.OK
+
+
+def test_each_has_a_hint_and_a_section_of_the_documentation(rig: Rig) -> None:
+    text = (ROOT / DOCUMENT).read_text(encoding="utf-8")
+    sections = {
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^##+ (.*)$", text, re.MULTILINE)
+    }
+    for check in security(rig).values():
+        assert check.level is Level.OK or check.hint, check.name
+        document, _, anchor = check.anchor.partition("#")
+        assert document != DOCUMENT or anchor in sections, check.anchor
+
+
+@pytest.mark.parametrize(
+    ("left_days", "level", "said"),
+    [
+        (200.0, Level.OK, "200 more days"),
+        (16.0, Level.OK, "16"),
+        (14.0, Level.WARNING, "14"),
+        (-2.0, Level.FAILED, "ended 2.0 days ago"),
+    ],
+)
+def test_a_certificate_that_is_not_renewed_in_time(left_days: float, level: Level, said: str) -> None:
+    check = _expiry("it is good", left_days * DAY_S, 30 * DAY_S, "renew")
+    assert check.level is level
+    assert said in check.detail
+
+
+def test_without_certificates_and_with_plain_http_on_a_network() -> None:
+    text = "site: a\nservices: {image: {url: 'http://10.1.2.3:8080'}, here: {url: 'http://127.0.0.1:81'}, tls: {url: 'https://h'}}\n"
+    config = parse_site(text, ROOT / "site.yaml")
+    (check,) = _services(config)
+    assert check.level is Level.WARNING
+    assert "http://10.1.2.3:8080 is plain HTTP on a network" in check.detail
+
+
+def test_as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    def types(user: str | None) -> list[TypeConfig]:
+        return [TypeConfig("note", Matrix(), ResourceType("note"), command=CommandSettings(user=user))]
+
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert _user(types(None)).level is Level.WARNING
+    assert _user(types("root")).level is Level.WARNING
+    assert _user(types("nobody")).level is Level.OK
+    monkeypatch.setattr("os.geteuid", lambda: 1_000)
+    assert _user(types(None)).level is Level.OK
+
+
+def test_refusals_of_long_ago_are_only_counted() -> None:
+    old, new = (Refused("wrong signature", "thief", 3, at_s, "") for at_s in (1_000.0, 9_990.0))
+    assert _refusals([old], 10_000.0).level is Level.OK
+    assert "3 refused since the start" in _refusals([old], 10_000.0).detail
+    assert _refusals([old, new], 10_000.0).level is Level.WARNING

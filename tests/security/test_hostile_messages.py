@@ -1,0 +1,83 @@
+"""Messages that are well formed and meant badly: the engine neither stumbles over them nor works for ever.
+
+What fuzzing found, or came near, is kept here as it was. `tried` ends what takes seconds of the processor.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from cheops.engine.events import Effect, Loaded, PeerUp, Received, Send, Tick
+from cheops.engine.messages import Message, Snapshot
+from cheops.engine.site import Site
+from cheops.engine.types import ResourceType, Settings
+from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Stamp
+from cheops.scope import ScopeError, parse
+from cheops.sync.links import EnvelopeError, unpack
+from tests.security.fuzz import samples
+from tests.security.fuzz.campaign import tried
+from tests.security.fuzz.targets import Target
+
+HERE, PARIS = Origin("here", "1"), samples.PARIS
+NOW_MS = 1_700_000_001_000
+
+
+def heard(*messages: Message) -> tuple[Site, list[Effect]]:
+    """A site that was sent these, and looks after itself for a while."""
+    site = Site(HERE, Settings({"t": ResourceType("t")}))
+    effects: list[Effect] = []
+    for message in messages:
+        effects += site.step(Received("paris", message), NOW_MS)
+        effects += site.step(Loaded(message.resource, ()), NOW_MS)
+    effects += site.step(PeerUp("paris", "3f2a"), NOW_MS + 1)
+    effects += site.step(Tick(), NOW_MS + 60_000)
+    return site, effects
+
+
+def quickly(*messages: Message) -> None:
+    error = tried(Target(lambda _: heard(*messages), (b"",), ()), b"")
+    assert error is None, repr(error)
+
+
+def test_a_snapshot_whose_matrix_nobody_has_is_asked_for_and_not_taken() -> None:
+    lost = MatrixRef("0" * 32, Stamp(1_700_000_000_000, 0, PARIS))
+    snapshot = Snapshot({PARIS: 1}, {}, None, lost, {}, root=lost.introduced)
+    site, effects = heard(Message("counter", "3f2a", known={PARIS: 1}, snapshot=snapshot))
+    assert "counter" not in site.replicas, "nothing is known of it, so it has left memory"
+    wanted = [effect.message.wanted for effect in effects if isinstance(effect, Send)]
+    assert any(lost.hash in hashes for hashes in wanted)
+
+
+def test_replies_up_to_the_end_of_all_numbers_are_not_counted_one_by_one() -> None:
+    made = samples.MESSAGES[3]
+    assert made.snapshot
+    far = replace(made.snapshot, reply_floor={PARIS: 2**53 - 1, Origin("lyon", "91c0"): 2**53 - 1})
+    quickly(replace(made, snapshot=far))
+
+
+@pytest.mark.parametrize("count", [5_000])
+def test_stamps_that_go_backwards_do_not_take_the_square_of_their_number(count: int) -> None:
+    def made(n: int) -> Operation:
+        return samples.operation(
+            n,
+            Kind.NORMAL,
+            stamp=Stamp(1_700_000_000_000 + count - n, 0, PARIS),
+            type="inc",
+            sites=("here", "paris") if n == 1 else None,
+        )
+
+    ops = tuple(made(n) for n in range(1, count + 1))
+    quickly(Message("counter", "3f2a", ops, matrices=(samples.RULES,)))
+
+
+def test_thousands_of_open_braces_are_refused_at_once() -> None:
+    error = tried(Target(lambda data: parse(data.decode()), (b"",), (ScopeError,)), b"{\r\n" * 20_000)
+    assert error is None, repr(error)
+
+
+@pytest.mark.parametrize(
+    "body", [samples.ENVELOPES[0].replace(b"matrix/", b"matri\xff/"), b'{"docs":' + b"[" * 50_000]
+)
+def test_bytes_that_are_no_text_are_no_envelope(body: bytes) -> None:
+    with pytest.raises(EnvelopeError):
+        unpack(body)

@@ -1,0 +1,131 @@
+"""Clocks that are wrong: whose operations are taken when, and who hears of it in time."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cheops.engine.documents import SiteClock
+from cheops.engine.events import Save
+from cheops.log.clock import Clock
+from cheops.log.operation import Origin, Stamp
+from cheops.node.clocks import stamp_problem
+from cheops.node.trust import FUTURE_STAMP
+from cheops.store.sqlite import SQLiteStore
+from tests.agent.rig import RefusedByAgentError, Rig, until
+from tests.security.rogue import Rogue, operations
+from tests.security.sites import all_up, refused
+from tests.security.test_forgery import ADD, TALLY, TYPES, begun, tally
+
+HOUR_MS = 3_600_000
+SKEW_MS = 60_000
+times = st.integers(0, 10**13)
+offsets = st.floats(-1e12, 1e12)
+
+
+def test_clocks_that_agree_hinder_nobody() -> None:
+    assert stamp_problem(HOUR_MS, HOUR_MS, [-20.0, 30.0], SKEW_MS) is None
+    assert stamp_problem(HOUR_MS + SKEW_MS, HOUR_MS, [0.0, 0.0], SKEW_MS) is None
+
+
+def test_a_site_whose_clock_is_ahead_hears_of_it() -> None:
+    told = stamp_problem(0, 2 * HOUR_MS, [-HOUR_MS, -HOUR_MS, 0.0], SKEW_MS)
+    assert told
+    assert "the clock of this site is 3,600 s ahead of those of other sites" in told
+    assert "only in 3,540 s" in told
+
+
+def test_a_site_that_once_was_ahead_hears_of_it() -> None:
+    """Its stamps never go back; the hybrid clock goes on from the greatest."""
+    clock = Clock().tick(2 * HOUR_MS).tick(HOUR_MS)
+    told = stamp_problem(clock.time_ms, HOUR_MS, [0.0, 0.0], SKEW_MS)
+    assert told
+    assert "stamped 3,600 s in the future" in told
+
+
+def test_a_site_that_is_behind_goes_on() -> None:
+    """Also one whose clock begins in 1970 with each start: its stamps follow those that it has seen."""
+    true_ms = 500_000 * HOUR_MS
+    assert stamp_problem(true_ms, 0, [float(true_ms)] * 2, SKEW_MS) is None
+
+
+def test_one_site_alone_can_keep_nobody_from_working() -> None:
+    assert stamp_problem(HOUR_MS, HOUR_MS, [-1e12], SKEW_MS) is None
+    assert stamp_problem(HOUR_MS, HOUR_MS, [-1e12, 0.0, 10.0], SKEW_MS) is None
+    assert stamp_problem(HOUR_MS, HOUR_MS, [], SKEW_MS) is None
+
+
+@given(times, times, st.lists(offsets, min_size=2, max_size=5))
+def test_what_is_let_through_is_taken_by_the_clock_in_the_middle(
+    newest_ms: int, now_ms: int, found: list[float]
+) -> None:
+    """The stamp that follows is one that a site with that clock takes, and the other way round."""
+    problem = stamp_problem(newest_ms, now_ms, found, SKEW_MS)
+    stamp = Clock(newest_ms).tick(now_ms).stamp(Origin("a", "1"))
+    middle_ms = now_ms + sorted(found)[(len(found) - 1) // 2]
+    is_taken = stamp.time_ms - middle_ms <= SKEW_MS
+    assert (problem is None) == is_taken or abs(stamp.time_ms - middle_ms - SKEW_MS) < 1
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    made = Rig(tmp_path_factory.mktemp("skew") / "rig", TYPES, ("site1", "site2", "site3"), secure=True)
+    for name in made.names:  # a little patience only, so that its end can be waited for
+        path = made.folder(name) / "site.yaml"
+        path.write_text(path.read_text().replace("folder: tls", "folder: tls\n  clock_skew: 1s"))
+    try:
+        made.start()
+        all_up(made)
+        yield made
+    finally:
+        made.close()
+
+
+def test_what_is_stamped_ahead_is_taken_when_its_time_has_come(rig: Rig) -> None:
+    op = begun(rig, "patience")
+    thief = Rogue.of(rig, "site3")
+    origin = Origin("site3", "rogue")
+    early = thief.operation(op, ADD, stamp=Stamp(op.stamp.time_ms + 4_000, 0, origin))
+    thief.send("site2", early)
+    until(lambda: refused(rig, "site2", FUTURE_STAMP), "for it to be counted")
+    assert tally(rig, "site2", "patience") == 1
+
+    def is_taken() -> bool:
+        thief.send("site2", early)  # as whoever has it does
+        return "site3:1" in operations(rig, "site2", "patience")
+
+    until(is_taken, "for its time to come")
+    until(lambda: tally(rig, "site2", "patience") == 2, "for it to be run")
+
+
+def test_the_refusal_says_what_is_wrong(rig: Rig) -> None:
+    """With the clock of the store far ahead, as it is after a day with a wrong clock."""
+    rig.stop("site1")
+    _advance_clock(rig, "site1", 24 * HOUR_MS)
+    rig.start("site1")
+    all_up(rig)
+
+    def refusal() -> RefusedByAgentError | None:
+        try:
+            rig.exec("site1", "late", "inc", ADD, sites="site1 & site2", timeout=1, **TALLY)
+        except RefusedByAgentError as error:
+            return error
+        return None
+
+    found = until(refusal, "for the clocks of the others to be known")
+    assert found.status == 503
+    assert "in the future, since a clock was wrong" in found.detail
+    assert "until then ask another site" in found.detail
+    alone = rig.exec("site1", "alone", "inc", ADD, sites="site1", **TALLY)  # concerns nobody else
+    assert alone[0]["Status"] == "OK"
+    assert rig.exec("site2", "elsewhere", "inc", ADD, sites="site2 & site3", **TALLY)[0]["Status"] == "OK"
+    assert json.loads(rig.request("site1", "GET", "/healthz"))
+
+
+def _advance_clock(rig: Rig, site: str, by_ms: int) -> None:
+    store = SQLiteStore(rig.folder(site) / "data" / "store.db", site)
+    clock = store.recovered().clock
+    store.commit([Save((SiteClock(Clock(clock.time_ms + by_ms)),))])
+    store.close()
