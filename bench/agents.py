@@ -9,6 +9,7 @@ from typing import Any
 from bench.place import folder
 from tests.agent.rig import Rig
 from tests.agent.types import COUNTER_MATRIX
+from tests.security.askers import configure
 from tests.wan import Wan, missing
 
 SITES = ("site1", "site2", "site3")
@@ -18,12 +19,20 @@ _CPU_CLOCK = 2  # Linux makes the number of a process's clock from this and its 
 
 
 @contextlib.contextmanager
-def loopback() -> Iterator[Rig]:
+def loopback(sites: tuple[str, ...] = SITES, *, secure: bool = False) -> Iterator[Rig]:
     """Sites that are not started yet; their agents end with the block."""
     with folder() as place:
-        rig = Rig(place / "rig", TYPES, SITES)
+        rig = Rig(place / "rig", TYPES, sites, secure=secure)
+        unhurried(rig)
         with contextlib.closing(rig):
             yield rig
+
+
+def unhurried(rig: Rig) -> None:
+    """Who measures asks more often than anybody else may, and a site under load is not down."""
+    limits = {"rate": 1_000_000, "burst": 1_000_000, "site_rate": 1_000_000}
+    for name in rig.names:
+        configure(rig, name, clients=limits, heartbeat={"every": "500ms", "down_after": "15s"})
 
 
 @contextlib.contextmanager
@@ -35,6 +44,7 @@ def on_bed(delay_ms: float = 0.0) -> Iterator[Rig]:
         return
     with folder() as place, Wan(SITES, delay_ms=delay_ms) as wan:
         rig = Rig(place / "rig", TYPES, SITES, wan)
+        unhurried(rig)
         with contextlib.closing(rig):
             yield rig
 

@@ -6,13 +6,17 @@ Every answer is checked: an operation that did not succeed everywhere ends the b
 import asyncio
 import contextlib
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import cache
 from urllib.parse import quote, urlsplit
 
 from cheops.client.multipart import Form
+from cheops.security.principal import Role
 from tests.agent.rig import Rig
+from tests.security.askers import token
 
 _OK = b'"Status": "OK"'
 
@@ -71,8 +75,9 @@ def exec_request(rig: Rig, resource: str, command: str = "true", sites: str = ""
     """The bytes of `exec`, as the command line would send them; at all sites unless some are named."""
     fields = {"command": command, "sites": sites or " & ".join(rig.names), "type": "inc"}
     form = Form(fields, {})
+    shown = f"Authorization: Bearer {_token(rig, rig.names[0])}\r\n" if rig.pki else ""
     head = (
-        f"POST /exec/{quote(resource, safe='')} HTTP/1.1\r\nHost: agent\r\n"
+        f"POST /exec/{quote(resource, safe='')} HTTP/1.1\r\nHost: localhost\r\n{shown}"
         f"Content-Type: {form.content_type}\r\nContent-Length: {form.length}\r\n\r\n"
     )
     return head.encode() + b"".join(form)
@@ -93,4 +98,13 @@ async def _client(rig: Rig, site: str) -> Client:
     made = rig.wan.hosts[site].socket() if rig.wan else socket.socket()
     made.setblocking(False)
     await asyncio.get_running_loop().sock_connect(made, (address.hostname, address.port))
-    return Client(*await asyncio.open_connection(sock=made))
+    if rig.pki is None:
+        return Client(*await asyncio.open_connection(sock=made))
+    context = ssl.create_default_context(cadata=rig.pki.pem)
+    return Client(*await asyncio.open_connection(sock=made, ssl=context, server_hostname=address.hostname))
+
+
+@cache
+def _token(rig: Rig, site: str) -> str:
+    """One for all requests to the agent of a site, made by its administrator."""
+    return token(rig, "bench", Role.ADMIN, site)

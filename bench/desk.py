@@ -31,6 +31,8 @@ from cheops.log.matrix import Result as Combined
 from cheops.log.operation import Command, Origin, Timing
 from cheops.node.pump import Pump
 from cheops.node.waiting import Answers, Waiting
+from cheops.security.signatures import Sign
+from cheops.store.signing import Signing
 from cheops.store.sqlite import SQLiteStore
 
 SITE = "site1"
@@ -100,9 +102,12 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(path: Path) -> AsyncIterator[Desk]:
-    """A site on the store at a path. If its pump fails, so does whoever uses it."""
+async def desk(path: Path, sign: Sign | None = None) -> AsyncIterator[Desk]:
+    """A site on the store at a path; with `sign` it signs what it keeps. If its pump fails, so does whoever
+    uses it."""
     with ThreadPoolExecutor(1) as thread, closing(_Counted(path)) as store:
+        if sign is not None:
+            store.add_signatures = Signing(Origin(SITE, store.incarnation), sign).signed
         made = Desk(store, thread)
         made.pump.post(store.recovered())
         async with asyncio.TaskGroup() as group:

@@ -65,7 +65,7 @@ def run() -> Iterator[Section]:
         times: dict[str, list[float]] = {way.name: [] for way in ways}
         for _ in range(_ROUNDS):  # in turns, so that a busy moment hits all
             for way in ways:
-                rate, took = uvloop.run(_measured(way))
+                rate, took = uvloop.run(measured(way))
                 rates[way.name].append(rate)
                 times[way.name].append(took)
     yield _section(ways, rates, times)
@@ -108,7 +108,7 @@ def _ways() -> Iterator[Iterator[Way]]:
         stack.callback(stage.rig.close)
         for site in stage.sites:
             stack.enter_context(
-                _process([sys.executable, "-m", "bench.gateway_service", str(stage.own(site))])
+                process([sys.executable, "-m", "bench.gateway_service", str(stage.own(site))])
             )
         (front,) = free_ports(1)
         direct = ("127.0.0.1", stage.own("site1"))
@@ -116,7 +116,7 @@ def _ways() -> Iterator[Iterator[Way]]:
         if program := shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
             config = place / "haproxy.cfg"
             config.write_text(_HAPROXY.format(front=front, back=direct[1]))
-            stack.enter_context(_process([program, "-db", "-f", str(config)]))
+            stack.enter_context(process([program, "-db", "-f", str(config)]))
             ways.append(Way("HAProxy", ("127.0.0.1", front)))
         stage.rig.start()
         ways += [
@@ -125,12 +125,12 @@ def _ways() -> Iterator[Iterator[Way]]:
             Way("two gateways, scope of another site", stage.address("site1"), "{image: site2}"),
         ]
         for way in ways:
-            until(lambda w=way: uvloop.run(_answers(w)), f"for {way.name}")  # type: ignore[misc]
+            until(lambda w=way: uvloop.run(answers(w)), f"for {way.name}")  # type: ignore[misc]
         yield iter(ways)
 
 
 @contextmanager
-def _process(argv: list[str]) -> Iterator[None]:
+def process(argv: list[str]) -> Iterator[None]:
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
@@ -139,7 +139,7 @@ def _process(argv: list[str]) -> Iterator[None]:
         process.wait()
 
 
-async def _answers(way: Way) -> bool:
+async def answers(way: Way) -> bool:
     try:
         async with asyncio.timeout(5):
             client = await _Client.connected(way)
@@ -150,7 +150,7 @@ async def _answers(way: Way) -> bool:
     return True
 
 
-async def _measured(way: Way) -> tuple[float, float]:
+async def measured(way: Way) -> tuple[float, float]:
     clients = [await _Client.connected(way) for _ in range(CONNECTIONS)]
 
     async def ask(number: int, _turn: int) -> None:
@@ -186,7 +186,8 @@ class _Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._got += data
         head = self._got.find(b"\r\n\r\n")
-        if head >= 0 and len(self._got) >= head + 4 + len(BODY) and self._answered:
+        is_whole = len(self._got) >= head + 4 + len(BODY) or not self._got.startswith(b"HTTP/1.1 200")
+        if head >= 0 and is_whole and self._answered and not self._answered.done():
             self._answered.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -12,6 +12,8 @@ class Section:
     name: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    title: str = ""  # of a section that the page need not have: it is added when it is first measured
+    about: str = ""
 
     def markdown(self) -> str:
         lines = [self.columns, tuple("---" for _ in self.columns), *self.rows]
@@ -23,6 +25,9 @@ def write(section: Section, machine: str) -> None:
     text = PAGE.read_text(encoding="utf-8")
     marks = re.compile(f"(<!-- {section.name} -->\n).*?(<!-- /{section.name} -->)", re.DOTALL)
     if not marks.search(text):
-        raise ValueError(f"{PAGE} has no place for '{section.name}'")
+        if not section.title:
+            raise ValueError(f"{PAGE} has no place for '{section.name}'")
+        place = f"<!-- {section.name} -->\n<!-- /{section.name} -->"
+        text = f"{text.rstrip()}\n\n## {section.title}\n\n{section.about}\n\n{place}\n"
     body = f"\n{section.markdown()}\n\nMeasured on {machine}.\n"
     PAGE.write_text(marks.sub(lambda mark: mark[1] + body + mark[2], text), encoding="utf-8")

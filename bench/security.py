@@ -1,0 +1,149 @@
+"""What security costs: the same with and without it, in turns in one run, and the medians of both.
+
+Without: `security: none`, plain HTTP on loopback, nothing signed. With: mutual TLS between agents and between
+gateways, TLS and a token for clients, every operation and reply signed by its site and checked by the others.
+"""
+
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import uvloop
+
+from bench.agents import loopback, unhurried
+from bench.client import connected, exec_request
+from bench.desk import desk
+from bench.gateway import CONNECTIONS, Way, answers, measured, process
+from bench.load import per_second
+from bench.measure import human
+from bench.place import folder
+from bench.report import Section
+from cheops.security.certificates import make_signing_key
+from cheops.security.signatures import Sign, Signer
+from tests.agent.rig import Rig, until
+from tests.gateway.stage import Stage
+from tests.security.sites import all_up
+
+CLIENTS = 32
+TARGET = "< 10 %"
+_ROUNDS, _ROUND_S = 9, 2.0
+Rate = Callable[[], float]  # operations per second, measured for a moment
+
+
+def run() -> Iterator[Section]:
+    yield _submits()
+    yield _gateways()
+
+
+# -- operations ------------------------------------------------------------------------------------------
+
+
+def _submits() -> Section:
+    rows = [_submit_row("submit: engine, pump and store", _desk_rate(None), _desk_rate(_sign()))]
+    for sites in (("site1",), ("site1", "site2", "site3")):
+        with loopback(sites) as plain, loopback(sites, secure=True) as secure:
+            for rig in (plain, secure):
+                rig.start()
+                all_up(rig)
+            where = "one site" if len(sites) == 1 else "three sites, all answer"
+            rows.append(
+                _submit_row(f"`exec` of `true` over HTTP: {where}", _exec_rate(plain), _exec_rate(secure))
+            )
+    columns = (f"operations/s, {CLIENTS} clients", "without", "with", "costs", "target")
+    about = (
+        "The same with `security: none` and with certificates, tokens and signatures, in turns in one run; "
+        f"medians of {_ROUNDS} rounds. The first line is what signing adds to a durable submit. The others "
+        "have TLS and a token as well, and with three sites mutual TLS between them and a check of every "
+        "signature."
+    )
+    return Section("security-submit", columns, tuple(rows), "What security costs: operations", about)
+
+
+def _submit_row(name: str, without: Rate, with_: Rate) -> tuple[str, ...]:
+    plain, secure = _in_turns(without, with_)
+    return name, f"{plain:,.0f}", f"{secure:,.0f}", _cost(plain, secure), TARGET
+
+
+def _in_turns(without: Rate, with_: Rate) -> tuple[float, float]:
+    pairs = [(without(), with_()) for _ in range(_ROUNDS)]
+    return statistics.median(pair[0] for pair in pairs), statistics.median(pair[1] for pair in pairs)
+
+
+def _cost(plain: float, secure: float) -> str:
+    return f"{(1 - secure / plain) * 100:.1f} %"
+
+
+def _sign() -> Sign:
+    return Signer(make_signing_key()).sign
+
+
+def _desk_rate(sign: Sign | None) -> Rate:
+    async def measured_once() -> float:
+        with folder() as place:
+            async with desk(place / "store.db", sign) as made:
+                return await per_second(lambda client, _turn: made.submit(f"own-{client}"), CLIENTS, _ROUND_S)
+
+    return lambda: uvloop.run(measured_once())
+
+
+def _exec_rate(rig: Rig) -> Rate:
+    async def measured_once() -> float:
+        async with connected(rig, "site1", CLIENTS) as clients:
+            requests = [exec_request(rig, f"own-{number}") for number in range(CLIENTS)]
+            return await per_second(
+                lambda number, _turn: clients[number].exec(requests[number], len(rig.names)),
+                CLIENTS,
+                _ROUND_S,
+            )
+
+    return lambda: uvloop.run(measured_once())
+
+
+# -- the gateway -----------------------------------------------------------------------------------------
+
+
+def _gateways() -> Section:
+    with ExitStack() as stack:
+        plain, secure = (stack.enter_context(_stage(secure=secure)) for secure in (False, True))
+        ways = {
+            "gateway, scope of this site": "{image: site1}",
+            "two gateways, scope of another site": "{image: site2}",
+        }
+        rows = []
+        for name, scope in ways.items():
+            both = [Way(name, stage.address("site1"), scope) for stage in (plain, secure)]
+            for way in both:
+                until(lambda w=way: uvloop.run(answers(w)), f"for {name}")  # type: ignore[misc]
+            rows.append(_gateway_row(name, *both))
+    columns = (
+        f"way to the service, {CONNECTIONS} connections",
+        *("requests/s without", "with", "costs", "target", "one at a time without", "with"),
+    )
+    about = (
+        "The built-in gateway, clients over plain HTTP as services have it. With security the request to "
+        "another site goes over mutual TLS between the gateways; a local one does not, and costs the same."
+    )
+    return Section("security-gateway", columns, tuple(rows), "What security costs: the gateway", about)
+
+
+def _gateway_row(name: str, without: Way, with_: Way) -> tuple[str, ...]:
+    rounds = [(uvloop.run(measured(without)), uvloop.run(measured(with_))) for _ in range(_ROUNDS)]
+    plain, secure = (statistics.median(both[side][0] for both in rounds) for side in (0, 1))
+    took, took_secure = (statistics.median(both[side][1] for both in rounds) for side in (0, 1))
+    cost = _cost(plain, secure)
+    return name, f"{plain:,.0f}", f"{secure:,.0f}", cost, TARGET, human(took), human(took_secure)
+
+
+@contextmanager
+def _stage(*, secure: bool) -> Iterator[Stage]:
+    with folder() as place, ExitStack() as stack:
+        stage = Stage(place / "rig", ("site1", "site2"), ("image",), secure=secure)
+        unhurried(stage.rig)
+        stack.callback(stage.rig.close)
+        for site in stage.sites:
+            stack.enter_context(
+                process([sys.executable, "-m", "bench.gateway_service", str(stage.own(site))])
+            )
+        stage.rig.start()
+        yield stage
