@@ -21,6 +21,7 @@ from cheops.security.folder import FILES, load_folder
 from cheops.security.invitations import CodeError, parse_code
 from cheops.security.tls import server_context
 from tests.agent.rig import RefusedByAgentError, Rig, until
+from tests.security.askers import local
 from tests.security.pki import Pki
 from tests.security.sites import TYPES, answer, believing, is_well, refused, states
 from tests.support.command import Ran, run_process
@@ -97,6 +98,8 @@ def test_a_code_works_once(rig: Rig, tmp_path: Path) -> None:
     assert "there is no such invitation: it was used already" in ran.err
     assert list((tmp_path / "b").iterdir()) == []
     assert refused(rig, "site1", "unknown invitation") == before + 1
+    told = [one for one in local(rig).audit(limit=1000).entries if one.what == "POST /join"]
+    assert [(one.resource, one.outcome) for one in told][-2:] == [("once", "done"), ("", "refused")]
 
 
 def test_a_code_works_for_a_short_time(rig: Rig, tmp_path: Path) -> None:

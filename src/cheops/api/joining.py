@@ -32,6 +32,7 @@ def joining_routes(node: Node) -> list[BaseRoute]:
             raise RequestError(f"not a request to join: {shortened(str(error))}") from None
         try:
             joined = await node.admitting.join(sent)
+            request.scope["state"]["act"].resource = joined.site  # what the audit log is to name
         except CheopsError as error:
             if error.status < 500:
                 address = request.client.host if request.client else ""
