@@ -18,6 +18,7 @@ from cheops.gateway.gateway import Gateway
 from cheops.gateway.listening import Listening, open_all
 from cheops.gateway.replicas.replicating import Replicating
 from cheops.node.node import Node
+from cheops.ui.serving import Interface
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
     try:
         node = Node(config)
         entrances = open_all(config)
-        gateway = Gateway(node) if entrances.sockets else None
+        gateway = Gateway(node, entrances.program) if entrances.has_any else None
         if gateway:
             # Before anything runs: what was left over may cause calls whose scope must be known.
             gateway.replicate_with(Replicating(node, gateway.services))
@@ -48,18 +49,24 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         entrances.close()
         raise
     try:
-        servers = Servers(node, Admission(node, application(node, gateway)), listening)
+        app = application(node, gateway)
+        servers = Servers(node, Admission(node, Interface(app, app.state.prepare)), listening)
     except BaseException:
         await node.stop()
         entrances.close()
         raise
-    await servers.start()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, node)
-    if gateway:
-        await gateway.start(entrances)
+    try:
+        if gateway:
+            await gateway.start(entrances)
+    except BaseException:
+        await node.stop()
+        listening.close()
+        raise
+    await servers.start()
     started()
     failed = asyncio.create_task(node.failed())
     try:

@@ -96,6 +96,11 @@ class Rig:
 
     def kill(self, name: str) -> None:
         """As a power cut does."""
+        self.kill_agent(name)
+        self.end_haproxy(name)
+
+    def kill_agent(self, name: str) -> None:
+        """The agent alone: its HAProxy goes on."""
         process = self.processes.pop(name)
         process.kill()
         process.wait()
@@ -120,6 +125,24 @@ class Rig:
         for process in started:
             process.kill()
             process.wait()
+        for name in self.names:
+            self.end_haproxy(name)
+
+    def haproxy(self, name: str) -> int | None:
+        """The process of a site's HAProxy, which outlives an agent that is killed."""
+        folder = self.folder(name) / "data" / "gateway"
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pid = int((folder / "haproxy.pid").read_text().split()[0])
+            if Path(f"/proc/{pid}/cwd").readlink() == folder.resolve():
+                return pid
+        return None
+
+    def end_haproxy(self, name: str) -> None:
+        """Master and workers; a worker ends with its master."""
+        if pid := self.haproxy(name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            until(lambda: self.haproxy(name) is None, "for HAProxy to end")
 
     def _host(self, name: str) -> Host | None:
         return self.wan.hosts[name] if self.wan else None

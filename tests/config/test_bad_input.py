@@ -17,7 +17,7 @@ BAD = [
         "site: a\npears: {}",
         (
             "2: pears: unknown key; did you mean 'peers'? "
-            "Known here: advertise, clients, data, gateway, heartbeat, limits, listen, notify, peers, security, services, site and 1 more"
+            "Known here: advertise, clients, data, demo, gateway, heartbeat, limits, listen, notify, peers, security, services and 2 more"
         ),
     ),
     # where it listens

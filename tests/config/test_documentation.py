@@ -52,6 +52,7 @@ def test_required_keys_are_marked() -> None:
     required = {key for key, default in ROWS if default == "required"}
     assert required == {
         "site",
+        "demo.wires",
         "services.NAME.url",
         "types.NAME.checkpoint.write",
         "types.NAME.decompose.amount",

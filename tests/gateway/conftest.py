@@ -11,9 +11,15 @@ __all__ = ["make_rig", "make_wan", "wan"]
 
 
 @pytest.fixture(scope="module")
-def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def plane() -> str:
+    """Who forwards. Modules that hold for both have a fixture of their own for it."""
+    return "builtin"
+
+
+@pytest.fixture(scope="module")
+def one_site(tmp_path_factory: pytest.TempPathFactory, plane: str) -> Iterator[Stage]:
     """A site whose service is an `upstream` of each test's own."""
-    stage = Stage(tmp_path_factory.mktemp("gateway") / "rig", ("site1",), ("image",))
+    stage = Stage(tmp_path_factory.mktemp("gateway") / "rig", ("site1",), ("image",), plane=plane)
     try:
         stage.rig.start()
         yield stage
@@ -22,11 +28,11 @@ def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.fixture(scope="module")
-def hasty_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def hasty_site(tmp_path_factory: pytest.TempPathFactory, plane: str) -> Iterator[Stage]:
     """The same with little patience."""
     hurry = ("head_timeout", "stall_timeout", "silence_timeout", "keep_alive", "warm_for")
     base, settings = tmp_path_factory.mktemp("gateway") / "rig", dict.fromkeys(hurry, "1s")
-    stage = Stage(base, ("site1",), ("image",), gateway=settings, timeout="1s")
+    stage = Stage(base, ("site1",), ("image",), gateway=settings, timeout="1s", plane=plane)
     try:
         stage.rig.start()
         yield stage

@@ -16,7 +16,7 @@ class Seen:
     def __init__(self, handler: BaseHTTPRequestHandler) -> None:
         self.method = handler.command
         self.path = handler.path
-        self.headers = dict(handler.headers.items())
+        self.headers = handler.headers
         self.body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
 
 
@@ -72,7 +72,12 @@ class Service:
                 seen = Seen(self)
                 service.seen.append(seen)
                 status, told = service.answering(seen)
-                told = {"served_by": service.name, "path": seen.path, "headers": seen.headers, **told}
+                told = {
+                    "served_by": service.name,
+                    "path": seen.path,
+                    "headers": dict(seen.headers.items()),
+                    **told,
+                }
                 body = json.dumps(told).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")

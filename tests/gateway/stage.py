@@ -6,11 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.agent.rig import PATIENCE_S, Rig
 from tests.support.ports import free_ports
 from tests.wan import Wan
+
+PLANES = ("builtin", "haproxy")
+
+
+@pytest.fixture(scope="module", params=PLANES)
+def both_planes(request: pytest.FixtureRequest) -> str:
+    """For a module that says `plane = both_planes`: all of it holds whoever forwards."""
+    return str(request.param)
 
 
 class Answer:
@@ -41,13 +50,14 @@ class Stage:
         wan: Wan | None = None,
         outbound: bool = False,
         secure: bool = False,
+        plane: str = "builtin",
         **more: Any,
     ) -> None:
         self.sites, self.services = sites, services
         self.rig = Rig(base, {}, sites, wan, secure=secure)
         self.ports: dict[tuple[str, str, str], int] = {}
         for site in sites:
-            self._configure(site, gateway or {}, outbound=outbound, more=more)
+            self._configure(site, {"data_plane": plane, **(gateway or {})}, outbound=outbound, more=more)
 
     def _configure(self, site: str, gateway: dict[str, Any], *, outbound: bool, more: dict[str, Any]) -> None:
         path = self.rig.folder(site) / "site.yaml"

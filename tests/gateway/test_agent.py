@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.gateway.raw import Upstream, connected, until
 from tests.gateway.service import Service
-from tests.gateway.stage import Stage
+from tests.gateway.stage import PLANES, Stage
 
 
 def test_an_address_that_is_taken_is_said_at_once(tmp_path: Path) -> None:
@@ -39,6 +40,7 @@ def test_check_knows_the_services_and_their_addresses(tmp_path: Path) -> None:
             "compute accepts connections": "failed",
             "requests for image are taken": "ok",
             "requests for compute are taken": "ok",
+            "requests are forwarded": "ok",
         }
     finally:
         stage.rig.close()
@@ -118,12 +120,13 @@ def is_refused(address: tuple[str, int]) -> bool:
     return False
 
 
-def test_a_service_below_a_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize("plane", PLANES)
+def test_a_service_below_a_path(plane: str, tmp_path: Path) -> None:
     stage = Stage(tmp_path / "rig", ("site1",), ("image",))
     path = stage.rig.folder("site1") / "site.yaml"
     config = yaml.safe_load(path.read_text())
     config["services"]["image"]["url"] += "/api/"
-    config["gateway"] = {"forwarded_headers": False}
+    config["gateway"] = {"forwarded_headers": False, "data_plane": plane}
     path.write_text(yaml.safe_dump(config))
     service = Service("image", stage.own("site1"))
     try:

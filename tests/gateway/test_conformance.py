@@ -8,7 +8,10 @@ from contextlib import suppress
 import pytest
 
 from tests.gateway.raw import Socket, Upstream, connected
-from tests.gateway.stage import Stage
+from tests.gateway.stage import Stage, both_planes
+
+plane = both_planes
+KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
 
 GET = ("GET /things?a=1 HTTP/1.1", "Host: example.org")
 
@@ -22,11 +25,14 @@ def served(client: Socket, upstream: Upstream, *request: str) -> Socket:
 # -- bodies ------------------------------------------------------------------------------------------------
 
 
-def test_a_request_and_its_answer_arrive_as_they_were_sent(client: Socket, upstream: Upstream) -> None:
+def test_a_request_and_its_answer_arrive_as_they_were_sent(
+    plane: str, client: Socket, upstream: Upstream
+) -> None:
     service = served(client, upstream, *GET, "X-Odd-CASE: a  b", "Accept: */*", "Accept: x")
     head = service.head()
     assert head.first == "GET /things?a=1 HTTP/1.1"
-    assert "X-Odd-CASE: a  b" in head.lines
+    assert head["X-Odd-Case"] == "a  b"
+    assert plane == "haproxy" or "X-Odd-CASE: a  b" in head.lines  # HAProxy writes names in small letters
     assert head.all("Accept") == ["*/*", "x"]
     assert head["Host"] == "example.org"
     service.send(
@@ -59,10 +65,10 @@ def test_a_body_in_chunks_and_its_trailers(client: Socket, upstream: Upstream) -
     head = service.head()
     assert head.all("Transfer-Encoding") == ["chunked"]
     client.raw(b"3\r\nabc\r\n4;ext=1\r\ndefg\r\n0\r\nX-Sum: 7\r\n\r\n")
-    assert service.until(b"\r\n\r\n").endswith(b"\r\n0\r\nX-Sum: 7\r\n\r\n")
+    assert service.until(b"\r\n\r\n").lower().endswith(b"\r\n0\r\nx-sum: 7\r\n\r\n")
     service.raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX-Done: yes\r\n\r\n")
     assert client.head()["Transfer-Encoding"] == "chunked"
-    assert client.until(b"\r\n\r\n") == b"2\r\nhi\r\n0\r\nX-Done: yes\r\n\r\n"
+    assert client.until(b"\r\n\r\n").lower() == b"2\r\nhi\r\n0\r\nx-done: yes\r\n\r\n"
 
 
 def test_an_answer_that_only_its_end_delimits(client: Socket, upstream: Upstream) -> None:
@@ -70,8 +76,9 @@ def test_an_answer_that_only_its_end_delimits(client: Socket, upstream: Upstream
     service.head()
     service.send("HTTP/1.0 200 OK", body=b"until the end")
     service.close()
-    answer = client.head()
-    assert client.body(answer) == b"until the end"
+    answer = client.head()  # to whom it is passed on in chunks, or to the end as well
+    body = client.body(answer) if "Transfer-Encoding" in answer else client.rest()
+    assert body == b"until the end"
 
 
 def test_an_old_client_gets_no_chunks_and_the_connection_is_closed(
@@ -161,14 +168,20 @@ def test_100_continue_is_the_services_to_give(client: Socket, upstream: Upstream
     assert client.head().status == 201
 
 
-def test_a_final_answer_instead_of_100(client: Socket, upstream: Upstream) -> None:
+def test_a_final_answer_instead_of_100(plane: str, client: Socket, upstream: Upstream) -> None:
     service = served(
         client, upstream, "POST / HTTP/1.1", "Host: h", "Content-Length: 4", "Expect: 100-continue"
     )
     service.head()
     service.send("HTTP/1.1 401 No", "Content-Length: 0")
     assert client.head().status == 401
-    assert client.is_closed  # nobody knows whether the body still comes
+    if plane == "builtin":
+        assert client.is_closed  # nobody knows whether the body still comes
+    else:
+        client.raw(b"body")  # it is taken for that, and for nothing else
+        assert service.exactly(4) == b"body"
+        client.send(*GET)
+        assert service.head().first == GET[0]
 
 
 def test_other_informational_answers_are_passed_on(client: Socket, upstream: Upstream) -> None:
@@ -184,12 +197,12 @@ def test_other_informational_answers_are_passed_on(client: Socket, upstream: Ups
 
 
 def test_an_upgrade_becomes_a_tunnel_both_ways(client: Socket, upstream: Upstream) -> None:
-    upgrade = ("Connection: keep-alive, Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: abc")
+    upgrade = ("Connection: keep-alive, Upgrade", "Upgrade: websocket", KEY)
     service = served(client, upstream, *GET, *upgrade)
     head = service.head()
     assert head["Upgrade"] == "websocket"
     assert head["Connection"].lower() == "upgrade"
-    assert head["Sec-WebSocket-Key"] == "abc"
+    assert head["Sec-WebSocket-Key"] in KEY
     switching = (
         "HTTP/1.1 101 Switching",
         "Connection: Upgrade",
@@ -211,13 +224,16 @@ def test_an_upgrade_becomes_a_tunnel_both_ways(client: Socket, upstream: Upstrea
     assert client.rest() == b"last words"
 
 
-def test_an_upgrade_that_is_refused_is_an_ordinary_answer(client: Socket, upstream: Upstream) -> None:
-    service = served(client, upstream, *GET, "Connection: Upgrade", "Upgrade: websocket")
+def test_an_upgrade_that_is_refused_is_an_ordinary_answer(
+    plane: str, client: Socket, upstream: Upstream
+) -> None:
+    service = served(client, upstream, *GET, "Connection: Upgrade", "Upgrade: websocket", KEY)
     service.head()
     service.send("HTTP/1.1 400 No", "Content-Length: 2", body=b"no")
     assert client.body(client.head()) == b"no"
     client.send(*GET)
-    assert service.head().first == GET[0]
+    other = service if plane == "builtin" else upstream.accept()  # that was the agent's, this is HAProxy's
+    assert other.head().first == GET[0]
 
 
 def test_http2_is_not_smuggled_through(client: Socket, upstream: Upstream) -> None:
@@ -319,15 +335,19 @@ def test_a_service_that_closes_without_a_word(client: Socket, upstream: Upstream
     ],
 )
 def test_an_answer_that_cannot_be_trusted_is_not_passed_on(
-    said: bytes, client: Socket, upstream: Upstream
+    said: bytes, plane: str, client: Socket, upstream: Upstream
 ) -> None:
     service = served(client, upstream, "POST / HTTP/1.1", "Host: h", "Content-Length: 0")
     service.head()
     service.raw(said)
-    assert client.head().status == 502
+    answer = client.head()
+    if plane == "haproxy" and b"chunked" in said:  # there is one length in what it passes on
+        assert (answer.all("Content-Length"), answer["Transfer-Encoding"]) == ([], "chunked")
+    else:
+        assert answer.status == 502
 
 
-def test_a_stale_connection_is_replaced_once(client: Socket, upstream: Upstream) -> None:
+def test_a_stale_connection_is_replaced_once(plane: str, client: Socket, upstream: Upstream) -> None:
     """The service closes a warm connection just as the next request comes."""
     service = served(client, upstream)
     service.head()
@@ -336,13 +356,16 @@ def test_a_stale_connection_is_replaced_once(client: Socket, upstream: Upstream)
     client.send(*GET)
     assert service.head().first == GET[0]
     service.close()  # with the request read, and nothing said
+    if plane == "haproxy":
+        assert client.is_closed  # the client opens another connection, as for any that ends between requests
+        return
     second = upstream.accept()
     assert second.head().first == GET[0]
     second.send("HTTP/1.1 200 OK", "Content-Length: 2", body=b"ok")
     assert client.body(client.head()) == b"ok"
 
 
-def test_what_must_not_happen_twice_is_not_sent_twice(client: Socket, upstream: Upstream) -> None:
+def test_what_must_not_happen_twice_is_not_sent_twice(plane: str, client: Socket, upstream: Upstream) -> None:
     service = served(client, upstream)
     service.head()
     service.send("HTTP/1.1 200 OK", "Content-Length: 0")
@@ -350,7 +373,10 @@ def test_what_must_not_happen_twice_is_not_sent_twice(client: Socket, upstream: 
     client.send("POST / HTTP/1.1", "Host: h", "Content-Length: 0")
     assert service.head().first == "POST / HTTP/1.1"
     service.close()
-    assert client.head().status == 502
+    if plane == "builtin":
+        assert client.head().status == 502
+    else:
+        assert client.is_closed  # the client decides whether to send it again
     upstream.listener.setblocking(False)
     with pytest.raises(BlockingIOError):
         upstream.accept()
@@ -365,10 +391,11 @@ def test_a_head_that_does_not_come_to_its_end(hasty_client: Socket) -> None:
     hasty_client.rest()
 
 
-def test_a_body_that_does_not_go_on(hasty_client: Socket, slow_upstream: Upstream) -> None:
+def test_a_body_that_does_not_go_on(plane: str, hasty_client: Socket, slow_upstream: Upstream) -> None:
     service = served(hasty_client, slow_upstream, "POST / HTTP/1.1", "Host: h", "Content-Length: 10")
     hasty_client.raw(b"12345")
-    assert hasty_client.head().status == 408
+    wanted = {408} if plane == "builtin" else {408, 504}  # HAProxy says who it waited for last
+    assert hasty_client.head().status in wanted
     service.head()
     assert service.rest() == b"12345"  # and not one byte that nobody sent
 

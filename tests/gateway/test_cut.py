@@ -6,8 +6,10 @@ import sys
 from contextlib import closing
 from typing import Any
 
+import pytest
+
 from tests.agent.rig import until
-from tests.gateway.stage import Stage
+from tests.gateway.stage import PLANES, Stage
 from tests.wan.fixtures import MakeWan
 
 SITES = ("site1", "site2", "site3")
@@ -26,9 +28,10 @@ def ask(stage: Stage, site: str, scope: str, headers: dict[str, str] | None = No
         return answer.status, json.loads(answer.read()), answer.headers
 
 
-def test_a_cut_and_its_healing(make_wan: MakeWan, tmp_path: Any) -> None:
+@pytest.mark.parametrize("plane", PLANES)
+def test_a_cut_and_its_healing(plane: str, make_wan: MakeWan, tmp_path: Any) -> None:
     wan = make_wan(*SITES, delay_ms=5)
-    stage = Stage(tmp_path / "rig", SITES, ("image",), wan=wan)
+    stage = Stage(tmp_path / "rig", SITES, ("image",), wan=wan, plane=plane)
     try:
         for site in SITES:
             stage.rig.beside(

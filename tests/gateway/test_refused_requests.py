@@ -5,7 +5,9 @@ import json
 import pytest
 
 from tests.gateway.raw import Socket, Upstream, connected
-from tests.gateway.stage import Stage
+from tests.gateway.stage import Stage, both_planes
+
+plane = both_planes
 
 HOST = b"Host: h\r\n"
 SMUGGLED = b"GET /admin HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -66,17 +68,37 @@ def post(*headers: bytes, body: bytes = b"") -> bytes:
     ],
 )  # fmt: skip
 def test_it_is_refused_and_nothing_reaches_the_service(
-    said: bytes, client: Socket, upstream: Upstream
+    said: bytes, request: pytest.FixtureRequest, plane: str, client: Socket, upstream: Upstream
 ) -> None:
     client.raw(said)
+    if plane == "haproxy" and request.node.callspec.id.removeprefix("haproxy-") in MADE_PLAIN:
+        assert is_made_plain(upstream.accept())
+        return
     answer = client.head()
-    assert answer.status == 400
-    assert answer["Connection"].lower() == "close"
-    problem = json.loads(client.body(answer))
-    assert problem["status"] == 400
-    assert problem["detail"]
+    assert answer.status in ({400} if plane == "builtin" else {400, 422})
+    if answer.status == 400:
+        assert answer["Connection"].lower() == "close"
+    body = client.body(answer)
+    if plane == "builtin":  # HAProxy has words of its own for what it cannot parse
+        problem = json.loads(body)
+        assert problem["status"] == 400
+        assert problem["detail"]
     assert client.rest() == b""
     assert nothing_came(upstream)
+
+
+# What HAProxy understands in one way, and passes on in no other: the next program sees one request, one length.
+MADE_PLAIN = {
+    "CL.TE", "TE.CL", "a folded header", "a header folded with a tab", "a lone line feed", "line feeds only",
+    "two blanks in the first line",
+}  # fmt: skip
+
+
+def is_made_plain(service: Socket) -> bool:
+    head = service.head()
+    raw = head.raw.replace(b"\r\n", b"")
+    is_one_request = not (b"\r" in raw or b"\n" in raw) and len(head.first.split(" ")) == 3
+    return is_one_request and len(head.all("Content-Length") + head.all("Transfer-Encoding")) <= 1
 
 
 def nothing_came(upstream: Upstream) -> bool:
@@ -102,25 +124,33 @@ def nothing_came(upstream: Upstream) -> bool:
         pytest.param(b"0\r\nX: a\x01b\r\n\r\n", id="a control character in a trailer"),
     ],
 )
-def test_bad_chunks_end_the_request_on_both_sides(chunks: bytes, client: Socket, upstream: Upstream) -> None:
+def test_bad_chunks_end_the_request_on_both_sides(
+    chunks: bytes, plane: str, client: Socket, upstream: Upstream
+) -> None:
     client.raw(post(b"Transfer-Encoding: chunked"))
     service = upstream.accept()
     service.head()
     client.raw(b"2\r\nok\r\n" + chunks)
+    if plane == "haproxy" and chunks.startswith(b"3\n"):  # made plain: it ends where it was understood to
+        assert service.until(b"0\r\n\r\n").endswith(b"abc\r\n0\r\n\r\n")
+        service.send("HTTP/1.1 200 OK", "Content-Length: 0")
+        assert (client.head().status, client.head().status) == (200, 400)  # what follows is no request
+        client.rest()
+        return
     assert client.head().status == 400
     assert not service.rest().endswith(b"0\r\n\r\n")  # it never looks like a whole request
     client.rest()
 
 
-def test_a_head_that_is_too_large(client: Socket, upstream: Upstream) -> None:
+def test_a_head_that_is_too_large(plane: str, client: Socket, upstream: Upstream) -> None:
     client.raw(b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 40_000 + b"\r\n\r\n")
-    assert client.head().status == 431
+    assert client.head().status == (431 if plane == "builtin" else 400)
     assert nothing_came(upstream)
 
 
-def test_another_version(client: Socket) -> None:
+def test_another_version(plane: str, client: Socket) -> None:
     client.raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-    assert client.head().status == 505
+    assert client.head().status == (505 if plane == "builtin" else 400)
 
 
 def test_a_tunnel_cannot_be_asked_for(client: Socket, upstream: Upstream) -> None:

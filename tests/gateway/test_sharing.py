@@ -11,15 +11,16 @@ from cheops.gateway.record import KEPT, Record, Story
 from tests.agent.rig import until
 from tests.gateway.raw import Upstream, connected
 from tests.gateway.service import Service
-from tests.gateway.stage import Stage
+from tests.gateway.stage import Stage, both_planes
 from tests.support.command import run_process
 
 SITES = ("site1", "site2", "site3")
+plane = both_planes
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    stage = Stage(tmp_path_factory.mktemp("sharing") / "rig", SITES, ("image", "compute"))
+def three(tmp_path_factory: pytest.TempPathFactory, plane: str) -> Iterator[Stage]:
+    stage = Stage(tmp_path_factory.mktemp("sharing") / "rig", SITES, ("image", "compute"), plane=plane)
     try:
         stage.rig.start()
         until(lambda: all_up(stage), "for the sites to see each other")
@@ -76,7 +77,7 @@ def test_what_the_other_site_gets(three: Stage, images: Services) -> None:
     assert headers["Scope"] == "{image: site3}"  # written out, so that it cannot come to mean another service
     assert headers["Host"] == "images.example"
     assert headers["X-Mine"] == "1"
-    assert headers["X-Forwarded-For"] == "127.0.0.1, 127.0.0.1"
+    assert ", ".join(headers.get_all("X-Forwarded-For", [])) == "127.0.0.1, 127.0.0.1"
     assert not [name for name in headers if name.lower().startswith("cheops")]
     assert "Authorization" not in headers
 
@@ -86,8 +87,8 @@ def test_that_credentials_stayed_here_is_said(three: Stage, images: Services) ->
         three.ask("site1", "/", "site3", headers={"Cookie": "a"}).headers["Cheops-Credentials"] == "dropped"
     )
     assert three.ask("site1", "/", "site3").headers["Cheops-Credentials"] is None
-    assert three.ask("site1", "/", headers={"Cookie": "a"}).json["headers"]["Cookie"] == "a"
-    assert images["site1"].seen
+    three.ask("site1", "/", headers={"Cookie": "a"})
+    assert images["site1"].seen[-1].headers["Cookie"] == "a"
 
 
 def test_a_scope_for_another_service_leaves_this_one_here(three: Stage, images: Services) -> None:
@@ -265,9 +266,9 @@ def test_a_dry_run_without_a_scope(three: Stage, images: Services) -> None:
 # -- a site that is gone -----------------------------------------------------------------------------------
 
 
-def test_a_site_that_is_down(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_site_that_is_down(tmp_path_factory: pytest.TempPathFactory, plane: str) -> None:
     """Site3 is a peer in the configuration, and never was there; site2 has no service `compute`."""
-    stage = Stage(tmp_path_factory.mktemp("down") / "rig", SITES, ("image", "compute"))
+    stage = Stage(tmp_path_factory.mktemp("down") / "rig", SITES, ("image", "compute"), plane=plane)
     path = stage.rig.folder("site2") / "site.yaml"
     config = yaml.safe_load(path.read_text())
     del config["services"]["compute"]

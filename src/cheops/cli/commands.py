@@ -92,7 +92,7 @@ COMMANDS = (
         "get",
         _LOOK,
         "get:app",
-        "List what an agent knows: sites, resources, operations, replicants, requests.",
+        "List what an agent knows: sites, resources, operations, replicants, requests, flows.",
     ),
     Place(
         "describe",

@@ -84,6 +84,7 @@ def _invite(sites: Sites, out: Console, *, played: bool) -> None:
         images = f"curl {sites.cloud.url(first, 'image')}/images"
         _command(out, f"{images} -H 'Scope: {{image: site2}}'", "the images of site2, asked at site1")
     out.print()
+    out.print(f"In a browser: {sites.urls[first]}/ui/ shows all this, and can cut sites off.", soft_wrap=True)
     out.print(f"Their files are in {sites.path}, until the end.", soft_wrap=True)
     out.print(f"Type here: {_HELP}")
 

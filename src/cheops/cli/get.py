@@ -14,10 +14,11 @@ from cheops.cli.words import coloured, moment, one_line, rounded_ms
 from cheops.text import printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import OperationView, ReplicantView, RequestView, ResourceSummary
+    from cheops.api.models import Flows, FlowView, OperationView, ReplicantView, RequestView, ResourceSummary
 
 app = typer.Typer(
-    no_args_is_help=True, help="List what an agent knows: sites, resources, operations, replicants, requests."
+    no_args_is_help=True,
+    help="List what an agent knows: sites, resources, operations, replicants, requests, flows.",
 )
 _LIST_EXAMPLE = "Example: cheops get resources --prefix shop -o wide"
 
@@ -63,6 +64,36 @@ def requests_command(
     """List the latest requests with a scope that the gateway of this site served, the last one first."""
     found = list(agent(url).all_requests(service))
     emit_answer(output, found, lambda out: draw_requests(out, found, wide=output is Output.WIDE))
+
+
+@app.command("flows", epilog="Example: cheops get flows -o wide")
+def flows_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the scopes that HAProxy knows by heart at this site, and where requests with them go."""
+    asked = agent(url)
+    page = asked.flows()
+    found, cursor = list(page.flows), page.next
+    while cursor is not None:
+        more = asked.flows(cursor)
+        found, cursor = [*found, *more.flows], more.next
+    emit_answer(output, found, lambda out: draw_flows(out, page, found))
+
+
+def draw_flows(out: Console, page: "Flows", found: "Sequence[FlowView]") -> None:
+    if page.plane != "haproxy":
+        who = "the agent forwards by itself" if page.plane == "builtin" else "no service listens here"
+        out.print(f"{who}: there are no flows")
+        return
+    if page.trouble:
+        out.print(f"HAProxy is in trouble: {printable(page.trouble)}")
+    served = page.fast + page.slow
+    share = f"{page.fast / served:.1%} of {served:,} requests" if served else "no request yet"
+    out.print(f"HAProxy: {page.total:,} flows; {share} without the agent")
+    if not found:
+        return
+    made = table("SERVICE", "SCOPE", "ROUTE", "SITE")
+    for one in found:
+        made.add_row(printable(one.service), printable(one.scope), one.route, printable(one.site))
+    print_table(out, made)
 
 
 def draw_resources(out: Console, found: "Sequence[ResourceSummary]", *, wide: bool = False) -> None:

@@ -15,6 +15,7 @@ from cheops.api.models import (
     Checks,
     DryRun,
     Explanation,
+    Flows,
     Forgotten,
     Health,
     Invitation,
@@ -184,6 +185,10 @@ def set_local_id(id_: str, asked: LocalId) -> Call[ReplicantView]:
 def requests(service: str, cursor: str | None, limit: int) -> Call[Requests]:
     query = {"service": service, "cursor": cursor or "", "limit": str(limit)}
     return Call("GET", f"{BASE}/requests", Requests, query)
+
+
+def flows(cursor: str | None, limit: int) -> Call[Flows]:
+    return Call("GET", f"{BASE}/flows", Flows, {"cursor": cursor or "", "limit": str(limit)})
 
 
 # -- sites -----------------------------------------------------------------------------------------------

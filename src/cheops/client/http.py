@@ -22,6 +22,7 @@ from cheops.api.models import (
     DryRun,
     Event,
     Explanation,
+    Flows,
     Forgotten,
     Health,
     Invitation,
@@ -115,6 +116,10 @@ class Agent:
             page = self.ask(calls.requests(service, cursor, 500))
             yield from page.requests
             cursor = page.next
+
+    def flows(self, cursor: str = "", limit: int = 500) -> Flows:
+        """The data plane, and a page of its flows."""
+        return self.ask(calls.flows(cursor, limit))
 
     def replicant(self, id_: str, *, fresh_s: float = 0.5) -> ReplicantView:
         return self.ask(calls.replicant(id_, fresh_s))

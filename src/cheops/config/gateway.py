@@ -17,9 +17,10 @@ from cheops.config.keys import GATEWAY, given
 from cheops.config.security import SecurityConfig
 from cheops.config.units import duration_s, size
 from cheops.documents import Value
-from cheops.text import printable, shortened
+from cheops.text import listed, printable, shortened
 
 DEFAULT_CARRIERS = ("X-Request-Id", "traceparent")
+DATA_PLANES = ("auto", "haproxy", "builtin")
 MAX_CARRIERS = 8
 MAX_HOSTS = 32
 MAX_CONNECTIONS = 1_000_000
@@ -62,6 +63,8 @@ class GatewayConfig:
     carriers: int = 20_000
     carriers_for_s: float = 600.0
     stop_timeout_s: float = 10.0
+    data_plane: str = "auto"  # who forwards: haproxy, builtin, or HAProxy where it is installed
+    flows: int = 20_000  # how many scopes HAProxy knows by heart
 
 
 def gateway_at(value: Value, site_url: str, security: SecurityConfig) -> GatewayConfig:
@@ -98,6 +101,8 @@ def gateway_at(value: Value, site_url: str, security: SecurityConfig) -> Gateway
         given(record, "carriers", _count, default.carriers),
         given(record, "carriers_for", duration_s, default.carriers_for_s),
         given(record, "stop_timeout", duration_s, default.stop_timeout_s),
+        given(record, "data_plane", _data_plane, default.data_plane),
+        given(record, "flows", _count, default.flows),
     )
 
 
@@ -162,6 +167,13 @@ def used_twice(addresses: Iterable[tuple[str, Address]]) -> str | None:
 
 def _count(value: Value) -> int:
     return value.whole(minimum=1, maximum=MAX_CONNECTIONS)
+
+
+def _data_plane(value: Value) -> str:
+    found = value.string()
+    if found not in DATA_PLANES:
+        raise value.fail(f"expected one of {listed(DATA_PLANES)}, found '{printable(shortened(found))}'")
+    return found
 
 
 def _head_size(value: Value) -> int:

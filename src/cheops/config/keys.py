@@ -44,7 +44,7 @@ SITE = Section(
     required=("site",),
     optional=(
         *("listen", "advertise", "data", "peers", "services", "types", "limits", "heartbeat", "notify"),
-        *("gateway", "security", "clients"),
+        *("gateway", "security", "clients", "demo"),
     ),
 )
 SECURITY = Section("security", optional=("folder", "ca_key", "clock_skew", "renew_before", "valid_for"))
@@ -72,6 +72,7 @@ GATEWAY = Section(
         *("listen", "advertise", "proxy", "forwarded_headers", "connections", "head_size", "repeat_size"),
         *("connect_timeout", "head_timeout", "stall_timeout", "silence_timeout"),
         *("tunnel_timeout", "keep_alive", "warm", "warm_for", "carriers", "carriers_for", "stop_timeout"),
+        *("data_plane", "flows"),
     ),
 )
 TYPE = Section(
@@ -87,6 +88,7 @@ CHECKPOINT = Section("types.NAME.checkpoint", required=("write",), optional=("re
 DECOMPOSE = Section("types.NAME.decompose", required=("amount", "unit"))
 COMMAND_LIMITS = Section("types.NAME.limits", optional=("cpu", "memory", "files", "processes"))
 LIMITS = Section("limits", optional=tuple(LIMIT_FIELDS))
+DEMO = Section("demo", required=("wires",))
 HEARTBEAT = Section("heartbeat", optional=("every", "down_after"))
 NOTIFY = Section(
     "notify.NAME",
@@ -103,7 +105,7 @@ NOTIFY_MAIL = Section(
 )
 
 _SECTIONS = (
-    *(SITE, SECURITY, CLIENTS),
+    *(SITE, SECURITY, CLIENTS, DEMO),
     *(SERVICE, AUTH, GATEWAY, TYPE, POLICY, CHECKPOINT, DECOMPOSE, COMMAND_LIMITS, LIMITS, HEARTBEAT),
     *(NOTIFY, NOTIFY_WEBHOOK, NOTIFY_MAIL),
 )

@@ -20,6 +20,7 @@ from pathlib import Path
 from cheops.config import policy
 from cheops.config.address import DEFAULT_LISTEN, Address, address_at, is_loopback
 from cheops.config.clients import ClientsConfig, clients_at
+from cheops.config.demo import wires_at
 from cheops.config.gateway import GatewayConfig, doubts, gateway_at, used_twice
 from cheops.config.keys import SITE, given
 from cheops.config.limits import HeartbeatConfig, heartbeat_at, limits_at
@@ -64,6 +65,7 @@ class SiteConfig:
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     security: SecurityConfig = UNSAID
     clients: ClientsConfig = field(default_factory=ClientsConfig)
+    wires: Path | None = None  # in demo mode: the socket of whoever can cut this site off
 
     @property
     def listeners(self) -> Iterable[tuple[str, Address]]:
@@ -77,6 +79,12 @@ class SiteConfig:
             (name, self.gateway.advertise if self.security.is_on else one.front.advertise)
             for name, one in sorted(self.services.items())
         )
+
+    @property
+    def has_carriers(self) -> bool:
+        """Whether the application calls out through the gateway, so that scopes have to be recovered."""
+        fronts = (service.front for service in self.services.values())
+        return self.gateway.proxy is not None or any(front.outbound for front in fronts)
 
     @property
     def engine(self) -> Settings:
@@ -168,6 +176,7 @@ def _site(root: Value, path: Path) -> SiteConfig:
         gateway,
         security,
         given(record, "clients", clients_at, ClientsConfig()),
+        given(record, "demo", lambda at: wires_at(at, folder), None),
     )
 
 

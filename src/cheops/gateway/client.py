@@ -24,7 +24,6 @@ class Client:
 
     def __init__(self, wire: Wire, settings: GatewayConfig) -> None:
         self.wire = wire
-        self.peer = _peer_of(wire)
         self._settings = settings
         self._heads = Heads(wire, settings)
         self._http: h11.Connection | None = None
@@ -33,6 +32,11 @@ class Client:
         self.is_answered = False  # the final answer has begun
         self.is_tunnel = False  # another protocol is spoken, of which nobody here knows where it ends
         self.is_last = False  # no request is to come after this one: the client is told so
+
+    @property
+    def peer(self) -> str:
+        """The address of the client."""
+        return self.wire.peer
 
     @property
     def is_idle(self) -> bool:
@@ -207,8 +211,3 @@ class Client:
 
 def _encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-
-
-def _peer_of(wire: Wire) -> str:
-    found = wire.transport.get_extra_info("peername")
-    return str(found[0]).removeprefix("::ffff:") if found else ""

@@ -6,14 +6,23 @@ services that listen it costs nothing.
 
 import asyncio
 import logging
+import socket
 import ssl
 import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from cheops.config.site import SiteConfig
 from cheops.gateway.carriers import Carriers
 from cheops.gateway.client import Client
 from cheops.gateway.errors import GatewayRequestError, GoneError
-from cheops.gateway.listening import BACKLOG, Listening, most_connections
+from cheops.gateway.fast import unix_socket
+from cheops.gateway.fast.handed import HandedWire
+from cheops.gateway.fast.naming import MESH_SOCKET, again_sent_socket, again_socket, front_socket
+from cheops.gateway.fast.plane import FastPlane
+from cheops.gateway.fast.process import HaproxyError
+from cheops.gateway.listening import BACKLOG, Listening, most_connections, open_handed
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.problems import of_error, problem
 from cheops.gateway.record import Record
@@ -37,8 +46,10 @@ _log = logging.getLogger(__name__)
 class Gateway:
     """All services of a site, each behind its addresses."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, program: str | None = None) -> None:
+        """`program` is the HAProxy that forwards, where it does."""
         config = node.config
+        self._config = config
         self._settings = config.gateway
         self._here = config.name
         self._keyring = node.keyring
@@ -51,9 +62,17 @@ class Gateway:
         self.carriers = _carriers(config)
         peers = PeerGateways(node)
         self._sending = Sending(config.name, config.services, config.gateway, peers, self.carriers)
+        functions = scope_functions()
         self._serving = Serving(
-            config, scope_functions(), node.snapshot, peers, self._sending, self.carriers, self.record
+            config, functions, node.snapshot, peers, self._sending, self.carriers, self.record
         )
+        self.fast = FastPlane(node, functions, peers, self.record, program, self._most) if program else None
+        self._serving.flows = self.fast
+        self._local_sockets: list[tuple[Path, socket.socket]] = []
+
+    @property
+    def here(self) -> str:
+        return self._here
 
     @property
     def services(self) -> Services:
@@ -66,7 +85,14 @@ class Gateway:
 
     @property
     def connections(self) -> int:
-        return len(self._serving_tasks)
+        """Of clients and other gateways; of HAProxy's as many as at the last `refresh`."""
+        own = sum(not isinstance(client.wire, HandedWire) for client in self._serving_tasks.values())
+        return own + (self.fast.counting.clients if self.fast else 0)
+
+    async def refresh(self) -> None:
+        """Have all counted that HAProxy has served."""
+        if self.fast:
+            await self.fast.refresh()
 
     @property
     def warm(self) -> int:
@@ -76,8 +102,22 @@ class Gateway:
     # -- starting and stopping ---------------------------------------------------------------------------
 
     async def start(self, listening: Listening) -> None:
+        await self._listen(listening.sockets)
+        if self.fast is None:
+            return
+        try:
+            await self._hand_over(self.fast, listening.handed)
+        except HaproxyError as error:
+            if self._settings.data_plane != "auto":
+                raise
+            _log.error("the agent forwards by itself: %s", error)
+            self.fast.give_up()
+            self.fast = self._serving.flows = None
+            await self._listen(open_handed(self._config, listening.handed))
+
+    async def _listen(self, sockets: Mapping[Entrance, socket.socket]) -> None:
         loop = asyncio.get_running_loop()
-        for entrance, one in listening.sockets.items():
+        for entrance, one in sockets.items():
 
             def wire(at: Entrance = entrance) -> Wire:
                 return Wire(lambda made: self._connected(made, at))
@@ -87,6 +127,23 @@ class Gateway:
                 self._servers.append(Accepting(one, wire, manners))
             else:
                 self._servers.append(await loop.create_server(wire, sock=one, backlog=BACKLOG))
+
+    async def _hand_over(self, fast: FastPlane, entrances: tuple[Entrance, ...]) -> None:
+        """Take what HAProxy hands over, and have it take everything else."""
+        loop = asyncio.get_running_loop()
+        folder = fast.haproxy.folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for entrance in entrances:
+            for name, at in _sockets_of(entrance):
+                one = unix_socket.listen(folder / name, BACKLOG)
+                self._local_sockets.append((folder / name, one))
+                server = await loop.create_unix_server(
+                    lambda at=at: HandedWire(lambda wire: self._connected(wire, at)),  # type: ignore[misc]
+                    sock=one,
+                    backlog=BACKLOG,
+                )
+                self._servers.append(server)
+        await fast.start()
 
     def _manners(self, context: ssl.SSLContext) -> Manners:
         """Whoever is still shaking hands leaves room for sites at other addresses."""
@@ -101,6 +158,8 @@ class Gateway:
     async def stop(self) -> None:
         """Take no more connections, let the requests under way come to an end for a while, and close
         everything. Their answers tell clients to send no more over the same connection."""
+        if self.fast:
+            await self.fast.stop()  # while what it hands over is still served
         self._is_stopping = True
         await asyncio.sleep(_ARRIVE_S)
         for server in self._servers:
@@ -122,6 +181,8 @@ class Gateway:
         if self._serving_tasks:
             await asyncio.wait(self._serving_tasks, timeout=_STOP_S)
         self._sending.asking.pool.close()
+        for path, one in self._local_sockets:
+            unix_socket.remove(path, one)
 
     # -- connections -------------------------------------------------------------------------------------
 
@@ -166,9 +227,19 @@ class Gateway:
         await refuse(client, problem(self._here, 503, text, definite=False))
 
 
+def _sockets_of(entrance: Entrance) -> Iterable[tuple[str, Entrance]]:
+    """Where HAProxy hands over what comes to an address of its own."""
+    service = entrance.service
+    if entrance.way is Way.MESH:
+        yield MESH_SOCKET, entrance
+        return
+    yield front_socket(service), entrance
+    yield again_socket(service), replace(entrance, is_again=True)
+    yield again_sent_socket(service), replace(entrance, is_again=True, is_sent=True)
+
+
 def _carriers(config: SiteConfig) -> Carriers | None:
     """Only where the application calls out through the gateway there is anything to recover."""
-    fronts = [service.front for service in config.services.values()]
-    if config.gateway.proxy is None and not any(front.outbound for front in fronts):
+    if not config.has_carriers:
         return None
     return Carriers(config.gateway.carriers, config.gateway.carriers_for_s, time.monotonic)

@@ -19,6 +19,7 @@ CREDENTIALS = (
 )
 FOR = "Cheops-For"  # in a request between gateways: `replication` where it may become an operation
 DRY_RUN = "Cheops-Dry-Run"
+SHOWN = "Cheops-Certificate"  # of another gateway, as HAProxy tells the agent; from nobody else
 
 MESH_PREFIX = "cheops-"
 # Of the headers with our prefix, those that are for clients to send. All others are the mesh's own.

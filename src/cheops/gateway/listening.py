@@ -3,12 +3,13 @@
 import logging
 import resource
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from cheops.config.address import Address
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
+from cheops.gateway.fast.choosing import chosen, end_left, left_running
 from cheops.gateway.request import Entrance, Way
 
 BACKLOG = 4096
@@ -25,6 +26,12 @@ class Listening:
     """Open sockets, and what is behind each."""
 
     sockets: dict[Entrance, socket.socket]
+    program: str | None = None  # HAProxy, where it has the addresses for clients
+    handed: tuple[Entrance, ...] = ()  # who comes by way of it
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self.sockets or self.handed)
 
     def close(self) -> None:
         for one in self.sockets.values():
@@ -32,15 +39,36 @@ class Listening:
 
 
 def open_all(config: SiteConfig) -> Listening:
-    """Sockets for all addresses of the gateway. Raises ListenError, and then has none open."""
-    opened = Listening({})
+    """Sockets for all addresses of the gateway that are not HAProxy's. Raises ListenError, and then has none
+    open."""
+    program = chosen(config)
+    if program is None:
+        end_left(config)
+    is_left = left_running(config) is not None
+    opened, handed = Listening({}), []
     try:
         for key, entrance, address in _entrances(config):
-            opened.sockets[entrance] = _bound(key, address, config)
+            if program is None or not _is_handed(entrance, config):
+                opened.sockets[entrance] = _bound(key, address, config)
+                continue
+            handed.append(entrance)
+            if not is_left:
+                _bound(key, address, config).close()  # it can be had
     except ListenError:
         opened.close()
         raise
-    return opened
+    return Listening(opened.sockets, program, tuple(handed))
+
+
+def open_handed(config: SiteConfig, handed: Collection[Entrance]) -> dict[Entrance, socket.socket]:
+    """The addresses that HAProxy was to have, where it does not start."""
+    found = [one for one in _entrances(config) if one[1] in handed]
+    return {entrance: _bound(key, address, config) for key, entrance, address in found}
+
+
+def _is_handed(entrance: Entrance, config: SiteConfig) -> bool:
+    """Whether HAProxy has an address: those for clients, and the one for gateways that show certificates."""
+    return entrance.way is Way.INBOUND or (entrance.way is Way.MESH and config.security.is_on)
 
 
 def most_connections(wanted: int) -> int:

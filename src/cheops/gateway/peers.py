@@ -9,21 +9,29 @@ import asyncio
 import logging
 import socket
 import time
+from base64 import b64decode
+from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
+from typing import TYPE_CHECKING, TypeAlias
 
 from cheops.config.address import place_of
 from cheops.errors import CheopsError, Fault
 from cheops.gateway.client import Client
-from cheops.gateway.headers import HOP, site_named
+from cheops.gateway.headers import HOP, SHOWN, site_named
 from cheops.gateway.pool import Place, place_of_url
 from cheops.gateway.seam import Head, first
 from cheops.node.identity import FORGED_SENDER, NO_SITE, banned
 from cheops.node.node import Node
-from cheops.security.connection import identity_at
+from cheops.security.connection import certificate_at, identity_in
 from cheops.sync.asking import Credentials
 from cheops.sync.heart import now
 from cheops.text import printable, shortened
+
+if TYPE_CHECKING:
+    from cheops.security.certificates import Identity
+
+OnProved: TypeAlias = "Callable[[bytes, Identity], None]"  # a certificate that is good, and whose it is
 
 _KNOWN_FOR_S = 30.0
 _log = logging.getLogger(__name__)
@@ -58,6 +66,7 @@ class PeerGateways:
         self._node = node
         self._addresses: dict[str, tuple[float, frozenset[str]]] = {}
         self._doubted: set[str] = set()
+        self.on_proved: OnProved | None = None
 
     @property
     def credentials(self) -> Credentials | None:
@@ -77,7 +86,7 @@ class PeerGateways:
             return None
         site = site_named(hop)
         if site != self._node.name and self._node.mesh.entry_of(site) is not None:
-            known = await self._addresses_of(site)
+            known = await self.addresses_of(site)
             if peer in known or (_is_loopback(peer) and any(map(_is_loopback, known))):
                 return site
         self._doubt(site, peer)
@@ -86,7 +95,8 @@ class PeerGateways:
     def _proved(self, client: Client, head: Head) -> str:
         """By its certificate, which counts as at the agent's address; and it speaks for itself alone."""
         try:
-            identity = identity_at(client.wire.transport)
+            der = self._shown(client, head)
+            identity = identity_in(der) if der else None
         except CheopsError as error:
             raise self._stranger(NO_SITE, client.peer, str(error)) from None
         if identity is None:
@@ -97,7 +107,19 @@ class PeerGateways:
         if said != identity.site:
             detail = f"'{identity.site}' cannot ask as '{printable(shortened(said))}'"
             raise self._stranger(FORGED_SENDER, identity.site, detail)
+        if der and self.on_proved:
+            self.on_proved(der, identity)
         return identity.site
+
+    @staticmethod
+    def _shown(client: Client, head: Head) -> bytes | None:
+        """The certificate that was verified when the connection was made, here or by HAProxy."""
+        if not client.wire.is_handed:
+            return certificate_at(client.wire.transport)
+        try:
+            return b64decode(first(head, SHOWN) or "", validate=True)
+        except ValueError:
+            return None
 
     def _stranger(self, reason: str, who: str, detail: str) -> StrangerError:
         self._node.refusals.count(reason, who, detail)
@@ -139,11 +161,11 @@ class PeerGateways:
         """It did not answer: have a look at it."""
         self._node.mesh.hurry(site)
 
-    async def _addresses_of(self, site: str) -> frozenset[str]:
+    async def addresses_of(self, site: str) -> frozenset[str]:
         """From which addresses a site speaks: those at which it is reached."""
         at_s = asyncio.get_running_loop().time()
         kept = self._addresses.get(site)
-        if kept is None or at_s - kept[0] > _KNOWN_FOR_S:
+        if kept is None or not kept[1] or at_s - kept[0] > _KNOWN_FOR_S:
             kept = self._addresses[site] = (at_s, await self._looked_up(site))
         return kept[1]
 

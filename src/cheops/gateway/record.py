@@ -50,8 +50,12 @@ class Record:
         if one.recovered:
             self.recovered[one.service] += 1
         if one.scope:
-            self._scoped += 1
-            self._recent.append(replace(one, number=self._scoped))
+            self.remember(one)
+
+    def remember(self, one: Served) -> None:
+        """Without counting it: that was done elsewhere."""
+        self._scoped += 1
+        self._recent.append(replace(one, number=self._scoped))
 
     def latest(self, most: int, before: int | None = None, service: str = "") -> list[Served]:
         """Those with a scope, the latest first: before that of a number, and for one service."""

@@ -30,6 +30,8 @@ class Entrance:
 
     way: Way
     service: str = ""
+    is_again: bool = False  # for what HAProxy has tried in vain
+    is_sent: bool = False  # and what another gateway sent on, as HAProxy has seen
 
     @property
     def is_for_application(self) -> bool:

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
@@ -52,8 +53,18 @@ from cheops.gateway.telling import tell
 from cheops.gateway.understanding import Request, Understanding
 from cheops.scope.functions import Functions
 from cheops.scope.snapshot import Snapshot
+from cheops.scope.tree import Scope
 
 _log = logging.getLogger(__name__)
+
+
+class Flows(Protocol):
+    """Who serves a scope from its second request on; see fast/plane.py."""
+
+    @property
+    def generation(self) -> int: ...
+
+    def offer(self, service: str, sent: str, scope: Scope, decision: Decision, generation: int) -> None: ...
 
 
 class Serving:
@@ -77,6 +88,7 @@ class Serving:
         self._sending = sending
         self._record = record
         self._attempting = Attempting(config, peers, sending)
+        self.flows: Flows | None = None
 
     def replicate_with(self, replication: Replication) -> None:
         """Have this answer what is replicated."""
@@ -134,8 +146,11 @@ class Serving:
             )
             await self._tell(request.client, request.story, told)
             return
+        generation = self.flows.generation if self.flows else 0
         choices = decision.choices if isinstance(decision, InTurn) else (decision,)
         await self._try(request, choices)
+        if self.flows and request.is_news and request.scope and not request.story.fallback:
+            self.flows.offer(request.service, request.sent_scope or "", request.scope, decision, generation)
 
     async def _try(self, request: Request, choices: tuple[Choice, ...]) -> None:
         """The first that works; the last one's answer stands, whatever it is."""

@@ -6,8 +6,10 @@ from cheops.config.site import SiteConfig
 from cheops.gateway.asking import Watched
 from cheops.gateway.carriers import Carriers, carried
 from cheops.gateway.client import Client
+from cheops.gateway.fast.undoing import as_it_came
 from cheops.gateway.headers import FOR, HOP, SCOPE, at_the_edge, has_passed, with_scope
 from cheops.gateway.peers import PeerGateways
+from cheops.gateway.pool import place_of_url
 from cheops.gateway.record import Story
 from cheops.gateway.request import Entrance, LoopError, Way, addressed, hosts_of, size_of
 from cheops.gateway.routing import scope_of
@@ -17,6 +19,8 @@ from cheops.gateway.upload import ClientUpload
 from cheops.scope.functions import Functions
 from cheops.scope.parse import parse
 from cheops.scope.tree import Scope
+
+_ANOTHER = "another site"  # HAProxy has seen that it is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class Request:
     upload: ClientUpload
     watched: Watched
     story: Story
+    sent_scope: str | None = None  # as the header had it
+    is_news: bool = False  # to the fast path, which may learn from it
 
 
 class Understanding:
@@ -39,6 +45,7 @@ class Understanding:
     def __init__(
         self, config: SiteConfig, functions: Functions, peers: PeerGateways, carriers: Carriers | None
     ) -> None:
+        self._config = config
         self._here = config.name
         self._settings = config.gateway
         self._hosts = hosts_of(config.services)
@@ -54,6 +61,9 @@ class Understanding:
         """What a head means. Raises CheopsError where it cannot be right."""
         upload = ClientUpload(client, size_of(head), self._settings.repeat_size_bytes)
         story.service, head = addressed(head, entrance, self._hosts)
+        if entrance.is_again:
+            base = place_of_url(self._config.services[entrance.service].url).path
+            head = as_it_came(head, self._here, base, was_told=self._settings.forwarded_headers)
         sender, purpose = None, ""
         is_mesh = entrance.way is Way.MESH
         if is_mesh or (first(head, HOP) is not None and not entrance.is_for_application):
@@ -61,14 +71,17 @@ class Understanding:
             if sender is None and has_passed(head, self._here):
                 raise LoopError(f"this request came through {self._here} before, and would go round for ever")
             purpose = (first(head, FOR) or "") if sender else ""
+        if entrance.is_sent:
+            sender = _ANOTHER
         if sender is None:
             head = at_the_edge(head)
-        scope = None
+        scope, sent = None, first(head, SCOPE)
         if sender is None or purpose == FOR_REPLICATION:
             scope = self._scope(entrance, head, story)
             head = Head(head.method, head.target, with_scope(head.headers, str(scope) if scope else None))
         story.scope = str(scope) if scope else first(head, SCOPE) or ""
-        return Request(client, story.service, head, scope, sender, upload, watched, story)
+        is_news = sender is None and entrance.way is Way.INBOUND and not entrance.is_again
+        return Request(client, story.service, head, scope, sender, upload, watched, story, sent, is_news)
 
     def _scope(self, entrance: Entrance, head: Head, story: Story) -> Scope | None:
         scope = scope_of(every(head, SCOPE), story.service, self._functions)

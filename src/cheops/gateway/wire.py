@@ -77,6 +77,17 @@ class Wire(asyncio.Protocol):
             if self.on_end:
                 self.on_end()
 
+    @property
+    def is_handed(self) -> bool:
+        """Whether it is HAProxy that says who is at the other end."""
+        return False
+
+    @property
+    def peer(self) -> str:
+        """The address of whoever is at the other end."""
+        found = self.transport.get_extra_info("peername")
+        return str(found[0]).removeprefix("::ffff:") if found else ""
+
     # -- reading -----------------------------------------------------------------------------------------
 
     @property

@@ -7,7 +7,7 @@ engine wants done goes out through the methods of `Hands`. A site starts and ser
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -110,6 +110,8 @@ class Node:
         self._runs: set[asyncio.Task[None]] = set()
         self._interest: set[str] = set()
         self._snapshot: tuple[float, Snapshot] | None = None
+        self.membership_heeded: list[Callable[[], Awaitable[None]]] = []  # who must have heard of a decision
+        self.peer_listeners: list[Callable[[PeerEvent], None]] = []  # told when a site goes up or down
 
     # -- starting and stopping ---------------------------------------------------------------------------
 
@@ -331,6 +333,8 @@ class Node:
         decide = self.mesh.forget if forgotten else self.mesh.admit
         for event in decide(site, now()):
             self._tell(event)
+        for heeded in self.membership_heeded:
+            await heeded()
         await self._save_mesh()
 
     # -- what is known -----------------------------------------------------------------------------------
@@ -361,6 +365,8 @@ class Node:
         self._snapshot = None
         self.pump.post(event)
         self.notifier.peer(event)
+        for told in self.peer_listeners:
+            told(event)
 
     def begin_run(self, effect: Run) -> None:
         self._begin_task(self._run(effect))

@@ -9,10 +9,12 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 from cheops.backends.command import CommandRunner
 from cheops.backends.http import FileAccess, HttpRunner
 from cheops.backends.http_copies import Copies
+from cheops.config.replication import service_of
 from cheops.config.site import SiteConfig
 from cheops.engine.documents import Key
 from cheops.engine.events import Outcome, Run, Save
@@ -29,8 +31,18 @@ _LOOK_S = 1.0
 _log = logging.getLogger(__name__)
 
 
+class Guard(Protocol):
+    """Who must know before something is replicated at this site."""
+
+    async def before_run(self, service: str) -> None: ...
+
+    def after_run(self, service: str) -> None: ...
+
+
 class Replicants:
     """Belongs to one event loop. The pump and the fetching come with `start`."""
+
+    guard: Guard | None = None
 
     def __init__(self, config: SiteConfig, files: Files, keeping: Keeping, runner: CommandRunner) -> None:
         self.runner = HttpRunner(
@@ -55,6 +67,16 @@ class Replicants:
         await self.runner.close()
 
     async def run(self, run: Run) -> tuple[Outcome, ...]:
+        service, guard = service_of(run.rtype), self.guard
+        if service is None or guard is None:
+            return await self._run(run)
+        await guard.before_run(service)
+        try:
+            return await self._run(run)
+        finally:
+            guard.after_run(service)
+
+    async def _run(self, run: Run) -> tuple[Outcome, ...]:
         replica = self._started().site.replicas.get(run.resource)
         return await self.runner.run(run, {op.id for op in replica.drafts} if replica else ())
 

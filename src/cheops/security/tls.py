@@ -11,19 +11,11 @@ anyway. A server's context can be replaced while it serves: each handshake takes
 
 import ssl
 from collections.abc import Callable
-from typing import Any
 
 from cheops.security.folder import Folder
+from cheops.security.handshakes import BAD_HANDSHAKE, NO_CERTIFICATE, reason_of
 
-WRONG_AUTHORITY, EXPIRED = "certificate of unknown authority", "expired certificate"
-ANOTHER_SITE = "another site at its address"
-BAD_CERTIFICATE, BAD_HANDSHAKE = "bad certificate", "failed TLS handshake"
-NO_CERTIFICATE = "no certificate"
 _NONE_SHOWN = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
-_EXPIRED = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
-_HOSTNAME_MISMATCH = 62
-_UNKNOWN = (2, 18, 19, 20, 21, 24)  # no issuer, self-signed, not verifiable, not an authority
-
 Count = Callable[[str, str, str | None], None]  # reason, detail, the host name that was asked for
 
 
@@ -82,7 +74,7 @@ def _counting(count: Count) -> type[ssl.SSLObject]:
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 raise
             except ssl.SSLCertVerificationError as error:
-                count(_reason(error), error.verify_message, self.server_hostname)
+                count(reason_of(error.verify_code), error.verify_message, self.server_hostname)
                 raise
             except ssl.SSLError as error:
                 reason = NO_CERTIFICATE if error.reason == _NONE_SHOWN else BAD_HANDSHAKE
@@ -90,12 +82,3 @@ def _counting(count: Count) -> type[ssl.SSLObject]:
                 raise
 
     return Counting
-
-
-def _reason(error: ssl.SSLCertVerificationError) -> str:
-    code: Any = error.verify_code
-    if code in _EXPIRED:
-        return EXPIRED
-    if code == _HOSTNAME_MISMATCH:
-        return ANOTHER_SITE
-    return WRONG_AUTHORITY if code in _UNKNOWN else BAD_CERTIFICATE

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -80,15 +81,25 @@ class Whereabouts:
         """What a site says; None where it cannot be asked."""
         if self._node.address_of(site) is None or not self._node.snapshot().is_up(site):
             return None
-        path = f"/{PATH}/{quote(meta_id)}"
-        try:
-            timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-            async with self._node.asking.request(site, "GET", path, timeout=timeout) as answer:
-                found = await read_answered_object(answer, _MOST_BYTES) if answer.status == 200 else {}
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return None
-        sites = found.get("sites")
-        return tuple(str(name) for name in sites) if isinstance(sites, list) else ()
+        found = await _answer_of(self._node, site, meta_id)
+        sites = found.get("sites") if found else None
+        return None if found is None else tuple(map(str, sites)) if isinstance(sites, list) else ()
+
+
+async def local_id_at(node: Node, site: str, meta_id: str) -> str | None:
+    """What the service of another site calls a replicant; None: nothing, or it cannot be asked."""
+    found = await _answer_of(node, site, meta_id) if node.address_of(site) else None
+    local_id = found.get("local_id") if found else None
+    return local_id if isinstance(local_id, str) else None
+
+
+async def _answer_of(node: Node, site: str, meta_id: str) -> dict[str, Any] | None:
+    path, timeout = f"/{PATH}/{quote(meta_id)}", aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    try:
+        async with node.asking.request(site, "GET", path, timeout=timeout) as answer:
+            return await read_answered_object(answer, _MOST_BYTES) if answer.status == 200 else {}
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return None
 
 
 def nearest_first(node: Node, sites: Iterable[str]) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""The fast path: HAProxy as a table of flows, filled by the agent, which resolves each scope once."""

@@ -1,0 +1,83 @@
+"""Names and values in HAProxy's configuration and maps. Pure.
+
+A *flow* stands in the map of its service: the text of the header Scope, percent-encoded, and what to do with
+requests that have it. The value has three fields, `BACKEND|SCOPE|FLAGS`: who serves, the scope as it is
+passed on where that is spelled differently, and what a request must not have.
+"""
+
+import re
+from urllib.parse import quote, unquote
+
+LOCAL_KEY = "*"  # of requests without a scope: no encoded text has a star
+NO_BODIES = "b"  # not for bodies in which ids of replicants are looked for
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")
+
+
+def slug(name: str) -> str:
+    """The name of a site or service as HAProxy's configuration can hold it."""
+    return name if _PLAIN.fullmatch(name) and not name.startswith("x-") else f"x-{name.encode().hex()}"
+
+
+def agent_of(service: str) -> str:
+    return f"agent.{slug(service)}"
+
+
+def own_of(service: str) -> str:
+    return f"own.{slug(service)}"
+
+
+def own_or_of(service: str) -> str:
+    """This site's instance, and where that fails another site."""
+    return f"or.{slug(service)}"
+
+
+def sent_of(service: str) -> str:
+    """This site's instance, for requests that the gateway of another site sent on."""
+    return f"sent.{slug(service)}"
+
+
+def peer_of(service: str, site: str) -> str:
+    return f"to.{slug(service)}.{slug(site)}"
+
+
+def peer_or_of(service: str, site: str) -> str:
+    return f"or.{slug(service)}.{slug(site)}"
+
+
+def map_of(service: str) -> str:
+    return f"{slug(service)}.map"
+
+
+def front_socket(service: str) -> str:
+    """Where the agent takes what the fast path does not know."""
+    return f"front.{slug(service)}.sock"
+
+
+def again_socket(service: str) -> str:
+    """Where it takes what the fast path tried in vain."""
+    return f"again.{slug(service)}.sock"
+
+
+def again_sent_socket(service: str) -> str:
+    """The same for what another gateway sent on: it goes no further."""
+    return f"sent.{slug(service)}.sock"
+
+
+MESH_AGENT = "mesh.agent"
+MESH_SOCKET = "mesh.sock"  # where the agent takes what other gateways ask and the fast path does not know
+SERVICES = "services.map"  # what other gateways may ask for: the name of a service as they send it → backend
+
+
+def key_of(scope: str) -> str:
+    """The text of a header, one character per byte, as `url_enc` of HAProxy writes it."""
+    return quote(scope.encode("latin-1"), safe="")
+
+
+def scope_of_key(key: str) -> str:
+    return unquote(key, encoding="latin-1")
+
+
+def value_of(backend: str, passed_on: str = "", flags: str = "") -> str:
+    if not passed_on and not flags:
+        return backend
+    return f"{backend}|{key_of(passed_on)}|{flags}"

@@ -1,0 +1,341 @@
+"""The fast path of a site: HAProxy, its configuration, and the flows that the agent installs and withdraws.
+
+A scope that is resolved for the first time is served by the agent; then its flow is installed. Whatever could
+alter a route withdraws it: a site that goes up or down or changes what it has, distances for those that go by
+them, and the first replica of a service for all that is served here. See docs/adr/0013.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from cheops.errors import CheopsError
+from cheops.gateway.fast import naming
+from cheops.gateway.fast.applying import Applying
+from cheops.gateway.fast.choosing import FOLDER
+from cheops.gateway.fast.counting import Backend, Counting
+from cheops.gateway.fast.files import files_of
+from cheops.gateway.fast.frontend import SENDERS
+from cheops.gateway.fast.guarding import Guarding
+from cheops.gateway.fast.layout import Layout
+from cheops.gateway.fast.places import Places
+from cheops.gateway.fast.process import Haproxy
+from cheops.gateway.fast.runtime import RuntimeSocketError
+from cheops.gateway.fast.senders import Senders
+from cheops.gateway.fast.table import Flow, FlowTable, Key, Kind, flow_of, target_of
+from cheops.gateway.fast.watching import Watching
+from cheops.gateway.headers import as_header, site_name
+from cheops.gateway.peers import PeerGateways
+from cheops.gateway.record import Record
+from cheops.gateway.routing import Decision
+from cheops.node.node import Node
+from cheops.scope.functions import Functions
+from cheops.scope.tree import Scope
+from cheops.sync.announcements import PeerEvent
+
+_MOST_KEY = 2_000
+_TICK_S = 0.2
+_RELOAD_GAP_S = 0.5
+_SETTLED_S = 2.0
+_LOOK_AT_WORKERS_S = 1.0
+_BACK_OFF_S = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+_INHERITED_S = 3.0
+_LONG_S = 60.0  # who has lived so long is started again at once
+_log = logging.getLogger(__name__)
+
+
+class FastPlane:
+    """Belongs to one event loop."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what it needs of a gateway
+        self, node: Node, functions: Functions, peers: PeerGateways, record: Record, program: str, most: int
+    ) -> None:
+        self._node = node
+        self._config = node.config
+        self._peers = peers
+        self.haproxy = Haproxy(node.config.data / FOLDER, program)
+        self.table = FlowTable(node.config.gateway.flows)
+        self.counting = Counting(self.haproxy.runtime, record, node.refusals)
+        self._services = tuple(name for name, one in node.config.services.items() if one.front.listen)
+        maps: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
+            naming.map_of(service): lambda s=service: self._entries(s)  # type: ignore[misc]
+            for service in self._services
+        }
+        self._senders = Senders(node, peers, lambda: self._applying.put_whole(SENDERS))
+        maps[SENDERS] = self._senders.entries
+        if node.keyring and node.config.gateway.listen:
+            maps[naming.SERVICES] = self._services_for_others
+        self._applying = Applying(self.haproxy.runtime, maps)
+        self._guarding = Guarding(node.replicants, self.haproxy, self._applying, self.table)
+        self._places = Places(node.config, peers, node.keyring, most)
+        self._watching = Watching(node, functions, peers, self.table, self._take_out)
+        self._layout: Layout | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._deaths = 0
+        self._workers: frozenset[int] = frozenset()
+        self._states = asyncio.Lock()
+        self._looked_s = self._reloaded_s = self._started_s = self._inherited_until_s = 0.0
+        self.reloads = self.restarts = 0
+        self.trouble = ""
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Requests are taken when this returns. Raises HaproxyError."""
+        self._places.load(self.haproxy.folder, self._services)
+        self._node.peer_listeners.append(self._heard)
+        self._node.membership_heeded.append(self._heed_membership)
+        self._watching.begin()
+        self._guarding.begin(self._services)
+        layout = self._layout_now()
+        changed = self.haproxy.write(files_of(layout, self._node.keyring))
+        is_adopted = await self.haproxy.adopt()
+        async with self._applying.lock:
+            if not is_adopted:
+                await self.haproxy.start()
+            elif changed:
+                await self.haproxy.reload()
+            is_as_it_was = is_adopted and not changed and not self._guarding.has_doubts
+            await self._is_laid_out(layout, is_as_it_was=is_as_it_was)
+        self._guarding.started()
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._applying.run(), name="flows"),
+            loop.create_task(self._watch(), name="fast path"),
+            loop.create_task(self._senders.know_addresses(_TICK_S), name="senders"),
+        ]
+
+    def give_up(self) -> None:
+        """HAProxy does not start, and nobody waits for it."""
+        self._hear_no_more()
+        self._guarding.end()
+
+    async def stop(self) -> None:
+        await self.counting.refresh()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._guarding.end()
+        self._hear_no_more()
+        await self.haproxy.stop(self._config.gateway.stop_timeout_s)
+
+    def _hear_no_more(self) -> None:
+        self._node.peer_listeners.remove(self._heard)
+        self._node.membership_heeded.remove(self._heed_membership)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self._tick()
+                self.trouble = self._applying.trouble
+            except (CheopsError, OSError) as error:
+                if str(error) != self.trouble:
+                    _log.error("the fast path: %s", error)
+                self.trouble = str(error)
+            except Exception as error:  # a mistake must not leave flows that nobody looks after
+                _log.exception("the fast path cannot be looked after")
+                self.trouble = f"a mistake in Cheops: {error!r}"
+                self._take_out(self.table.withdraw(lambda _service, _flow: True))
+            await asyncio.sleep(_TICK_S)
+
+    async def _tick(self) -> None:
+        if self.haproxy.ended.is_set():
+            await self._restart()
+        await self._end_inheritance()
+        self._watching.look()
+        self._senders.look_again()
+        self._guarding.look()
+        await self._look_at_workers()
+        layout = self._layout_now()
+        if layout != self._layout and time.monotonic() - self._reloaded_s > _RELOAD_GAP_S:
+            await self._relay(layout)
+
+    async def _look_at_workers(self) -> None:
+        """Somebody else may have reloaded it: a new worker knows no flows."""
+        if time.monotonic() - self._looked_s < _LOOK_AT_WORKERS_S:
+            return
+        self._looked_s = time.monotonic()
+        now = frozenset(one.pid for one in await self.haproxy.runtime.workers() if not one.is_old)
+        if self._workers != now and self._workers:
+            self._applying.put_whole()
+            for service, site in self._places.laid_out:
+                if not self._peers.is_up(site):
+                    await self._set_state(service, site)
+        self._workers = now
+
+    async def _restart(self) -> None:
+        """It ended, which it should not. At once the first time, later after a while."""
+        if time.monotonic() - self._started_s > _LONG_S:
+            self._deaths = 0
+        wait_s = _BACK_OFF_S[min(self._deaths, len(_BACK_OFF_S) - 1)]
+        _log.error("HAProxy ended, and is started again in %g s", wait_s)
+        self._deaths += 1
+        self.restarts += 1
+        await asyncio.sleep(wait_s)
+        layout = self._layout_now()
+        async with self._applying.lock:
+            self.haproxy.write(files_of(layout, self._node.keyring))
+            await self.haproxy.start()
+            await self._is_laid_out(layout)
+
+    async def _relay(self, layout: Layout) -> None:
+        await self.counting.refresh()  # before what the old worker knows is gone with it
+        async with self._applying.lock:
+            self._reloaded_s = time.monotonic()
+            self.haproxy.write(files_of(layout, self._node.keyring))
+            await self.haproxy.reload()
+            self.reloads += 1
+            await self._is_laid_out(layout)
+
+    async def _is_laid_out(self, layout: Layout, *, is_as_it_was: bool = False) -> None:
+        """HAProxy has this configuration from now on, and no flows: they are told to it. With the lock.
+        One that was taken over goes on with those that it has, until this agent has heard of the others."""
+        self._layout, self._started_s = layout, time.monotonic()
+        self._places.laid_out = {(one.service, one.site): one for one in layout.peers}
+        here = layout.here
+        for service in self._services:
+            backends = self.counting.backends
+            backends[naming.MESH_AGENT] = Backend("", None, here)
+            backends[naming.agent_of(service)] = Backend(service, None, here)
+            backends[naming.own_of(service)] = Backend(service, Kind.LOCAL, here)
+            backends[naming.sent_of(service)] = Backend(service, Kind.LOCAL, here)
+            backends[naming.own_or_of(service)] = Backend(service, Kind.IN_TURN, here)
+        for service, site in self._places.laid_out:
+            self.counting.backends[naming.peer_of(service, site)] = Backend(service, Kind.FORWARD, site)
+            self.counting.backends[naming.peer_or_of(service, site)] = Backend(service, Kind.IN_TURN, site)
+        self.table.withdraw(lambda service, flow: not self._places.has(service, flow.target))
+        self._workers = frozenset()
+        self._inherited_until_s = time.monotonic() + _INHERITED_S if is_as_it_was else 0.0
+        if not is_as_it_was:
+            await self._tell_all()
+        elif self._node.keyring:  # somebody may have been forgotten meanwhile
+            self._applying.put_whole(SENDERS)
+            await self._applying.tell()
+
+    async def _tell_all(self) -> None:
+        """With the lock."""
+        self._applying.put_whole()
+        await self._applying.tell()
+        for service, site in self._places.laid_out:
+            if not self._peers.is_up(site):
+                await self._set_state(service, site)
+
+    async def _end_inheritance(self) -> None:
+        """What an earlier agent knew counts until this one knows as much."""
+        if not self._inherited_until_s:
+            return
+        is_known = all(self._peers.is_up(site) for _, site in self._places.laid_out)
+        if is_known or self._guarding.has_doubts or time.monotonic() > self._inherited_until_s:
+            self._inherited_until_s = 0.0
+            async with self._applying.lock:
+                await self._tell_all()
+
+    async def refresh(self) -> None:
+        """Have all counted, and know which flows are in use."""
+        for one in await self.counting.refresh():
+            self.table.used(one.service, one.key)
+
+    # -- what HAProxy is to have -------------------------------------------------------------------------
+
+    def _layout_now(self) -> Layout:
+        return self._places.layout_now(self.haproxy.folder)
+
+    def _entries(self, service: str) -> Iterable[tuple[str, str]]:
+        flags = self._guarding.flags.get(service)
+        if flags is not None:
+            yield naming.LOCAL_KEY, naming.value_of(naming.own_of(service), flags=flags)
+        for key, flow in self.table.of(service):
+            if (value := self._value(service, key, flow)) is not None:
+                yield key, value
+
+    def _services_for_others(self) -> Iterable[tuple[str, str]]:
+        """What other gateways may ask of this site's own instances without being looked at."""
+        for service, flags in self._guarding.flags.items():
+            if flags is not None:
+                yield site_name(service), naming.value_of(naming.sent_of(service), flags=flags)
+
+    def _value(self, service: str, key: str, flow: Flow) -> str | None:
+        target, flags = flow.target, ""
+        if target.site is None:
+            if (allowed := self._guarding.flags.get(service)) is None:
+                return None
+            flags = allowed
+            name = naming.own_of if target.kind is Kind.LOCAL else naming.own_or_of
+            backend = name(service)
+        else:
+            name_of = naming.peer_of if target.kind is Kind.FORWARD else naming.peer_or_of
+            backend = name_of(service, target.site)
+        text = as_header(str(flow.scope))
+        return naming.value_of(backend, "" if naming.key_of(text) == key else text, flags)
+
+    # -- flows -------------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """Of what is decided now."""
+        return self.table.generation
+
+    def offer(self, service: str, sent: str, scope: Scope, decision: Decision, generation: int) -> None:
+        """A request with this scope, as it was sent, was served by this decision of a generation."""
+        key = naming.key_of(sent)
+        target = target_of(decision, self._peers.is_up)
+        if target is None or service not in self._services or not sent or len(key) > _MOST_KEY:
+            return
+        if target.site is None and self._config.has_carriers:
+            return  # what the application gets must be remembered, each time
+        if target.site is not None:
+            self._places.want(service, target.site)
+            if not self._places.has(service, target):
+                return
+        flow = flow_of(target, scope, decision, self._config.name)
+        before = self.table.get(service, key)
+        if before == flow:
+            return
+        if not len(self.table):
+            self._watching.begin()
+        left = self.table.install(service, key, flow, generation)
+        if left is None:
+            return
+        self._take_out(left)
+        self._applying.put(
+            naming.map_of(service), key, self._value(service, key, flow), was_there=before is not None
+        )
+
+    def _take_out(self, keys: Iterable[Key]) -> None:
+        for service, key in keys:
+            self._applying.put(naming.map_of(service), key, None, was_there=True)
+
+    # -- what alters routes ------------------------------------------------------------------------------
+
+    def _heard(self, event: PeerEvent) -> None:
+        """A site went up or down."""
+        self._senders.look_again()
+        self._watching.withdraw_of({event.peer})
+        for service, site in self._places.laid_out:
+            if site == event.peer:
+                task = asyncio.get_running_loop().create_task(self._set_state(service, site))
+                self._tasks.append(task)
+                task.add_done_callback(self._tasks.remove)
+
+    async def _heed_membership(self) -> None:
+        """Who was forgotten is out when this returns, or HAProxy does not answer."""
+        self._senders.look_again()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLED_S):
+                await self._applying.settled()
+
+    async def _set_state(self, service: str, site: str) -> None:
+        """To a site that is down nothing is sent, and what is under way to it is given up. One at a time, so
+        that what is told last is what is true."""
+        async with self._states:
+            is_up = self._peers.is_up(site)
+            try:
+                for name in (naming.peer_of(service, site), naming.peer_or_of(service, site)):
+                    state = "ready" if is_up else "maint"
+                    await self.haproxy.runtime.everywhere(f"set server {name}/first state {state}")
+                    if not is_up:
+                        await self.haproxy.runtime.everywhere(f"shutdown sessions server {name}/first")
+            except RuntimeSocketError as error:
+                _log.warning("HAProxy was not told that %s is %s: %s", site, "up" if is_up else "down", error)

@@ -1,0 +1,216 @@
+"""HAProxy's configuration for a layout. Pure.
+
+Per service a frontend decides (frontend.py). Per place where requests can go there is a backend with two
+servers: the place, which is always asked first, and the agent, which gets what that certainly did not (and,
+where another site may follow, what may be repeated).
+"""
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from cheops.gateway.fast import naming
+from cheops.gateway.fast.frontend import (
+    AUTHORITIES,
+    CERTIFICATE,
+    REFUSED,
+    RING,
+    frontend,
+    in_pattern,
+    listed,
+    mesh_frontend,
+    told,
+)
+from cheops.gateway.fast.layout import Layout, PeerLayout, ServiceLayout
+from cheops.gateway.headers import SHOWN, pseudonym, site_name
+from cheops.gateway.pool import Place
+
+CONFIG, PID, LOG = "haproxy.cfg", "haproxy.pid", "haproxy.log"
+MASTER, WORKER = "master.sock", "worker.sock"
+ERRORS = (400, 408, 413, 500, 502, 503, 504)
+_AFTER_CLIENTS_S = 0.5  # so that of a client and a service that both wait, the client is told
+_AGENT_TRIES = 3
+_OLD_WORKER_S = 600  # how long one may go on with what it has, after a reload
+
+
+def rendered(layout: Layout) -> str:
+    lines = [*_global(layout), *_defaults(layout)]
+    for service in layout.services:
+        lines += frontend(service)
+        lines += _agent(layout, service)
+        lines += _own(layout, service)
+    lines += [*mesh_frontend(layout), *_mesh_agent(layout)]
+    services = {one.name: one for one in layout.services}
+    for peer in layout.peers:
+        lines += _peer(layout, services[peer.service], peer)
+    return "\n".join(lines) + "\n"
+
+
+def _global(layout: Layout) -> Iterator[str]:
+    buffer = max(32 * 1024, layout.head_size_bytes + 2 * 1024)
+    yield f"# Written by the agent of {quote(layout.here)}; it is written anew whenever something changes."
+    yield "global"
+    yield f"  stats socket unix@{WORKER} mode 600 level admin expose-fd listeners"
+    yield f"  maxconn {layout.connections}"
+    yield f"  nbthread {layout.threads}"
+    yield f"  tune.bufsize {buffer}"
+    yield "  tune.maxrewrite 2048"
+    yield f"  hard-stop-after {_OLD_WORKER_S}s"
+    yield "  close-spread-time infinite"  # idle clients of an old worker are told with their next answer
+    if layout.certificates:
+        yield f"  # certificates {layout.certificates}"
+    yield "  tune.ssl.cachesize 0"  # sessions are not resumed: they would outlive their certificates
+    for ring, size in ((RING, 400_000), (REFUSED, 50_000)):
+        yield f"ring {ring}"
+        yield "  format raw"
+        yield "  maxlen 1500"
+        yield f"  size {size}"
+
+
+def _defaults(layout: Layout) -> Iterator[str]:
+    yield "defaults"
+    yield "  mode http"
+    yield "  option http-keep-alive"
+    yield "  option dontlognull"
+    yield "  option http-ignore-probes"
+    yield "  option abortonclose"
+    yield "  option disable-h2-upgrade"
+    yield f"  timeout connect {_ms(layout.connect_timeout_s)}"
+    yield f"  timeout client {_ms(layout.stall_timeout_s)}"
+    yield f"  timeout http-request {_ms(layout.head_timeout_s)}"
+    yield f"  timeout http-keep-alive {_ms(layout.keep_alive_s)}"
+    yield f"  timeout tunnel {_ms(layout.tunnel_timeout_s)}"
+    yield f"  timeout server {_ms(layout.silence_timeout_s)}"
+    for status in ERRORS:
+        yield f"  errorfile {status} {status}.http"
+
+
+def _agent(layout: Layout, service: ServiceLayout) -> Iterator[str]:
+    yield f"backend {naming.agent_of(service.name)}"
+    yield f"  retries {_AGENT_TRIES}"
+    yield (
+        "  http-response set-header connection close if { var(txn.odd) -m bool } { status 400 501 505 } "
+        "{ res.fhdr(content-type) -m str application/problem+json }"
+    )
+    yield f"  timeout server {_ms(_longest(layout, service))}"
+    yield f"  server agent unix@{naming.front_socket(service.name)} id 2 send-proxy"
+
+
+def _mesh_agent(layout: Layout) -> Iterator[str]:
+    if layout.mesh is None:
+        return
+    yield f"backend {naming.MESH_AGENT}"
+    yield f"  retries {_AGENT_TRIES}"
+    # Nobody else can set it here, and the agent believes it at this socket only.
+    yield f"  http-request set-header {SHOWN} %[ssl_c_der,base64]"
+    yield f"  timeout server {_ms(max(_longest(layout, service) for service in layout.services))}"
+    yield f"  server agent unix@{naming.MESH_SOCKET} id 2 send-proxy"
+
+
+def _own(layout: Layout, service: ServiceLayout) -> Iterator[str]:
+    place, name = service.own, service.name
+    tls = ""
+    if place.is_tls:
+        tls = f" ssl verify required ca-file @system-ca verifyhost {place.host} sni str({place.host})"
+    for backend, is_followed, again in (
+        (naming.own_of(name), False, naming.again_socket(name)),
+        (naming.own_or_of(name), True, naming.again_socket(name)),
+        (naming.sent_of(name), False, naming.again_sent_socket(name)),
+    ):
+        yield from _backend(layout, service, backend, is_followed=is_followed)
+        if backend == naming.sent_of(name):
+            yield "  http-request del-header cheops -m beg"
+        yield from _passed_on(layout, service, place.path)
+        yield "  http-response del-header cheops -m beg if { srv_id 1 }"
+        yield from _answered(layout, layout.here)
+        yield from _servers(layout, again, place, tls)
+
+
+def _peer(layout: Layout, service: ServiceLayout, peer: PeerLayout) -> Iterator[str]:
+    for name, is_followed in (
+        (naming.peer_of(peer.service, peer.site), False),
+        (naming.peer_or_of(peer.service, peer.site), True),
+    ):
+        yield from _backend(layout, service, name, is_followed=is_followed)
+        if service.dropped and not is_followed:
+            yield from _without_credentials(service.dropped)
+        yield from _passed_on(layout, service, peer.place.path)
+        yield f"  http-request add-header cheops-hop {told(site_name(layout.here))}"
+        yield f"  http-request add-header cheops-service {told(site_name(peer.service))}"
+        yield from _answered(layout, peer.site)
+        tls = ""
+        if peer.host:
+            tls = (
+                f" ssl verify required ca-file {AUTHORITIES} crt {CERTIFICATE} verifyhost {peer.host} "
+                f"sni str({peer.host}) alpn http/1.1 ssl-min-ver TLSv1.3 no-ssl-reuse no-tls-tickets"
+            )
+        yield from _servers(layout, naming.again_socket(peer.service), peer.place, tls)
+
+
+def _without_credentials(names: tuple[str, ...]) -> Iterator[str]:
+    yield "  acl dropped var(txn.dropped) -m bool"
+    yield f"  http-request set-var(txn.dropped) bool(true) if {{ req.hdr_names -m reg '{listed(names)}' }}"
+    yield f"  http-request del-header '^(?:{'|'.join(map(in_pattern, names))})$' -m reg if dropped"
+    yield "  http-response add-header cheops-credentials dropped if dropped { srv_id 1 }"
+
+
+def _backend(layout: Layout, service: ServiceLayout, name: str, *, is_followed: bool) -> Iterator[str]:
+    yield f"backend {name}"
+    yield "  balance roundrobin"
+    yield "  retries 1"
+    yield "  option redispatch 1"
+    if is_followed:  # only here: to keep requests for that costs as much as half of forwarding them
+        yield "  retry-on conn-failure empty-response response-timeout 0rtt-rejected 502 503 504"
+    yield f"  timeout server {_ms(_longest(layout, service))}"
+
+
+def _passed_on(layout: Layout, service: ServiceLayout, base: str) -> Iterator[str]:
+    """What the next program is told, as the agent's own proxy tells it."""
+    scope = "%[var(txn.to),field(2,|),url_dec]"
+    yield "  acl is_spelled_out var(txn.to),field(2,|) -m len gt 0"
+    yield f"  http-request set-header scope {scope} if {{ var(txn.to) -m sub | }} is_spelled_out"
+    if base:
+        yield f"  http-request set-pathq {_quoted(base)}%[pathq]"
+    yield f'  http-request add-header via "1.1 {told(pseudonym(layout.here))}"'
+    if not layout.forwarded_headers:
+        return
+    yield "  acl has_proto req.fhdr_cnt(x-forwarded-proto) gt 0"
+    yield "  acl has_host req.fhdr_cnt(x-forwarded-host) gt 0"
+    rest = ';proto=http;host=\\"%[req.fhdr(host)]\\""'
+    if ":" in service.listen.host:
+        yield "  acl is_ipv6 src -m sub :"
+        yield f'  http-request add-header forwarded "for=%[src]{rest} if !is_ipv6'
+        yield f'  http-request add-header forwarded "for=\\"[%[src]]\\"{rest} if is_ipv6'
+    else:
+        yield f'  http-request add-header forwarded "for=%[src]{rest}'
+    yield "  option forwardfor"
+    yield "  http-request add-header x-forwarded-proto http if !has_proto"
+    yield "  http-request add-header x-forwarded-host %[req.fhdr(host)] if !has_host"
+
+
+def _answered(layout: Layout, site: str) -> Iterator[str]:
+    lacking = "" if site == layout.here else " !{ res.fhdr_cnt(cheops-site) gt 0 }"
+    yield f"  http-response add-header cheops-site {told(site_name(site))} if {{ srv_id 1 }}{lacking}"
+    yield f'  http-response add-header via "1.1 {told(pseudonym(layout.here))}" if {{ srv_id 1 }}'
+    yield "  http-response del-header keep-alive"
+
+
+def _servers(layout: Layout, again: str, place: Place, tls: str) -> Iterator[str]:
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    pool = f"pool-max-conn {layout.warm} pool-purge-delay {_ms(layout.warm_for_s)}"
+    yield "  use-server first if TRUE"
+    yield f"  server first {host}:{place.port} id 1 init-addr last,libc,none {pool}{tls}"
+    yield f"  server agent unix@{again} id 2 send-proxy"
+
+
+def _longest(layout: Layout, service: ServiceLayout) -> float:
+    """HAProxy has one time for an answer to begin and for it to go on."""
+    longest_s = max(layout.silence_timeout_s, layout.stall_timeout_s, service.answer_s)
+    return longest_s + _AFTER_CLIENTS_S
+
+
+def _quoted(text: str) -> str:
+    return '"' + "".join("%%" if c == "%" else f"\\{c}" if c in '\\"$' else c for c in text) + '"'
+
+
+def _ms(seconds: float) -> str:
+    return f"{max(int(seconds * 1000), 1)}ms"

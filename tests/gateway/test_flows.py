@@ -1,0 +1,140 @@
+"""Flows without HAProxy: what may be one, when it leaves, and what HAProxy is told of it."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cheops.config.address import Address
+from cheops.config.site import read_site
+from cheops.gateway.fast import choosing
+from cheops.gateway.fast.counting import logged
+from cheops.gateway.fast.layout import Layout, PeerLayout, ServiceLayout
+from cheops.gateway.fast.naming import key_of, scope_of_key, slug, value_of
+from cheops.gateway.fast.process import HaproxyError
+from cheops.gateway.fast.rendering import rendered
+from cheops.gateway.fast.table import Flow, FlowTable, Kind, Target, target_of
+from cheops.gateway.fast.undoing import as_it_came
+from cheops.gateway.headers import Passage, passed_on
+from cheops.gateway.pool import Place
+from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate
+from cheops.gateway.seam import Head
+from cheops.scope.parse import parse
+from cheops.scope.route import Replicas
+
+CONFIG = """
+site: here
+security: none
+services: {image: {url: "http://127.0.0.1:1", listen: "127.0.0.1:2"}}
+gateway: {data_plane: %s}
+"""
+AND = Replicate(Replicas(("a", "b")))
+
+
+@pytest.mark.parametrize(
+    ("decision", "target"),
+    [
+        (Local(), Target(Kind.LOCAL, None)),
+        (Forward("up"), Target(Kind.FORWARD, "up")),
+        (Forward("down"), None),  # the agent says so, and since when
+        (AND, None),
+        (InTurn((Local(), Forward("down"))), Target(Kind.IN_TURN, None)),
+        (InTurn((Forward("up"), Local())), Target(Kind.IN_TURN, "up")),
+        (InTurn((Forward("down"), Forward("up"))), None),
+        (InTurn((AND, Local())), None),
+    ],
+)
+def test_what_may_be_a_flow(decision: Decision, target: Target | None) -> None:
+    assert target_of(decision, lambda site: site == "up") == target
+
+
+@pytest.mark.parametrize(("plane", "is_there", "found"), [
+    ("auto", True, "/haproxy"), ("auto", False, None), ("haproxy", True, "/haproxy"), ("builtin", True, None),
+])  # fmt: skip
+def test_who_forwards(
+    plane: str, is_there: bool, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "program", lambda: "/haproxy" if is_there else None)
+    monkeypatch.setattr(choosing, "_version_of", lambda _path: (2, 6))
+    (tmp_path / "site.yaml").write_text(CONFIG % plane)
+    assert choosing.chosen(read_site(tmp_path / "site.yaml")) == found
+
+
+def test_an_haproxy_that_is_wanted_and_not_there_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "program", lambda: None)
+    (tmp_path / "site.yaml").write_text(CONFIG % "haproxy")
+    with pytest.raises(HaproxyError, match="it is not installed: install HAProxy"):
+        choosing.chosen(read_site(tmp_path / "site.yaml"))
+
+
+def flow(site: str) -> Flow:
+    return Flow(Target(Kind.FORWARD, site), parse(site), frozenset({site}))
+
+
+def test_what_was_decided_before_a_withdrawal_is_not_installed_after_it() -> None:
+    table = FlowTable(10)
+    decided = table.generation
+    assert table.install("image", "a", flow("a"), decided) == []
+    assert table.withdraw(lambda _service, one: "a" in one.sites) == [("image", "a")]
+    assert table.install("image", "a", flow("a"), decided) is None
+    assert table.get("image", "a") is None
+    assert table.install("image", "a", flow("a"), table.generation) == []
+
+
+def test_the_least_recently_used_leave() -> None:
+    table = FlowTable(2)
+    table.install("image", "a", flow("a"), 0)
+    table.install("image", "b", flow("b"), 0)
+    table.used("image", "a")
+    assert table.install("image", "c", flow("c"), 0) == [("image", "b")]
+    assert [key for key, _ in table.items()] == [("image", "a"), ("image", "c")]
+
+
+@given(st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\x00"), min_size=1))
+def test_a_key_is_one_word_and_stands_for_one_text(text: str) -> None:
+    key = key_of(text)
+    assert scope_of_key(key) == text
+    assert not set(key) & set(" \t|*,;")
+    assert value_of("own.x", text, "b").split("|") == ["own.x", key, "b"]
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_names_that_differ_stay_different(one: str, other: str) -> None:
+    assert (slug(one) == slug(other)) is (one == other)
+    assert all(c.isascii() and (c.isalnum() or c in "_-") for c in slug(one))
+
+
+def test_what_was_added_on_the_way_is_taken_off_again() -> None:
+    sent = Head(
+        "GET", "/x?y", (("Host", "h"), ("Via", "1.0 edge"), ("X-Forwarded-For", "10.0.0.1"), ("Scope", "a"))
+    )
+    on_the_way = passed_on(sent, Passage("site1", "10.0.0.2"), upgrade=None)
+    # HAProxy adds lines of its own, and leaves those that are there.
+    added = (("via", "1.1 cheops-site1"), ("forwarded", "for=10.0.0.2"), ("x-forwarded-for", "10.0.0.2"))
+    tried = Head("GET", "/base/x?y", (*sent.headers, *added, ("cheops-hop", "site1")))
+    found = as_it_came(tried, "site1", "/base", was_told=True)
+    assert found == sent
+    assert passed_on(found, Passage("site1", "10.0.0.2"), upgrade=None) == on_the_way
+
+
+def test_names_cannot_break_out_of_the_configuration() -> None:
+    """Names of sites and services are nearly free text."""
+    evil = 'x"\nglobal\n  chroot / # %[env(HOME)] $HOME'
+    service = ServiceLayout(
+        evil, Address("127.0.0.1", 80), Place("127.0.0.1", 81, path='/a"b%c'), 1.0, ("X-A.b",)
+    )
+    text = rendered(Layout(evil, (service,), (PeerLayout(evil, evil, Place("::1", 82)),)))
+    assert "chroot /" not in text
+    assert "env(" not in text
+    assert text.count("\nglobal\n") == 1
+
+
+def test_a_line_of_the_ring() -> None:
+    line = "1794824578169 5 image to.image.s2 first 200 60 GET %7Bimage%3A%20s2%7D %2Fv2%2Fx"
+    found = logged(line)
+    assert found
+    assert (found.at_ms, found.status, found.path) == (1794824578169, 200, "/v2/x")
+    assert logged(line[:40]) is None
