@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from rich.console import Console
 from rich.table import Table
 
-from bench import agent, gateway, merge, scope, security
+from bench import agent, fastpath, gateway, merge, scope, security, ui
 from bench.report import Section, write
 
 SUITES: dict[str, Callable[[], Iterable[Section]]] = {
@@ -17,7 +17,9 @@ SUITES: dict[str, Callable[[], Iterable[Section]]] = {
     "merge": merge.run,
     "agent": agent.run,
     "gateway": gateway.run,
+    "fastpath": fastpath.run,
     "security": security.run,
+    "ui": ui.run,
 }
 
 

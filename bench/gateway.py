@@ -125,7 +125,7 @@ def _ways() -> Iterator[Iterator[Way]]:
             Way("two gateways, scope of another site", stage.address("site1"), "{image: site2}"),
         ]
         for way in ways:
-            until(lambda w=way: uvloop.run(answers(w)), f"for {way.name}")  # type: ignore[misc]
+            until(lambda w=way: uvloop.run(answers(w.address, w.request)), f"for {way.name}")  # type: ignore[misc]
         yield iter(ways)
 
 
@@ -139,11 +139,11 @@ def process(argv: list[str]) -> Iterator[None]:
         process.wait()
 
 
-async def answers(way: Way) -> bool:
+async def answers(address: tuple[str, int], request: bytes) -> bool:
     try:
         async with asyncio.timeout(5):
-            client = await _Client.connected(way)
-            await client.ask()
+            client = await Client.connected(address)
+            await client.ask(request)
             client.close()
     except (OSError, TimeoutError, AssertionError):
         return False
@@ -151,13 +151,13 @@ async def answers(way: Way) -> bool:
 
 
 async def measured(way: Way) -> tuple[float, float]:
-    clients = [await _Client.connected(way) for _ in range(CONNECTIONS)]
+    clients = [await Client.connected(way.address) for _ in range(CONNECTIONS)]
 
     async def ask(number: int, _turn: int) -> None:
-        await clients[number].ask()
+        await clients[number].ask(way.request)
 
     async def ask_one(_turn: int) -> None:
-        await clients[0].ask()
+        await clients[0].ask(way.request)
 
     rate = await per_second(ask, CONNECTIONS, _LOAD_S)
     took = statistics.median(await each_s(ask_one, range(_SAMPLES)))
@@ -166,18 +166,17 @@ async def measured(way: Way) -> tuple[float, float]:
     return rate, took
 
 
-class _Client(asyncio.Protocol):
+class Client(asyncio.Protocol):
     """A connection that asks one thing after the other; it costs as little as it can."""
 
-    def __init__(self, request: bytes) -> None:
-        self._request = request
+    def __init__(self) -> None:
         self._got = bytearray()
         self._answered: asyncio.Future[None] | None = None
 
     @classmethod
-    async def connected(cls, way: Way) -> "_Client":
+    async def connected(cls, address: tuple[str, int]) -> "Client":
         loop = asyncio.get_running_loop()
-        _, client = await loop.create_connection(lambda: cls(way.request), *way.address)
+        _, client = await loop.create_connection(cls, *address)
         return client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -194,10 +193,10 @@ class _Client(asyncio.Protocol):
         if self._answered and not self._answered.done():
             self._answered.set_exception(error or ConnectionResetError())
 
-    async def ask(self) -> None:
+    async def ask(self, request: bytes) -> None:
         self._got.clear()
         self._answered = asyncio.get_running_loop().create_future()
-        self._transport.write(self._request)
+        self._transport.write(request)
         await self._answered
         assert self._got.startswith(b"HTTP/1.1 200")  # noqa: S101 - a refusal is no measurement
 

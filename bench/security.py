@@ -114,7 +114,7 @@ def _gateways() -> Section:
         for name, scope in ways.items():
             both = [Way(name, stage.address("site1"), scope) for stage in (plain, secure)]
             for way in both:
-                until(lambda w=way: uvloop.run(answers(w)), f"for {name}")  # type: ignore[misc]
+                until(lambda w=way: uvloop.run(answers(w.address, w.request)), f"for {name}")  # type: ignore[misc]
             rows.append(_gateway_row(name, *both))
     columns = (
         f"way to the service, {CONNECTIONS} connections",
