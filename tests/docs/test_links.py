@@ -56,3 +56,22 @@ def test_a_picture_is_small_and_needs_nothing_from_elsewhere(path: Path) -> None
     text = path.read_text(encoding="utf-8")
     assert len(text) < 8_000
     assert not re.search(r"href|url\((?!#)|@import|<script", text)
+
+
+# -- pictures of the web interface ------------------------------------------------------------------------
+
+_SHOWN = re.compile(r'(?:src|srcset)="([^"]+)"')
+_SHOTS = ROOT / "docs" / "pictures" / "ui"
+
+
+def test_every_picture_of_a_page_is_there_light_and_dark_and_shown() -> None:
+    shown = {
+        (page.parent / link).resolve() for page in PAGES for link in _SHOWN.findall(page.read_text("utf-8"))
+    }
+    assert shown == set(_SHOTS.iterdir())
+    names = {path.name for path in shown}
+    assert {name.replace("-light", "-dark") for name in names} == {n for n in names if "-dark" in n}
+    assert sum(path.stat().st_size for path in shown) < 1_000_000
+    for page in PAGES:
+        for image in re.findall(r"<img [^>]*>", page.read_text("utf-8")):
+            assert re.search(r'alt="[^"]{10,}"', image), image

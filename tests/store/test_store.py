@@ -306,3 +306,33 @@ def test_a_closed_store_says_so(store: Store) -> None:
     for call in calls:
         with pytest.raises(StoreError, match="the store is closed"):
             call()
+
+
+# -- searching -------------------------------------------------------------------------------------------
+
+
+def test_resources_are_found_by_a_part_of_their_id_and_by_site(store: Store) -> None:
+    lists = {
+        "Web-1": ("paris",),
+        "web-2": ("paris", "lyon"),
+        "api": ("lyon",),
+        "50%_x": ("lyon",),
+        "Éa": ("lyon",),
+    }
+    store.commit([save(*(operation(resource, 1, sites) for resource, sites in lists.items()))])
+    assert store.search("wEB") == ("Web-1", "web-2")
+    assert store.search("") == tuple(sorted(lists))
+    assert store.search("web", after="Web-1") == ("web-2",)
+    assert store.search("", limit=2) == tuple(sorted(lists))[:2]
+    assert store.search("%_") == ("50%_x",)  # no signs with a meaning
+    assert store.search("É") == ("Éa",)
+    assert store.search("é") == ()  # only the letters of ASCII are the same in capitals
+    assert store.search("web", "lyon") == ("web-2",)
+    assert store.search("", "lyon", after="50%_x", limit=2) == ("api", "web-2")
+    assert store.search("", "brest") == ()
+    assert store.shares() == {"paris": 2, "lyon": 4}
+
+
+def test_a_new_store_shares_nothing(store: Store) -> None:
+    assert store.search("x") == store.search("x", "paris") == ()
+    assert store.shares() == {}

@@ -25,11 +25,14 @@ from cheops.node.node import Node
 
 def application(node: Node, gateway: Gateway | None = None) -> Starlette:
     own = [*form_routes(node), *peer_routes(node), *joining_routes(node), *_probe_routes(node, gateway)]
-    return Starlette(
-        routes=[*guarded(node, own), _AsSent(BASE, _Later(node, gateway))],  # the API guards its own
+    later = _Later(node, gateway)
+    app = Starlette(
+        routes=[*guarded(node, own), _AsSent(BASE, later)],  # the API guards its own
         exception_handlers={CheopsError: on_cheops_error, Exception: on_any_error},
         middleware=[Middleware(Guard, node=node)],
     )
+    app.state.prepare = later.made  # for those who know that they will ask
+    return app
 
 
 def _probe_routes(node: Node, gateway: Gateway | None) -> list[BaseRoute]:
@@ -42,6 +45,8 @@ def _probe_routes(node: Node, gateway: Gateway | None) -> list[BaseRoute]:
         return readiness_answer(node, principal_of(request))
 
     async def numbers(_request: Request) -> Response:
+        if gateway:
+            await gateway.refresh()
         return Response(metrics.metrics(node, gateway), media_type=metrics.MEDIA_TYPE)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", numbers)]
@@ -62,15 +67,15 @@ class _Later:
 
     def __init__(self, node: Node, gateway: Gateway | None) -> None:
         self._node = node
-        self._record = gateway.record if gateway else None
+        self._gateway = gateway
         self._api: ASGIApp | None = None
         self._making = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        api = self._api or await self._made()
+        api = self._api or await self.made()
         await api(scope, receive, send)
 
-    async def _made(self) -> ASGIApp:
+    async def made(self) -> ASGIApp:
         async with self._making:
             if self._api is None:
                 self._api = await asyncio.to_thread(self._make)
@@ -79,4 +84,4 @@ class _Later:
     def _make(self) -> ASGIApp:
         from cheops.api.v1.app import fastapi_app  # noqa: PLC0415 - see above
 
-        return fastapi_app(self._node, self._record)
+        return fastapi_app(self._node, self._gateway)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from cheops import __version__
 from cheops.api.models import Check, Checks, Level
+from cheops.api.plane_checks import plane_checks
 from cheops.api.security_checks import security_checks
 from cheops.api.trust_checks import trust_checks
 from cheops.api.views.sites import clock_is_wrong
@@ -21,6 +22,7 @@ from cheops.config.services import ServiceConfig
 from cheops.config.site import read_site
 from cheops.config.types import TypeConfig
 from cheops.errors import CheopsError
+from cheops.gateway.gateway import Gateway
 from cheops.node.node import Node
 from cheops.sync.heart import now
 from cheops.sync.liveness import State
@@ -32,7 +34,7 @@ _LITTLE_BYTES = 64 * 1024 * 1024
 _CONNECT_S = 2.0
 
 
-async def checks(node: Node) -> Checks:
+async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
     peers = [view for view in node.mesh.sites(now()) if not view.here and view.state is not State.FORGOTTEN]
     found = [
         *await asyncio.to_thread(lambda: list(_configuration(node))),
@@ -43,6 +45,7 @@ async def checks(node: Node) -> Checks:
         *_peers(node, peers),
         *await asyncio.gather(*(_service(one.name, one.url) for one in node.config.services.values())),
         *await asyncio.gather(*(_front(one) for one in node.config.services.values() if one.front.listen)),
+        *(_check("services", *found) for found in await plane_checks(gateway)),
         *await asyncio.to_thread(lambda: list(_backends(node))),
         *(_version(peer) for peer in peers if peer.version),
     ]

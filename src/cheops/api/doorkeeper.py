@@ -95,8 +95,8 @@ class Doorkeeper:
             return self._narrowed(peer(site), asked)
         if (shown := asked.headers.get(b"authorization")) is not None:
             return self.shown(_secret(shown), asked.address).principal
-        if id_ := _cookie(asked.headers.get(b"cookie") or ""):
-            return self._of_session(id_, asked)
+        if (id_ := _cookie(asked.headers.get(b"cookie") or "")) and (who := self._of_session(id_, asked)):
+            return who
         uid = asked.state.get("local_uid")
         if uid is not None:
             return local(uid) if uid in self._uids else NOBODY
@@ -124,12 +124,15 @@ class Doorkeeper:
         if wait_s := self._bad.take(address):
             raise TooManyError("too many wrong tokens from this address; wait before the next", wait_s)
 
-    def _of_session(self, id_: str, asked: Asked) -> Principal:
+    def _of_session(self, id_: str, asked: Asked) -> Principal | None:
+        """None where the session is over: a browser goes on sending the cookie by itself, and whoever sits
+        before it must be able to sign in anew. It may also be that of another agent on the same machine."""
         try:
             token = self._node.accounts.session_of(id_)
         except BadTokenError:
-            self.failed(asked.address)
-            raise
+            if not self._is_open:
+                self.failed(asked.address)
+            return None
         if asked.method not in SAFE:
             self.check_origin(asked, must_be_told=True)
             if asked.headers.get(CSRF_HEADER) is None:

@@ -44,7 +44,7 @@ def listen(path: Path, backlog: int) -> socket.socket:
     try:
         _remove_stale(path)
         os.fchmod(listening.fileno(), 0o600)  # before it has a name: at no time may others connect
-        with _reachable(path) as name:
+        with reachable(path) as name:
             listening.bind(name)
         listening.listen(backlog)
         listening.setblocking(False)
@@ -73,7 +73,8 @@ def _remove_stale(path: Path) -> None:
 
 
 @contextmanager
-def _reachable(path: Path) -> Iterator[str]:
+def reachable(path: Path) -> Iterator[str]:
+    """A name for a socket that is short enough, for as long as this is open."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"

@@ -73,7 +73,12 @@ def peer_routes(node: Node) -> list[BaseRoute]:
     async def replicant(request: Request) -> Response:
         meta_id = request.path_params["id"].lower()
         sites = await Whereabouts(node).known_here(meta_id) if is_meta_id(meta_id) else ()
-        return JSONResponse({"sites": sites}, 200 if sites else 404)
+        told: dict[str, object] = {"sites": sites}
+        who = principal_of(request)
+        if who.kind is not Kind.PEER or who.name in sites:  # what it is called here is for its own sites
+            copy = node.replicants.runner.copies.index.copies.get(meta_id)
+            told["local_id"] = copy.local_id if copy else None
+        return JSONResponse(told, 200 if sites else 404)
 
     return [
         Route(f"/{heart.PATH}", probe, methods=["POST"]),

@@ -24,6 +24,7 @@ import yaml
 from cheops.demo.answers import sees_all_up
 from cheops.demo.cloud import Minicloud
 from cheops.demo.folder import DemoFolder
+from cheops.demo.wire_desk import WireDesk
 from cheops.demo.wires import Wires
 from cheops.errors import CheopsError
 
@@ -53,6 +54,7 @@ class Sites:
             self.cloud = Minicloud(NAMES, lambda: self._reserved(0))
             self.wires = Wires(ports, self._pids, self.cloud.lines)
             self._stack.callback(self.wires.close)
+            self._stack.callback(WireDesk(self.wires, self.path / "wires.sock").close)
             self._stack.callback(self._stop)
             self._write_files(ports)
         except BaseException:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -59,7 +59,7 @@ class Wires:
         self._loop.set_exception_handler(lambda _loop, _context: None)  # calls end in many ways
         self._thread = threading.Thread(target=self._loop.run_forever, name="wires", daemon=True)
         self._thread.start()
-        self.urls: dict[str, str] = self._wait(self._lay())
+        self.urls: dict[str, str] = self.wait(self._lay())
 
     @property
     def severed(self) -> frozenset[frozenset[str]]:
@@ -68,21 +68,28 @@ class Wires:
 
     def cut(self, *alone: str) -> None:
         """Cut these sites from all others; without a name, each from each."""
-        if unknown := set(alone) - self._ports.keys():
-            raise WireError(f"there is no site '{min(unknown)}' here: {', '.join(self._ports)}")
-        pairs = {frozenset(pair) for pair in combinations(self._ports, 2)}
-        self._wait(self._sever(pair for pair in pairs if not alone or pair & set(alone)))
+        self.wait(self.sever(*alone))
 
     def heal(self) -> None:
         self._severed = set()
 
+    def join(self, site: str) -> None:
+        """Let a site reach all others again."""
+        self._check(site)
+        self._severed = {pair for pair in self._severed if site not in pair}
+
     def close(self) -> None:
-        self._wait(self._take_up())
+        self.wait(self._take_up())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _check(self, *names: str) -> None:
+        if unknown := set(names) - self._ports.keys():
+            raise WireError(f"there is no site '{min(unknown)}' here: {', '.join(self._ports)}")
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Have something done in the loop of the wires."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     # -- in the loop -------------------------------------------------------------------------------------
@@ -96,8 +103,11 @@ class Wires:
             urls[name] = f"http://{_HOST}:{server.sockets[0].getsockname()[1]}"
         return urls
 
-    async def _sever(self, pairs: Iterable[frozenset[str]]) -> None:
-        self._severed = self._severed | set(pairs)
+    async def sever(self, *alone: str) -> None:
+        """As `cut`, for those who are in this loop."""
+        self._check(*alone)
+        pairs = {frozenset(pair) for pair in combinations(self._ports, 2)}
+        self._severed = self._severed | {pair for pair in pairs if not alone or pair & set(alone)}
         for call in list(self._calls):
             if not self._lets(call.port, call.site):
                 call.hang_up()

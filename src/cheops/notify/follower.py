@@ -216,6 +216,8 @@ class FollowedStore:
         self.recovered = store.recovered
         self.involving = store.involving
         self.resources = store.resources
+        self.search = store.search
+        self.shares = store.shares
         self.read = store.read
         self.last_seq = store.last_seq
         self.changes = store.changes

@@ -63,6 +63,15 @@ class Store(Protocol):
     def resources(self, after: str = "", limit: int = 1000) -> tuple[str, ...]:
         """The resources that have documents, sorted, from the first one greater than `after`."""
 
+    def search(
+        self, text: str, site: str | None = None, after: str = "", limit: int = 1000
+    ) -> tuple[str, ...]:
+        """Of those resources the ones whose id holds a text, in capitals or not (letters of ASCII), and that
+        have or ever had this site on their list."""
+
+    def shares(self) -> dict[str, int]:
+        """For each site, of how many resources it is or ever was on the list."""
+
     def read(self, keys: Iterable[Key]) -> dict[Key, Document]:
         """Those of these documents that are there."""
 

@@ -50,6 +50,14 @@ def key_of_id(id_: str) -> Key:
     raise CodecError(f"'{printable(shortened(id_))}' is not the id of a document of Cheops")
 
 
+_LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
+
+
+def ascii_lower(text: str) -> str:
+    """A text as stores compare it in a search: SQLite has no other small letters."""
+    return text.translate(_LOWER)
+
+
 def resource_of(key: Key) -> str:
     """The resource that a document belongs to; empty for one of the site."""
     return str(key[1]) if len(key) > 1 and key[0] != "matrix" else ""

@@ -4,6 +4,7 @@ It keeps documents as bytes, like one on a disk: what is loaded is what was enco
 """
 
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
@@ -16,6 +17,7 @@ from cheops.engine.events import Recovered, Save
 from cheops.store.base import Change, recovered_from
 from cheops.store.codec import decode, decode_plain, encode_plain
 from cheops.store.errors import StoreError
+from cheops.store.ids import ascii_lower
 from cheops.store.writes import AddSignatures, Forget, Put, writes_of
 
 _EVERYTHING, _MATRICES = object(), object()  # feeds beside those of the sites
@@ -114,6 +116,19 @@ class MemoryStore:
         self._check_open()
         with self._lock:
             return tuple(sorted(resource for resource in self._by_resource if resource > after)[:limit])
+
+    def search(
+        self, text: str, site: str | None = None, after: str = "", limit: int = 1000
+    ) -> tuple[str, ...]:
+        among = self.resources(after, len(self._by_resource)) if site is None else self.involving(site)
+        text = ascii_lower(text)
+        found = (resource for resource in among if resource > after and text in ascii_lower(resource))
+        return tuple(islice(found, limit))
+
+    def shares(self) -> dict[str, int]:
+        self._check_open()
+        with self._lock:
+            return dict(Counter(site for sites in self._involved.values() for site in sites))
 
     def read(self, keys: Iterable[Key]) -> dict[Key, Document]:
         self._check_open()

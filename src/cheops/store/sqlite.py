@@ -22,7 +22,7 @@ from cheops.store.base import Change, recovered_from
 from cheops.store.codec import decode, decode_plain, encode_plain, id_of, key_of_id
 from cheops.store.connection import make_file, open_reader, open_writer, told_plainly, transaction
 from cheops.store.errors import CodecError, StoreError
-from cheops.store.ids import resource_of
+from cheops.store.ids import ascii_lower, resource_of
 from cheops.store.lock import FileLock
 from cheops.store.schema import EVERYBODY, EVERYTHING
 from cheops.store.writer import Writer
@@ -50,6 +50,13 @@ WITH RECURSIVE found (resource) AS (
     WHERE found.resource IS NOT NULL)
 SELECT resource FROM found WHERE resource IS NOT NULL LIMIT ?
 """
+
+_SEARCH = _RESOURCES.replace(" LIMIT", " AND (? = '' OR instr(lower(resource), ?)) LIMIT")
+_SEARCH_AT_SITE = """
+SELECT resource FROM involved WHERE site = (SELECT site FROM sites WHERE name = ?) AND resource > ?
+AND (? = '' OR instr(lower(resource), ?)) ORDER BY resource LIMIT ?
+"""
+_SHARES = "SELECT name, count(*) FROM involved JOIN sites USING (site) GROUP BY site"
 
 
 class SQLiteStore:
@@ -134,6 +141,19 @@ class SQLiteStore:
 
     def resources(self, after: str = "", limit: int = 1000) -> tuple[str, ...]:
         return tuple(resource for (resource,) in self._rows(_RESOURCES, after, limit))
+
+    def search(
+        self, text: str, site: str | None = None, after: str = "", limit: int = 1000
+    ) -> tuple[str, ...]:
+        text = ascii_lower(text)
+        if site is None:
+            rows = self._rows(_SEARCH, after, text, text, limit)
+        else:
+            rows = self._rows(_SEARCH_AT_SITE, site, after, text, text, limit)
+        return tuple(resource for (resource,) in rows)
+
+    def shares(self) -> dict[str, int]:
+        return dict(self._rows(_SHARES))
 
     def read(self, keys: Iterable[Key]) -> dict[Key, Document]:
         found: dict[Key, Document] = {}

@@ -19,6 +19,7 @@ from cheops.api.models.access import (
     TokenView,
 )
 from cheops.api.models.checks import Check, Checks, Health, Level, Problem
+from cheops.api.models.demo import Wiring
 from cheops.api.models.events import Changes, Event, SiteResult
 from cheops.api.models.explaining import (
     DryRun,
@@ -29,7 +30,9 @@ from cheops.api.models.explaining import (
     MatrixView,
     WouldSupersede,
 )
+from cheops.api.models.flows import Flows, FlowView
 from cheops.api.models.invitations import Invitation, InviteRequest
+from cheops.api.models.lanes import LaneOperation, Lanes, SiteLane
 from cheops.api.models.operations import (
     Effect,
     Lane,
@@ -50,7 +53,14 @@ from cheops.api.models.resources import (
     SiteStatus,
     Trouble,
 )
-from cheops.api.models.sites import Forgotten, Ping, Sites, SiteView
+from cheops.api.models.scopes import (
+    ScopeExplanation,
+    ScopeMethod,
+    ScopeMistake,
+    ScopeService,
+    ScopeSite,
+)
+from cheops.api.models.sites import Distance, Forgotten, Ping, Sites, SiteView
 from cheops.api.models.submitting import (
     Accepted,
     ChangeSites,
@@ -64,6 +74,7 @@ from cheops.api.models.submitting import (
     Verification,
     Wait,
 )
+from cheops.api.models.types import Types, TypeView
 
 __all__ = [
     "Accepted",
@@ -73,16 +84,21 @@ __all__ = [
     "Changes",
     "Check",
     "Checks",
+    "Distance",
     "DryRun",
     "Effect",
     "Event",
     "Explanation",
     "ExplanationStep",
+    "FlowView",
+    "Flows",
     "Forgotten",
     "Health",
     "Invitation",
     "InviteRequest",
     "Lane",
+    "LaneOperation",
+    "Lanes",
     "Level",
     "LocalId",
     "LogView",
@@ -109,9 +125,15 @@ __all__ = [
     "ResourceStatus",
     "ResourceSummary",
     "Resources",
+    "ScopeExplanation",
+    "ScopeMethod",
+    "ScopeMistake",
+    "ScopeService",
+    "ScopeSite",
     "Session",
     "SignIn",
     "SiteAnswer",
+    "SiteLane",
     "SiteResult",
     "SiteStatus",
     "SiteView",
@@ -122,8 +144,11 @@ __all__ = [
     "TokenList",
     "TokenView",
     "Trouble",
+    "TypeView",
+    "Types",
     "Verification",
     "Wait",
+    "Wiring",
     "WouldSupersede",
     "from_json",
     "plain",

@@ -26,6 +26,10 @@ class ReplicantView(Struct, frozen=True, kw_only=True):
     overall: Annotated[Overall, says("Whether all is well, as known here.", "CONVERGED")]
     deleted: Annotated[bool, says("The last that counts is a deletion.", False)]
     waits: Annotated[str | None, says("Why its next operation cannot run here yet; null: none waits.", None)]
+    local_ids: Annotated[
+        dict[str, str | None],
+        says("Of one replicant: what the service of each site calls it; null: none, or not known now.", {}),
+    ] = {}
 
 
 class Replicants(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Struct
 
 from cheops.api.models.says import says
+from cheops.log.operation import Status
 
 # The values of engine.status.Overall; not that type, whose import would cost a client more than all models.
 Overall: TypeAlias = Literal["CONVERGED", "CONVERGING", "DIVERGED", "UNREACHABLE"]
@@ -20,6 +21,9 @@ class ResourceSummary(Struct, frozen=True, kw_only=True):
     deleted: Annotated[bool, says("The last that counts is a deletion.", False)]
     operations: Annotated[int, says("How many operations are known here.", 4)]
     last_change: Annotated[str | None, says("When the newest was made.", "2026-11-16T01:41:31.885Z")]
+    last_outcome: Annotated[
+        Status, says("What became of the newest, at the site where it went worst.", "OK")
+    ] = Status.PENDING
 
 
 class Resources(Struct, frozen=True, kw_only=True):

@@ -22,6 +22,21 @@ class SiteView(Struct, frozen=True, kw_only=True):
     services: Annotated[tuple[str, ...], says("The services it offers.", ["image"])]
     clock_offset_ms: Annotated[float | None, says("How far its clock is ahead of ours.", -3.0)]
     problems: Annotated[tuple[str, ...], says("What an operator should know of it.", [])]
+    resources: Annotated[
+        int, says("Of how many resources that are known here it is, or was, on the list.", 12)
+    ] = 0
+    pending: Annotated[
+        int,
+        says("Operations of resources at work here that it is not known to have dealt with.", 0),
+    ] = 0
+
+
+class Distance(Struct, frozen=True, kw_only=True):
+    """How far two other sites are from each other."""
+
+    one: Annotated[str, says("The one.", "site2")]
+    other: Annotated[str, says("The other.", "site3")]
+    rtt_ms: Annotated[float, says("The round-trip time, measured there or estimated.", 21.0)]
 
 
 class Sites(Struct, frozen=True, kw_only=True):
@@ -30,6 +45,10 @@ class Sites(Struct, frozen=True, kw_only=True):
     here: Annotated[str, says("The site that answers.", "site1")]
     sites: Annotated[tuple[SiteView, ...], says("Sorted by name.")]
     problems: Annotated[tuple[str, ...], says("What an operator should know of the whole.", [])]
+    distances: Annotated[
+        tuple[Distance, ...],
+        says("Between others, as far as known; none where there are more than 60."),
+    ] = ()
 
 
 class Ping(Struct, frozen=True, kw_only=True):

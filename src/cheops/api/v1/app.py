@@ -14,12 +14,15 @@ from cheops.api.problems import on_any_error, on_cheops_error, problem
 from cheops.api.rights import BASE
 from cheops.api.v1 import (
     audit,
+    demo,
     feed,
+    flows,
     invitations,
     operations,
     replicants,
     requests,
     resources,
+    scopes,
     session,
     sites,
     tokens,
@@ -27,6 +30,7 @@ from cheops.api.v1 import (
 )
 from cheops.api.v1.documenting import documented
 from cheops.errors import CheopsError
+from cheops.gateway.gateway import Gateway
 from cheops.gateway.record import Record
 from cheops.node.node import Node
 from cheops.text import printable, shortened
@@ -36,15 +40,17 @@ _TAGS = [
     {"name": "operations", "description": "What changes resources."},
     {"name": "replicants", "description": "Resources of HTTP services, at several sites."},
     {"name": "requests", "description": "What the gateway did for clients."},
+    {"name": "scopes", "description": "Where requests would be executed."},
     {"name": "sites", "description": "Where the application and its agents are."},
     {"name": "events", "description": "What happens, as it happens."},
     {"name": "access", "description": "Who may ask, and who did what."},
     {"name": "agent", "description": "Whether the agent itself is well."},
+    {"name": "demo", "description": "In demo mode: cutting sites off, and joining them again."},
 ]
 
 
-def fastapi_app(node: Node | None, record: Record | None = None) -> FastAPI:
-    """Without a node only its document is of use; without a record there is no gateway."""
+def fastapi_app(node: Node | None, gateway: Gateway | None = None) -> FastAPI:
+    """Without a node only its document is of use."""
     app = FastAPI(
         title="Cheops",
         version=__version__,
@@ -59,7 +65,8 @@ def fastapi_app(node: Node | None, record: Record | None = None) -> FastAPI:
     for router in routers():
         app.include_router(router)
     app.state.node = node
-    app.state.record = record or Record()
+    app.state.gateway = gateway
+    app.state.record = gateway.record if gateway else Record()
     app.openapi = documented(app)  # type: ignore[method-assign]  # as FastAPI's documentation has it
     app.add_exception_handler(CheopsError, on_cheops_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
@@ -72,8 +79,8 @@ def fastapi_app(node: Node | None, record: Record | None = None) -> FastAPI:
 def routers() -> tuple[APIRouter, ...]:
     """All that is answered under /api/v1."""
     parts = (
-        *(resources, operations, replicants, requests, sites, invitations),
-        *(feed, tokens, session, audit, wellbeing),
+        *(resources, operations, replicants, requests, flows, scopes, sites, invitations),
+        *(feed, tokens, session, audit, wellbeing, demo),
     )
     return (*(part.router for part in parts), _document)
 

@@ -19,9 +19,8 @@ from cheops.api.models import (
     SitesChange,
     SubmitRequest,
 )
-from cheops.api.operations import RefusedError, RequestError, Wanted, sites_of
+from cheops.api.operations import Wanted
 from cheops.api.reach import principal_of
-from cheops.api.replicants import deletion
 from cheops.api.v1.asking import (
     Cursor,
     Limit,
@@ -35,19 +34,15 @@ from cheops.api.v1.asking import (
     read_bytes,
     resource_at,
 )
+from cheops.api.v1.changing import deleting, moved
 from cheops.api.v1.documenting import answer, body, form_of, lines_of
 from cheops.api.v1.resolving import resolved
 from cheops.api.v1.submitting import submit, submit_request
 from cheops.api.v1.trying import tried
-from cheops.api.views import operations as views
 from cheops.api.views.log import operations_page
 from cheops.api.views.naming import find
 from cheops.api.views.operations import operation_view
-from cheops.config.replication import service_of
-from cheops.engine.replica import Replica
 from cheops.log.operation import Kind
-from cheops.node.node import Node
-from cheops.security.principal import Principal
 
 router = APIRouter(tags=["operations"])
 _LATER = {"description": "It is durable here, but fewer sites than were waited for have answered."}
@@ -98,21 +93,9 @@ async def delete_resource(  # noqa: PLR0913, PLR0917 - one parameter per paramet
     command: Annotated[str, Query(max_length=65_536, description="What deletes it.")] = "",
 ) -> Response:
     replica = await resource_at(node, id_)
-    line = _deleting(replica, command)
+    line = deleting(replica, command)
     wanted = Wanted(id_, "delete", line, kind=Kind.DELETE, by=principal_of(request))
     return await submit(node, request, wanted, wait, timeout)
-
-
-def _deleting(replica: Replica, command: str) -> str:
-    of_type = replica.type.reset.line if replica.type.reset else ""
-    if service_of(replica.type.name):
-        of_type = deletion(replica) or ""
-    line = command.strip() or of_type
-    if not line:
-        raise RefusedError(
-            f"the type '{replica.type.name}' has no 'reset', so say which command deletes the resource"
-        )
-    return line
 
 
 @router.get(
@@ -140,6 +123,10 @@ async def get_operation(node: NodeOf, id_: ResourceId, op: OperationName) -> Res
     "/resources/{id}/dry-run",
     operation_id="dryRun",
     summary="What an operation would do, without running anything",
+    description=(
+        "Also of what is not submitted so: with the kind `delete` the command may be left out, as where a "
+        "resource is deleted; with `sites` it is another list of sites, and `sites` is that list."
+    ),
     responses=answer(DryRun, "What would happen, as far as this site knows.", 400, 403, 413, 503),
     openapi_extra=body(SubmitRequest),
 )
@@ -178,7 +165,7 @@ async def set_sites(
     node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience
 ) -> Response:
     asked = structs.replace(model_of(await read_bytes(request), ChangeSites), how=SitesChange.SET)
-    wanted = await _moved(node, id_, asked, principal_of(request))
+    wanted = await moved(node, id_, asked, principal_of(request))
     return await submit(node, request, wanted, wait, timeout)
 
 
@@ -193,23 +180,5 @@ async def change_sites(
     node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience
 ) -> Response:
     asked = model_of(await read_bytes(request), ChangeSites)
-    wanted = await _moved(node, id_, asked, principal_of(request))
+    wanted = await moved(node, id_, asked, principal_of(request))
     return await submit(node, request, wanted, wait, timeout)
-
-
-async def _moved(node: Node, id_: str, asked: ChangeSites, by: Principal) -> Wanted:
-    """The operation that changes where a resource is."""
-    replica = await resource_at(node, id_)
-    if asked.delete_with and not asked.delete_copy:
-        raise RequestError("'delete_with' says how to delete the copy: it needs 'delete_copy'")
-    before = replica.history.roster or views.sites_of(replica)  # also those that are gone
-    named = sites_of(asked.sites, node, also=before)
-    after = {
-        SitesChange.SET: named,
-        SitesChange.ADD: tuple(dict.fromkeys((*before, *named))),
-        SitesChange.REMOVE: tuple(site for site in before if site not in named),
-    }[asked.how]
-    if not after:
-        raise RefusedError("a resource must stay at one site at least; to be rid of it, delete it")
-    line = _deleting(replica, asked.delete_with) if asked.delete_copy else ""
-    return Wanted(id_, "sites", line, kind=Kind.SITES, names=after, by=by)

@@ -1,8 +1,10 @@
 """Replicants: which there are, where, and under which id the service of this site has them."""
 
+import asyncio
 from collections.abc import Sequence
 
 from fastapi import APIRouter
+from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -32,6 +34,7 @@ from cheops.backends.http_ids import MARK
 from cheops.backends.http_index import Copy
 from cheops.config.replication import service_of
 from cheops.engine.replica import Replica
+from cheops.gateway.replicas.whereabouts import local_id_at
 from cheops.node.node import Node
 from cheops.security.principal import Principal
 
@@ -57,7 +60,7 @@ async def list_replicants(
 
 
 async def _views(node: Node, ids: Sequence[str], who: Principal) -> tuple[ReplicantView, ...]:
-    replicas = [await node.pump.replica(id_) for id_ in ids]
+    replicas = await asyncio.gather(*map(node.pump.replica, ids))
     return tuple(
         replicant_view(node, replica, up(node))
         for replica in replicas
@@ -72,7 +75,19 @@ async def _views(node: Node, ids: Sequence[str], who: Principal) -> tuple[Replic
     responses=answer(ReplicantView, "The replicant.", 400, 404, 503),
 )
 async def get_replicant(node: NodeOf, id_: ResourceId, fresh: Fresh = 0.5) -> Response:
-    return answered(replicant_view(node, await _replicant(node, id_, fresh), up(node)))
+    found = replicant_view(node, await _replicant(node, id_, fresh), up(node))
+    return answered(structs.replace(found, local_ids=await _local_ids(node, found)))
+
+
+async def _local_ids(node: Node, one: ReplicantView) -> dict[str, str | None]:
+    """What each site calls it; those that are not up are not asked."""
+
+    async def said_by(site: str) -> str | None:
+        if site == node.name:
+            return one.local_id
+        return await local_id_at(node, site, one.id) if site in up(node) else None
+
+    return dict(zip(one.sites, await asyncio.gather(*map(said_by, one.sites)), strict=True))
 
 
 @router.put(

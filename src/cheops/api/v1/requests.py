@@ -11,6 +11,7 @@ from cheops.api.operations import RequestError
 from cheops.api.v1.asking import Cursor, Limit, answered
 from cheops.api.v1.documenting import answer
 from cheops.api.views.naming import time_text
+from cheops.gateway.gateway import Gateway
 from cheops.gateway.record import Record, Served
 
 router = APIRouter(tags=["requests"])
@@ -19,6 +20,11 @@ router = APIRouter(tags=["requests"])
 def _record(request: Request) -> Record:
     record: Record = request.app.state.record
     return record
+
+
+def _gateway(request: Request) -> Gateway | None:
+    gateway: Gateway | None = request.app.state.gateway
+    return gateway
 
 
 Service = Annotated[str, Query(max_length=200, description="Only those for this service; empty: for all.")]
@@ -33,6 +39,7 @@ Service = Annotated[str, Query(max_length=200, description="Only those for this 
 )
 async def list_requests(
     record: Annotated[Record, Depends(_record)],
+    gateway: Annotated[Gateway | None, Depends(_gateway)],
     service: Service = "",
     cursor: Cursor = "",
     limit: Limit = 100,
@@ -40,6 +47,8 @@ async def list_requests(
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
         raise RequestError("'cursor' is `next` of the page before, a number")
     before = int(cursor) if cursor else None
+    if gateway:
+        await gateway.refresh()
     found = record.latest(limit + 1, before, service)
     more = str(found[limit - 1].number) if len(found) > limit else None
     return answered(Requests(requests=tuple(map(_view, found[:limit])), next=more))

@@ -1,6 +1,5 @@
 """Resources: which there are, whether all is well with them, and why."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -10,15 +9,17 @@ from starlette.responses import Response
 from cheops.api.forms import check_showing
 from cheops.api.models import (
     Explanation,
+    Lanes,
     LogView,
     MatrixView,
+    Overall,
     ResourceDetail,
     Resources,
     ResourceStatus,
-    ResourceSummary,
+    Types,
     Verification,
 )
-from cheops.api.reach import check_type, principal_of, sees
+from cheops.api.reach import check_type, principal_of
 from cheops.api.v1.asking import (
     Cursor,
     Fresh,
@@ -27,22 +28,21 @@ from cheops.api.v1.asking import (
     ResourceId,
     TypeName,
     answered,
-    ask_the_others,
-    page_of_ids,
     resource_at,
     up,
 )
 from cheops.api.v1.documenting import answer
+from cheops.api.v1.finding import Wish, found
 from cheops.api.v1.verifying import verification
 from cheops.api.views.explain import explanation
+from cheops.api.views.lanes import lanes
 from cheops.api.views.log import log_view
 from cheops.api.views.matrix import matrix_in_force, matrix_view
 from cheops.api.views.operations import sites_of
-from cheops.api.views.status import detail, resource_status, summary
-from cheops.api.views.whereabouts import is_here
-from cheops.node.node import Node
+from cheops.api.views.status import detail, resource_status
+from cheops.api.views.types import types_view
+from cheops.log.operation import Status
 from cheops.node.pump import wall_ms
-from cheops.security.principal import Principal
 
 router = APIRouter(tags=["resources"])
 
@@ -51,28 +51,31 @@ router = APIRouter(tags=["resources"])
     "/resources",
     operation_id="listResources",
     summary="The resources of this site, page by page",
+    description=(
+        "With `type`, `overall` or `outcome` a page looks at 1,000 resources at most: it may hold fewer than "
+        "`limit`, or none, and still have a `next`."
+    ),
     responses=answer(Resources, "A page of resources, sorted by id.", 503),
 )
 async def list_resources(  # noqa: PLR0913, PLR0917 - one parameter per parameter
     node: NodeOf,
     request: Request,
     prefix: Annotated[str, Query(max_length=256, description="Only ids that begin so.")] = "",
+    search: Annotated[
+        str, Query(max_length=256, description="Only ids that hold this, in capitals or not.")
+    ] = "",
+    site: Annotated[str, Query(max_length=256, description="Only what is, or was, at this site too.")] = "",
+    type_: Annotated[str, Query(alias="type", max_length=256, description="Only this type.")] = "",
+    overall: Annotated[Overall | None, Query(description="Only what is so.")] = None,
+    outcome: Annotated[
+        Status | None, Query(description="Only where this became of the newest operation.")
+    ] = None,
     cursor: Cursor = "",
     limit: Limit = 100,
     fresh: Fresh = 0.5,
 ) -> Response:
-    ids, more = await page_of_ids(node, prefix, cursor, limit)
-    who = principal_of(request)
-    in_doubt = [one.id for one in await _summaries(node, ids, who) if one.overall == "CONVERGING"]
-    # What nobody asked for in a while has left memory, and with it what the other sites said of it.
-    await ask_the_others(node, in_doubt, fresh)
-    return answered(Resources(resources=await _summaries(node, ids, who), next=ids[-1] if more else None))
-
-
-async def _summaries(node: Node, ids: Sequence[str], who: Principal) -> tuple[ResourceSummary, ...]:
-    replicas = [await node.pump.replica(id_) for id_ in ids]
-    seen = [replica for replica in replicas if is_here(replica) and sees(who, replica)]
-    return tuple(summary(replica, up(node)) for replica in seen)
+    wish = Wish(prefix, search, site, type_, overall, outcome)
+    return answered(await found(node, wish, cursor, limit, fresh, principal_of(request)))
 
 
 @router.get(
@@ -116,6 +119,16 @@ async def get_log(node: NodeOf, id_: ResourceId, fresh: Fresh = 0.5) -> Response
 
 
 @router.get(
+    "/resources/{id}/lanes",
+    operation_id="getLanes",
+    summary="The operations as a graph, with what each site has of each; short, for pages that draw it",
+    responses=answer(Lanes, "Operations, and a lane for each site.", 400, 404, 503),
+)
+async def get_lanes(node: NodeOf, id_: ResourceId, fresh: Fresh = 0.5) -> Response:
+    return answered(lanes(await resource_at(node, id_, fresh), up(node), wall_ms()))
+
+
+@router.get(
     "/resources/{id}/matrix",
     operation_id="getMatrix",
     summary="The matrix in force for a resource",
@@ -123,6 +136,16 @@ async def get_log(node: NodeOf, id_: ResourceId, fresh: Fresh = 0.5) -> Response
 )
 async def get_matrix(node: NodeOf, id_: ResourceId) -> Response:
     return answered(matrix_in_force(await resource_at(node, id_)))
+
+
+@router.get(
+    "/types",
+    operation_id="listTypes",
+    summary="The resource types of this site's configuration",
+    responses=answer(Types, "The types."),
+)
+async def list_types(node: NodeOf, request: Request) -> Response:
+    return answered(types_view(node.config.types.values(), principal_of(request)))
 
 
 @router.get(

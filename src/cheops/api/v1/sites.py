@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
+from itertools import combinations
 from typing import Annotated
 
 import aiohttp
@@ -11,11 +13,12 @@ from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cheops.api.models import Forgotten, Health, Ping, Sites, SiteView, from_json
+from cheops.api.models import Distance, Forgotten, Health, Ping, Sites, SiteView, from_json
 from cheops.api.operations import RefusedError
 from cheops.api.reach import check_site, principal_of
 from cheops.api.v1.asking import NodeOf, SiteName, answered
 from cheops.api.v1.documenting import answer
+from cheops.api.v1.working import work_of_sites
 from cheops.api.views.sites import site_view, sites_view
 from cheops.node.node import Node
 from cheops.sync.heart import now
@@ -24,6 +27,7 @@ from cheops.text import listed
 router = APIRouter(tags=["sites"])
 _PING_S = 5.0
 _MOST_NAMED = 100
+_MOST_DISTANCES = 60  # sites, of which each pair has one
 
 
 @router.get(
@@ -33,8 +37,18 @@ _MOST_NAMED = 100
     responses=answer(Sites, "The sites."),
 )
 async def list_sites(node: NodeOf, request: Request) -> Response:
-    found, reach = sites_view(node.mesh, now()), principal_of(request).reach
-    return answered(structs.replace(found, sites=tuple(s for s in found.sites if reach.sees((s.name,)))))
+    reach = principal_of(request).reach
+    found = sites_view(node.mesh, now(), await work_of_sites(node))
+    seen = tuple(site for site in found.sites if reach.sees((site.name,)))
+    names = [site.name for site in seen if not site.here]
+    return answered(structs.replace(found, sites=seen, distances=tuple(_distances(node, names))))
+
+
+def _distances(node: Node, names: list[str]) -> Iterator[Distance]:
+    snapshot = node.snapshot()
+    for one, other in combinations(names, 2) if len(names) <= _MOST_DISTANCES else ():
+        if (rtt_ms := snapshot.rtt_ms(one, other)) is not None:
+            yield Distance(one=one, other=other, rtt_ms=rtt_ms)
 
 
 @router.get(

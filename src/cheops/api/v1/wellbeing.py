@@ -23,8 +23,8 @@ _NOT_WELL: dict[int | str, Document] = {
     summary=f"Is all as it should be: {', '.join(GROUPS)}",
     responses=answer(Checks, "Everything that was looked at."),
 )
-async def check(node: NodeOf) -> Response:
-    return answered(await checks(node))
+async def check(node: NodeOf, request: Request) -> Response:
+    return answered(await checks(node, request.app.state.gateway))
 
 
 @router.get(

@@ -1,5 +1,10 @@
 """Sites as the mesh sees them, in the API's words."""
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec import structs
+
 from cheops.api.models import Sites, SiteView
 from cheops.errors import ClientError
 from cheops.sync import mesh_view
@@ -9,12 +14,26 @@ from cheops.sync.mesh_view import CLOCK_WARNING_MS
 from cheops.text import listed, nearest, printable, shortened
 
 
+class Work(NamedTuple):
+    """What a site has to do with this one."""
+
+    resources: int = 0  # known here, with the site on their list
+    pending: int = 0  # operations at work here that it has not dealt with
+
+
+_NONE = Work()
+
+
 class NoSuchSiteError(ClientError):
     status = 404
 
 
-def sites_view(mesh: Mesh, now: Now) -> Sites:
-    views = tuple(_view(mesh, site) for site in mesh.sites(now))
+def sites_view(mesh: Mesh, now: Now, work: Mapping[str, Work] | None = None) -> Sites:
+    """`work`: of each site, what it has to do with this one."""
+    of = work or {}
+    views = tuple(
+        structs.replace(_view(mesh, site), **of.get(site.name, _NONE)._asdict()) for site in mesh.sites(now)
+    )
     return Sites(here=mesh.own.name, sites=views, problems=tuple(mesh.problems()))
 
 

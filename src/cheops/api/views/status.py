@@ -3,13 +3,15 @@
 from cheops.api.models import ResourceDetail, ResourceStatus, ResourceSummary, SiteStatus, Trouble
 from cheops.api.models.resources import Overall as OverallName
 from cheops.api.views.naming import names, stamp_text, vector_text
-from cheops.api.views.operations import sites_of
+from cheops.api.views.operations import sites_of, status_at
 from cheops.engine import status as engine
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall
-from cheops.log.operation import Kind, OpId
+from cheops.log.operation import Kind, OpId, Status
 from cheops.text import in_words
+
+_WORST_FIRST = (Status.UNKNOWN, Status.KO, Status.VOID, Status.RUNNING, Status.PENDING)
 
 
 def resource_status(replica: Replica, up: set[str], now_ms: int) -> ResourceStatus:
@@ -33,7 +35,19 @@ def summary(replica: Replica, up: set[str]) -> ResourceSummary:
         deleted=is_deleted(replica),
         operations=len(replica.history.ops) + len(replica.drafts),
         last_change=_last_change(replica),
+        last_outcome=last_outcome(replica),
     )
+
+
+def last_outcome(replica: Replica) -> Status:
+    """What became of the newest operation, at the site where it went worst. What lost its effect to others
+    went as well as it could."""
+    ops = (*replica.history.ops.values(), *replica.drafts)
+    newest = max((op for op in ops if op.kind is not Kind.SEAL), key=lambda op: op.stamp, default=None)
+    if newest is None:
+        return Status.OK if replica.base else Status.PENDING
+    found = {status_at(replica, newest, site) for site in sites_of(replica)}
+    return next((status for status in _WORST_FIRST if status in found), Status.OK)
 
 
 def detail(replica: Replica, up: set[str], now_ms: int) -> ResourceDetail:

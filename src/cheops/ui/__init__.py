@@ -1,0 +1,1 @@
+"""Chephren, the web interface: pages, styles and scripts as they are served, and what serves them."""

@@ -1,0 +1,52 @@
+// Elements from data. Text is always a text node: nothing that comes from a site is ever read as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** h("a", {href: "/ui/", class: "brand", onclick: f}, "text", element, [more]) */
+export function h(tag, props, ...children) {
+  return filled(document.createElement(tag), props, children);
+}
+
+/** The same for SVG. */
+export function s(tag, props, ...children) {
+  return filled(document.createElementNS(SVG, tag), props, children);
+}
+
+function filled(element, props, children) {
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
+    else if (name === "vars") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  append(element, children);
+  return element;
+}
+
+export function append(element, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === undefined || child === null || child === false || child === "") continue;
+    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+}
+
+/** Puts these in the place of all that is in an element. */
+export function fill(element, ...children) {
+  element.replaceChildren();
+  append(element, children);
+  return element;
+}
+
+/** A name from outside: cut where it is long, whole in its title, and no influence on the text around it. */
+export function cut(text, props) {
+  return h("bdi", { class: "cut", title: text, ...props }, text);
+}
+
+/** Links stay within the page: see router.js. */
+export function link(path, ...children) {
+  return h("a", { href: path }, ...children);
+}
+
+export const resourcePath = (id) => `/ui/resources/${encodeURIComponent(id)}`;
+export const sitePath = (name) => `/ui/sites/${encodeURIComponent(name)}`;

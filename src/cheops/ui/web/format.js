@@ -1,0 +1,58 @@
+// Numbers, times and ages as people read them.
+
+const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const DAY = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric" });
+const NUMBER = new Intl.NumberFormat("en");
+
+export const number = (value) => NUMBER.format(value);
+
+export function plural(count, one, many = `${one}s`) {
+  return `${number(count)} ${count === 1 ? one : many}`;
+}
+
+/** "4 s", "3 min": with the unit in which one would say it. */
+export function span(seconds) {
+  if (seconds < 10) return `${seconds.toFixed(seconds < 1 ? 1 : 0)} s`;
+  if (seconds < 100) return `${Math.round(seconds)} s`;
+  if (seconds < 6000) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+export function asOf(seconds) {
+  if (seconds === null || seconds === undefined) return "never heard";
+  return seconds < 1 ? "as of now" : `as of ${span(seconds)} ago`;
+}
+
+export function milliseconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 10) return `${value === 0 ? 0 : value.toFixed(1)} ms`;
+  return value < 1000 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(1)} s`;
+}
+
+/** A time of today without the day. */
+export function moment(at) {
+  if (at === null || at === undefined) return "–";
+  const date = new Date(at);
+  const today = date.toDateString() === new Date().toDateString();
+  return today ? TIME.format(date) : `${DAY.format(date)} ${TIME.format(date)}`;
+}
+
+export function clock(ms) {
+  return `${TIME.format(new Date(ms))}.${String(ms % 1000).padStart(3, "0")}`;
+}
+
+export function full(at) {
+  return at ? new Date(at).toISOString() : "";
+}
+
+export function offset(ms) {
+  if (ms === null || ms === undefined) return "–";
+  const rounded = Math.round(ms);
+  return `${rounded > 0 ? "+" : rounded < 0 ? "−" : ""}${Math.abs(rounded)} ms`;
+}
+
+export function words(names) {
+  if (names.length < 2) return names.join("");
+  return `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
+}

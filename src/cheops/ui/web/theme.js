@@ -1,0 +1,39 @@
+// Light or dark: by the system, or by the switch, which the browser remembers.
+
+import { fill, h } from "./dom.js";
+
+const KEY = "cheops-theme";
+const NAMES = { "": "Auto", light: "Light", dark: "Dark" };
+const NEXT = { "": "light", light: "dark", dark: "" };
+
+function stored() {
+  try {
+    return localStorage.getItem(KEY) ?? "";
+  } catch {
+    return ""; // a browser that keeps nothing
+  }
+}
+
+function apply(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+}
+
+export function themeSwitch() {
+  let theme = NAMES[stored()] ? stored() : "";
+  apply(theme);
+  const made = h("button", { type: "button", class: "button quiet small", title: "Light, dark, or as the system has it" });
+  const label = () => fill(made, `Theme: ${NAMES[theme]}`);
+  made.addEventListener("click", () => {
+    theme = NEXT[theme];
+    apply(theme);
+    try {
+      localStorage.setItem(KEY, theme);
+    } catch {
+      // then it holds for this page
+    }
+    label();
+  });
+  label();
+  return made;
+}

@@ -1,0 +1,45 @@
+// The real state of the application at every site, asked by the type's own read command, and how it differs.
+
+import { at as path, post } from "../api.js";
+import { fill, h } from "../dom.js";
+import { moment } from "../format.js";
+import { blank, button, loaded, notice } from "../parts.js";
+
+export function stateTab(card, id, signal) {
+  const body = h("div", { class: "card-body" });
+  const when = h("span", { class: "muted small" });
+  const load = () => loaded(body, () => post(path`/resources/${id}/verify`, undefined, signal), draw, load);
+
+  function draw(found) {
+    fill(when, `asked at ${moment(Date.now())}`);
+    const silent = found.states.filter((one) => one.status !== "OK");
+    fill(
+      body,
+      found.same && notice("ok", h("b", {}, "The same everywhere"), `${found.states.length} sites answered alike.`),
+      !found.same && Object.keys(found.diff).length > 0 && notice("", h("b", {}, "The sites differ"), `Compared with ${found.states.find((one) => one.status === "OK")?.site}.`),
+      silent.length > 0 && notice("warn", h("b", {}, "Not every site could say"), silent.map((one) => one.site).join(", ")),
+      found.states.length === 0 && blank("It is at no site", ""),
+      h("div", { class: "columns" }, found.states.map(state)),
+      Object.entries(found.diff).map(([site, lines]) => h("div", {}, h("h3", {}, `How ${site} differs`), diff(lines))),
+    );
+  }
+
+  fill(card, h("div", { class: "card-head" }, h("h2", {}, "What the applications say themselves"), h("div", { class: "toolbar" }, when, button("Ask again", load, "small"))), body);
+  load();
+}
+
+function state(one) {
+  const kind = one.status === "OK" ? "ok" : one.status === "TIMEOUT" ? "warn" : "bad";
+  const word = { OK: "Answered", KO: "Failed", TIMEOUT: "No answer" }[one.status] ?? one.status;
+  return h(
+    "div",
+    { class: "form", vars: { gap: "6px" }, "data-state-of": one.site },
+    h("div", { class: "toolbar" }, h("b", {}, h("bdi", {}, one.site)), h("span", { class: `badge ${kind}` }, word)),
+    h("pre", {}, one.output === "" ? "(nothing)" : one.output),
+  );
+}
+
+function diff(lines) {
+  const kind = (line) => (/^(---|\+\+\+|@@)/.test(line) ? "at" : line.startsWith("+") ? "add" : line.startsWith("-") ? "del" : "");
+  return h("div", { class: "diff" }, lines.map((line) => h("span", { class: kind(line) }, line || " ")));
+}

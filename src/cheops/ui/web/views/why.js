@@ -1,0 +1,28 @@
+// Why the state is what it is, in the agent's own words.
+
+import { at as path, get } from "../api.js";
+import { fill, h } from "../dom.js";
+import { onEvent, refresher } from "../live.js";
+import { loaded, notice } from "../parts.js";
+
+const KINDS = { CONVERGED: "ok", CONVERGING: "info", DIVERGED: "", UNREACHABLE: "warn" };
+const MOST = 300; // the oldest say little, and a page is no archive
+
+export function whyTab(card, id, signal) {
+  const body = h("div", { class: "card-body" });
+  const load = refresher(() => loaded(body, () => get(path`/resources/${id}/explain`, {}, signal), draw, load), signal);
+
+  function draw(found) {
+    const steps = found.steps.slice(-MOST);
+    fill(
+      body,
+      notice(KINDS[found.overall] ?? "info", h("b", {}, found.conclusion)),
+      steps.length < found.steps.length && h("p", { class: "muted" }, `The last ${MOST} of ${found.steps.length} steps; “cheops explain” has all.`),
+      h("ol", { class: "steps" }, steps.map((one) => h("li", {}, h("span", {}, one.text)))),
+    );
+  }
+
+  fill(card, h("div", { class: "card-head" }, h("h2", {}, "Step by step")), body);
+  load();
+  onEvent((event) => (event.resource === id ? load() : undefined), signal);
+}
