@@ -8,10 +8,10 @@ BIN := $(VENV)/bin
 # Many tests wait for agents to notice something: half as many processes again as cores keep the cores busy.
 WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 
-.PHONY: help setup system demo test check format soak bench lock audit clean
+.PHONY: help setup system demo test check format soak bench screenshots lock audit clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed system ## install everything into .venv, and system packages where that is allowed
 
@@ -44,10 +44,14 @@ soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hosti
 	$(BIN)/cheops sim --seeds 200 --sites 4 --profile long
 	$(BIN)/python -m tests.security.fuzz --inputs $${CHEOPS_FUZZ_INPUTS:-1000000}
 	$(BIN)/pytest -q tests/agent/test_report.py --repetitions 20 --timeout 3000
+	$(BIN)/python -m tests.gateway.chaos --minutes 10
 	CHEOPS_TEST_BODY_MB=2000 $(BIN)/pytest -q tests/gateway/replicas/test_bodies.py --timeout 3000
 
 bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md
 	$(BIN)/python -m bench
+
+screenshots: setup ## take the pictures of the web interface again, for docs/ui.md
+	$(BIN)/python -m tests.ui.pictures
 
 lock: ## pin the newest versions of all dependencies in constraints.txt
 	scripts/lock $(PYTHON)
