@@ -72,7 +72,9 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     yield "  no option dontlognull"  # who goes without a word may have been refused
     yield '  error-log-format "%Ts%ms %rt %ci %[ssl_c_err] %[ssl_fc_err_str,url_enc]"'
     yield "  http-request set-log-level silent"
-    yield from _recognised(shown="ssl_c_der,sha2(256),hex")
+    # Once for each connection: to write a certificate down costs as much as to forward a request.
+    yield ("  http-request set-var(sess.shown) ssl_c_der,sha2(256),hex if !{ var(sess.shown) -m found }")
+    yield from _recognised(shown="var(sess.shown)")
     yield "  acl sent var(txn.sent) -m found"
     yield f"  acl is_without_bodies var(txn.to) -m end |{naming.NO_BODIES}"
     yield f"  http-request set-var(txn.to) req.fhdr(cheops-service),map({naming.SERVICES},{agent}) if sent"
