@@ -74,7 +74,7 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     yield "  http-request set-log-level silent"
     # Once for each connection: to write a certificate down costs as much as to forward a request.
     yield ("  http-request set-var(sess.shown) ssl_c_der,sha2(256),hex if !{ var(sess.shown) -m found }")
-    yield from _recognised(shown="var(sess.shown)")
+    yield from _recognised(shown="var(sess.shown)", is_all_sent=True)
     yield "  acl sent var(txn.sent) -m found"
     yield f"  acl is_without_bodies var(txn.to) -m end |{naming.NO_BODIES}"
     yield f"  http-request set-var(txn.to) req.fhdr(cheops-service),map({naming.SERVICES},{agent}) if sent"
@@ -101,7 +101,7 @@ def _logged(service: ServiceLayout) -> Iterator[str]:
     yield "  declare capture request len 400"
 
 
-def _recognised(shown: str = "src") -> Iterator[str]:
+def _recognised(shown: str = "src", *, is_all_sent: bool = False) -> Iterator[str]:
     """What a request has: `odd`, where the agent must see it; `sent`, where another gateway sent it on, which
     is known by its name and by what it shows: its address, or its certificate."""
     yield f"  acl unusual req.hdrs -m reg '{_unusual(_NAMES)}'"
@@ -111,10 +111,13 @@ def _recognised(shown: str = "src") -> Iterator[str]:
     yield "  acl names_replicant url -m sub -i c4e095a1-"
     yield "  acl one_hop req.fhdr_cnt(cheops-hop) eq 1"
     yield "  acl one_service req.fhdr_cnt(cheops-service) le 1"
-    yield (
-        "  http-request set-var(txn.odd) bool(true) "
-        "if unusual || !plain_line || !plain_target || names_replicant"
-    )
+    if is_all_sent:  # every one has a header that makes it unusual
+        yield "  http-request set-var(txn.odd) bool(true)"
+    else:
+        yield (
+            "  http-request set-var(txn.odd) bool(true) "
+            "if unusual || !plain_line || !plain_target || names_replicant"
+        )
     yield (
         f"  http-request set-var-fmt(txn.hop) %[req.fhdr(cheops-hop)]|%[{shown}] "
         "if { var(txn.odd) -m bool } one_hop one_service "
