@@ -72,43 +72,54 @@ def test_a_history_loaded_from_what_was_kept_is_the_same(past: tuple[Stage, ...]
         growing.prune(stage.stable)
 
 
-def seal(after: Sequence[Operation], number: int, stable: Vector) -> Operation:
-    """Somebody who knows all these says that everything up to `stable` is settled for good."""
-    known: Vector = {}
+_SEALING, _OUTSIDE = Origin("z", "1"), Origin("s", "1")
+
+
+def seal(after: Sequence[Operation], strangers: int, number: int, stable: Vector) -> Operation:
+    """Somebody who knows all these, and so many strangers, says that all up to `stable` is settled for
+    good."""
+    known: Vector = {_OUTSIDE: strangers} if strangers else {}
     for op in after:
         known = joined(known, past_of(op))
-    origin, last = Origin("z", "1"), max(after, key=lambda op: op.stamp)
-    stamp = Stamp(last.stamp.time_ms, last.stamp.counter + 1, origin)
+    last = max(after, key=lambda op: op.stamp)
+    stamp = Stamp(last.stamp.time_ms, last.stamp.counter + 1, _SEALING)
     root = next((op.seal.root for op in after if op.seal), stamp)
     ref = max((op.matrix for op in after), key=lambda ref: ref.introduced)
-    made = replace(last, kind=Kind.SEAL, type="seal", origin=origin, seq=number, deps=known, stamp=stamp)
+    made = replace(last, kind=Kind.SEAL, type="seal", origin=_SEALING, seq=number, deps=known, stamp=stamp)
     return replace(made, matrix=ref, sites=None, verdict=Verdict.OK, seal=Seal(stable, root))
 
 
-def stranger(like: Operation, number: int) -> Operation:
+def stranger(like: Operation, number: int, *, is_void: bool) -> Operation:
     """The same, but made at a site that nobody knows of, and that knows of nobody."""
-    origin = Origin("s", "1")
-    stamp = Stamp(like.stamp.time_ms, like.stamp.counter, origin)
-    deps = {origin: number - 1} if number > 1 else {}
+    stamp = Stamp(like.stamp.time_ms, like.stamp.counter, _OUTSIDE)
+    deps = {_OUTSIDE: number - 1} if number > 1 else {}
+    made = replace(like, origin=_OUTSIDE, seq=number, deps=deps, stamp=stamp)
     return replace(
-        like, origin=origin, seq=number, deps=deps, stamp=stamp, matrix=MatrixRef(like.matrix.hash, stamp)
+        made,
+        matrix=MatrixRef(like.matrix.hash, stamp),
+        sites=like.sites or ("s",),
+        verdict=Verdict.VOID if is_void else like.verdict,
     )
 
 
 def with_strangers(past: tuple[Stage, ...], wish: bytes) -> tuple[list[list[Operation]], list[Vector]]:
-    """Per stage the operations in an order of delivery, with a seal at its end, and strangers in between."""
+    """Per stage the operations in an order of delivery, with a seal at its end, and strangers in between. Seals
+    and strangers of earlier stages are known and settled everywhere, as anything else is."""
     found, stables, before, outside = list[list[Operation]](), list[Vector](), list[Operation](), 0
     for number, stage in enumerate(past, start=1):
-        inside = [*stage.ops, seal([*before, *stage.ops], number, stage.stable)]
+        earlier = {_SEALING: number - 1, _OUTSIDE: outside}
+        stable = joined(stage.stable, {origin: many for origin, many in earlier.items() if many})
+        inside = [*stage.ops, seal([*before, *stage.ops], outside, number, stable)]
         before += inside
         order = []
         for op, byte in zip(inside, wish[number:], strict=False):
             order.append(op)
             if byte % 4 == 0:
                 outside += 1
-                order.append(stranger(op if op.kind is not Kind.SEAL else stage.ops[0], outside))
+                like = op if op.kind is not Kind.SEAL else stage.ops[0]
+                order.append(stranger(like, outside, is_void=byte % 8 == 0))
         found.append(order)
-        stables.append(stage.stable)
+        stables.append(stable)
     return found, stables
 
 

@@ -30,7 +30,7 @@ from cheops.log.rules import (
     reason_for,
     rule_between,
 )
-from cheops.log.seals import estranges, latest, standing
+from cheops.log.seals import estranges, estranging, latest, standing
 from cheops.log.vector import Vector, contains, covers, joined
 
 FindMatrix = Callable[[str], Matrix]
@@ -251,7 +251,9 @@ class History:
         """The operation that set the list of sites under which another one was made."""
         if self.roster_by is not None and self.roster_by.is_before(op):
             return self.roster_by  # the usual case
-        return max((other for other in self._listings if other.is_before(op)), key=_stamp, default=None)
+        seals = [sealing for sealing in self.seals if sealing.is_before(op)]
+        past = (other for other in self._listings if other.is_before(op) and not estranging(other, seals))
+        return max(past, key=_stamp, default=None)
 
     @property
     def oldest_listing(self) -> Operation | None:
@@ -368,12 +370,14 @@ class History:
     def _listing_in(self, stable: Vector) -> Operation | None:
         """The newest list of sites that all know. What is still to come was made under that or a newer one,
         and by it is judged who may say what (see policy.py)."""
-        return max((op for op in self._listings if contains(stable, op.id)), key=_stamp, default=None)
+        loyal = (op for op in self._listings if op.id not in self.strangers)
+        return max((op for op in loyal if contains(stable, op.id)), key=_stamp, default=None)
 
     def _needed_seals(self) -> set[OpId]:
-        """The newest, for what is still to come; and those that say why a stranger is one."""
-        newest = latest(self.seals)
-        return {fate.by for fate in self.strangers.values() if fate.by} | ({newest.id} if newest else set())
+        """The newest, for what is still to come; and those that say why a stranger is one, without which it
+        would be none after a restart."""
+        wanted = (latest(self.seals), *(estranging(self.ops[id_], self.seals) for id_ in self.strangers))
+        return {sealing.id for sealing in wanted if sealing}
 
     def _is_within(self, op: Operation, stable: Vector) -> bool:
         by = self.fates[op.id].by if op.id in self.fates else None
