@@ -29,9 +29,10 @@ def one_site(tmp_path_factory: pytest.TempPathFactory, plane: str) -> Iterator[S
 
 @pytest.fixture(scope="module")
 def hasty_site(tmp_path_factory: pytest.TempPathFactory, plane: str) -> Iterator[Stage]:
-    """The same with little patience."""
+    """The same with little patience, whose service is told all of who asks."""
     hurry = ("head_timeout", "stall_timeout", "silence_timeout", "keep_alive", "warm_for")
-    base, settings = tmp_path_factory.mktemp("gateway") / "rig", dict.fromkeys(hurry, "1s")
+    base = tmp_path_factory.mktemp("gateway") / "rig"
+    settings = {**dict.fromkeys(hurry, "1s"), "forwarded_headers": "all"}
     stage = Stage(base, ("site1",), ("image",), gateway=settings, timeout="1s", plane=plane)
     try:
         stage.rig.start()

@@ -126,7 +126,7 @@ def test_a_service_below_a_path(plane: str, tmp_path: Path) -> None:
     path = stage.rig.folder("site1") / "site.yaml"
     config = yaml.safe_load(path.read_text())
     config["services"]["image"]["url"] += "/api/"
-    config["gateway"] = {"forwarded_headers": False, "data_plane": plane}
+    config["gateway"] = {"forwarded_headers": "none", "data_plane": plane}
     path.write_text(yaml.safe_dump(config))
     service = Service("image", stage.own("site1"))
     try:

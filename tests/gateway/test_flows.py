@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cheops.config.address import Address
+from cheops.config.gateway import Told
 from cheops.config.site import read_site
 from cheops.gateway.fast import choosing
 from cheops.gateway.fast.counting import logged
@@ -111,13 +112,14 @@ def test_what_was_added_on_the_way_is_taken_off_again() -> None:
     sent = Head(
         "GET", "/x?y", (("Host", "h"), ("Via", "1.0 edge"), ("X-Forwarded-For", "10.0.0.1"), ("Scope", "a"))
     )
-    on_the_way = passed_on(sent, Passage("site1", "10.0.0.2"), upgrade=None)
+    passage = Passage("site1", "10.0.0.2", told=Told.ALL)
+    on_the_way = passed_on(sent, passage, upgrade=None)
     # HAProxy adds lines of its own, and leaves those that are there.
     added = (("via", "1.1 cheops-site1"), ("forwarded", "for=10.0.0.2"), ("x-forwarded-for", "10.0.0.2"))
     tried = Head("GET", "/base/x?y", (*sent.headers, *added, ("cheops-hop", "site1")))
-    found = as_it_came(tried, "site1", "/base", was_told=True)
+    found = as_it_came(tried, "site1", "/base", Told.ALL)
     assert found == sent
-    assert passed_on(found, Passage("site1", "10.0.0.2"), upgrade=None) == on_the_way
+    assert passed_on(found, passage, upgrade=None) == on_the_way
 
 
 def test_names_cannot_break_out_of_the_configuration() -> None:

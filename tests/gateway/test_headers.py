@@ -29,25 +29,44 @@ def test_a_client_that_takes_trailers_says_so_to_the_service(client: Socket, ups
     assert head["Connection"] == "TE"
 
 
+_BEFORE = (
+    "Via: 1.0 edge",
+    "X-Forwarded-For: 10.1.1.1",
+    "X-Forwarded-Proto: https",
+    "Forwarded: for=10.1.1.1",
+)
+
+
 def test_the_service_learns_for_whom_it_works(client: Socket, upstream: Upstream) -> None:
     head = served(client, upstream).head()
     assert head["Via"] == "1.1 cheops-site1"
+    assert head["X-Forwarded-For"] == "127.0.0.1"
+    assert not [name for name in ("Forwarded", "X-Forwarded-Proto", "X-Forwarded-Host") if name in head]
+
+
+def test_what_others_added_before_is_kept(client: Socket, upstream: Upstream) -> None:
+    head = served(client, upstream, *GET, *_BEFORE).head()
+    assert head.all("Via") == ["1.0 edge", "1.1 cheops-site1"]
+    assert ", ".join(head.all("X-Forwarded-For")) == "10.1.1.1, 127.0.0.1"  # in one line, or in two
+    assert head["X-Forwarded-Proto"] == "https"
+    assert head.all("Forwarded") == ["for=10.1.1.1"]
+
+
+def test_the_service_learns_all_of_it_where_that_is_wanted(
+    hasty_client: Socket, slow_upstream: Upstream
+) -> None:
+    head = served(hasty_client, slow_upstream).head()
     assert head["Forwarded"] == 'for=127.0.0.1;proto=http;host="example.org"'
     assert head["X-Forwarded-For"] == "127.0.0.1"
     assert head["X-Forwarded-Proto"] == "http"
     assert head["X-Forwarded-Host"] == "example.org"
 
 
-def test_what_others_added_before_is_kept(client: Socket, upstream: Upstream) -> None:
-    before = (
-        "Via: 1.0 edge",
-        "X-Forwarded-For: 10.1.1.1",
-        "X-Forwarded-Proto: https",
-        "Forwarded: for=10.1.1.1",
-    )
-    head = served(client, upstream, *GET, *before).head()
-    assert head.all("Via") == ["1.0 edge", "1.1 cheops-site1"]
-    assert ", ".join(head.all("X-Forwarded-For")) == "10.1.1.1, 127.0.0.1"  # in one line, or in two
+def test_what_others_added_before_is_kept_where_all_is_told(
+    hasty_client: Socket, slow_upstream: Upstream
+) -> None:
+    head = served(hasty_client, slow_upstream, *GET, *_BEFORE).head()
+    assert ", ".join(head.all("X-Forwarded-For")) == "10.1.1.1, 127.0.0.1"
     assert head["X-Forwarded-Proto"] == "https"
     assert ", ".join(head.all("Forwarded")) == 'for=10.1.1.1, for=127.0.0.1;proto=http;host="example.org"'
 

@@ -11,6 +11,7 @@ services:
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from cheops.config.address import Address, address_at, is_loopback, place_of, url_at
 from cheops.config.keys import GATEWAY, given
@@ -41,6 +42,14 @@ class Front:
     add_carrier: bool = True
 
 
+class Told(StrEnum):
+    """What a service is told of who asked, as it sees the gateway's address only."""
+
+    CLIENT = "for"  # X-Forwarded-For
+    ALL = "all"  # also Forwarded, X-Forwarded-Host and -Proto
+    NOTHING = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
     """What holds for all services."""
@@ -48,7 +57,7 @@ class GatewayConfig:
     listen: Address | None = None  # the gateways of other sites, over TLS, for all services
     advertise: str = ""  # the URL at which those reach it
     proxy: Address | None = None
-    forwarded_headers: bool = True
+    forwarded_headers: Told = Told.CLIENT  # what services learn of who asked
     connections: int = 10_000
     head_size_bytes: int = 32 * 1024
     repeat_size_bytes: int = 64 * 1024
@@ -86,7 +95,7 @@ def gateway_at(value: Value, site_url: str, security: SecurityConfig) -> Gateway
         listen,
         advertise,
         given(record, "proxy", address_at, None),
-        given(record, "forwarded_headers", Value.boolean, default.forwarded_headers),
+        given(record, "forwarded_headers", _told, default.forwarded_headers),
         given(record, "connections", _count, default.connections),
         given(record, "head_size", _head_size, default.head_size_bytes),
         given(record, "repeat_size", size, default.repeat_size_bytes),
@@ -170,9 +179,17 @@ def _count(value: Value) -> int:
 
 
 def _data_plane(value: Value) -> str:
+    return _one_of(value, DATA_PLANES)
+
+
+def _told(value: Value) -> Told:
+    return Told(_one_of(value, tuple(Told)))
+
+
+def _one_of(value: Value, names: tuple[str, ...]) -> str:
     found = value.string()
-    if found not in DATA_PLANES:
-        raise value.fail(f"expected one of {listed(DATA_PLANES)}, found '{printable(shortened(found))}'")
+    if found not in names:
+        raise value.fail(f"expected one of {listed(names)}, found '{printable(shortened(found))}'")
     return found
 
 

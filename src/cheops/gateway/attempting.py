@@ -99,8 +99,7 @@ class Attempting:
         return Errand(request.head, request.upload, informing(client), request.watched, passage)
 
     def _passage(self, request: Request) -> Passage:
-        tell = self._settings.forwarded_headers
-        return Passage(self._here, request.client.peer, tell_forwarded=tell)
+        return Passage(self._here, request.client.peer, told=self._settings.forwarded_headers)
 
 
 def head_of(found: Found) -> tuple[int, Headers]:

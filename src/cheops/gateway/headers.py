@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import quote, unquote
 
+from cheops.config.gateway import Told
 from cheops.gateway.seam import Head, Header, Headers, every, first, without
 
 SCOPE = "Scope"
@@ -38,7 +39,7 @@ class Passage:
     here: str  # this site
     client: str  # the address that it came from
     proto: str = "http"
-    tell_forwarded: bool = True
+    told: Told = Told.CLIENT
 
 
 def connection_tokens(headers: Iterable[Header]) -> set[str]:
@@ -99,18 +100,24 @@ def passed_on(head: Head, passage: Passage, *, upgrade: str | None) -> Headers:
         own += [("Connection", "upgrade"), ("Upgrade", upgrade)]
     elif takes_trailers(head.headers):
         own += [("Connection", "TE"), ("TE", "trailers")]
-    if passage.tell_forwarded:
-        own += _forwarded(head, passage)
     kept = end_to_end(head.headers)
-    if passage.tell_forwarded:
-        kept = tuple(
-            (name, value) for name, value in kept if name.lower().replace("_", "-") not in _FORWARDED
-        )
+    if passage.told is not Told.NOTHING:
+        told = _forwarded(head, passage)
+        mine = {name.lower() for name, _ in told}
+        kept = tuple((name, value) for name, value in kept if not _is_mine(name.lower(), mine))
+        own += told
     return (*kept, *own)
+
+
+def _is_mine(name: str, mine: set[str]) -> bool:
+    """Whether a header is told anew, or could be taken for one that is: some read `_` as `-`."""
+    return name in mine or ("_" in name and name.replace("_", "-") in _FORWARDED)
 
 
 def _forwarded(head: Head, passage: Passage) -> list[Header]:
     """Each program on the way adds who it got the request from; what was first asked for stays."""
+    if passage.told is Told.CLIENT:
+        return [("X-Forwarded-For", ", ".join([*every(head, "X-Forwarded-For"), passage.client]))]
     host = first(head, "Host") or ""
     own = f"for={_node(passage.client)};proto={passage.proto}" + (f';host="{host}"' if host else "")
     chain = [*every(head, "Forwarded"), own]

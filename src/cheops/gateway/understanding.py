@@ -63,7 +63,7 @@ class Understanding:
         story.service, head = addressed(head, entrance, self._hosts)
         if entrance.is_again:
             base = place_of_url(self._config.services[entrance.service].url).path
-            head = as_it_came(head, self._here, base, was_told=self._settings.forwarded_headers)
+            head = as_it_came(head, self._here, base, self._settings.forwarded_headers)
         sender, purpose = None, ""
         is_mesh = entrance.way is Way.MESH
         if is_mesh or (first(head, HOP) is not None and not entrance.is_for_application):

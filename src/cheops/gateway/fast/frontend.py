@@ -38,23 +38,40 @@ _SENT_ON = ("cheops-(?!hop:|service:)", "cheops_", *_NAMES[1:])  # by another ga
 _VALUES = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|[cC]4[eE]095[aA]1-"
 _IS_HOSTLESS = rf"\A(?!(?s:.*?)^host: {_HOST}\r$)"
 _BODIES = "json|x-www-form-urlencoded"
+_TARGET = r"^/(?!.*[cC]4[eE]095[aA]1-)"
 REPEATABLE = "{ method GET HEAD OPTIONS PUT DELETE }"
+_BUSY_PER_S, _ONE_IN = 200, 100  # of so many requests a second and more, one in so many is remembered
 
 
-def _unusual(names: tuple[str, ...]) -> str:
-    return rf"(?m){_IS_HOSTLESS}|^(?:{'|'.join(names)})|^scope:(?s:.*?)^scope:|{_VALUES}"
+def _unusual(names: tuple[str, ...], once: tuple[str, ...]) -> str:
+    twice = "".join(f"|^{name}:(?s:.*?)^{name}:" for name in once)
+    return rf"(?m){_IS_HOSTLESS}|^(?:{'|'.join(names)}){twice}|{_VALUES}"
 
 
 def frontend(service: ServiceLayout) -> Iterator[str]:
+    agent, flows = naming.agent_of(service.name), naming.map_of(service.name)
     yield f"frontend in.{naming.slug(service.name)}"
     yield f"  bind {_at(service.listen)}"
+    yield f"  acl unusual req.hdrs -m reg '{_unusual(_NAMES, ('scope',))}'"
+    yield from _acls()
+    yield "  acl scoped var(txn.scope) -m found"
+    yield from _about_client(service.listen)
+    yield "  http-request set-var(txn.scope) req.fhdr(scope),url_enc"
     yield from _logged(service)
-    yield from _recognised()
-    yield "  acl sent var(txn.sent) -m found"
-    yield from _looked_up(service)
+    yield f"  http-request set-var(txn.to) var(txn.scope),map({flows})"
+    yield f"  http-request set-var(txn.to) str({naming.LOCAL_KEY}),map({flows}) if !scoped"
+    # Nearly all requests are done here: what follows would not change where they go.
+    carrying = ""
+    if service.carriers:
+        yield f"  acl carrying req.hdr_names -m reg '{listed(service.carriers)}'"
+        carrying = " !carrying"
+    yield f"  acl plain_flow var(txn.to) -m reg '{naming.WITHOUT_EXCEPTIONS}'"
+    yield f"  http-request allow if plain_flow plain_target plain_line !unusual{carrying}"
+    yield from _sent_on(flows, agent)
+    yield f"  http-request set-var(txn.to) str({agent}) if !{{ var(txn.to) -m found }}"
     yield from _exceptions(service)
     yield "  use_backend %[var(txn.to),field(1,|)]"
-    yield f"  default_backend {naming.agent_of(service.name)}"
+    yield f"  default_backend {agent}"
 
 
 def mesh_frontend(layout: Layout) -> Iterator[str]:
@@ -62,7 +79,6 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     time, and says under which name it may ask (SENDERS)."""
     if layout.mesh is None:
         return
-    agent = naming.MESH_AGENT
     yield "frontend mesh"
     yield (
         f"  bind {_at(layout.mesh)} ssl crt {CERTIFICATE} ca-file {AUTHORITIES} verify required "
@@ -72,75 +88,75 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     yield "  no option dontlognull"  # who goes without a word may have been refused
     yield '  error-log-format "%Ts%ms %rt %ci %[ssl_c_err] %[ssl_fc_err_str,url_enc]"'
     yield "  http-request set-log-level silent"
-    # Once for each connection: to write a certificate down costs as much as to forward a request.
-    yield ("  http-request set-var(sess.shown) ssl_c_der,sha2(256),hex if !{ var(sess.shown) -m found }")
-    yield from _recognised(shown="var(sess.shown)", is_all_sent=True)
-    yield "  acl sent var(txn.sent) -m found"
+    yield from _about_client(layout.mesh)
+    yield "  tcp-request session set-var(sess.shown) ssl_c_der,sha2(256),hex"
+    yield from _acls()
+    yield f"  acl believed req.fhdr(cheops-hop),concat(|,sess.shown),map({SENDERS}) -m found"
+    yield (
+        f"  http-request set-var(txn.to) req.fhdr(cheops-service),map({naming.SERVICES}) "
+        "if believed plain_target plain_line !unusual_even_so"
+    )
+    to_agent = f"  http-request set-var(txn.to) str({naming.MESH_AGENT}) if"
     yield f"  acl is_without_bodies var(txn.to) -m end |{naming.NO_BODIES}"
-    yield f"  http-request set-var(txn.to) req.fhdr(cheops-service),map({naming.SERVICES},{agent}) if sent"
-    to_agent = f"  http-request set-var(txn.to) str({agent}) if"
-    yield f"{to_agent} !sent"
     yield f"{to_agent} is_without_bodies {{ req.fhdr(content-type) -m reg -i {_BODIES} }}"
     carriers = tuple(sorted({name for service in layout.services for name in service.carriers}))
     if carriers:
         yield f"{to_agent} {{ req.hdr_names -m reg '{listed(carriers)}' }}"
-    yield "  use_backend %[var(txn.to),field(1,|)]"
-    yield f"  default_backend {agent}"
+    yield "  use_backend %[var(txn.to),field(1,|)] if { var(txn.to) -m found }"
+    yield f"  default_backend {naming.MESH_AGENT}"
 
 
 def _at(address: Address) -> str:
     return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
 
 
+def _about_client(listen: Address) -> Iterator[str]:
+    """What services are told of who asks. Once for each connection: to write an address down costs more than
+    to add a header."""
+    remembered = "  tcp-request session set-var-fmt"
+    yield f"{remembered}(sess.client) %[src]"
+    if ":" in listen.host:
+        yield f'{remembered}(sess.for) "for=\\"[%[src]]\\"" if {{ src -m sub : }}'
+        yield f"{remembered}(sess.for) for=%[src] if !{{ src -m sub : }}"
+    else:
+        yield f"{remembered}(sess.for) for=%[src]"
+
+
 def _logged(service: ServiceLayout) -> Iterator[str]:
-    """Requests with a scope, in a ring in HAProxy's memory: see counting.py."""
+    """Requests with a scope, in a ring in HAProxy's memory: see counting.py. Where there are very many, some
+    of them: the ring would be full of the last second's."""
     name = told(quote(service.name))
     yield f"  log ring@{RING} format raw local0"
-    yield (f'  log-format "%Ts%ms %rt {name} %b %s %ST %Ta %HM %[capture.req.hdr(0)] %[capture.req.hdr(1)]"')
-    yield "  declare capture request len 600"
-    yield "  declare capture request len 400"
+    yield f'  log-format "%Ts%ms %rt {name} %b %s %ST %Ta %HM %[var(txn.scope)] %[var(txn.path)]"'
+    yield f"  acl is_busy fe_req_rate ge {_BUSY_PER_S}"
+    yield f"  acl is_left_out rand({_ONE_IN}) gt 0"
+    yield "  acl is_kept var(txn.path) -m found"
+    yield "  http-request set-var(txn.path) path,url_enc if !is_busy scoped || !is_left_out scoped"
+    yield "  http-request set-log-level silent if !is_kept"
 
 
-def _recognised(shown: str = "src", *, is_all_sent: bool = False) -> Iterator[str]:
-    """What a request has: `odd`, where the agent must see it; `sent`, where another gateway sent it on, which
-    is known by its name and by what it shows: its address, or its certificate."""
-    yield f"  acl unusual req.hdrs -m reg '{_unusual(_NAMES)}'"
-    yield f"  acl unusual_even_so req.hdrs -m reg '{_unusual(_SENT_ON)}'"
+def _acls() -> Iterator[str]:
+    """What decides whether the agent must see a request that another gateway sent on. Each of those has
+    headers that a client's must not have."""
+    once = ("scope", "cheops-hop", "cheops-service")
+    yield f"  acl unusual_even_so req.hdrs -m reg '{_unusual(_SENT_ON, once)}'"
     yield "  acl plain_line req.ver 1.1"
-    yield "  acl plain_target url_beg /"
-    yield "  acl names_replicant url -m sub -i c4e095a1-"
-    yield "  acl one_hop req.fhdr_cnt(cheops-hop) eq 1"
-    yield "  acl one_service req.fhdr_cnt(cheops-service) le 1"
-    if is_all_sent:  # every one has a header that makes it unusual
-        yield "  http-request set-var(txn.odd) bool(true)"
-    else:
-        yield (
-            "  http-request set-var(txn.odd) bool(true) "
-            "if unusual || !plain_line || !plain_target || names_replicant"
-        )
-    yield (
-        f"  http-request set-var-fmt(txn.hop) %[req.fhdr(cheops-hop)]|%[{shown}] "
-        "if { var(txn.odd) -m bool } one_hop one_service "
-        "!unusual_even_so plain_line plain_target !names_replicant"
-    )
-    yield f"  http-request set-var(txn.sent) var(txn.hop),map({SENDERS}) if {{ var(txn.hop) -m found }}"
+    yield f"  acl plain_target url -m reg '{_TARGET}'"
 
 
-def _looked_up(service: ServiceLayout) -> Iterator[str]:
-    """To whom it goes: the agent, unless nothing speaks against a flow, and there is one."""
-    agent, flows = naming.agent_of(service.name), naming.map_of(service.name)
-    yield "  acl scoped var(txn.scope) -m found"
-    yield "  acl decided var(txn.to) -m found"
-    yield "  http-request set-var(txn.scope) req.fhdr(scope),url_enc"
-    yield f"  http-request set-var(txn.to) str({agent}) if {{ var(txn.odd) -m bool }} !sent"
+def _sent_on(flows: str, agent: str) -> Iterator[str]:
+    """What is odd goes to the agent, unless another gateway sent it on, which is known by its name and
+    address; that is served here, whatever its scope is."""
+    yield "  acl odd var(txn.odd) -m bool"
+    yield "  acl sent var(txn.sent) -m found"
+    yield ("  http-request set-var(txn.odd) bool(true) if unusual || !plain_line || !plain_target")
     yield (
-        f"  http-request set-var(txn.to) str({naming.LOCAL_KEY}),map({flows},{agent}) "
-        "if !decided !scoped || sent"
+        f"  http-request set-var(txn.sent) req.fhdr(cheops-hop),concat(|,sess.client),map({SENDERS}) "
+        "if odd plain_target plain_line !unusual_even_so"
     )
-    yield f"  http-request set-var(txn.to) var(txn.scope),map({flows},{agent}) if !decided"
-    yield "  http-request set-log-level silent if !scoped || sent"
-    yield "  http-request capture var(txn.scope) id 0 if scoped"
-    yield "  http-request capture path,url_enc id 1 if scoped"
+    yield f"  http-request set-var(txn.to) str({agent}) if odd"
+    yield f"  http-request set-var(txn.to) str({naming.LOCAL_KEY}),map({flows},{agent}) if sent"
+    yield "  http-request set-log-level silent if sent"
 
 
 def _exceptions(service: ServiceLayout) -> Iterator[str]:
@@ -155,7 +171,7 @@ def _exceptions(service: ServiceLayout) -> Iterator[str]:
     if service.dropped:  # they would be lacking where it is tried next
         yield f"{to_agent} is_followed {{ req.hdr_names -m reg '{listed(service.dropped)}' }}"
     if service.carriers:  # what they stand for has to be remembered
-        yield f"{to_agent} is_own {{ req.hdr_names -m reg '{listed(service.carriers)}' }}"
+        yield f"{to_agent} is_own carrying"
     yield f"  http-request set-var(txn.to) str({naming.sent_of(service.name)}) if sent is_own"
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from cheops.config.address import Address
+from cheops.config.gateway import Told
 from cheops.gateway.pool import Place
 
 
@@ -33,7 +34,7 @@ class Layout:
     here: str
     services: tuple[ServiceLayout, ...]
     peers: tuple[PeerLayout, ...] = ()
-    forwarded_headers: bool = True
+    forwarded_headers: Told = Told.CLIENT
     connections: int = 10_000
     threads: int = 1
     head_size_bytes: int = 32 * 1024

@@ -8,6 +8,7 @@ where another site may follow, what may be repeated).
 from collections.abc import Iterator
 from urllib.parse import quote
 
+from cheops.config.gateway import Told
 from cheops.gateway.fast import naming
 from cheops.gateway.fast.frontend import (
     AUTHORITIES,
@@ -119,8 +120,7 @@ def _own(layout: Layout, service: ServiceLayout) -> Iterator[str]:
         yield from _backend(layout, service, backend, is_followed=is_followed)
         if backend == naming.sent_of(name):
             yield "  http-request del-header cheops -m beg"
-        yield from _passed_on(layout, service, place.path)
-        yield "  http-response del-header cheops -m beg if { srv_id 1 }"
+        yield from _passed_on(layout, place.path)
         yield from _answered(layout, layout.here)
         yield from _servers(layout, again, place, tls)
 
@@ -133,7 +133,7 @@ def _peer(layout: Layout, service: ServiceLayout, peer: PeerLayout) -> Iterator[
         yield from _backend(layout, service, name, is_followed=is_followed)
         if service.dropped and not is_followed:
             yield from _without_credentials(service.dropped)
-        yield from _passed_on(layout, service, peer.place.path)
+        yield from _passed_on(layout, peer.place.path)
         yield f"  http-request add-header cheops-hop {told(site_name(layout.here))}"
         yield f"  http-request add-header cheops-service {told(site_name(peer.service))}"
         yield from _answered(layout, peer.site)
@@ -163,7 +163,7 @@ def _backend(layout: Layout, service: ServiceLayout, name: str, *, is_followed: 
     yield f"  timeout server {_ms(_longest(layout, service))}"
 
 
-def _passed_on(layout: Layout, service: ServiceLayout, base: str) -> Iterator[str]:
+def _passed_on(layout: Layout, base: str) -> Iterator[str]:
     """What the next program is told, as the agent's own proxy tells it."""
     scope = "%[var(txn.to),field(2,|),url_dec]"
     yield "  acl is_spelled_out var(txn.to),field(2,|) -m len gt 0"
@@ -171,26 +171,24 @@ def _passed_on(layout: Layout, service: ServiceLayout, base: str) -> Iterator[st
     if base:
         yield f"  http-request set-pathq {_quoted(base)}%[pathq]"
     yield f'  http-request add-header via "1.1 {told(pseudonym(layout.here))}"'
-    if not layout.forwarded_headers:
+    if layout.forwarded_headers is not Told.NOTHING:
+        yield "  http-request add-header x-forwarded-for %[var(sess.client)]"
+    if layout.forwarded_headers is not Told.ALL:
         return
     yield "  acl has_proto req.fhdr_cnt(x-forwarded-proto) gt 0"
     yield "  acl has_host req.fhdr_cnt(x-forwarded-host) gt 0"
-    rest = ';proto=http;host=\\"%[req.fhdr(host)]\\""'
-    if ":" in service.listen.host:
-        yield "  acl is_ipv6 src -m sub :"
-        yield f'  http-request add-header forwarded "for=%[src]{rest} if !is_ipv6'
-        yield f'  http-request add-header forwarded "for=\\"[%[src]]\\"{rest} if is_ipv6'
-    else:
-        yield f'  http-request add-header forwarded "for=%[src]{rest}'
-    yield "  option forwardfor"
+    yield '  http-request add-header forwarded "%[var(sess.for)];proto=http;host=\\"%[req.fhdr(host)]\\""'
     yield "  http-request add-header x-forwarded-proto http if !has_proto"
     yield "  http-request add-header x-forwarded-host %[req.fhdr(host)] if !has_host"
 
 
 def _answered(layout: Layout, site: str) -> Iterator[str]:
-    lacking = "" if site == layout.here else " !{ res.fhdr_cnt(cheops-site) gt 0 }"
-    yield f"  http-response add-header cheops-site {told(site_name(site))} if {{ srv_id 1 }}{lacking}"
-    yield f'  http-response add-header via "1.1 {told(pseudonym(layout.here))}" if {{ srv_id 1 }}'
+    yield "  http-response allow if { srv_id 2 }"  # the agent has done all of it
+    if site == layout.here:
+        yield "  http-response del-header cheops -m beg"
+    lacking = "" if site == layout.here else " if !{ res.fhdr_cnt(cheops-site) gt 0 }"
+    yield f"  http-response add-header cheops-site {told(site_name(site))}{lacking}"
+    yield f'  http-response add-header via "1.1 {told(pseudonym(layout.here))}"'
     yield "  http-response del-header keep-alive"
 
 

@@ -4,18 +4,19 @@ HAProxy has no headers per server, so what is sent to the agent after an attempt
 for the service or the other gateway.
 """
 
+from cheops.config.gateway import Told
 from cheops.gateway.headers import at_the_edge, pseudonym
 from cheops.gateway.seam import Head, Header
 
-_LISTS = ("x-forwarded-for", "forwarded")
+_ADDED = {Told.CLIENT: ("x-forwarded-for",), Told.ALL: ("x-forwarded-for", "forwarded"), Told.NOTHING: ()}
 
 
-def as_it_came(head: Head, here: str, base: str, *, was_told: bool) -> Head:
-    """`base` is the path that stands before every request to the service; `was_told` is whether the
-    headers with the client's address were added. Each was added as a line of its own, and is the last."""
+def as_it_came(head: Head, here: str, base: str, told: Told) -> Head:
+    """`base` is the path that stands before every request to the service; `told` is which headers
+    with the client's address were added. Each was added as a line of its own, and is the last."""
     headers = list(at_the_edge(head).headers)
     _drop_last(headers, "via", f"1.1 {pseudonym(here)}")
-    for name in _LISTS if was_told else ():
+    for name in _ADDED[told]:
         _drop_last(headers, name)
     target = head.target
     if base and target.startswith(f"{base}/"):
