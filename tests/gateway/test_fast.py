@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,31 @@ from typing import Any
 import pytest
 
 from tests.agent.rig import until
-from tests.gateway.raw import Socket, connected
-from tests.gateway.service import Service
+from tests.gateway.raw import Head, Socket, connected
+from tests.gateway.service import Seen, Service
 from tests.gateway.stage import Answer, Stage
 from tests.support.command import run_process
 
 SITES = ("site1", "site2", "site3")
+_HELD = "/held"  # a path whose first request waits for `let_go`
+
+
+held = threading.Event()
+let_go = threading.Event()
+
+
+def answering(seen: Seen) -> tuple[int, dict[str, Any]]:
+    if seen.path == _HELD and not held.is_set():
+        held.set()
+        let_go.wait(60)
+    return 200, {}
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     base = tmp_path_factory.mktemp("fast") / "rig"
     stage = Stage(base, SITES, ("image",), plane="haproxy", gateway={"flows": 6})
-    services = [Service(f"image of {site}", stage.own(site)) for site in SITES]
+    services = [Service(f"image of {site}", stage.own(site), answering) for site in SITES]
     try:
         stage.rig.start()
         until(lambda: sees_all(stage), "for the sites to see each other")
@@ -136,6 +149,42 @@ def test_without_its_agent_it_goes_on_and_the_next_agent_takes_it_over(three: St
     assert flows(three)["restarts"] == 0
     until(lambda: sees_all(three), "for the sites to be seen again")
     assert learned(three, "site2").site == "site2"
+
+
+def test_who_waits_for_an_agent_that_is_killed_gets_an_answer(three: Stage) -> None:
+    learned(three, "site2")
+    with connected(three.address("site1")) as client:
+        kept(client)  # the first on its connection HAProxy answers in any case
+        client.send(f"GET {_HELD} HTTP/1.1", "Host: h", "Scope: {image:      site1}")
+        until(held.is_set, "for the service to have it from the agent")
+        three.rig.kill_agent("site1")
+        answer = client.head()
+        assert answer.status == 503
+        assert b"this needs the agent" in client.body(answer)
+        assert kept(client) == "site2"  # over the same connection
+    let_go.set()
+    three.rig.start("site1")
+    until(lambda: sees_all(three), "for the sites to be seen again")
+
+
+def test_a_client_leaves_a_worker_with_an_old_configuration(three: Stage) -> None:
+    pid = three.rig.haproxy("site1")
+    assert pid
+    with connected(three.address("site1")) as client:
+        assert kept(client) == "site2"
+        os.kill(pid, signal.SIGUSR2)
+        told = until(lambda: asked_over(client), "for it to be told to go")
+        assert (told.status, told["Connection"]) == (200, "close")
+    assert three.rig.haproxy("site1") == pid
+    assert learned(three, "site2").site == "site2"
+
+
+def asked_over(client: Socket) -> Head | None:
+    """An answer that is the last of its connection."""
+    client.send("GET / HTTP/1.1", "Host: h")
+    answer = client.head()
+    client.body(answer)
+    return answer if "Connection" in answer else None
 
 
 def test_it_is_started_again_where_it_ends(three: Stage) -> None:

@@ -42,6 +42,9 @@ _TARGET = r"^/(?!.*[cC]4[eE]095[aA]1-)"
 REPEATABLE = "{ method GET HEAD OPTIONS PUT DELETE }"
 _BUSY_PER_S, _ONE_IN = 200, 100  # of so many requests a second and more, one in so many is remembered
 
+# After a reload clients leave the old worker, whose configuration is old, with their next answer.
+_MOVED = "  http-after-response set-header connection close if { stopping } !{ status 101 }"
+
 
 def _unusual(names: tuple[str, ...], once: tuple[str, ...]) -> str:
     twice = "".join(f"|^{name}:(?s:.*?)^{name}:" for name in once)
@@ -52,6 +55,7 @@ def frontend(service: ServiceLayout) -> Iterator[str]:
     agent, flows = naming.agent_of(service.name), naming.map_of(service.name)
     yield f"frontend in.{naming.slug(service.name)}"
     yield f"  bind {_at(service.listen)}"
+    yield _MOVED
     yield f"  acl unusual req.hdrs -m reg '{_unusual(_NAMES, ('scope',))}'"
     yield from _acls()
     yield "  acl scoped var(txn.scope) -m found"
@@ -84,6 +88,7 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
         f"  bind {_at(layout.mesh)} ssl crt {CERTIFICATE} ca-file {AUTHORITIES} verify required "
         "ssl-min-ver TLSv1.3 alpn http/1.1 no-tls-tickets"
     )
+    yield _MOVED
     yield f"  log ring@{REFUSED} format raw local0"
     yield "  no option dontlognull"  # who goes without a word may have been refused
     yield '  error-log-format "%Ts%ms %rt %ci %[ssl_c_err] %[ssl_fc_err_str,url_enc]"'

@@ -56,7 +56,7 @@ def _global(layout: Layout) -> Iterator[str]:
     yield f"  tune.bufsize {buffer}"
     yield "  tune.maxrewrite 2048"
     yield f"  hard-stop-after {_OLD_WORKER_S}s"
-    yield "  close-spread-time infinite"  # idle clients of an old worker are told with their next answer
+    yield "  close-spread-time infinite"  # nobody's connection is closed under his hands: see frontend.py
     if layout.certificates:
         yield f"  # certificates {layout.certificates}"
     yield "  tune.ssl.cachesize 0"  # sessions are not resumed: they would outlive their certificates
@@ -87,7 +87,7 @@ def _defaults(layout: Layout) -> Iterator[str]:
 
 def _agent(layout: Layout, service: ServiceLayout) -> Iterator[str]:
     yield f"backend {naming.agent_of(service.name)}"
-    yield f"  retries {_AGENT_TRIES}"
+    yield from _tries()
     yield (
         "  http-response set-header connection close if { var(txn.odd) -m bool } { status 400 501 505 } "
         "{ res.fhdr(content-type) -m str application/problem+json }"
@@ -96,11 +96,19 @@ def _agent(layout: Layout, service: ServiceLayout) -> Iterator[str]:
     yield f"  server agent unix@{naming.front_socket(service.name)} id 2 send-proxy"
 
 
+def _tries() -> Iterator[str]:
+    """What only asks is sent to the agent again if that was killed meanwhile, and is told at least that there
+    is none: else HAProxy ends the client's connection without a word, for him to repeat it himself."""
+    yield f"  retries {_AGENT_TRIES}"
+    yield "  retry-on conn-failure empty-response"
+    yield "  http-request disable-l7-retry if !{ method GET HEAD OPTIONS }"
+
+
 def _mesh_agent(layout: Layout) -> Iterator[str]:
     if layout.mesh is None:
         return
     yield f"backend {naming.MESH_AGENT}"
-    yield f"  retries {_AGENT_TRIES}"
+    yield from _tries()
     # Nobody else can set it here, and the agent believes it at this socket only.
     yield f"  http-request set-header {SHOWN} %[ssl_c_der,base64]"
     yield f"  timeout server {_ms(max(_longest(layout, service) for service in layout.services))}"
