@@ -25,7 +25,7 @@ from cheops.log.operation import (
     Status,
     Verdict,
 )
-from cheops.log.policy import Policy, Who
+from cheops.log.policy import Policy, Who, objection
 from cheops.sim import world
 from cheops.sim.apps import COUNTER
 from cheops.sim.history import play
@@ -254,6 +254,16 @@ def test_a_site_that_was_removed_without_knowing_is_still_heard() -> None:
     lab.heal()
     lab.run()
     assert lab.states("n", "ab") == [17, 17]
+
+
+def test_who_came_later_takes_the_word_of_others_for_lists_that_are_forgotten() -> None:
+    lab = lab_with(Policy())
+    history = lab.at("b", "n").history
+    history.floor = {Origin("z", "z1"): 1}  # whose list named d, and is forgotten here
+    op = made(lab, "d", deps=dict(history.floor), matrix=history.adopted, verdict=Verdict.VOID)
+    assert "only a, b and c may operate on it" in (objection(op, Policy(), history) or "")
+    assert objection(op, Policy(), history, vouched=True) is None
+    assert objection(op, Policy(operate=("a",)), history, vouched=True)
 
 
 def test_strangers_cannot_fill_the_queue() -> None:

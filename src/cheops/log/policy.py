@@ -5,7 +5,8 @@ answer must be the same at every site, or what one took and another dropped woul
 it depends on the operation and on what was known when it was made, never on what a site knows beyond that:
 the list of sites that counts is the newest in the operation's own past, and that one is never forgotten while
 an operation can still come that was made under it (see History.forgettable), but for those of sites that had
-not heard of a newer list when others forgot it: these are judged by whoever was on any list.
+not heard of a newer list when others forgot it: these are judged by whoever was on any list, of which a site
+that came later has to take the word of the others.
 
 **Creator.** With `creator`, whoever sets the list of sites is the one who set it before; so that is, by and
 by, the one who made the resource, and no site has to remember it beside that list. The same for the matrix.
@@ -63,7 +64,7 @@ def objection(op: Operation, policy: Policy, history: History, *, vouched: bool 
     that is vouched for was taken by a site of the resource."""
     if estranging(op, history.seals):
         return None
-    listing = history.listing_before(op) or _in_place_of_forgotten(op, history)
+    listing = history.listing_before(op) or _in_place_of_forgotten(op, history, vouched=vouched)
     if listing is None:
         return _against_beginning(op, policy, history, vouched=vouched)
     if problem := _inconsistency(op, listing, history):
@@ -73,14 +74,17 @@ def objection(op: Operation, policy: Policy, history: History, *, vouched: bool 
     return against(Act(op.origin.site, op.kind, changes, brings), policy, listing)
 
 
-def _in_place_of_forgotten(op: Operation, history: History) -> Operation | None:
+def _in_place_of_forgotten(op: Operation, history: History, *, vouched: bool) -> Operation | None:
     """Of an operation that begins nothing, and was made under a list that is forgotten here: it is judged by
     the oldest list that is left, as if everybody were on it who ever was. Its origin had not heard of a newer
-    one; and who was taken off a list can say so at any time."""
+    one; and who was taken off a list can say so at any time. Who came to the resource after that list was
+    forgotten knows from those who knew it that the origin was on it."""
     oldest = history.oldest_listing
     if oldest is None or not history.floor or not (op.deps or op.seq > 1):
         return None
     sites = history.former.union(origin.site for origin in history.known)
+    if vouched:
+        sites.add(op.origin.site)
     return replace(oldest, sites=tuple(sorted(sites)))
 
 
