@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cheops.security.accepting import TOO_MANY_OF_ONE
 from cheops.security.folder import Folder
 from cheops.security.names import dns_name
 from tests.agent.rig import until
@@ -42,7 +45,7 @@ class _Service(BaseHTTPRequestHandler):
 def stage(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stage]:
     """Whoever forwards, the agent or HAProxy."""
     base = tmp_path_factory.mktemp("gateways") / "rig"
-    made = Stage(base, SITES, ("image",), secure=True, plane=request.param)
+    made = Stage(base, SITES, ("image",), secure=True, plane=request.param, gateway={"connections": 400})
     servers = []
     try:
         for site in SITES:
@@ -131,6 +134,22 @@ def test_strangers_do_not_get_through_the_handshake(stage: Stage, tmp_path: Path
     status, _ = mesh(stage, believing(rig, rig.pki.bare(tmp_path / "c")), Cheops_Hop="site2")
     assert status in (403, 404)
     assert is_well(rig, "site1")
+
+
+def test_who_opens_connections_and_says_nothing_leaves_room_for_others(stage: Stage) -> None:
+    address = ("127.0.0.1", stage.ports["site1", "", "mesh"])
+    with ExitStack() as stack:
+        for _ in range(150):
+            stack.enter_context(closing(socket.create_connection(address, timeout=10)))
+        until(lambda: refused(stage.rig, "site1", TOO_MANY_OF_ONE), "for some to be refused")
+        site2 = ("127.0.0.2", 0)
+        with closing(socket.create_connection(address, timeout=10, source_address=site2)) as plain:
+            context = as_site(stage.rig, "site2")
+            with context.wrap_socket(plain, server_hostname=dns_name("site1")) as other:
+                lines = ("GET /a HTTP/1.1", "Host: h", "Cheops-Hop: site2", "Cheops-Service: image", "", "")
+                other.sendall("\r\n".join(lines).encode())
+                assert other.recv(1000).startswith(b"HTTP/1.1 200 ")
+    assert is_well(stage.rig, "site1")
 
 
 def _is_refused_and_counted(stage: Stage, folder: Folder | None, reason: str) -> bool:

@@ -9,10 +9,11 @@ from collections import Counter
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from cheops.gateway.fast.frontend import REFUSED, RING
+from cheops.gateway.fast.frontend import MESH, REFUSED, RING
 from cheops.gateway.fast.runtime import Runtime, RuntimeSocketError, Worker
 from cheops.gateway.fast.table import Kind
 from cheops.gateway.record import Record, Served
+from cheops.security.accepting import TOO_MANY_OF_ONE
 from cheops.security.handshakes import BAD_HANDSHAKE, NO_CERTIFICATE, reason_of
 from cheops.security.refusals import Refusals
 
@@ -126,6 +127,8 @@ class Counting:
             name, server = row.get("pxname", ""), row.get("svname", "")
             if server == "FRONTEND":
                 self.clients += int(row.get("scur") or 0)
+                if name == MESH:
+                    totals[MESH] = Counter({"rejected": int(row.get("dcon") or 0)})
             if name not in self.backends or server not in ("BACKEND", "agent"):
                 continue
             counts = Counter({one: int(row.get(f"hrsp_{one}") or 0) for one in _CLASSES})
@@ -137,8 +140,18 @@ class Counting:
                 total["again"] += sum(counts.values())
         before = self._before.setdefault(worker.pid, {})
         for name, total in totals.items():
-            self._add(self.backends[name], total, before.get(name, Counter()))
+            earlier = before.get(name, Counter())
+            if name == MESH:
+                self._count_rejected(total["rejected"] - earlier["rejected"])
+            else:
+                self._add(self.backends[name], total, earlier)
             before[name] = total
+
+    def _count_rejected(self, new: int) -> None:
+        """Connections of those who had too many: HAProxy does not say whose."""
+        if new > 0:
+            self._record.refused[503] += new
+            self._refusals.count(TOO_MANY_OF_ONE, times=new)
 
     def _add(self, backend: Backend, now: Counter[str], before: Counter[str]) -> None:
         for one in _CLASSES:

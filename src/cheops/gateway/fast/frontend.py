@@ -11,7 +11,7 @@ from cheops.config.address import Address
 from cheops.gateway.fast import naming
 from cheops.gateway.fast.layout import Layout, ServiceLayout
 
-SENDERS = "senders.map"
+SENDERS, MESH = "senders.map", "mesh"
 RING, REFUSED = "requests", "refused"
 CERTIFICATE, AUTHORITIES = "site-and-key.pem", "authorities.pem"
 
@@ -40,6 +40,7 @@ _IS_HOSTLESS = rf"\A(?!(?s:.*?)^host: {_HOST}\r$)"
 _BODIES = "json|x-www-form-urlencoded"
 _TARGET = r"^/(?!.*[cC]4[eE]095[aA]1-)"
 REPEATABLE = "{ method GET HEAD OPTIONS PUT DELETE }"
+_ADDRESSES = 4  # of other gateways that could use up all connections, and no fewer
 _BUSY_PER_S, _ONE_IN = 200, 100  # of so many requests a second and more, one in so many is remembered
 
 # After a reload clients leave the old worker, whose configuration is old, with their next answer.
@@ -83,12 +84,17 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     time, and says under which name it may ask (SENDERS)."""
     if layout.mesh is None:
         return
-    yield "frontend mesh"
+    yield f"frontend {MESH}"
     yield (
         f"  bind {_at(layout.mesh)} ssl crt {CERTIFICATE} ca-file {AUTHORITIES} verify required "
         "ssl-min-ver TLSv1.3 alpn http/1.1 no-tls-tickets"
     )
     yield _MOVED
+    # Whoever opens connections and says nothing leaves room for sites at other addresses.
+    yield "  stick-table type ipv6 size 20k expire 2m store conn_cur"
+    yield "  tcp-request connection track-sc0 src"
+    most = max(1, layout.connections // _ADDRESSES)
+    yield f"  tcp-request connection reject if {{ sc0_conn_cur gt {most} }}"
     yield f"  log ring@{REFUSED} format raw local0"
     yield "  no option dontlognull"  # who goes without a word may have been refused
     yield '  error-log-format "%Ts%ms %rt %ci %[ssl_c_err] %[ssl_fc_err_str,url_enc]"'
