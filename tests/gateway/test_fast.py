@@ -226,3 +226,26 @@ def test_it_ends_with_its_agent(tmp_path: Path) -> None:
         assert stage.rig.haproxy("site1") is None
     finally:
         stage.rig.close()
+
+
+def test_where_it_does_not_start_the_agent_forwards_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "bin" / "haproxy"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\n[ \"$1\" = -v ] && echo 'HAProxy version 2.6.1' || exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{broken.parent}{os.pathsep}{os.environ['PATH']}")
+    stage = Stage(tmp_path / "rig", ("site1",), ("image",), plane="auto")
+    service = Service("image of site1", stage.own("site1"))
+    try:
+        stage.rig.start()
+        assert stage.ask("site1", "/a", "{image: site1}").site == "site1"
+        assert stage.rig.haproxy("site1") is None
+        checks = json.loads(stage.rig.request("site1", "GET", "/api/v1/check"))["checks"]
+        (found,) = [one for one in checks if one["name"] == "requests are forwarded"]
+        assert found["level"] == "failed"
+        assert "by itself: HAProxy did not start" in found["detail"]
+    finally:
+        stage.rig.close()
+        service.close()

@@ -11,8 +11,11 @@ async def plane_checks(gateway: Gateway | None) -> Iterator[tuple[str, str, str]
         return iter(())
     fast = gateway.fast
     if fast is None:
-        found = "the agent forwards by itself"
-        return iter([("requests are forwarded", found, "")])
+        found, hint = "the agent forwards by itself", ""
+        if why := gateway.without_haproxy:
+            found += f": {why}"
+            hint = "mend HAProxy and restart the agent, or set gateway.data_plane to builtin"
+        return iter([("requests are forwarded", found, hint)])
     await fast.refresh()
     served = fast.counting.fast + fast.counting.slow
     share = f"{fast.counting.fast / served:.1%} of {served:,} requests" if served else "no request yet"

@@ -68,6 +68,7 @@ class Gateway:
         )
         self.fast = FastPlane(node, functions, peers, self.record, program, self._most) if program else None
         self._serving.flows = self.fast
+        self.without_haproxy = ""  # why the agent forwards by itself, though it should not have to
         self._local_sockets: list[tuple[Path, socket.socket]] = []
 
     @property
@@ -111,6 +112,7 @@ class Gateway:
             if self._settings.data_plane != "auto":
                 raise
             _log.error("the agent forwards by itself: %s", error)
+            self.without_haproxy = str(error)
             self.fast.give_up()
             self.fast = self._serving.flows = None
             await self._listen(open_handed(self._config, listening.handed))
