@@ -3,33 +3,29 @@ how much processor time a request costs the proxies. One run, in turns, medians.
 """
 
 import asyncio
-import os
-import shutil
 import statistics
-import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
 
-from bench.fastpath_proxies import envoy_program, plain_envoy, plain_haproxy
-from bench.gateway import CONNECTIONS, Client, answers, process
+from bench.agents import cpu_s
+from bench.fastpath_section import DIRECT, ENVOY, HAPROXY, TWO, TWO_TLS, Kind, Taken, section
+from bench.gateway import CONNECTIONS, Client, answers
 from bench.load import each_s, per_second
-from bench.measure import human
 from bench.place import folder
+from bench.plain_proxies import plain_envoy, plain_haproxy, two_haproxies
 from bench.report import Section
+from bench.stages import started
 from tests.agent.rig import until
 from tests.gateway.stage import Stage
-from tests.support.ports import free_ports
 
-_ROUNDS, _LOAD_S, _SAMPLES = 3, 0.8, 500
+_ROUNDS, _LOAD_S, _SAMPLES = 7, 0.8, 500
 SCOPES = (1, 100, 10_000)
-_TICKS = os.sysconf("SC_CLK_TCK")
 _LEARNERS = 16
-_FIRST_SEEN = 200  # at a time, for scopes that nobody has seen
+_FIRST_SEEN = 200  # samples of scopes that nobody has seen
 
 
 @dataclass
@@ -38,6 +34,7 @@ class Lane:
 
     name: str
     address: tuple[str, int]
+    kind: Kind = Kind.REFERENCE
     scopes: tuple[str, ...] = ("",)
     folders: tuple[Path, ...] = ()  # in which its HAProxies run
     pids: tuple[int, ...] = ()
@@ -61,6 +58,11 @@ class Lane:
         """Processor time that its proxies have taken."""
         return sum(map(_cpu_s, {*self.pids, *(pid for one in self.folders for pid in _in(one))}))
 
+    def taken(self) -> Taken:
+        rate, p50_s, p99_s = (statistics.median(found) for found in (self.rates, self.p50, self.p99))
+        cpu_s = statistics.median(self.cpu) if self.folders or self.pids else None
+        return Taken(self.name, self.kind, rate, p50_s, p99_s, cpu_s)
+
 
 def _in(place: Path) -> list[int]:
     found = []
@@ -74,50 +76,26 @@ def _in(place: Path) -> list[int]:
 
 
 def _cpu_s(pid: int) -> float:
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(words[11]) + int(words[12])) / _TICKS
+    with suppress(OSError):  # it has ended
+        return cpu_s(pid)
+    return 0.0
 
 
 def run() -> Iterator[Section]:
     for is_secure in (False, True):
-        with ExitStack() as stack:
-            ways = stack.enter_context(_ways(is_secure=is_secure))
+        with _ways(is_secure=is_secure) as ways:
             for _ in range(_ROUNDS):  # in turns, so that a busy moment hits all
                 for way in ways:
                     uvloop.run(_measured(way))
-        yield _section(ways, is_secure=is_secure)
+        yield section([way.taken() for way in ways], CONNECTIONS, _how(), is_secure=is_secure)
 
 
-def _section(ways: list[Lane], *, is_secure: bool) -> Section:
-    rate = {way.name: statistics.median(way.rates) for way in ways}
-    p50 = {way.name: statistics.median(way.p50) for way in ways}
-    p99 = {way.name: statistics.median(way.p99) for way in ways}
-    rows = []
-    for way in ways:
-        beside = [
-            f"{rate[way.name] / rate[other]:.2f} x" if other in rate else "not installed"
-            for other in ("plain HAProxy", "plain Envoy")
-        ]
-        added = (
-            ("", "")
-            if way.name == "direct"
-            else tuple(human(max(times[way.name] - times["direct"], 0.0)) for times in (p50, p99))
-        )
-        cpu = human(statistics.median(way.cpu)) if way.folders or way.pids else ""
-        rows.append((way.name, f"{rate[way.name]:,.0f}", *beside, *added, cpu))
-    columns = (
-        "way to the service",
-        f"requests/s, {CONNECTIONS} connections",
-        "beside plain HAProxy",
-        "beside plain Envoy",
-        "added, p50",
-        "added, p99",
-        "processor time of the proxies, per request",
+def _how() -> str:
+    return (
+        f"Medians of {_ROUNDS} rounds, in each of which all ways are taken in turn: {_SAMPLES} requests one "
+        f"after the other ({_FIRST_SEEN} where each has a scope that nobody has seen), then {CONNECTIONS} "
+        f"connections for {_LOAD_S:g} s, each with one request at a time."
     )
-    return Section("fastpath-tls" if is_secure else "fastpath", columns, tuple(rows))
 
 
 async def _measured(way: Lane) -> None:
@@ -148,48 +126,14 @@ async def _measured(way: Lane) -> None:
 @contextmanager
 def _ways(*, is_secure: bool) -> Iterator[list[Lane]]:
     with folder() as place, ExitStack() as stack:
-        stages = {
-            plane: Stage(
-                Path(tempfile.mkdtemp(dir=place)) / "rig",
-                ("site1", "site2"),
-                ("image",),
-                plane=plane,
-                secure=is_secure,
-                gateway={"flows": 50_000},
-            )
-            for plane in ("haproxy", "builtin")
-        }
-        fast, own = stages["haproxy"], stages["builtin"]
-        for stage in stages.values():
-            stack.callback(stage.rig.close)
-            for site in stage.sites:
-                stack.enter_context(
-                    process([sys.executable, "-m", "bench.gateway_service", str(stage.own(site))])
-                )
-            stage.rig.start()
+        fast = stack.enter_context(started("haproxy", is_secure=is_secure, flows=50_000))
+        own = stack.enter_context(started("builtin", is_secure=is_secure))
         direct = ("127.0.0.1", fast.own("site1"))
-        ways = [Lane("direct", direct), *_plain(stack, place, direct)]
-        places = {site: fast.rig.folder(site) / "data" / "gateway" for site in fast.sites}
-        ways.append(Lane("Cheops, local, no scope", fast.address("site1"), folders=(places["site1"],)))
-        for count in SCOPES:
-            told = f"{count:,} scope{'s' if count > 1 else ''}"
-            local = tuple(_spelled("site1", number) for number in range(count))
-            shared = tuple(_spelled("site2", number) for number in range(count))
-            both = (places["site1"], places["site2"])
-            ways.append(
-                Lane(f"Cheops, local, {told}", fast.address("site1"), local, folders=(places["site1"],))
-            )
-            ways.append(Lane(f"Cheops, shared, {told}", fast.address("site1"), shared, folders=both))
-        agents = tuple(own.pid(site) for site in own.sites)
-        ways += [
-            Lane(
-                "Cheops, first-seen scopes",
-                fast.address("site1"),
-                pids=(fast.pid("site1"),),
-                is_first_seen=True,
-            ),
-            Lane("Cheops builtin, local", own.address("site1"), ("{image: site1}",), pids=agents[:1]),
-            Lane("Cheops builtin, shared", own.address("site1"), ("{image: site2}",), pids=agents),
+        ways = [
+            Lane(DIRECT, direct),
+            *_plain(stack, place, direct, is_secure=is_secure),
+            *_fast(fast),
+            *_by_agents(own),
         ]
         for way in ways:
             until(lambda w=way: uvloop.run(answers(w.address, w.request(0))), f"for {way.name}")  # type: ignore[misc]
@@ -198,16 +142,42 @@ def _ways(*, is_secure: bool) -> Iterator[list[Lane]]:
         yield ways
 
 
-def _plain(stack: ExitStack, place: Path, service: tuple[str, int]) -> Iterator[Lane]:
-    first, second, third, admin = free_ports(4)
-    if program := shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
-        one = plain_haproxy(stack, program, place / "one", first, service[1])
-        yield Lane("plain HAProxy", ("127.0.0.1", first), pids=(one,))
-        two = plain_haproxy(stack, program, place / "two", second, first)
-        yield Lane("two plain HAProxies in a row", ("127.0.0.1", second), pids=(one, two))
-    if program := envoy_program():
-        pid = plain_envoy(stack, program, place / "envoy", (third, service[1], admin))
-        yield Lane("plain Envoy", ("127.0.0.1", third), pids=(pid,))
+def _plain(stack: ExitStack, place: Path, service: tuple[str, int], *, is_secure: bool) -> Iterator[Lane]:
+    for name, proxy in (
+        (HAPROXY, plain_haproxy(stack, place, service)),
+        (TWO_TLS if is_secure else TWO, two_haproxies(stack, place, service, is_secure=is_secure)),
+        (ENVOY, plain_envoy(stack, place, service)),
+    ):
+        if proxy:
+            yield Lane(name, proxy.address, pids=proxy.pids)
+
+
+def _fast(stage: Stage) -> Iterator[Lane]:
+    here = stage.address("site1")
+    one, other = (stage.rig.folder(site) / "data" / "gateway" for site in stage.sites)
+    yield Lane("Cheops, local, no scope", here, Kind.LOCAL, folders=(one,))
+    for kind, site, places in (
+        (Kind.LOCAL, "site1", (one,)),
+        (Kind.SHARED, "site2", (one, other)),
+    ):
+        for count in SCOPES:
+            name = f"Cheops, {kind.name.lower()}, {count:,} scope{'s' if count > 1 else ''}"
+            scopes = tuple(_spelled(site, number) for number in range(count))
+            yield Lane(name, here, kind, scopes, folders=places)
+    yield Lane(
+        "Cheops, first-seen scopes",
+        here,
+        Kind.AGENT,
+        folders=(one,),
+        pids=(stage.pid("site1"),),
+        is_first_seen=True,
+    )
+
+
+def _by_agents(stage: Stage) -> Iterator[Lane]:
+    here, agents = stage.address("site1"), tuple(stage.pid(site) for site in stage.sites)
+    yield Lane("Cheops builtin, local", here, Kind.AGENT, ("{image: site1}",), pids=agents[:1])
+    yield Lane("Cheops builtin, shared", here, Kind.AGENT, ("{image: site2}",), pids=agents)
 
 
 def _spelled(site: str, number: int) -> str:

@@ -1,15 +1,10 @@
 """The gateway's own proxy beside a direct call and beside HAProxy: requests per second, and what it adds."""
 
 import asyncio
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import uvloop
@@ -18,30 +13,13 @@ from bench.gateway_service import BODY
 from bench.load import each_s, per_second
 from bench.measure import human
 from bench.place import folder
+from bench.plain_proxies import plain_haproxy
 from bench.report import Section
+from bench.stages import started
 from tests.agent.rig import until
-from tests.gateway.stage import Stage
-from tests.support.ports import free_ports
 
 CONNECTIONS = 32
 _ROUNDS, _LOAD_S, _SAMPLES = 5, 1.5, 500
-_HAPROXY = """
-global
-    maxconn 4096
-    nbthread 1
-defaults
-    mode http
-    timeout connect 5s
-    timeout client 60s
-    timeout server 60s
-    option forwardfor
-    http-reuse always
-frontend front
-    bind 127.0.0.1:{front}
-    default_backend back
-backend back
-    server one 127.0.0.1:{back}
-"""
 
 
 @dataclass(frozen=True)
@@ -104,21 +82,11 @@ def _section(ways: list[Way], rates: dict[str, list[float]], times: dict[str, li
 @contextmanager
 def _ways() -> Iterator[Iterator[Way]]:
     with folder() as place, ExitStack() as stack:
-        stage = Stage(Path(tempfile.mkdtemp(dir=place)) / "rig", ("site1", "site2"), ("image",))
-        stack.callback(stage.rig.close)
-        for site in stage.sites:
-            stack.enter_context(
-                process([sys.executable, "-m", "bench.gateway_service", str(stage.own(site))])
-            )
-        (front,) = free_ports(1)
+        stage = stack.enter_context(started("builtin"))
         direct = ("127.0.0.1", stage.own("site1"))
         ways = [Way("direct", direct)]
-        if program := shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"):
-            config = place / "haproxy.cfg"
-            config.write_text(_HAPROXY.format(front=front, back=direct[1]))
-            stack.enter_context(process([program, "-db", "-f", str(config)]))
-            ways.append(Way("HAProxy", ("127.0.0.1", front)))
-        stage.rig.start()
+        if proxy := plain_haproxy(stack, place, direct, threads=1):
+            ways.append(Way("HAProxy", proxy.address))
         ways += [
             Way("gateway, no scope", stage.address("site1")),
             Way("gateway, scope of this site", stage.address("site1"), "{image: site1}"),
@@ -127,16 +95,6 @@ def _ways() -> Iterator[Iterator[Way]]:
         for way in ways:
             until(lambda w=way: uvloop.run(answers(w.address, w.request)), f"for {way.name}")  # type: ignore[misc]
         yield iter(ways)
-
-
-@contextmanager
-def process(argv: list[str]) -> Iterator[None]:
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 async def answers(address: tuple[str, int], request: bytes) -> bool:

@@ -5,24 +5,25 @@ gateways, TLS and a token for clients, every operation and reply signed by its s
 """
 
 import statistics
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 import uvloop
 
-from bench.agents import loopback, unhurried
+from bench.agents import loopback
 from bench.client import connected, exec_request
 from bench.desk import desk
-from bench.gateway import CONNECTIONS, Way, answers, measured, process
+from bench.gateway import CONNECTIONS, Way, answers, measured
 from bench.load import per_second
 from bench.measure import human
 from bench.place import folder
+from bench.plain_proxies import two_haproxies
 from bench.report import Section
+from bench.stages import started
 from cheops.security.certificates import make_signing_key
 from cheops.security.signatures import Sign, Signer
 from tests.agent.rig import Rig, until
-from tests.gateway.stage import Stage
 from tests.security.sites import all_up
 
 CLIENTS = 32
@@ -106,53 +107,77 @@ def _exec_rate(rig: Rig) -> Rate:
 
 
 def _gateways() -> Section:
-    with ExitStack() as stack:
-        rows = []
-        for plane in ("haproxy", "builtin"):
-            plain, secure = (stack.enter_context(_stage(plane, secure=secure)) for secure in (False, True))
-            for what, scope in (
-                ("scope of this site", "{image: site1}"),
-                ("two gateways, scope of another site", "{image: site2}"),
-            ):
-                name = f"{_PLANES[plane]}: {what}"
-                both = [Way(name, stage.address("site1"), scope) for stage in (plain, secure)]
-                for way in both:
-                    until(lambda w=way: _is_learned(w), f"for {name}")  # type: ignore[misc]
-                rows.append(_gateway_row(name, *both))
+    rows = [row for plane in _PLANES for row in _plane_rows(plane)]
     columns = (
         f"way to the service, {CONNECTIONS} connections",
         *("requests/s without", "with", "costs", "target", "one at a time without", "with"),
     )
     about = (
         "The fast path and the agent's own proxy, clients over plain HTTP as services have it. With security "
-        "the request to another site goes over mutual TLS between the gateways; a local one does not, and "
-        "costs the same."
+        "the request to another site goes over mutual TLS between the gateways; a local one has no TLS either "
+        "way. Two plain HAProxies in a row, without TLS and with the same mutual TLS between them, show what "
+        "of the cost of two gateways is that of TLS, and what is that of Cheops. Medians of "
+        f"{_ROUNDS} rounds; the ways of a data plane are asked in turns."
     )
     return Section("security-gateway", columns, tuple(rows), "What security costs: the gateway", about)
+
+
+@dataclass
+class _Pair:
+    """A way to the service without security and with it, and what was measured of both."""
+
+    ways: tuple[Way, Way]
+    target: str = TARGET
+    rounds: list[tuple[tuple[float, float], ...]] = field(default_factory=list)
+
+    def measure(self) -> None:
+        self.rounds.append(tuple(uvloop.run(measured(way)) for way in self.ways))
+
+    def row(self) -> tuple[str, ...]:
+        plain, secure = (statistics.median(both[side][0] for both in self.rounds) for side in (0, 1))
+        took = (human(statistics.median(both[side][1] for both in self.rounds)) for side in (0, 1))
+        return (
+            self.ways[0].name,
+            f"{plain:,.0f}",
+            f"{secure:,.0f}",
+            _cost(plain, secure),
+            self.target,
+            *took,
+        )
+
+
+def _plane_rows(plane: str) -> list[tuple[str, ...]]:
+    with ExitStack() as stack:
+        pairs = list(_pairs(stack, plane))
+        for way in (way for pair in pairs for way in pair.ways):
+            until(lambda w=way: _is_learned(w), f"for {way.name}")  # type: ignore[misc]
+        for _ in range(_ROUNDS):
+            for pair in pairs:
+                pair.measure()
+        return [pair.row() for pair in pairs]
+
+
+def _pairs(stack: ExitStack, plane: str) -> Iterator[_Pair]:
+    plain, secure = (stack.enter_context(started(plane, is_secure=is_secure)) for is_secure in (False, True))
+    for what, scope in (
+        ("scope of this site", "{image: site1}"),
+        ("two gateways, scope of another site", "{image: site2}"),
+    ):
+        name = f"{_PLANES[plane]}: {what}"
+        yield _Pair((Way(name, plain.address("site1"), scope), Way(name, secure.address("site1"), scope)))
+    if plane == "haproxy":
+        yield from _reference(stack, ("127.0.0.1", plain.own("site2")))
+
+
+def _reference(stack: ExitStack, service: tuple[str, int]) -> Iterator[_Pair]:
+    """What TLS alone costs."""
+    place = stack.enter_context(folder())
+    without, with_ = (two_haproxies(stack, place, service, is_secure=secure) for secure in (False, True))
+    if without and with_:
+        name = "for comparison: two plain HAProxies in a row"
+        yield _Pair((Way(name, without.address), Way(name, with_.address)), target="")
 
 
 def _is_learned(way: Way) -> bool:
     """Whether it is answered; asked a few times, so that HAProxy knows it."""
     return all(uvloop.run(answers(way.address, way.request)) for _ in range(_LEARNING))
-
-
-def _gateway_row(name: str, without: Way, with_: Way) -> tuple[str, ...]:
-    rounds = [(uvloop.run(measured(without)), uvloop.run(measured(with_))) for _ in range(_ROUNDS)]
-    plain, secure = (statistics.median(both[side][0] for both in rounds) for side in (0, 1))
-    took, took_secure = (statistics.median(both[side][1] for both in rounds) for side in (0, 1))
-    cost = _cost(plain, secure)
-    return name, f"{plain:,.0f}", f"{secure:,.0f}", cost, TARGET, human(took), human(took_secure)
-
-
-@contextmanager
-def _stage(plane: str, *, secure: bool) -> Iterator[Stage]:
-    with folder() as place, ExitStack() as stack:
-        stage = Stage(place / "rig", ("site1", "site2"), ("image",), secure=secure, plane=plane)
-        unhurried(stage.rig)
-        stack.callback(stage.rig.close)
-        for site in stage.sites:
-            stack.enter_context(
-                process([sys.executable, "-m", "bench.gateway_service", str(stage.own(site))])
-            )
-        stage.rig.start()
-        yield stage

@@ -1,0 +1,141 @@
+"""Horizontal bars as SVG, without a library: things below each other, several quantities of them side by
+side. Pure.
+
+Bars of one quantity are in proportion, from zero. A few that are many times as long as most would leave
+nothing to see of the others: they are cut, and show that they are.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+
+WIDTH = 860
+_NAMES, _EDGE, _GAP = 236, 20, 28  # widths: of the names, around everything, between two quantities
+_TEXT = 70  # a value's text, behind its bar
+_TOP, _ROW, _BAR, _APART = 72, 22, 14, 10  # heights: of title and headings, a row, a bar, between groups
+_MARK, _BOTTOM = 18, 14
+_FAR = 3.0  # bars are cut that are longer than so many times the next shorter one
+_CUT_AT = 1.18  # times that one
+_TONES = ("other", "one", "two", "three")
+_STYLE = (
+    'text{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1f2328}'
+    ".title{font-weight:600;font-size:15px}.head,.value,.mark{font-size:12px;fill:#59636e}"
+    ".page{fill:#fff;stroke:#d0d7de}.axis{stroke:#8c959f}.target{stroke:#9a6700;stroke-dasharray:4 3}"
+    ".mark{fill:#7d4f00}.cut{stroke:#fff;stroke-width:3;fill:none}"
+    ".other{fill:#8c959f}.one{fill:#0969da}.two{fill:#1a7f37}.three{fill:#8250df}"
+    "@media (prefers-color-scheme: dark){"
+    "text{fill:#e6edf3}.head,.value{fill:#9198a1}.page{fill:#0d1117;stroke:#3d444d}.axis{stroke:#656c76}"
+    ".target{stroke:#d29922}.mark{fill:#d29922}.cut{stroke:#0d1117}"
+    ".other{fill:#656c76}.one{fill:#4493f8}.two{fill:#3fb950}.three{fill:#ab7df8}}"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A thing and its quantities, each with the text to show; None where it has none."""
+
+    name: str
+    values: tuple[tuple[float, str] | None, ...]
+    group: int = 0  # things of a group stand together and have one colour
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A line across the bars of a quantity, such as a target."""
+
+    quantity: int
+    value: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Bars:
+    title: str
+    quantities: tuple[str, ...]
+    rows: tuple[Row, ...]
+    marks: tuple[Mark, ...] = ()
+
+    def svg(self) -> str:
+        """The picture as text."""
+        tops = _tops(self.rows)
+        end = tops[-1] + _ROW
+        height = end + _MARK * len(self.marks) + _BOTTOM
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {self._told()}>',
+            f"<style>{_STYLE}</style>",
+            f'<rect class="page" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>',
+            f'<text x="{_EDGE}" y="28" class="title">{escape(self.title)}</text>',
+            *(
+                f'<text x="{_EDGE + _NAMES - 10}" y="{top + 15}" text-anchor="end">{escape(row.name)}</text>'
+                for row, top in zip(self.rows, tops, strict=True)
+            ),
+            *(line for number in range(len(self.quantities)) for line in self._drawn(number, tops, end)),
+            "</svg>",
+        ]
+        return "\n".join(parts) + "\n"
+
+    def _told(self) -> str:
+        """What it is to who cannot see it."""
+        return f'role="img" aria-label="{escape(self.title)}"'
+
+    def _drawn(self, number: int, tops: Sequence[int], end: int) -> Iterator[str]:
+        room = (WIDTH - 2 * _EDGE - _NAMES - _GAP * (len(self.quantities) - 1)) // len(self.quantities)
+        left = _EDGE + _NAMES + number * (room + _GAP)
+        found = [row.values[number] for row in self.rows]
+        scale = Scale.of([value[0] for value in found if value], room - _TEXT)
+        yield f'<text x="{left}" y="56" class="head">{escape(self.quantities[number])}</text>'
+        for row, value, top in zip(self.rows, found, tops, strict=True):
+            if value:
+                yield from _bar(scale, left, top, value, _TONES[row.group % len(_TONES)])
+        yield f'<path class="axis" d="M{left} {_TOP - 4}V{end}"/>'
+        for place, mark in enumerate(self.marks):
+            if mark.quantity == number:
+                yield from _marked(mark, left + scale.length(mark.value), end + _MARK * (place + 1))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How long the bar of a value is."""
+
+    full: float  # the value whose bar is as long as can be
+    room: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], room: float) -> "Scale":
+        """All are in proportion, unless some are far longer than the longer half of all others."""
+        ordered = sorted(values)
+        for shorter, longer in pairwise(ordered[len(ordered) // 2 :]):
+            if longer > _FAR * shorter > 0:
+                return cls(shorter * _CUT_AT, room)
+        return cls(max(ordered, default=0.0) or 1.0, room)
+
+    def is_cut(self, value: float) -> bool:
+        return value > self.full
+
+    def length(self, value: float) -> float:
+        return round(min(value / self.full, 1.0) * self.room, 1)
+
+
+def _tops(rows: Sequence[Row]) -> list[int]:
+    """Where each row begins: a little apart from one of another group."""
+    tops, at = [], _TOP
+    for before, row in zip((None, *rows), rows, strict=False):
+        at += _APART if before and before.group != row.group else 0
+        tops.append(at)
+        at += _ROW
+    return tops
+
+
+def _bar(scale: Scale, left: int, top: int, value: tuple[float, str], tone: str) -> Iterator[str]:
+    amount, text = value
+    length, y = scale.length(amount), top + (_ROW - _BAR) // 2
+    yield f'<rect class="{tone}" x="{left}" y="{y}" width="{length}" height="{_BAR}"/>'
+    if scale.is_cut(amount):
+        yield f'<path class="cut" d="M{left + length - 14} {y + _BAR + 2}l6 -{_BAR + 4}"/>'
+    yield f'<text x="{left + length + 6}" y="{top + 15}" class="value">{escape(text)}</text>'
+
+
+def _marked(mark: Mark, x: float, below: int) -> Iterator[str]:
+    yield f'<path class="target" d="M{x} {_TOP - 4}V{below - 11}"/>'
+    yield f'<text x="{x}" y="{below}" class="mark">{escape(mark.text)}</text>'
