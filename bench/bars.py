@@ -6,7 +6,7 @@ nothing to see of the others: they are cut, and show that they are.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
 
@@ -23,10 +23,11 @@ _STYLE = (
     ".title{font-weight:600;font-size:15px}.head,.value,.mark{font-size:12px;fill:#59636e}"
     ".page{fill:#fff;stroke:#d0d7de}.axis{stroke:#8c959f}.target{stroke:#9a6700;stroke-dasharray:4 3}"
     ".mark{fill:#7d4f00}.cut{stroke:#fff;stroke-width:3;fill:none}"
+    ".value,.mark{paint-order:stroke;stroke:#fff;stroke-width:4px}"
     ".other{fill:#8c959f}.one{fill:#0969da}.two{fill:#1a7f37}.three{fill:#8250df}"
     "@media (prefers-color-scheme: dark){"
     "text{fill:#e6edf3}.head,.value{fill:#9198a1}.page{fill:#0d1117;stroke:#3d444d}.axis{stroke:#656c76}"
-    ".target{stroke:#d29922}.mark{fill:#d29922}.cut{stroke:#0d1117}"
+    ".target{stroke:#d29922}.mark{fill:#d29922}.value,.mark,.cut{stroke:#0d1117}"
     ".other{fill:#656c76}.one{fill:#4493f8}.two{fill:#3fb950}.three{fill:#ab7df8}}"
 )
 
@@ -83,15 +84,28 @@ class Bars:
         room = (WIDTH - 2 * _EDGE - _NAMES - _GAP * (len(self.quantities) - 1)) // len(self.quantities)
         left = _EDGE + _NAMES + number * (room + _GAP)
         found = [row.values[number] for row in self.rows]
+        marks = [mark for mark in self.marks if mark.quantity == number]
+        marks.sort(key=lambda mark: -mark.value)  # so that no line crosses the text of another
         scale = Scale.of([value[0] for value in found if value], room - _TEXT)
+        scale = replace(scale, full=max(scale.full, *(mark.value for mark in marks), 0.0))
         yield f'<text x="{left}" y="56" class="head">{escape(self.quantities[number])}</text>'
-        for row, value, top in zip(self.rows, found, tops, strict=True):
-            if value:
-                yield from _bar(scale, left, top, value, _TONES[row.group % len(_TONES)])
+        bars = [
+            _Bar(left, top, scale, value, _TONES[row.group % len(_TONES)])
+            for row, value, top in zip(self.rows, found, tops, strict=True)
+            if value
+        ]
+        lines = [
+            (mark.text, left + scale.length(mark.value), end + _MARK * (place + 1))
+            for place, mark in enumerate(marks)
+        ]
+        for bar in bars:
+            yield from bar.drawn()
         yield f'<path class="axis" d="M{left} {_TOP - 4}V{end}"/>'
-        for place, mark in enumerate(self.marks):
-            if mark.quantity == number:
-                yield from _marked(mark, left + scale.length(mark.value), end + _MARK * (place + 1))
+        # Texts come last: they stand out from lines that they are on.
+        yield from (f'<path class="target" d="M{x:g} {_TOP - 4}V{below - 11}"/>' for _, x, below in lines)
+        yield from (bar.told() for bar in bars)
+        for text, x, below in lines:
+            yield f'<text x="{x:g}" y="{below}" class="mark">{escape(text)}</text>'
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,7 @@ class Scale:
 
     @classmethod
     def of(cls, values: Sequence[float], room: float) -> "Scale":
-        """All are in proportion, unless some are far longer than the longer half of all others."""
+        """All are in proportion, unless some are far longer than all others of the longer half."""
         ordered = sorted(values)
         for shorter, longer in pairwise(ordered[len(ordered) // 2 :]):
             if longer > _FAR * shorter > 0:
@@ -127,15 +141,23 @@ def _tops(rows: Sequence[Row]) -> list[int]:
     return tops
 
 
-def _bar(scale: Scale, left: int, top: int, value: tuple[float, str], tone: str) -> Iterator[str]:
-    amount, text = value
-    length, y = scale.length(amount), top + (_ROW - _BAR) // 2
-    yield f'<rect class="{tone}" x="{left}" y="{y}" width="{length}" height="{_BAR}"/>'
-    if scale.is_cut(amount):
-        yield f'<path class="cut" d="M{left + length - 14} {y + _BAR + 2}l6 -{_BAR + 4}"/>'
-    yield f'<text x="{left + length + 6}" y="{top + 15}" class="value">{escape(text)}</text>'
+@dataclass(frozen=True)
+class _Bar:
+    left: int
+    top: int
+    scale: Scale
+    value: tuple[float, str]
+    tone: str
 
+    @property
+    def end(self) -> float:
+        return self.left + self.scale.length(self.value[0])
 
-def _marked(mark: Mark, x: float, below: int) -> Iterator[str]:
-    yield f'<path class="target" d="M{x} {_TOP - 4}V{below - 11}"/>'
-    yield f'<text x="{x}" y="{below}" class="mark">{escape(mark.text)}</text>'
+    def drawn(self) -> Iterator[str]:
+        y, length = self.top + (_ROW - _BAR) // 2, self.scale.length(self.value[0])
+        yield f'<rect class="{self.tone}" x="{self.left}" y="{y}" width="{length}" height="{_BAR}"/>'
+        if self.scale.is_cut(self.value[0]):
+            yield f'<path class="cut" d="M{self.end - 14:g} {y + _BAR + 2}l6 -{_BAR + 4}"/>'
+
+    def told(self) -> str:
+        return f'<text x="{self.end + 6:g}" y="{self.top + 15}" class="value">{escape(self.value[1])}</text>'

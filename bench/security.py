@@ -114,9 +114,9 @@ def _gateways() -> Section:
     )
     about = (
         "The fast path and the agent's own proxy, clients over plain HTTP as services have it. With security "
-        "the request to another site goes over mutual TLS between the gateways; a local one has no TLS either "
-        "way. Two plain HAProxies in a row, without TLS and with the same mutual TLS between them, show what "
-        "of the cost of two gateways is that of TLS, and what is that of Cheops. Medians of "
+        "the request to another site goes over mutual TLS between the gateways; a local one has no TLS "
+        "either way. Two plain HAProxies in a row, without TLS and with the same mutual TLS between them, "
+        "show what of the cost of two gateways is that of TLS, and what is that of Cheops. Medians of "
         f"{_ROUNDS} rounds; the ways of a data plane are asked in turns."
     )
     return Section("security-gateway", columns, tuple(rows), "What security costs: the gateway", about)

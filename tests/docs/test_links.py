@@ -14,7 +14,7 @@ PAGES = [
     ROOT / "ARCHITECTURE.md",
     *sorted(ROOT.glob("docs/**/*.md")),
 ]
-PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
+PICTURES = sorted((ROOT / "docs" / "pictures").rglob("*.svg"))
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -43,7 +43,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_every_picture_is_shown_and_says_what_it_shows() -> None:
     shown = {link for page in PAGES for link in links(page) if link.startswith("pictures/")}
-    assert shown == {f"pictures/{path.name}" for path in PICTURES}
+    assert shown == {str(path.relative_to(ROOT / "docs")) for path in PICTURES}
     for path in PICTURES:
         root = ET.parse(path).getroot()  # noqa: S314 - our own
         assert root.get("role") == "img"
