@@ -10,7 +10,7 @@ from cheops.engine.events import Effects, Notify
 from cheops.engine.exchange import is_synced, save_ledger, targets, view_of
 from cheops.engine.messages import Base
 from cheops.engine.replica import Replica
-from cheops.log.operation import Command, OpId, Origin
+from cheops.log.operation import SILENT_KEYS, Command, OpId, Origin, Reply
 from cheops.log.seals import latest
 from cheops.log.vector import Vector, common, contains, covers, joined
 
@@ -103,11 +103,21 @@ def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
     dropped, drafts = set(gone), {draft.id for draft in replica.drafts}
     views = [view_of(replica, peer) for peer in targets(replica)]
     everywhere = common([replica.known_replies, *(view.known_replies for view in views)])
+    deletion = _last_deletion(replica)
     for origin, replies in replica.replies.items():
         for n, reply in list(replies.items()):
             without_op = reply.op not in replica.history.ops and reply.op not in drafts and not reply.replay
-            if without_op and n <= everywhere.get(origin, 0):
+            if without_op and n <= everywhere.get(origin, 0) and reply is not deletion:
                 del replies[n]
                 out.drop([reply_key(replica.resource, origin, n)])
     replica.by_op = {(op, site): r for (op, site), r in replica.by_op.items() if op not in dropped}
     save_ledger(replica, out)
+
+
+def _last_deletion(replica: Replica) -> Reply | None:
+    """Our word that we deleted our copy when we had left, which outlives the list of sites that asked for it:
+    without it what we had run before would count as run after a restart."""
+    own = replica.replies.get(replica.origin, {})
+    return next(
+        (own[n] for n in sorted(own, reverse=True) if own[n].key in SILENT_KEYS and own[n].wiped), None
+    )
