@@ -15,6 +15,8 @@ from cheops.sim.profile import PROFILES
         (20073, 5, "policed"),
         # That a copy was deleted was forgotten with the list that asked for it.
         (50349, 5, "policed"),
+        # An older list than the one that counted was left, and judged what was made under that.
+        (90693, 4, "policed"),
     ],
 )
 def test_what_once_failed_is_well(seed: int, sites: int, profile: str) -> None:

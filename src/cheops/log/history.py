@@ -255,6 +255,11 @@ class History:
         past = (other for other in self._listings if other.is_before(op) and not estranging(other, seals))
         return max(past, key=_stamp, default=None)
 
+    def may_have_forgotten_newer(self, listing: Operation) -> bool:
+        """Whether there may have been a newer list than this one, between it and what is left. The newest
+        that all know is kept, and older ones only for other reasons."""
+        return any(contains(self.floor, other.id) and other.stamp > listing.stamp for other in self._listings)
+
     @property
     def oldest_listing(self) -> Operation | None:
         """The first of the operations that are left which set a list of sites."""

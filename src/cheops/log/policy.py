@@ -64,7 +64,9 @@ def objection(op: Operation, policy: Policy, history: History, *, vouched: bool 
     that is vouched for was taken by a site of the resource."""
     if estranging(op, history.seals):
         return None
-    listing = history.listing_before(op) or _in_place_of_forgotten(op, history, vouched=vouched)
+    listing = history.listing_before(op)
+    if listing is None or history.may_have_forgotten_newer(listing):
+        listing = _in_place_of_forgotten(op, listing, history, vouched=vouched)
     if listing is None:
         return _against_beginning(op, policy, history, vouched=vouched)
     if problem := _inconsistency(op, listing, history):
@@ -74,18 +76,21 @@ def objection(op: Operation, policy: Policy, history: History, *, vouched: bool 
     return against(Act(op.origin.site, op.kind, changes, brings), policy, listing)
 
 
-def _in_place_of_forgotten(op: Operation, history: History, *, vouched: bool) -> Operation | None:
-    """Of an operation that begins nothing, and was made under a list that is forgotten here: it is judged by
-    the oldest list that is left, as if everybody were on it who ever was. Its origin had not heard of a newer
-    one; and who was taken off a list can say so at any time. Who came to the resource after that list was
-    forgotten knows from those who knew it that the origin was on it."""
-    oldest = history.oldest_listing
-    if oldest is None or not history.floor or not (op.deps or op.seq > 1):
+def _in_place_of_forgotten(
+    op: Operation, before: Operation | None, history: History, *, vouched: bool
+) -> Operation | None:
+    """Of an operation that begins nothing, and was made under a list that may be forgotten here: it is judged
+    by the last list before it that is left, or the oldest of all, as if everybody were on it who ever was.
+    Its origin had not heard of a newer one; and who was taken off a list can say so at any time. Who came to
+    the resource after that list was forgotten knows from those who knew it that the origin was on it."""
+    is_beginning = not op.deps and op.seq == 1
+    listing = before or (history.oldest_listing if history.floor and not is_beginning else None)
+    if listing is None:
         return None
     sites = history.former.union(origin.site for origin in history.known)
     if vouched:
         sites.add(op.origin.site)
-    return replace(oldest, sites=tuple(sorted(sites)))
+    return replace(listing, sites=tuple(sorted(sites)))
 
 
 def against(act: Act, policy: Policy, listing: Operation) -> str | None:
