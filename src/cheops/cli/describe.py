@@ -9,7 +9,7 @@ from rich.text import Text
 
 from cheops.cli.asking import IdArgument, UrlOption, agent
 from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
-from cheops.cli.site import NameArgument
+from cheops.cli.site_views import NameArgument
 from cheops.cli.status import draw_sites
 from cheops.cli.words import age, coloured, moment, one_line, printable_lines, rounded_ms, vector, yes_no
 from cheops.text import printable

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from cheops.cli.asking import IdArgument, UrlOption, agent
 from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
-from cheops.cli.site import draw_sites
+from cheops.cli.site_views import draw_sites
 from cheops.cli.words import coloured, moment, one_line, rounded_ms
 from cheops.text import printable
 

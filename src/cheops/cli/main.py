@@ -6,6 +6,7 @@ command line itself is wrong; 3 not everywhere or not in time, but it goes on; 1
 Commands are imported when they are called (lazy.py), so that each starts as fast as it can.
 """
 
+import gc
 import sys
 from io import TextIOWrapper
 from typing import Annotated
@@ -62,11 +63,19 @@ def _root(
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line and give its exit code; nothing escapes as a traceback but a bug."""
+    code = _told(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        gc.freeze()  # the program ends: Python need not look for garbage in all that was imported
+    return code
+
+
+def _told(argv: list[str]) -> int:
+    """Run it, and say on standard error what went wrong."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode is no reason to stop
     try:
-        return _run(sys.argv[1:] if argv is None else argv)
+        return _run(argv)
     except CheopsError as error:
         _complain(error)
     except OSError as error:
