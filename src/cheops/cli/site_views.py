@@ -1,6 +1,6 @@
 """How sites are named on the command line, and how they look there.
 
-Apart from the commands in site.py: those know how a site joins, and who only lists sites need not wait for that.
+Apart from the commands in site.py: those know how a site joins, and who lists sites need not wait for that.
 """
 
 from typing import TYPE_CHECKING, Annotated
