@@ -24,6 +24,7 @@ from tests.agent.rig import RefusedByAgentError, Rig, until
 from tests.security.askers import local
 from tests.security.pki import Pki
 from tests.security.sites import TYPES, answer, believing, is_well, refused, states
+from tests.support import nursery
 from tests.support.command import Ran, run_process
 
 
@@ -259,9 +260,8 @@ def _rest(code: Any) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def _agent(home: Path) -> Iterator[None]:
-    argv = [sys.executable, "-m", "cheops", "agent", "--config", str(home / "cheops.yaml")]
     with (home / "log").open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=log)
+        process = nursery.agent(["--config", str(home / "cheops.yaml")], log.fileno())
     try:
         yield
     finally:

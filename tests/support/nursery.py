@@ -1,10 +1,12 @@
-"""Agents that are born with everything imported: a process that has done that forks for each one.
+"""Agents and commands that are born with everything imported: a process that has done that forks for each one.
 
-To import all that an agent needs takes a second of one core, and the tests start hundreds. What is born here is
-a process like any other, with its own signals, namespace and output; only its birth differs, and the tests of
-starting itself (tests/agent/test_agent.py, the tutorial, the how-tos) start agents as users do.
+To import all that an agent needs takes a second of one core, what a command needs a third, and the tests start
+hundreds. What is born here is a process like any other, with its own signals, namespace and output; only its birth
+differs, and the tests of starting itself (tests/agent/test_agent.py, the tutorial, the how-tos) start agents and
+commands as users do.
 
     process = agent(["--config", "site.yaml"], log_file, namespace)
+    process = command(["get", "sites"], (stdin, stdout, stderr), environment, directory)
 
 Run as a program, this file is the parent: it takes a request from its standard input, a socket, forks, says the
 child's number, and later how each child ended. It ends with the test process, whose end closes the socket.
@@ -21,14 +23,16 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+Files = tuple[int, int, int]  # open ones, for standard input, output and error
 _ROOT = Path(__file__).parents[2]
 _MOST_BYTES = 65_536
 
 
-class Agent:
+class Child:
     """A child of the nursery, with what subprocess.Popen has of it."""
 
     stdin = stdout = stderr = None
@@ -47,7 +51,7 @@ class Agent:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None and not select.select([self._handle], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired(f"agent {self.pid}", timeout or 0)
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
         code = self.poll()
         assert code is not None
         return code
@@ -73,17 +77,19 @@ class _Nursery:
         theirs.close()
         self._ended: dict[int, int] = {}
 
-    def bear(self, arguments: list[str], output: int, namespace: Path | None) -> Agent:
+    def bear(
+        self, argv: list[str], files: Files, environment: Mapping[str, str], cwd: Path, namespace: Path | None
+    ) -> Child:
         wish = {
-            "arguments": arguments,
+            "argv": argv,
             "namespace": str(namespace or ""),
-            "cwd": str(Path.cwd()),
-            "environment": dict(os.environ),
+            "cwd": str(cwd),
+            "environment": dict(environment),
         }
-        socket.send_fds(self._socket, [json.dumps(wish).encode()], [output])
+        socket.send_fds(self._socket, [json.dumps(wish).encode()], list(files))
         while "born" not in (said := self._hear()):
             self._note(said)
-        return Agent(self, said["born"])
+        return Child(self, said["born"])
 
     def end_of(self, pid: int) -> int:
         while pid not in self._ended:
@@ -105,12 +111,23 @@ class _Nursery:
 _nurseries: dict[int, _Nursery] = {}  # by process: what is inherited by a fork is not its own
 
 
-def agent(arguments: list[str], output: int, namespace: Path | None = None) -> Agent:
+def agent(arguments: list[str], output: int, namespace: Path | None = None) -> Child:
     """`cheops agent` with these arguments, its output going to an open file."""
+    with Path(os.devnull).open("rb") as nothing:
+        files = (nothing.fileno(), output, output)
+        return _nursery().bear(["agent", *arguments], files, os.environ, Path.cwd(), namespace)
+
+
+def command(argv: list[str], files: Files, environment: Mapping[str, str], cwd: Path) -> Child:
+    """`cheops` with these arguments."""
+    return _nursery().bear(argv, files, environment, cwd, None)
+
+
+def _nursery() -> _Nursery:
     if os.getpid() not in _nurseries:
         _nurseries[os.getpid()] = _Nursery()
         atexit.register(_nurseries[os.getpid()].close)
-    return _nurseries[os.getpid()].bear(arguments, output, namespace)
+    return _nurseries[os.getpid()]
 
 
 # -- the parent ----------------------------------------------------------------------------------------------
@@ -118,8 +135,10 @@ def agent(arguments: list[str], output: int, namespace: Path | None = None) -> A
 
 def _main() -> None:
     import cheops.api.v1.app  # noqa: F401, PLC0415 - so that children need not
-    from cheops.cli import agent as _agent  # noqa: F401, PLC0415
+    from cheops.cli.commands import COMMANDS  # noqa: PLC0415
 
+    for place in COMMANDS:
+        place.load()
     gc.freeze()
     wishes = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -134,12 +153,13 @@ def _main() -> None:
             os.read(ended, 4_096)
             _tell_ends(wishes, children)
         if wishes.fileno() in ready:
-            message, files, _, _ = socket.recv_fds(wishes, _MOST_BYTES * 4, 1)
+            message, files, _, _ = socket.recv_fds(wishes, _MOST_BYTES * 4, 3)
             if not message:
                 break
             if (pid := os.fork()) == 0:
-                _become_agent(json.loads(message), files[0])
-            os.close(files[0])
+                _become(json.loads(message), files)
+            for file in files:
+                os.close(file)
             children.add(pid)
             wishes.send(json.dumps({"born": pid}).encode())
     for pid in children:  # whoever wanted them is gone
@@ -156,13 +176,13 @@ def _tell_ends(wishes: socket.socket, children: set[int]) -> None:
                 wishes.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
 
 
-def _become_agent(wish: dict[str, Any], output: int) -> None:
+def _become(wish: dict[str, Any], files: list[int]) -> None:
     code = 70
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for number in (1, 2):
-            os.dup2(output, number)
+        for number, file in enumerate(files):
+            os.dup2(file, number)
         os.closerange(3, 1_024)
         if wish["namespace"]:
             from tests.wan.tun import enter  # noqa: PLC0415 - few need it
@@ -171,7 +191,7 @@ def _become_agent(wish: dict[str, Any], output: int) -> None:
         os.chdir(wish["cwd"])
         os.environ.clear()
         os.environ.update(wish["environment"])
-        sys.argv = ["cheops", "agent", *wish["arguments"]]
+        sys.argv = ["cheops", *wish["argv"]]
         time.tzset()
         from cheops.cli.main import main  # noqa: PLC0415 - imported long ago
 

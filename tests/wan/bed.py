@@ -39,7 +39,7 @@ class Host:
         self.address = address
         self.namespace = namespace
         self._path = NAMESPACES / namespace
-        self._started: list[subprocess.Popen[Any] | nursery.Agent] = []
+        self._started: list[subprocess.Popen[Any] | nursery.Child] = []
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process in this host, with the options of subprocess.Popen; it ends with the bed.
@@ -52,7 +52,7 @@ class Host:
         self._started.append(process)
         return process
 
-    def agent(self, arguments: list[str], output: int) -> nursery.Agent:
+    def agent(self, arguments: list[str], output: int) -> nursery.Child:
         """Start an agent in this host, see tests/support/nursery.py; it ends with the bed."""
         process = nursery.agent(arguments, output, self._path)
         self._started.append(process)
