@@ -106,7 +106,7 @@ def test_a_certificate_is_renewed_under_load_without_a_failed_request(rig: Rig) 
     all_up(rig)
     with Load(rig) as load:
         until(lambda: load.done > 3)
-        old = rig.pki.authority.issue(renewal_of(identity(rig, "site2")), time.time() - 100, 115)
+        old = rig.pki.authority.issue(renewal_of(identity(rig, "site2")), time.time() - 100, 110)
         write_file(rig.folder("site2") / "tls" / CERTIFICATE, old.pem, secret=False)
         rig.processes["site2"].send_signal(signal.SIGHUP)
         until(lambda: identity(rig, "site2") != old, "for a new certificate")

@@ -58,9 +58,10 @@ def run(names: list[str], seed: int, total: int, jobs: int) -> int:
     return 1 if told else 0
 
 
-def _say(text: str, to: TextIO = sys.stdout) -> None:
-    to.write(f"{text}\n")
-    to.flush()
+def _say(text: str, to: TextIO | None = None) -> None:
+    stream = to or sys.stdout
+    stream.write(f"{text}\n")
+    stream.flush()
 
 
 def _only(name: str, seed: int, number: int) -> int:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.security.fuzz import __main__ as fuzz_command
 from tests.security.fuzz.campaign import campaign, made_input, shares, tried
 from tests.security.fuzz.grammars import GRAMMARS
 from tests.security.fuzz.mutator import MAX_BYTES, mutated
@@ -82,16 +83,22 @@ def test_an_input_is_known_by_its_number() -> None:
     assert all(len(made_input(target, "document", 7, number)) <= MAX_BYTES for number in range(200))
 
 
-def test_the_command_runs_workers_and_repeats_one_input() -> None:
-    command = [sys.executable, "-m", "tests.security.fuzz", "--seed", "5", "--target", "token"]
+def test_the_command_runs_workers_and_repeats_one_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--seed", "5", "--target", "token"]
     done = subprocess.run(
-        [*command, "--inputs", "60", "--jobs", "2"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.security.fuzz", *asked, "--inputs", "60", "--jobs", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "60 inputs with seed 5" in done.stdout
     assert "0 findings" in done.stdout
-    once = subprocess.run([*command, "--only", "40"], capture_output=True, text=True, check=True)
-    assert "refused, as it should be" in once.stdout
+    monkeypatch.setattr(sys, "argv", ["fuzz", *asked, "--only", "40"])
+    assert fuzz_command.main() == 0
+    assert "refused, as it should be" in capsys.readouterr().out
 
 
 def test_a_finding_is_told_so_that_it_can_be_repeated() -> None:
