@@ -28,6 +28,7 @@ SITES = ("site1", "site2", "site3")
 _CLIENTS = 4
 _GRACE_S = 4.0  # until what came back is seen to be back: heartbeats, back-off
 _ASK_S = 40.0
+_PROXY_GONE = ("HAProxy killed", "site gone")
 _PAUSES_S = (0.1, 0.5, 1.0, 6.0)  # long enough, now and then, for everything to be well
 
 
@@ -50,13 +51,15 @@ class Failure:
     end_s: float
 
     def is_excused(self, gone: list[Gone], allowed: frozenset[str]) -> bool:
-        """A connection breaks only where a proxy ends; without the agent or the service there is an answer."""
+        """Without the agent or the service there is an answer. A connection breaks only where a proxy ends,
+        or where the service ends that has the request: of one that was kept, HAProxy leaves it to the client
+        to ask again."""
         is_answer = self.said[:3] in {"502", "503", "504"}
         return any(
             one.site in {self.entry, *allowed}
-            and (is_answer or one.what in {"HAProxy killed", "site gone"})
             and one.start_s <= self.end_s
-            and self.start_s <= one.end_s + _GRACE_S
+            and self.start_s <= one.end_s + (_GRACE_S if is_answer or one.what in _PROXY_GONE else 0.0)
+            and (is_answer or one.what in {*_PROXY_GONE, "service gone"})
             for one in gone
         )
 
