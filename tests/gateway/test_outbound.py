@@ -13,20 +13,24 @@ import pytest
 from tests.agent.rig import until
 from tests.gateway.raw import connected
 from tests.gateway.service import Service, calling
-from tests.gateway.stage import Stage
+from tests.gateway.stage import Stage, both_planes
 from tests.gateway.test_sharing import all_up
 
 SITES = ("site1", "site2")
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
+plane = both_planes
+
+
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def two(tmp_path_factory: pytest.TempPathFactory, plane: str) -> Iterator[Stage]:
     stage = Stage(
         tmp_path_factory.mktemp("outbound") / "rig",
         SITES,
         ("image", "compute"),
         outbound=True,
+        plane=plane,
         carriers=["X-Request-Id", "traceparent", "baggage"],
     )
     images = [Service(f"image of {site}", stage.own(site)) for site in SITES]
@@ -60,6 +64,11 @@ def ask(two: Stage, scope: str | None, headers: dict[str, str] | None = None) ->
     return told
 
 
+def header(told: dict[str, Any], name: str) -> str | None:
+    """What the service got; HAProxy writes names in small letters."""
+    return next((value for given, value in told["headers"].items() if given.lower() == name.lower()), None)
+
+
 SHARED = "{compute: site1, image: site2}"
 
 
@@ -85,7 +94,14 @@ def test_a_scope_is_recovered_from_what_the_application_passes_on(
     passing_on(two, compute, "x-request-id", "traceparent", "baggage")
     told = ask(two, SHARED, given)
     assert told["served_by"] == "image of site2"
-    assert told["headers"]["Scope"] == SHARED
+    assert header(told, "Scope") == SHARED
+
+
+def test_a_scope_is_recovered_where_another_site_sent_the_request_on(two: Stage, compute: Service) -> None:
+    """It has no carrier, so the gateway that has the instance adds one."""
+    passing_on(two, compute, "x-request-id")
+    told = two.ask("site2", "/img", SHARED, service="compute").json["called"]
+    assert (told["served_by"], header(told, "Scope")) == ("image of site2", SHARED)
 
 
 @pytest.mark.parametrize("passed", ["scope", "x-request-id"])
@@ -120,7 +136,7 @@ def test_a_scope_follows_the_calls_of_a_replicated_request_at_every_site(
         )  # fmt: skip
         assert (made.status, made.headers["Cheops-Replicas"].count("=OK")) == (201, 2), made.body
         assert (called["site1"]["served_by"], called["site2"]["served_by"]) == images
-        scopes = [one["headers"].get("Scope") for one in called.values()]
+        scopes = [header(one, "Scope") for one in called.values()]
         assert scopes == (["{image: site2}"] * 2 if "image" in scope else [None, None])
     finally:
         other.close()
@@ -191,7 +207,7 @@ def test_the_proxy_knows_services_by_their_host_names(two: Stage, compute: Servi
     compute.answering = calling(two.address("site1", "", "proxy"), ("x-request-id",), proxied_host="image")
     told = ask(two, SHARED)
     assert (told["served_by"], told["path"]) == ("image of site2", "/img")
-    assert told["headers"]["Host"] == "image"
+    assert header(told, "Host") == "image"
     assert ask(two, None)["served_by"] == "image of site1"
 
 

@@ -19,7 +19,10 @@ async def plane_checks(gateway: Gateway | None) -> Iterator[tuple[str, str, str]
     await fast.refresh()
     served = fast.counting.fast + fast.counting.slow
     share = f"{fast.counting.fast / served:.1%} of {served:,} requests" if served else "no request yet"
-    found = f"by HAProxy (process {fast.haproxy.pid}): {len(fast.table):,} flows; {share} without the agent"
+    known = f"{len(fast.table):,} flows"
+    if fast.carrying is not None:
+        known += f", {len(fast.carrying):,} values of carriers"
+    found = f"by HAProxy (process {fast.haproxy.pid}): {known}; {share} without the agent"
     if fast.trouble:
         hint = f"see {fast.haproxy.folder / 'haproxy.log'}; the agent tries again by itself"
         return iter([("requests are forwarded", f"{found}; {fast.trouble}", hint)])

@@ -5,7 +5,7 @@ On the way back: meta-ids for local ids.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
@@ -28,7 +28,9 @@ _OF_THE_BODY = ("content-length", "content-md5", "digest", "content-digest", "re
 
 # Remembers the scope of a request to a service: the headers with what tells the calls that it causes, and
 # what is to be called at its end.
-Carry: TypeAlias = Callable[[str, tuple[Header, ...], str], tuple[tuple[Header, ...], Callable[[], None]]]
+Carry: TypeAlias = Callable[
+    [str, tuple[Header, ...], str], Awaitable[tuple[tuple[Header, ...], Callable[[], None]]]
+]
 
 
 class Answered(NamedTuple):
@@ -62,7 +64,7 @@ class Sending:
         given = tuple((name, text_to_local(value, local_of, Form.PLAIN)) for name, value in request.headers)
         key = (("Idempotency-Key", request.key),) if request.key else ()
         credentials, provider = await self._credentials(service, request)
-        with self._carried(service, given, request.scope) as carried:
+        async with self._carried(service, given, request.scope) as carried:
             while True:
                 headers = (*_without(carried, credentials), *key, *more, *credentials)
                 ready = await self._ready(body, _form(request))
@@ -79,14 +81,14 @@ class Sending:
                 provider.forget()  # once more, with what it gives now
                 credentials, provider = await provider.headers(), None
 
-    @contextlib.contextmanager
-    def _carried(
+    @contextlib.asynccontextmanager
+    async def _carried(
         self, service: ServiceConfig, headers: tuple[Header, ...], scope: str
-    ) -> Iterator[tuple[Header, ...]]:
+    ) -> AsyncIterator[tuple[Header, ...]]:
         """Headers with the scope, for an application that passes it on, and with what leads back to it."""
         ended: Callable[[], None] | None = None
         if self.carry is not None:
-            headers, ended = self.carry(service.name, headers, scope)
+            headers, ended = await self.carry(service.name, headers, scope)
         try:
             yield (*headers, *([("Scope", as_header(scope))] if scope else ()))
         finally:

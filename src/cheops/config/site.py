@@ -87,6 +87,14 @@ class SiteConfig:
         return self.gateway.proxy is not None or any(front.outbound for front in fronts)
 
     @property
+    def carrier_names(self) -> tuple[str, ...]:
+        """The headers by which they are, of all services, in an order that stays."""
+        if not self.has_carriers:
+            return ()
+        names = (name for service in self.services.values() for name in service.front.carriers)
+        return tuple({name.lower(): name for name in names}.values())
+
+    @property
     def engine(self) -> Settings:
         """What the engine of this site is made with. Where nobody can prove who he is, no policy counts."""
         types = {name: type_.engine for name, type_ in {**self.types, **self.http_types}.items()}

@@ -6,6 +6,8 @@ its scope (or with "no scope"); when the application calls out with such a value
 
 Nothing is guessed. Every carrier that is known says which scopes it may mean; what all of them agree on
 must be exactly one, or the call is refused. Memory is bounded, and what is under way is never forgotten.
+
+The fast path knows some of it by heart, and follows what changes here (`Follower`).
 """
 
 import re
@@ -13,17 +15,42 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Protocol
 
 from cheops.errors import CheopsError, ClientError, Fault
 from cheops.gateway.seam import Head, Header, Headers, first, without
 
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
 _BAGGAGE_MEMBER = "cheops"
 _LONG = 200
 _LOOK_AT = 64  # how many old ones are looked at for one that can go
 
 Carried = tuple[str, str]  # the name of a carrier, in small letters, and its value
 Known = str | None  # a scope's text, or that there was none
+
+
+class Follower(Protocol):
+    """Who has learned from here what values stand for, and must not be wrong about it."""
+
+    def began(self, one: Carried, scope: Known) -> None:
+        """A request with a value begins, and the value may stand for this scope too from now on."""
+        ...
+
+    def forgot(self, one: Carried) -> None:
+        """A value was pushed out by others."""
+        ...
+
+    async def settled(self, values: Iterable[Carried]) -> None:
+        """Until nobody believes of these values what is not so any more. Raises CheopsError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A call of the application whose scope its carriers told."""
+
+    head: Head
+    scope: str  # as it is remembered
 
 
 class AmbiguousScopeError(ClientError):
@@ -51,7 +78,7 @@ def carried(head: Head, names: Iterable[str]) -> list[Carried]:
 
 def _mark(name: str, value: str) -> str | None:
     if name == "traceparent":
-        match = _TRACEPARENT.fullmatch(value.strip().lower())
+        match = TRACEPARENT.fullmatch(value.strip().lower())
         return match[1] if match and set(match[1]) != {"0"} else None
     if name == "baggage":
         members = (member.partition(";")[0].partition("=") for member in value.split(","))
@@ -91,8 +118,9 @@ class _Use:
 class _Table:
     """Values and the scopes that they were seen with, as many as may be."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, on_forgotten: Callable[[Carried], None]) -> None:
         self._most = most
+        self._on_forgotten = on_forgotten
         self._uses: OrderedDict[Carried, dict[Known, _Use]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -119,12 +147,18 @@ class _Table:
         uses = self._uses.get(key, {})
         return {scope for scope, use in uses.items() if use.under_way or use.until_s >= now_s}
 
+    def until_s(self, key: Carried, scope: Known, under_way_s: float) -> float:
+        """How long a value surely stands for a scope; `under_way_s` for one that is under way."""
+        use = self._uses[key][scope]
+        return under_way_s if use.under_way else use.until_s
+
     def _make_room(self) -> bool:
         """Forget the oldest of those that are not under way."""
         for _ in range(_LOOK_AT):
             key = next(iter(self._uses))
             if not any(use.under_way for use in self._uses[key].values()):
                 del self._uses[key]
+                self._on_forgotten(key)
                 return True
             self._uses.move_to_end(key)
         return False
@@ -137,7 +171,8 @@ class Carriers:
     def __init__(self, most: int, for_s: float, clock: Callable[[], float]) -> None:
         self._for_s = for_s
         self._clock = clock
-        self._scoped, self._others = _Table(most), _Table(most)
+        self._scoped, self._others = _Table(most, self._forgot), _Table(most, lambda _one: None)
+        self.follower: Follower | None = None
 
     def __len__(self) -> int:
         return len(self._scoped) + len(self._others)
@@ -148,6 +183,8 @@ class Carriers:
         for one in carriers:
             if self._table(scope).begin(one, scope, now_s):
                 kept.append(one)
+                if self.follower:
+                    self.follower.began(one, scope)
             elif scope is not None:
                 self.end(kept, scope)
                 raise TooManyScopesError("too many requests with scopes are under way; try again later")
@@ -176,6 +213,21 @@ class Carriers:
             "Pass the header Scope on, or use a new value for every request"
         )
 
+    def surely_until_s(self, carriers: Sequence[Carried], scope: str) -> float | None:
+        """Until when `recover` gives this scope, if nothing begins or is forgotten; None where it does not
+        even now."""
+        try:
+            if self.recover(carriers) != scope:
+                return None
+        except AmbiguousScopeError:
+            return None
+        under_way_s = self._clock() + self._for_s
+        return min(self._scoped.until_s(one, scope, under_way_s) for one in carriers if self._scopes(one))
+
+    def _forgot(self, one: Carried) -> None:
+        if self.follower:
+            self.follower.forgot(one)
+
     def _scopes(self, one: Carried) -> set[Known]:
         now_s = self._clock()
         return self._scoped.scopes(one, now_s) | self._others.scopes(one, now_s)
@@ -191,6 +243,12 @@ class Ticket:
     carriers: Carriers
     values: tuple[Carried, ...]
     scope: Known
+
+    async def settled(self) -> None:
+        """Until the request may go on: nobody believes that its values stand for something else only.
+        Raises CheopsError."""
+        if self.carriers.follower:
+            await self.carriers.follower.settled(self.values)
 
     def end(self) -> None:
         self.carriers.end(self.values, self.scope)

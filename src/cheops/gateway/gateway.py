@@ -19,7 +19,13 @@ from cheops.gateway.client import Client
 from cheops.gateway.errors import GatewayRequestError, GoneError
 from cheops.gateway.fast import unix_socket
 from cheops.gateway.fast.handed import HandedWire
-from cheops.gateway.fast.naming import MESH_SOCKET, again_sent_socket, again_socket, front_socket
+from cheops.gateway.fast.naming import (
+    MESH_SOCKET,
+    again_sent_socket,
+    again_socket,
+    calls_socket,
+    front_socket,
+)
 from cheops.gateway.fast.plane import FastPlane
 from cheops.gateway.fast.process import HaproxyError
 from cheops.gateway.listening import BACKLOG, Listening, most_connections, open_handed
@@ -66,7 +72,11 @@ class Gateway:
         self._serving = Serving(
             config, functions, node.snapshot, peers, self._sending, self.carriers, self.record
         )
-        self.fast = FastPlane(node, functions, peers, self.record, program, self._most) if program else None
+        self.fast = (
+            FastPlane(node, functions, peers, self.record, program, self._most, self.carriers)
+            if program
+            else None
+        )
         self._serving.flows = self.fast
         self.without_haproxy = ""  # why the agent forwards by itself, though it should not have to
         self._local_sockets: list[tuple[Path, socket.socket]] = []
@@ -234,6 +244,9 @@ def _sockets_of(entrance: Entrance) -> Iterable[tuple[str, Entrance]]:
     service = entrance.service
     if entrance.way is Way.MESH:
         yield MESH_SOCKET, entrance
+        return
+    if entrance.way is Way.OUTBOUND:  # what was tried in vain has its scope by then, and comes as any other
+        yield calls_socket(service), entrance
         return
     yield front_socket(service), entrance
     yield again_socket(service), replace(entrance, is_again=True)

@@ -67,8 +67,17 @@ def open_handed(config: SiteConfig, handed: Collection[Entrance]) -> dict[Entran
 
 
 def _is_handed(entrance: Entrance, config: SiteConfig) -> bool:
-    """Whether HAProxy has an address: those for clients, and the one for gateways that show certificates."""
-    return entrance.way is Way.INBOUND or (entrance.way is Way.MESH and config.security.is_on)
+    """Whether HAProxy has an address: those of services that clients reach through it, also for the
+    application's own calls, and the one for gateways that show certificates."""
+    match entrance.way:
+        case Way.INBOUND:
+            return True
+        case Way.OUTBOUND:
+            return config.services[entrance.service].front.listen is not None
+        case Way.MESH:
+            return config.security.is_on
+        case Way.PROXY:
+            return False
 
 
 def most_connections(wanted: int) -> int:

@@ -125,7 +125,7 @@ class Services(Protocol):
         """A request to the gateway of another site, which serves it there."""
         ...
 
-    def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
+    async def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
         """Remember the scope of a request that goes to this site's own instance by another way, so that the
         calls that the application makes for it can be told: the headers with what it may pass on, and what is
         to be called when it is answered."""

@@ -9,9 +9,10 @@ import h11
 from cheops.backends.http_exchange import NotSentError
 from cheops.config.gateway import GatewayConfig
 from cheops.config.services import ServiceConfig
+from cheops.errors import CheopsError
 from cheops.gateway.asking import Asked, Asking, Errand, Watched
 from cheops.gateway.call import Patience
-from cheops.gateway.carriers import Carriers, Ticket, TooManyScopesError, added, carried
+from cheops.gateway.carriers import Carriers, Ticket, added, carried
 from cheops.gateway.errors import UpstreamError
 from cheops.gateway.headers import (
     FOR,
@@ -65,6 +66,8 @@ class Sending:
         seen, ticket = self._with_carrier(service, seen)
         patience = Patience(answer_s or self._services[service].replication.timeout_s)
         try:
+            if ticket:
+                await ticket.settled()
             sent = replace(errand, head=_as_sent(seen, place, errand))
             return await self.asking.ask(place, sent, patience), ticket
         except BaseException:
@@ -133,12 +136,19 @@ class Sending:
         asked = await self.to_site(site, service, errand, FOR_REPLICATION)
         return await _outgoing(asked, None)
 
-    def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
+    async def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
         """See seam.Services."""
+        ticket = None
         try:
             head, ticket = self._with_carrier(service, Head("", "", with_scope(headers, scope or None)))
-        except TooManyScopesError as error:
-            raise NotSentError(str(error)) from None
+            if ticket:
+                await ticket.settled()
+        except BaseException as error:
+            if ticket:
+                ticket.end()
+            if isinstance(error, CheopsError):
+                raise NotSentError(str(error)) from None
+            raise
         return without(head.headers, SCOPE), ticket.end if ticket else _nothing
 
 

@@ -19,6 +19,7 @@ from cheops.gateway.client import Client
 from cheops.gateway.dry_run import foretold
 from cheops.gateway.errors import GatewayRequestError, GoneError, UpstreamError
 from cheops.gateway.fallback import AtHand, given_up, goes_on_after_answer, goes_on_after_error, why
+from cheops.gateway.fast.table import News
 from cheops.gateway.headers import (
     CREDENTIALS,
     FALLBACK,
@@ -53,7 +54,6 @@ from cheops.gateway.telling import tell
 from cheops.gateway.understanding import Request, Understanding
 from cheops.scope.functions import Functions
 from cheops.scope.snapshot import Snapshot
-from cheops.scope.tree import Scope
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Flows(Protocol):
     @property
     def generation(self) -> int: ...
 
-    def offer(self, service: str, sent: str, scope: Scope, decision: Decision, generation: int) -> None: ...
+    def offer(self, news: News, decision: Decision, generation: int) -> None: ...
 
 
 class Serving:
@@ -150,7 +150,8 @@ class Serving:
         choices = decision.choices if isinstance(decision, InTurn) else (decision,)
         await self._try(request, choices)
         if self.flows and request.is_news and request.scope and not request.story.fallback:
-            self.flows.offer(request.service, request.sent_scope or "", request.scope, decision, generation)
+            news = News(request.service, request.sent_scope or "", request.scope, request.recovered)
+            self.flows.offer(news, decision, generation)
 
     async def _try(self, request: Request, choices: tuple[Choice, ...]) -> None:
         """The first that works; the last one's answer stands, whatever it is."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from cheops.config.site import SiteConfig
 from cheops.gateway.asking import Watched
-from cheops.gateway.carriers import Carriers, carried
+from cheops.gateway.carriers import Carriers, Recovered, carried
 from cheops.gateway.client import Client
 from cheops.gateway.fast.undoing import as_it_came
 from cheops.gateway.headers import FOR, HOP, SCOPE, at_the_edge, has_passed, with_scope
@@ -21,6 +21,7 @@ from cheops.scope.parse import parse
 from cheops.scope.tree import Scope
 
 _ANOTHER = "another site"  # HAProxy has seen that it is one
+_HANDED = (Way.INBOUND, Way.OUTBOUND)  # by HAProxy, where it forwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Request:
     story: Story
     sent_scope: str | None = None  # as the header had it
     is_news: bool = False  # to the fast path, which may learn from it
+    recovered: Recovered | None = None  # how its scope was found, where it had none
 
 
 class Understanding:
@@ -52,8 +54,6 @@ class Understanding:
         self._functions = functions
         self._peers = peers
         self._carriers = carriers
-        names = (name for service in config.services.values() for name in service.front.carriers)
-        self._carrier_names = tuple({name.lower(): name for name in names}.values())
 
     async def understood(
         self, client: Client, entrance: Entrance, head: Head, story: Story, watched: Watched
@@ -75,18 +75,24 @@ class Understanding:
             sender = _ANOTHER
         if sender is None:
             head = at_the_edge(head)
-        scope, sent = None, first(head, SCOPE)
+        scope, sent, recovered = None, first(head, SCOPE), None
         if sender is None or purpose == FOR_REPLICATION:
-            scope = self._scope(entrance, head, story)
+            scope, recovered = self._scope(entrance, head, story)
             head = Head(head.method, head.target, with_scope(head.headers, str(scope) if scope else None))
         story.scope = str(scope) if scope else first(head, SCOPE) or ""
-        is_news = sender is None and entrance.way is Way.INBOUND and not entrance.is_again
-        return Request(client, story.service, head, scope, sender, upload, watched, story, sent, is_news)
+        if recovered:
+            sent = first(head, SCOPE)
+        is_news = sender is None and entrance.way in _HANDED and not entrance.is_again
+        return Request(
+            client, story.service, head, scope, sender, upload, watched, story, sent, is_news, recovered
+        )
 
-    def _scope(self, entrance: Entrance, head: Head, story: Story) -> Scope | None:
+    def _scope(self, entrance: Entrance, head: Head, story: Story) -> tuple[Scope | None, Recovered | None]:
         scope = scope_of(every(head, SCOPE), story.service, self._functions)
         if scope is not None or not entrance.is_for_application or self._carriers is None:
-            return scope
-        text = self._carriers.recover(carried(head, self._carrier_names))
+            return scope, None
+        text = self._carriers.recover(carried(head, self._config.carrier_names))
         story.recovered = text is not None
-        return parse(text.encode("latin-1").decode(), self._functions) if text else None
+        if not text:
+            return None, None
+        return parse(text.encode("latin-1").decode(), self._functions), Recovered(head, text)

@@ -35,6 +35,9 @@ class Flows(Struct, frozen=True, kw_only=True):
     ok: Annotated[bool, says("Whether it works.", True)]
     trouble: Annotated[str, says("What is wrong with it, if something is.", "")]
     total: Annotated[int, says("How many flows there are.", 2)]
+    carried: Annotated[
+        int, says("How many values of carriers it knows the scope of, for calls of the application.", 0)
+    ]
     fast: Annotated[int, says("Requests that HAProxy served alone, since the agent's start.", 98_214)]
     slow: Annotated[int, says("Requests that it handed to the agent.", 12)]
     reloads: Annotated[int, says("How often it was given another configuration.", 1)]

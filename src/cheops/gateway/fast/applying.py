@@ -5,13 +5,14 @@ map is then told as a whole, as soon as HAProxy answers.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from cheops.gateway.fast.runtime import Runtime, RuntimeSocketError
 
-_FEW = 40  # that are withdrawn, beyond which the whole map is told: one transaction for many commands
+_FEW = 200  # that are withdrawn, beyond which the whole map is told: one transaction for many commands
 _AGAIN_S = 0.1
 _GATHER_S = 0.02  # for new flows to be told together; what is withdrawn does not wait
 _log = logging.getLogger(__name__)
@@ -36,12 +37,12 @@ class Applying:
         self._wake = asyncio.Event()
         self._told = asyncio.Condition()
         self._wanted = self._done = 0
-        self._is_urgent = False
+        self._hurry = asyncio.Event()
         self.lock = asyncio.Lock()  # held while HAProxy is reloaded
         self.trouble = ""
 
-    def put(self, name: str, key: str, value: str | None, *, was_there: bool) -> None:
-        """Have an entry, or (None) have it no more."""
+    def put(self, name: str, key: str, value: str | None, *, was_there: bool, is_urgent: bool = True) -> None:
+        """Have an entry, or (None) have it no more; what is new is never urgent."""
         pending = self._pending.setdefault(name, _Pending())
         if was_there or value is None:
             pending.deleted.add(key)
@@ -49,7 +50,7 @@ class Applying:
         if value is not None:
             pending.added[key] = value
         pending.is_whole = pending.is_whole or len(pending.deleted) > _FEW
-        self._wish(is_urgent=value is None or was_there)
+        self._wish(is_urgent=is_urgent and (value is None or was_there))
 
     def put_whole(self, *names: str) -> None:
         for name in self._entries.keys() & names or self._entries:  # not every site has every map
@@ -57,13 +58,26 @@ class Applying:
         self._wish(is_urgent=True)
 
     def _wish(self, *, is_urgent: bool) -> None:
-        self._is_urgent = self._is_urgent or is_urgent
         self._wanted += 1
         self._wake.set()
+        if is_urgent:
+            self.hurry()
 
-    async def settled(self) -> None:
-        """Until all that was wished for up to now is so."""
-        wanted = self._wanted
+    def hurry(self) -> None:
+        """Somebody waits for what is wished for."""
+        self._hurry.set()
+
+    @property
+    def wished(self) -> int:
+        """The number of the latest wish."""
+        return self._wanted
+
+    def has_done(self, wish: int) -> bool:
+        return self._done >= wish
+
+    async def settled(self, wish: int | None = None) -> None:
+        """Until all that was wished for up to then, or up to now, is so."""
+        wanted = self._wanted if wish is None else wish
         async with self._told:
             await self._told.wait_for(lambda: self._done >= wanted)
 
@@ -72,9 +86,10 @@ class Applying:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if not self._is_urgent:
-                await asyncio.sleep(_GATHER_S)
-            self._is_urgent = False
+            if not self._hurry.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), _GATHER_S)
+            self._hurry.clear()
             async with self.lock:
                 try:
                     await self.tell()

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def files_of(layout: Layout, keyring: "Keyring | None") -> dict[str, bytes]:
-    maps = (SENDERS, naming.SERVICES, *(naming.map_of(service.name) for service in layout.services))
+    flows = (naming.map_of(service.name) for service in layout.services)
+    maps = (SENDERS, naming.SERVICES, naming.CARRIED, *flows)
     files = {**error_files(layout.here), **dict.fromkeys(maps, b"")}
     if keyring is not None:
         folder = keyring.folder

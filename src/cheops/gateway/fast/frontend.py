@@ -18,7 +18,7 @@ CERTIFICATE, AUTHORITIES = "site-and-key.pem", "authorities.pem"
 # A head that the agent must see: looked for in all lines of it at once. What two programs could read
 # differently, what is between two programs only, what belongs to the mesh, and ids of replicants.
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.~!$&\x27()*+;=%-]*)(?::[0-9]{0,5})?"
-_NAMES = (
+NAMES = (
     "cheops",
     "connection:",
     "content_length:",
@@ -34,7 +34,7 @@ _NAMES = (
     "x_forwarded",
     "x-forwarded_",
 )
-_SENT_ON = ("cheops-(?!hop:|service:)", "cheops_", *_NAMES[1:])  # by another gateway
+_SENT_ON = ("cheops-(?!hop:|service:)", "cheops_", *NAMES[1:])  # by another gateway
 _VALUES = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|[cC]4[eE]095[aA]1-"
 _IS_HOSTLESS = rf"\A(?!(?s:.*?)^host: {_HOST}\r$)"
 _BODIES = "json|x-www-form-urlencoded"
@@ -44,10 +44,11 @@ _ADDRESSES = 4  # of other gateways that could use up all connections, and no fe
 _BUSY_PER_S, _ONE_IN = 200, 100  # of so many requests a second and more, one in so many is remembered
 
 # After a reload clients leave the old worker, whose configuration is old, with their next answer.
-_MOVED = "  http-after-response set-header connection close if { stopping } !{ status 101 }"
+MOVED = "  http-after-response set-header connection close if { stopping } !{ status 101 }"
 
 
-def _unusual(names: tuple[str, ...], once: tuple[str, ...]) -> str:
+def unusual(names: tuple[str, ...], once: tuple[str, ...]) -> str:
+    """A pattern: one of these names, or one of those that stand for one line twice."""
     twice = "".join(f"|^{name}:(?s:.*?)^{name}:" for name in once)
     return rf"(?m){_IS_HOSTLESS}|^(?:{'|'.join(names)}){twice}|{_VALUES}"
 
@@ -55,14 +56,14 @@ def _unusual(names: tuple[str, ...], once: tuple[str, ...]) -> str:
 def frontend(service: ServiceLayout) -> Iterator[str]:
     agent, flows = naming.agent_of(service.name), naming.map_of(service.name)
     yield f"frontend in.{naming.slug(service.name)}"
-    yield f"  bind {_at(service.listen)}"
-    yield _MOVED
-    yield f"  acl unusual req.hdrs -m reg '{_unusual(_NAMES, ('scope',))}'"
-    yield from _acls()
+    yield f"  bind {at(service.listen)}"
+    yield MOVED
+    yield f"  acl unusual req.hdrs -m reg '{unusual(NAMES, ('scope',))}'"
+    yield from _sent_on_acls()
     yield "  acl scoped var(txn.scope) -m found"
-    yield from _about_client(service.listen)
+    yield from about_client(service.listen)
     yield "  http-request set-var(txn.scope) req.fhdr(scope),url_enc"
-    yield from _logged(service)
+    yield from logged(service)
     yield f"  http-request set-var(txn.to) var(txn.scope),map({flows})"
     yield f"  http-request set-var(txn.to) str({naming.LOCAL_KEY}),map({flows}) if !scoped"
     # Nearly all requests are done here: what follows would not change where they go.
@@ -74,7 +75,8 @@ def frontend(service: ServiceLayout) -> Iterator[str]:
     yield f"  http-request allow if plain_flow plain_target plain_line !unusual{carrying}"
     yield from _sent_on(flows, agent)
     yield f"  http-request set-var(txn.to) str({agent}) if !{{ var(txn.to) -m found }}"
-    yield from _exceptions(service)
+    yield from exceptions(service, agent)
+    yield f"  http-request set-var(txn.to) str({naming.sent_of(service.name)}) if sent is_own"
     yield "  use_backend %[var(txn.to),field(1,|)]"
     yield f"  default_backend {agent}"
 
@@ -86,10 +88,10 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
         return
     yield f"frontend {MESH}"
     yield (
-        f"  bind {_at(layout.mesh)} ssl crt {CERTIFICATE} ca-file {AUTHORITIES} verify required "
+        f"  bind {at(layout.mesh)} ssl crt {CERTIFICATE} ca-file {AUTHORITIES} verify required "
         "ssl-min-ver TLSv1.3 alpn http/1.1 no-tls-tickets"
     )
-    yield _MOVED
+    yield MOVED
     # Whoever opens connections and says nothing leaves room for sites at other addresses.
     yield "  stick-table type ipv6 size 20k expire 2m store conn_cur"
     yield "  tcp-request connection track-sc0 src"
@@ -99,9 +101,9 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     yield "  no option dontlognull"  # who goes without a word may have been refused
     yield '  error-log-format "%Ts%ms %rt %ci %[ssl_c_err] %[ssl_fc_err_str,url_enc]"'
     yield "  http-request set-log-level silent"
-    yield from _about_client(layout.mesh)
+    yield from about_client(layout.mesh)
     yield "  tcp-request session set-var(sess.shown) ssl_c_der,sha2(256),hex"
-    yield from _acls()
+    yield from _sent_on_acls()
     yield f"  acl believed req.fhdr(cheops-hop),concat(|,sess.shown),map({SENDERS}) -m found"
     yield (
         f"  http-request set-var(txn.to) req.fhdr(cheops-service),map({naming.SERVICES}) "
@@ -112,16 +114,16 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     yield f"{to_agent} is_without_bodies {{ req.fhdr(content-type) -m reg -i {_BODIES} }}"
     carriers = tuple(sorted({name for service in layout.services for name in service.carriers}))
     if carriers:
-        yield f"{to_agent} {{ req.hdr_names -m reg '{listed(carriers)}' }}"
+        yield f"{to_agent} {{ req.hdr_names -m reg '{listed((*carriers, 'scope'))}' }}"
     yield "  use_backend %[var(txn.to),field(1,|)] if { var(txn.to) -m found }"
     yield f"  default_backend {naming.MESH_AGENT}"
 
 
-def _at(address: Address) -> str:
+def at(address: Address) -> str:
     return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
 
 
-def _about_client(listen: Address) -> Iterator[str]:
+def about_client(listen: Address) -> Iterator[str]:
     """What services are told of who asks. Once for each connection: to write an address down costs more than
     to add a header."""
     remembered = "  tcp-request session set-var-fmt"
@@ -133,7 +135,7 @@ def _about_client(listen: Address) -> Iterator[str]:
         yield f"{remembered}(sess.for) for=%[src]"
 
 
-def _logged(service: ServiceLayout) -> Iterator[str]:
+def logged(service: ServiceLayout) -> Iterator[str]:
     """Requests with a scope, in a ring in HAProxy's memory: see counting.py. Where there are very many, some
     of them: the ring would be full of the last second's."""
     name = told(quote(service.name))
@@ -146,11 +148,15 @@ def _logged(service: ServiceLayout) -> Iterator[str]:
     yield "  http-request set-log-level silent if !is_kept"
 
 
-def _acls() -> Iterator[str]:
+def _sent_on_acls() -> Iterator[str]:
     """What decides whether the agent must see a request that another gateway sent on. Each of those has
     headers that a client's must not have."""
     once = ("scope", "cheops-hop", "cheops-service")
-    yield f"  acl unusual_even_so req.hdrs -m reg '{_unusual(_SENT_ON, once)}'"
+    yield f"  acl unusual_even_so req.hdrs -m reg '{unusual(_SENT_ON, once)}'"
+    yield from plain_acls()
+
+
+def plain_acls() -> Iterator[str]:
     yield "  acl plain_line req.ver 1.1"
     yield f"  acl plain_target url -m reg '{_TARGET}'"
 
@@ -170,9 +176,9 @@ def _sent_on(flows: str, agent: str) -> Iterator[str]:
     yield "  http-request set-log-level silent if sent"
 
 
-def _exceptions(service: ServiceLayout) -> Iterator[str]:
+def exceptions(service: ServiceLayout, agent: str) -> Iterator[str]:
     """Requests that a flow is not for, though they have its scope."""
-    to_agent = f"  http-request set-var(txn.to) str({naming.agent_of(service.name)}) if"
+    to_agent = f"  http-request set-var(txn.to) str({agent}) if"
     yield "  acl is_own var(txn.to) -m beg own."
     yield "  acl is_followed var(txn.to) -m beg or."
     yield f"  acl is_without_bodies var(txn.to) -m end |{naming.NO_BODIES}"
@@ -181,9 +187,8 @@ def _exceptions(service: ServiceLayout) -> Iterator[str]:
     yield f"{to_agent} is_followed !{REPEATABLE}"
     if service.dropped:  # they would be lacking where it is tried next
         yield f"{to_agent} is_followed {{ req.hdr_names -m reg '{listed(service.dropped)}' }}"
-    if service.carriers:  # what they stand for has to be remembered
-        yield f"{to_agent} is_own carrying"
-    yield f"  http-request set-var(txn.to) str({naming.sent_of(service.name)}) if sent is_own"
+    if service.carriers:  # what they stand for has to be remembered, and one added where there is none
+        yield f"{to_agent} is_own carrying || is_own scoped"
 
 
 def listed(names: tuple[str, ...]) -> str:

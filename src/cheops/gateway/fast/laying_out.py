@@ -35,9 +35,17 @@ def layout_of(
                 replication.timeout_s,
                 replication.credential_headers if replication.credentials == "drop" else (),
                 service.front.carriers if config.has_carriers else (),
+                service.front.outbound,
             )
         )
-    layout = Layout(config.name, tuple(services), peers, connections=most, threads=_threads())
+    layout = Layout(
+        config.name,
+        tuple(services),
+        peers,
+        carriers=config.carrier_names,
+        connections=most,
+        threads=_threads(),
+    )
     for name in (
         *("forwarded_headers", "head_size_bytes", "connect_timeout_s", "head_timeout_s"),
         *("stall_timeout_s", "silence_timeout_s", "tunnel_timeout_s", "keep_alive_s", "warm", "warm_for_s"),

@@ -17,6 +17,7 @@ class ServiceLayout:
     answer_s: float
     dropped: tuple[str, ...] = ()  # names of headers that are not sent to other sites
     carriers: tuple[str, ...] = ()  # whose values are remembered, where the application calls out through us
+    outbound: Address | None = None  # where it does
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Layout:
     services: tuple[ServiceLayout, ...]
     peers: tuple[PeerLayout, ...] = ()
     forwarded_headers: Told = Told.CLIENT
+    carriers: tuple[str, ...] = ()  # of all services: by which the scope of its calls is known
     connections: int = 10_000
     threads: int = 1
     head_size_bytes: int = 32 * 1024

@@ -6,6 +6,7 @@ passed on where that is spelled differently, and what a request must not have.
 """
 
 import re
+from collections.abc import Iterable
 from urllib.parse import quote, unquote
 
 LOCAL_KEY = "*"  # of requests without a scope: no encoded text has a star
@@ -64,14 +65,32 @@ def again_sent_socket(service: str) -> str:
     return f"sent.{slug(service)}.sock"
 
 
+def calls_of(service: str) -> str:
+    """The agent, for the application's own calls."""
+    return f"calls.{slug(service)}"
+
+
+def calls_socket(service: str) -> str:
+    """Where it takes them."""
+    return f"calls.{slug(service)}.sock"
+
+
 MESH_AGENT = "mesh.agent"
 MESH_SOCKET = "mesh.sock"  # where the agent takes what other gateways ask and the fast path does not know
 SERVICES = "services.map"  # what other gateways may ask for: the name of a service as they send it → backend
+
+CARRIED = "carried.map"  # which scope the carriers of a call stand for: see carrying.py
+MOST_VALUE = 500  # bytes of a carrier's value; longer ones are the agent's
 
 
 def key_of(scope: str) -> str:
     """The text of a header, one character per byte, as `url_enc` of HAProxy writes it."""
     return quote(scope.encode("latin-1"), safe="")
+
+
+def carried_key(values: Iterable[str]) -> str:
+    """What a call carries, in the order of the carriers: an empty text for each that it has not."""
+    return "|" + "".join(f"{key_of(value)}|" for value in values)
 
 
 def scope_of_key(key: str) -> str:

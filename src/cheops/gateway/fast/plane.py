@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from cheops.errors import CheopsError
+from cheops.gateway.carriers import Carriers
 from cheops.gateway.fast import naming
 from cheops.gateway.fast.applying import Applying
+from cheops.gateway.fast.carrying import Carrying
 from cheops.gateway.fast.choosing import FOLDER
 from cheops.gateway.fast.counting import Backend, Counting
 from cheops.gateway.fast.files import files_of
@@ -24,7 +26,7 @@ from cheops.gateway.fast.places import Places
 from cheops.gateway.fast.process import Haproxy
 from cheops.gateway.fast.runtime import RuntimeSocketError
 from cheops.gateway.fast.senders import Senders
-from cheops.gateway.fast.table import Flow, FlowTable, Key, Kind, flow_of, target_of
+from cheops.gateway.fast.table import Flow, FlowTable, Key, Kind, News, flow_of, target_of
 from cheops.gateway.fast.watching import Watching
 from cheops.gateway.headers import as_header, site_name
 from cheops.gateway.peers import PeerGateways
@@ -32,7 +34,6 @@ from cheops.gateway.record import Record
 from cheops.gateway.routing import Decision
 from cheops.node.node import Node
 from cheops.scope.functions import Functions
-from cheops.scope.tree import Scope
 from cheops.sync.announcements import PeerEvent
 
 _MOST_KEY = 2_000
@@ -50,7 +51,14 @@ class FastPlane:
     """Belongs to one event loop."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what it needs of a gateway
-        self, node: Node, functions: Functions, peers: PeerGateways, record: Record, program: str, most: int
+        self,
+        node: Node,
+        functions: Functions,
+        peers: PeerGateways,
+        record: Record,
+        program: str,
+        most: int,
+        carriers: Carriers | None = None,
     ) -> None:
         self._node = node
         self._config = node.config
@@ -67,7 +75,11 @@ class FastPlane:
         maps[SENDERS] = self._senders.entries
         if node.keyring and node.config.gateway.listen:
             maps[naming.SERVICES] = self._services_for_others
+        if carriers:
+            maps[naming.CARRIED] = lambda: self.carrying.entries() if self.carrying else ()
         self._applying = Applying(self.haproxy.runtime, maps)
+        names, most_carried = node.config.carrier_names, node.config.gateway.carriers
+        self.carrying = Carrying(carriers, names, most_carried, self._applying) if carriers else None
         self._guarding = Guarding(node.replicants, self.haproxy, self._applying, self.table)
         self._places = Places(node.config, peers, node.keyring, most)
         self._watching = Watching(node, functions, peers, self.table, self._take_out)
@@ -100,6 +112,8 @@ class FastPlane:
             is_as_it_was = is_adopted and not changed and not self._guarding.has_doubts
             await self._is_laid_out(layout, is_as_it_was=is_as_it_was)
         self._guarding.started()
+        if self.carrying:
+            self.carrying.started()
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._applying.run(), name="flows"),
@@ -110,16 +124,21 @@ class FastPlane:
     def give_up(self) -> None:
         """HAProxy does not start, and nobody waits for it."""
         self._hear_no_more()
-        self._guarding.end()
+        self._end_following()
 
     async def stop(self) -> None:
         await self.counting.refresh()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._guarding.end()
+        self._end_following()
         self._hear_no_more()
         await self.haproxy.stop(self._config.gateway.stop_timeout_s)
+
+    def _end_following(self) -> None:
+        self._guarding.end()
+        if self.carrying:
+            self.carrying.end()
 
     def _hear_no_more(self) -> None:
         self._node.peer_listeners.remove(self._heard)
@@ -147,6 +166,8 @@ class FastPlane:
         self._watching.look()
         self._senders.look_again()
         self._guarding.look()
+        if self.carrying:
+            self.carrying.look()
         await self._look_at_workers()
         layout = self._layout_now()
         if layout != self._layout and time.monotonic() - self._reloaded_s > _RELOAD_GAP_S:
@@ -199,6 +220,7 @@ class FastPlane:
             backends = self.counting.backends
             backends[naming.MESH_AGENT] = Backend("", None, here)
             backends[naming.agent_of(service)] = Backend(service, None, here)
+            backends[naming.calls_of(service)] = Backend(service, None, here)
             backends[naming.own_of(service)] = Backend(service, Kind.LOCAL, here)
             backends[naming.sent_of(service)] = Backend(service, Kind.LOCAL, here)
             backends[naming.own_or_of(service)] = Backend(service, Kind.IN_TURN, here)
@@ -210,9 +232,16 @@ class FastPlane:
         self._inherited_until_s = time.monotonic() + _INHERITED_S if is_as_it_was else 0.0
         if not is_as_it_was:
             await self._tell_all()
-        elif self._node.keyring:  # somebody may have been forgotten meanwhile
-            self._applying.put_whole(SENDERS)
+        elif stale := self._stale_at_once:
+            self._applying.put_whole(*stale)
             await self._applying.tell()
+
+    @property
+    def _stale_at_once(self) -> list[str]:
+        """What an HAProxy that was taken over must not go on with: somebody may have been forgotten
+        meanwhile, and this agent remembers no carriers."""
+        senders = [SENDERS] if self._node.keyring else []
+        return [*senders, naming.CARRIED] if self.carrying else senders
 
     async def _tell_all(self) -> None:
         """With the lock."""
@@ -277,11 +306,11 @@ class FastPlane:
         """Of what is decided now."""
         return self.table.generation
 
-    def offer(self, service: str, sent: str, scope: Scope, decision: Decision, generation: int) -> None:
+    def offer(self, news: News, decision: Decision, generation: int) -> None:
         """A request with this scope, as it was sent, was served by this decision of a generation."""
-        key = naming.key_of(sent)
+        service, key = news.service, naming.key_of(news.sent)
         target = target_of(decision, self._peers.is_up)
-        if target is None or service not in self._services or not sent or len(key) > _MOST_KEY:
+        if target is None or service not in self._services or not news.sent or len(key) > _MOST_KEY:
             return
         if target.site is None and self._config.has_carriers:
             return  # what the application gets must be remembered, each time
@@ -289,19 +318,25 @@ class FastPlane:
             self._places.want(service, target.site)
             if not self._places.has(service, target):
                 return
-        flow = flow_of(target, scope, decision, self._config.name)
+        flow = flow_of(target, news.scope, decision, self._config.name)
+        if self._install(service, key, flow, generation) and self.carrying and news.recovered:
+            self.carrying.offer(news.recovered, news.sent)
+
+    def _install(self, service: str, key: str, flow: Flow, generation: int) -> bool:
+        """Whether it is installed now."""
         before = self.table.get(service, key)
         if before == flow:
-            return
+            return True
         if not len(self.table):
             self._watching.begin()
         left = self.table.install(service, key, flow, generation)
         if left is None:
-            return
+            return False
         self._take_out(left)
         self._applying.put(
             naming.map_of(service), key, self._value(service, key, flow), was_there=before is not None
         )
+        return True
 
     def _take_out(self, keys: Iterable[Key]) -> None:
         for service, key in keys:

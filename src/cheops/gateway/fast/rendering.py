@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from cheops.config.gateway import Told
 from cheops.gateway.fast import naming
+from cheops.gateway.fast.calling_out import outbound_frontend
 from cheops.gateway.fast.frontend import (
     AUTHORITIES,
     CERTIFICATE,
@@ -37,7 +38,11 @@ def rendered(layout: Layout) -> str:
     lines = [*_global(layout), *_defaults(layout)]
     for service in layout.services:
         lines += frontend(service)
-        lines += _agent(layout, service)
+        lines += _agent(layout, service, naming.agent_of(service.name), naming.front_socket(service.name))
+        if service.outbound:
+            lines += outbound_frontend(service, service.outbound, layout.carriers)
+            calls = naming.calls_of(service.name), naming.calls_socket(service.name)
+            lines += _agent(layout, service, *calls)
         lines += _own(layout, service)
     lines += [*mesh_frontend(layout), *_mesh_agent(layout)]
     services = {one.name: one for one in layout.services}
@@ -85,15 +90,15 @@ def _defaults(layout: Layout) -> Iterator[str]:
         yield f"  errorfile {status} {status}.http"
 
 
-def _agent(layout: Layout, service: ServiceLayout) -> Iterator[str]:
-    yield f"backend {naming.agent_of(service.name)}"
+def _agent(layout: Layout, service: ServiceLayout, name: str, at: str) -> Iterator[str]:
+    yield f"backend {name}"
     yield from _tries()
     yield (
         "  http-response set-header connection close if { var(txn.odd) -m bool } { status 400 501 505 } "
         "{ res.fhdr(content-type) -m str application/problem+json }"
     )
     yield f"  timeout server {_ms(_longest(layout, service))}"
-    yield f"  server agent unix@{naming.front_socket(service.name)} id 2 send-proxy"
+    yield f"  server agent unix@{at} id 2 send-proxy"
 
 
 def _tries() -> Iterator[str]:

@@ -96,8 +96,9 @@ class Runtime:
         """Some entries of a map."""
         deleted, pieces = list(deleted), list(_pieces(added))
         for worker in await self.workers():
-            for key in deleted:
-                await self.at(worker, f"del map {name} {key}")  # one that is not there may be gone
+            commands = (f"@!{worker.pid} del map {name} {key};" for key in deleted)
+            for several in _together(commands):  # one that is not there may be gone
+                await self.told(several)
             for piece in pieces:
                 await self._said(worker, f"add map {name} <<\n{piece}")
 
@@ -133,10 +134,13 @@ class Runtime:
 
 def _pieces(entries: Iterable[tuple[str, str]]) -> Iterable[str]:
     """Lines of a map, so many at a time as fit into a command."""
+    return _together(f"{key} {value}\n" for key, value in entries)
+
+
+def _together(lines: Iterable[str]) -> Iterable[str]:
     piece: list[str] = []
     size = 0
-    for key, value in entries:
-        line = f"{key} {value}\n"
+    for line in lines:
         if piece and size + len(line) > _PIECE:
             yield "".join(piece)
             piece, size = [], 0

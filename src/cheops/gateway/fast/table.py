@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
+from cheops.gateway.carriers import Recovered
 from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate
 from cheops.scope.tree import Scope
 
@@ -18,6 +19,16 @@ class Kind(StrEnum):
     LOCAL = "local"
     FORWARD = "forward"
     IN_TURN = "in-turn"
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a request told that others may have in common with it."""
+
+    service: str
+    sent: str  # the text of its scope
+    scope: Scope
+    recovered: Recovered | None = None  # how its scope was found, where it had none
 
 
 @dataclass(frozen=True, slots=True)
