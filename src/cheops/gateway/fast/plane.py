@@ -75,11 +75,13 @@ class FastPlane:
         maps[SENDERS] = self._senders.entries
         if node.keyring and node.config.gateway.listen:
             maps[naming.SERVICES] = self._services_for_others
-        if carriers:
-            maps[naming.CARRIED] = lambda: self.carrying.entries() if self.carrying else ()
+        if carriers is not None:
+            maps[naming.CARRIED] = lambda: self.carrying.entries() if self.carrying is not None else ()
         self._applying = Applying(self.haproxy.runtime, maps)
         names, most_carried = node.config.carrier_names, node.config.gateway.carriers
-        self.carrying = Carrying(carriers, names, most_carried, self._applying) if carriers else None
+        self.carrying = (
+            Carrying(carriers, names, most_carried, self._applying) if carriers is not None else None
+        )
         self._guarding = Guarding(node.replicants, self.haproxy, self._applying, self.table)
         self._places = Places(node.config, peers, node.keyring, most)
         self._watching = Watching(node, functions, peers, self.table, self._take_out)
@@ -112,7 +114,7 @@ class FastPlane:
             is_as_it_was = is_adopted and not changed and not self._guarding.has_doubts
             await self._is_laid_out(layout, is_as_it_was=is_as_it_was)
         self._guarding.started()
-        if self.carrying:
+        if self.carrying is not None:
             self.carrying.started()
         loop = asyncio.get_running_loop()
         self._tasks = [
@@ -137,7 +139,7 @@ class FastPlane:
 
     def _end_following(self) -> None:
         self._guarding.end()
-        if self.carrying:
+        if self.carrying is not None:
             self.carrying.end()
 
     def _hear_no_more(self) -> None:
@@ -166,7 +168,7 @@ class FastPlane:
         self._watching.look()
         self._senders.look_again()
         self._guarding.look()
-        if self.carrying:
+        if self.carrying is not None:
             self.carrying.look()
         await self._look_at_workers()
         layout = self._layout_now()
@@ -241,7 +243,7 @@ class FastPlane:
         """What an HAProxy that was taken over must not go on with: somebody may have been forgotten
         meanwhile, and this agent remembers no carriers."""
         senders = [SENDERS] if self._node.keyring else []
-        return [*senders, naming.CARRIED] if self.carrying else senders
+        return [*senders, naming.CARRIED] if self.carrying is not None else senders
 
     async def _tell_all(self) -> None:
         """With the lock."""
@@ -319,7 +321,7 @@ class FastPlane:
             if not self._places.has(service, target):
                 return
         flow = flow_of(target, news.scope, decision, self._config.name)
-        if self._install(service, key, flow, generation) and self.carrying and news.recovered:
+        if self._install(service, key, flow, generation) and self.carrying is not None and news.recovered:
             self.carrying.offer(news.recovered, news.sent)
 
     def _install(self, service: str, key: str, flow: Flow, generation: int) -> bool:
