@@ -1,8 +1,24 @@
 """What carriers remember, and what they do not guess."""
 
-import pytest
+import asyncio
+from collections.abc import Iterable
 
-from cheops.gateway.carriers import AmbiguousScopeError, Carriers, TooManyScopesError, added, carried
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cheops.gateway.carriers import (
+    AmbiguousScopeError,
+    Carriers,
+    Recovered,
+    TooManyScopesError,
+    added,
+    carried,
+)
+from cheops.gateway.fast import carrying, naming
+from cheops.gateway.fast.applying import Applying
+from cheops.gateway.fast.carrying import Carrying, NotSettledError, key_of_call
+from cheops.gateway.fast.runtime import Runtime
 from cheops.gateway.seam import Head
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -124,3 +140,166 @@ def test_a_carrier_is_added_where_there_is_none() -> None:
     taken = (("X-Request-Id", "mine"),)
     assert added(taken, ["X-Request-Id", "traceparent"], MARK)[1][0] == "traceparent"
     assert added(taken, ["X-Request-Id"], MARK) == taken
+
+
+# -- what the fast path knows of it ------------------------------------------------------------------------
+
+NAMES = ("X-Request-Id", "traceparent")
+X, Y = "{image: x}", "{image: y}"
+
+
+class Told(Runtime):
+    """An HAProxy that has what it is told."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, str] = {}
+
+    async def change_map(self, name: str, deleted: Iterable[str], added: Iterable[tuple[str, str]]) -> None:
+        assert name == naming.CARRIED
+        for key in deleted:
+            self.entries.pop(key, None)
+        self.entries.update(added)
+
+    async def replace_map(self, name: str, entries: Iterable[tuple[str, str]]) -> None:
+        assert name == naming.CARRIED
+        self.entries = dict(entries)
+
+
+class Fast:
+    def __init__(self, carriers: Carriers, clock: Clock, most: int = 10) -> None:
+        self.haproxy = Told()
+        self.applying = Applying(self.haproxy, {naming.CARRIED: self._entries})
+        self.carrying = Carrying(carriers, NAMES, most, self.applying, clock)
+        self.carrying.started()
+
+    def _entries(self) -> Iterable[tuple[str, str]]:
+        return self.carrying.entries()
+
+    def offer(self, value: str, scope: str = X) -> None:
+        self.carrying.offer(Recovered(Head("GET", "/", (("x-request-id", value),)), scope), scope)
+
+    @property
+    def known(self) -> dict[str, str]:
+        """What HAProxy says, when it has been told."""
+        asyncio.run(self.applying.tell())
+        return self.haproxy.entries
+
+
+@pytest.fixture
+def fast(carriers: Carriers, clock: Clock) -> Fast:
+    return Fast(carriers, clock)
+
+
+def entry(value: str, scope: str = X) -> dict[str, str]:
+    return {f"|{value}||": naming.key_of(scope)}
+
+
+def test_what_was_recovered_once_is_known_until_a_value_may_mean_something_else(
+    carriers: Carriers, fast: Fast
+) -> None:
+    carriers.begin([A], X)
+    fast.offer("a")
+    assert fast.known == entry("a")
+    carriers.begin([A], X)
+    carriers.begin([B], Y)
+    assert fast.known == entry("a")
+    carriers.begin([A], None)
+    assert fast.known == {}
+    fast.offer("a")  # by a call that was on its way
+    assert fast.known == {}
+
+
+def test_a_carrier_that_was_unknown_counts_too(carriers: Carriers, fast: Fast) -> None:
+    trace = ("traceparent", TRACE)
+    carriers.begin([A], X)
+    call = Head("GET", "/", (("x-request-id", "a"), ("traceparent", f"00-{TRACE}-{MARK[:16]}-01")))
+    fast.carrying.offer(Recovered(call, X), X)
+    assert fast.known == {f"|a|{TRACE}|": naming.key_of(X)}
+    carriers.begin([trace], Y)
+    assert fast.known == {}
+    with pytest.raises(AmbiguousScopeError):
+        carriers.recover([A, trace])
+
+
+def test_what_is_known_ends_before_the_value_does(carriers: Carriers, clock: Clock, fast: Fast) -> None:
+    ticket = carriers.begin([A], X)
+    fast.offer("a")
+    clock.now_s = 30
+    ticket.end()
+    fast.carrying.look()
+    assert fast.known == entry("a")
+    clock.now_s = 59
+    fast.carrying.look()
+    assert fast.known == {}
+    fast.offer("a")
+    assert fast.known == entry("a")
+    clock.now_s = 89
+    fast.carrying.look()
+    assert (fast.known, carriers.recover([A])) == ({}, X)
+    fast.offer("a")  # it would end before HAProxy is told
+    assert fast.known == {}
+
+
+def test_what_is_pushed_out_is_known_no_more(carriers: Carriers, fast: Fast) -> None:
+    carriers.begin([A], X).end()
+    fast.offer("a")
+    for number in range(4):
+        assert fast.known == entry("a")
+        carriers.begin([("x-request-id", str(number))], X)
+    assert fast.known == {}
+
+
+def test_what_is_known_is_bounded(clock: Clock) -> None:
+    carriers = Carriers(100, 60.0, clock)
+    fast = Fast(carriers, clock, most=2)
+    for value in "abcad":
+        carriers.begin([("x-request-id", value)], X)
+        fast.offer(value)
+    assert fast.known == entry("a") | entry("d")
+    assert fast.carrying.count == 2
+
+
+def test_a_request_waits_for_an_haproxy_that_might_be_wrong_and_no_longer_than_that(
+    carriers: Carriers, fast: Fast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrying, "_SETTLED_S", 0.01)
+    carriers.begin([A], X)
+    fast.offer("a")
+    assert fast.known
+
+    async def changing() -> None:
+        first, second = carriers.begin([A], Y), carriers.begin([A], Y)
+        for ticket in (first, second):
+            with pytest.raises(NotSettledError, match="HAProxy does not answer"):
+                await ticket.settled()
+        await carriers.begin([B], Y).settled()  # it is none of its business
+        await fast.applying.tell()
+        await second.settled()
+
+    asyncio.run(changing())
+    assert fast.known == {}
+
+
+@pytest.mark.parametrize("headers", [
+    (("X-Request-Id", "a"), ("x-request-id", "b")),
+    (("X-Request-Id", "a" * 501),),
+    (("traceparent", TRACE),),
+    (("traceparent", f"00-{TRACE.upper()}-{MARK[:16]}-01"),),
+])  # fmt: skip
+def test_what_haproxy_does_not_look_at_has_no_key(headers: tuple[tuple[str, str], ...]) -> None:
+    assert key_of_call(Head("GET", "/", headers), NAMES) is None
+
+
+_VALUES = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\x00"), max_size=100)
+
+
+@given(st.tuples(_VALUES, _VALUES), st.tuples(_VALUES, _VALUES))
+def test_a_key_stands_for_one_call(one: tuple[str, str], other: tuple[str, str]) -> None:
+    names = ("x-request-id", "x-b")
+    keys = [
+        key_of_call(Head("GET", "/", tuple(zip(names, values, strict=True))), names)
+        for values in (one, other)
+    ]
+    assert keys[0] is not None
+    assert (keys[0] == keys[1]) is (one == other)
+    assert not set(keys[0]) & set(" ;\t\n")

@@ -126,12 +126,19 @@ def test_names_cannot_break_out_of_the_configuration() -> None:
     """Names of sites and services are nearly free text."""
     evil = 'x"\nglobal\n  chroot / # %[env(HOME)] $HOME'
     service = ServiceLayout(
-        evil, Address("127.0.0.1", 80), Place("127.0.0.1", 81, path='/a"b%c'), 1.0, ("X-A.b",)
+        evil,
+        Address("127.0.0.1", 80),
+        Place("127.0.0.1", 81, path='/a"b%c'),
+        1.0,
+        ("X-A.b",),
+        outbound=Address("::1", 83),
     )
-    text = rendered(Layout(evil, (service,), (PeerLayout(evil, evil, Place("::1", 82)),)))
+    carriers = ("x'$HOME#|%",)
+    text = rendered(Layout(evil, (service,), (PeerLayout(evil, evil, Place("::1", 82)),), carriers=carriers))
     assert "chroot /" not in text
     assert "env(" not in text
     assert text.count("\nglobal\n") == 1
+    assert text.lower().count("$home") == text.lower().count("\\$home") == 1
 
 
 def test_a_line_of_the_ring() -> None:

@@ -96,7 +96,11 @@ def _gateway(gateway: Gateway) -> Iterator[Iterable[str]]:
     )
     for name, help_, counts in (
         ("fallbacks", "Requests that another site served, since the first did not.", record.fallbacks),
-        ("recovered_scopes", "Calls of the application whose scope a carrier told.", record.recovered),
+        (
+            "recovered_scopes",
+            "Calls of the application whose scope a carrier told the agent.",
+            record.recovered,
+        ),
     ):
         samples = [({"service": service}, n) for service, n in sorted(counts.items())]
         yield _family(f"cheops_gateway_{name}_total", "counter", help_, samples)

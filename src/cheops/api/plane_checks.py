@@ -21,7 +21,7 @@ async def plane_checks(gateway: Gateway | None) -> Iterator[tuple[str, str, str]
     share = f"{fast.counting.fast / served:.1%} of {served:,} requests" if served else "no request yet"
     known = f"{len(fast.table):,} flows"
     if fast.carrying is not None:
-        known += f", {len(fast.carrying):,} values of carriers"
+        known += f", {fast.carrying.count:,} values of carriers"
     found = f"by HAProxy (process {fast.haproxy.pid}): {known}; {share} without the agent"
     if fast.trouble:
         hint = f"see {fast.haproxy.folder / 'haproxy.log'}; the agent tries again by itself"

@@ -183,7 +183,7 @@ class Carriers:
         for one in carriers:
             if self._table(scope).begin(one, scope, now_s):
                 kept.append(one)
-                if self.follower:
+                if self.follower is not None:
                     self.follower.began(one, scope)
             elif scope is not None:
                 self.end(kept, scope)
@@ -225,7 +225,7 @@ class Carriers:
         return min(self._scoped.until_s(one, scope, under_way_s) for one in carriers if self._scopes(one))
 
     def _forgot(self, one: Carried) -> None:
-        if self.follower:
+        if self.follower is not None:
             self.follower.forgot(one)
 
     def _scopes(self, one: Carried) -> set[Known]:
@@ -247,7 +247,7 @@ class Ticket:
     async def settled(self) -> None:
         """Until the request may go on: nobody believes that its values stand for something else only.
         Raises CheopsError."""
-        if self.carriers.follower:
+        if self.carriers.follower is not None:
             await self.carriers.follower.settled(self.values)
 
     def end(self) -> None:

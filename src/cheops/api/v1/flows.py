@@ -46,7 +46,7 @@ async def list_flows(
             ok=not fast.trouble,
             trouble=fast.trouble,
             total=len(everything),
-            carried=len(fast.carrying) if fast.carrying is not None else 0,
+            carried=fast.carrying.count if fast.carrying is not None else 0,
             fast=fast.counting.fast,
             slow=fast.counting.slow,
             reloads=fast.reloads,

@@ -85,7 +85,8 @@ class Carrying:
         self._since = 0
         carriers.follower = self
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         return len(self._entries)
 
     def entries(self) -> Iterable[tuple[str, str]]:
