@@ -136,6 +136,8 @@ def test_a_call_that_is_known_by_heart_is_passed_on_with_its_scope(play: Play) -
         headers = {name.lower(): value for name, value in answer.json["headers"].items()}
         assert (headers["scope"], headers["x-request-id"]) == (SHARED, "told")
         assert (answer.site, answer.json["path"]) == ("site2", "/img?x=y")
+        (seen,) = json.loads(play.stage.rig.request("site1", "GET", "/api/v1/requests?limit=1"))["requests"]
+        assert (seen["path"], seen["scope"], seen["recovered"]) == ("/img", SHARED, True)
 
 
 def test_a_call_with_a_scope_of_its_own_is_a_flow_as_any_other(play: Play) -> None:

@@ -43,7 +43,9 @@ def outbound_frontend(service: ServiceLayout, outbound: Address, carriers: tuple
     yield "  http-request set-var(txn.scope) req.fhdr(scope),url_enc"
     if carriers:
         yield from _recovered(carriers)
-    yield from logged(service)
+    yield "  http-request set-var(txn.told) var(txn.scope)"
+    yield f"  http-request set-var(txn.told) str({naming.RECOVERED}),concat(,txn.scope) if carried"
+    yield from logged(service, "txn.told")
     yield f"  http-request set-var(txn.to) var(txn.scope),map({flows}) if !odd scoped"
     yield f"  http-request set-var(txn.to) str({naming.LOCAL_KEY}),map({flows}) if !odd !scoped !carrying"
     yield f"  http-request set-var(txn.to) str({agent}) if !{{ var(txn.to) -m found }}"

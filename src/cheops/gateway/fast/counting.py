@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from cheops.gateway.fast.frontend import MESH, REFUSED, RING
+from cheops.gateway.fast.naming import RECOVERED
 from cheops.gateway.fast.runtime import Runtime, RuntimeSocketError, Worker
 from cheops.gateway.fast.table import Kind
 from cheops.gateway.record import Record, Served
@@ -44,6 +45,7 @@ class Logged:
     method: str
     key: str  # of its scope
     path: str
+    recovered: bool = False
 
 
 def logged(line: str) -> Logged | None:
@@ -54,8 +56,8 @@ def logged(line: str) -> Logged | None:
     at, _count, service, backend, server, status, took, method, key, path = words
     try:
         return Logged(
-            int(at), unquote(service), backend, server, int(status), max(float(took), 0.0), method, key,
-            unquote(path, encoding="latin-1"),
+            int(at), unquote(service), backend, server, int(status), max(float(took), 0.0), method,
+            key.removeprefix(RECOVERED), unquote(path, encoding="latin-1"), key.startswith(RECOVERED),
         )  # fmt: skip
     except ValueError:
         return None
@@ -178,5 +180,6 @@ class Counting:
                 backend.site,
                 one.status,
                 one.took_ms,
+                recovered=one.recovered,
             )
         )

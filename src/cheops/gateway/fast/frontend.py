@@ -135,12 +135,12 @@ def about_client(listen: Address) -> Iterator[str]:
         yield f"{remembered}(sess.for) for=%[src]"
 
 
-def logged(service: ServiceLayout) -> Iterator[str]:
+def logged(service: ServiceLayout, scope: str = "txn.scope") -> Iterator[str]:
     """Requests with a scope, in a ring in HAProxy's memory: see counting.py. Where there are very many, some
     of them: the ring would be full of the last second's."""
     name = told(quote(service.name))
     yield f"  log ring@{RING} format raw local0"
-    yield f'  log-format "%Ts%ms %rt {name} %b %s %ST %Ta %HM %[var(txn.scope)] %[var(txn.path)]"'
+    yield f'  log-format "%Ts%ms %rt {name} %b %s %ST %Ta %HM %[var({scope})] %[var(txn.path)]"'
     yield f"  acl is_busy fe_req_rate ge {_BUSY_PER_S}"
     yield f"  acl is_left_out rand({_ONE_IN}) gt 0"
     yield "  acl is_kept var(txn.path) -m found"

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from urllib.parse import quote, unquote
 
 LOCAL_KEY = "*"  # of requests without a scope: no encoded text has a star
+RECOVERED = "*"  # stands before a scope in a log where a carrier told it
 NO_BODIES = "b"  # not for bodies in which ids of replicants are looked for
 WITHOUT_EXCEPTIONS = r"^(?:own|to)\.[^|]*(?:\|[^|]*\|)?$"  # values whose flow is for every usual request
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")
