@@ -3,6 +3,8 @@ agent would not say.
 """
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -235,6 +237,24 @@ def test_of_a_carrier_that_is_there_twice_the_first_counts(play: Play) -> None:
 def test_nobody_is_another_gateway_at_this_address(play: Play) -> None:
     answer = play.stage.ask("site1", "/", "site2", headers={"Cheops-Hop": "site2"}, way="outbound")
     assert answer.json["served_by"] == "image of site2"
+
+
+def test_a_request_is_refused_where_haproxy_cannot_be_told_what_it_changes(play: Play) -> None:
+    value = {"X-Request-Id": "cannot be told"}
+    pid = play.stage.rig.haproxy("site1")
+    assert pid
+    with play.under_way(SHARED, value):
+        assert play.fast(value) == "image of site2"
+        os.kill(pid, signal.SIGSTOP)  # its worker goes on
+        try:
+            answer = play.stage.ask("site1", "/refused", OTHER, service="compute", headers=value)
+            assert answer.status == 503
+            assert "HAProxy does not answer" in answer.json["detail"]
+            assert play.call(value) == "image of site2"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        with play.under_way(OTHER, value) as first_call:
+            assert first_call == 409
 
 
 def test_a_value_ends_in_time(play: Play) -> None:

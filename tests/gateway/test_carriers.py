@@ -280,6 +280,25 @@ def test_a_request_waits_for_an_haproxy_that_might_be_wrong_and_no_longer_than_t
     assert fast.known == {}
 
 
+def test_what_haproxy_was_not_told_is_bounded_too(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carrying, "_SETTLED_S", 0.01)
+    carriers = Carriers(100, 60.0, clock)
+    fast = Fast(carriers, clock, most=2)
+    for value in "abc":
+        carriers.begin([("x-request-id", value)], X)
+        fast.offer(value)
+        carriers.begin([("x-request-id", value)], Y)
+
+    async def beginning() -> None:
+        ticket = carriers.begin([("x-request-id", "a")], Y)
+        with pytest.raises(NotSettledError):
+            await ticket.settled()
+        await fast.applying.tell()
+        await ticket.settled()
+
+    asyncio.run(beginning())
+
+
 @pytest.mark.parametrize("headers", [
     (("X-Request-Id", "a"), ("x-request-id", "b")),
     (("X-Request-Id", "a" * 501),),

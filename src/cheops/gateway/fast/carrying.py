@@ -169,17 +169,20 @@ class Carrying:
                 self._leaving.move_to_end(mark)
         while self._leaving and self._applying.has_done(next(iter(self._leaving.values()))):
             self._leaving.popitem(last=False)
+        if len(self._leaving) > self._most:  # HAProxy has not answered for long: all wait for it
+            self._leaving.clear()
+            self._since = self._applying.wished
 
     async def settled(self, values: Iterable[Carried]) -> None:
         """See carriers.Follower. An HAProxy that does not answer might believe the old meaning: then the
         request is not passed on, since what it causes could go astray."""
-        wish = max((self._leaving.get(one, 0) for one in values), default=0)
-        if self._started.is_set() and self._applying.has_done(max(wish, self._since)):
+        await self._started.wait()
+        wish = max((self._since, *(self._leaving.get(one, 0) for one in values)))
+        if self._applying.has_done(wish):
             return
         try:
             async with asyncio.timeout(_SETTLED_S):
-                await self._started.wait()
-                await self._applying.settled(max(wish, self._since))
+                await self._applying.settled(wish)
         except TimeoutError:
             raise NotSettledError(
                 "HAProxy does not answer, and might take the calls that this request causes for those of "
