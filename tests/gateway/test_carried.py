@@ -281,3 +281,32 @@ def test_an_agent_that_takes_haproxy_over_begins_with_nothing(play: Play) -> Non
     until(lambda: all_up(play.stage), "for the sites to see each other")
     with play.under_way(SHARED, {"X-Request-Id": "after"}):
         assert play.fast({"X-Request-Id": "after"}) == "image of site2"
+
+
+def test_scopes_follow_calls_between_sites_with_certificates(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Over the address for gateways: a request with a scope that another site sent on gets a carrier, and the
+    call it causes is known by heart."""
+    base = tmp_path_factory.mktemp("carried") / "rig"
+    stage = Stage(base, SITES, ("image", "compute"), outbound=True, plane="haproxy", secure=True)
+    play = Play(stage)
+    added: list[dict[str, str]] = []
+
+    def answering(seen: Seen) -> tuple[int, dict[str, Any]]:
+        added.append({"X-Request-Id": seen.headers["X-Request-Id"]})
+        return 200, {"called": play.call(added[-1])}
+
+    services = [Service(f"image of {site}", stage.own(site)) for site in SITES]
+    services.append(Service("compute of site1", stage.own("site1", "compute"), answering))
+    try:
+        stage.rig.start()
+        until(lambda: all_up(stage), "for the sites to see each other")
+        for _ in range(3):  # the first with a certificate is the agent's in any case
+            answer = stage.ask("site2", "/", SHARED, service="compute")
+            assert answer.json["called"] == "image of site2"
+        assert play.fast(added[-1]) == "image of site2"
+    finally:
+        stage.rig.close()
+        for one in services:
+            one.close()
