@@ -52,14 +52,14 @@ class Failure:
 
     def is_excused(self, gone: list[Gone], allowed: frozenset[str]) -> bool:
         """Without the agent or the service there is an answer. A connection breaks only where a proxy ends,
-        or where the service ends that has the request: of one that was kept, HAProxy leaves it to the client
-        to ask again."""
+        or where the service or the agent ends while it has the request: of one that was kept, HAProxy leaves
+        it to the client to ask again."""
         is_answer = self.said[:3] in {"502", "503", "504"}
         return any(
             one.site in {self.entry, *allowed}
             and one.start_s <= self.end_s
             and self.start_s <= one.end_s + (_GRACE_S if is_answer or one.what in _PROXY_GONE else 0.0)
-            and (is_answer or one.what in {*_PROXY_GONE, "service gone"})
+            and (is_answer or one.what in {*_PROXY_GONE, "service gone", "agent killed"})
             for one in gone
         )
 
