@@ -9,8 +9,9 @@ from collections import Counter
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from cheops.gateway.fast import naming
 from cheops.gateway.fast.frontend import MESH, REFUSED, RING
-from cheops.gateway.fast.naming import RECOVERED
+from cheops.gateway.fast.layout import Layout
 from cheops.gateway.fast.runtime import Runtime, RuntimeSocketError, Worker
 from cheops.gateway.fast.table import Kind
 from cheops.gateway.record import Record, Served
@@ -57,7 +58,8 @@ def logged(line: str) -> Logged | None:
     try:
         return Logged(
             int(at), unquote(service), backend, server, int(status), max(float(took), 0.0), method,
-            key.removeprefix(RECOVERED), unquote(path, encoding="latin-1"), key.startswith(RECOVERED),
+            key.removeprefix(naming.RECOVERED), unquote(path, encoding="latin-1"),
+            key.startswith(naming.RECOVERED),
         )  # fmt: skip
     except ValueError:
         return None
@@ -86,6 +88,20 @@ class Counting:
         self._seen: set[str] = set()
         self._lock = asyncio.Lock()
         self.fast = self.slow = self.clients = 0
+
+    def lay_out(self, layout: Layout) -> None:
+        """Know the backends of one more configuration."""
+        here, known = layout.here, self.backends
+        known[naming.MESH_AGENT] = Backend("", None, here)
+        for service in (one.name for one in layout.services):
+            known[naming.agent_of(service)] = Backend(service, None, here)
+            known[naming.calls_of(service)] = Backend(service, None, here)
+            known[naming.own_of(service)] = Backend(service, Kind.LOCAL, here)
+            known[naming.sent_of(service)] = Backend(service, Kind.LOCAL, here)
+            known[naming.own_or_of(service)] = Backend(service, Kind.IN_TURN, here)
+        for peer in layout.peers:
+            known[naming.peer_of(peer.service, peer.site)] = Backend(peer.service, Kind.FORWARD, peer.site)
+            known[naming.peer_or_of(peer.service, peer.site)] = Backend(peer.service, Kind.IN_TURN, peer.site)
 
     async def refresh(self) -> list[Logged]:
         """Count what is new; gives the requests with a scope among it, the earliest first. One at a time, or

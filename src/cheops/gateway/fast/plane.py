@@ -17,18 +17,18 @@ from cheops.gateway.fast import naming
 from cheops.gateway.fast.applying import Applying
 from cheops.gateway.fast.carrying import Carrying
 from cheops.gateway.fast.choosing import FOLDER
-from cheops.gateway.fast.counting import Backend, Counting
+from cheops.gateway.fast.contents import flow_entries, services_for_others, value_of_flow
+from cheops.gateway.fast.counting import Counting
 from cheops.gateway.fast.files import files_of
 from cheops.gateway.fast.frontend import SENDERS
 from cheops.gateway.fast.guarding import Guarding
 from cheops.gateway.fast.layout import Layout
 from cheops.gateway.fast.places import Places
 from cheops.gateway.fast.process import Haproxy
-from cheops.gateway.fast.runtime import RuntimeSocketError
 from cheops.gateway.fast.senders import Senders
-from cheops.gateway.fast.table import Flow, FlowTable, Key, Kind, News, flow_of, target_of
+from cheops.gateway.fast.servers import Servers
+from cheops.gateway.fast.table import Flow, FlowTable, Key, News, flow_of, target_of
 from cheops.gateway.fast.watching import Watching
-from cheops.gateway.headers import as_header, site_name
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.record import Record
 from cheops.gateway.routing import Decision
@@ -74,7 +74,7 @@ class FastPlane:
         self._senders = Senders(node, peers, lambda: self._applying.put_whole(SENDERS))
         maps[SENDERS] = self._senders.entries
         if node.keyring and node.config.gateway.listen:
-            maps[naming.SERVICES] = self._services_for_others
+            maps[naming.SERVICES] = lambda: services_for_others(self._guarding.flags)
         if carriers is not None:
             maps[naming.CARRIED] = lambda: self.carrying.entries() if self.carrying is not None else ()
         self._applying = Applying(self.haproxy.runtime, maps)
@@ -89,7 +89,7 @@ class FastPlane:
         self._tasks: list[asyncio.Task[None]] = []
         self._deaths = 0
         self._workers: frozenset[int] = frozenset()
-        self._states = asyncio.Lock()
+        self._servers = Servers(self.haproxy.runtime, peers)
         self._looked_s = self._reloaded_s = self._started_s = self._inherited_until_s = 0.0
         self.reloads = self.restarts = 0
         self.trouble = ""
@@ -185,7 +185,7 @@ class FastPlane:
             self._applying.put_whole()
             for service, site in self._places.laid_out:
                 if not self._peers.is_up(site):
-                    await self._set_state(service, site)
+                    await self._servers.tell(service, site)
         self._workers = now
 
     async def _restart(self) -> None:
@@ -217,18 +217,7 @@ class FastPlane:
         One that was taken over goes on with those that it has, until this agent has heard of the others."""
         self._layout, self._started_s = layout, time.monotonic()
         self._places.laid_out = {(one.service, one.site): one for one in layout.peers}
-        here = layout.here
-        for service in self._services:
-            backends = self.counting.backends
-            backends[naming.MESH_AGENT] = Backend("", None, here)
-            backends[naming.agent_of(service)] = Backend(service, None, here)
-            backends[naming.calls_of(service)] = Backend(service, None, here)
-            backends[naming.own_of(service)] = Backend(service, Kind.LOCAL, here)
-            backends[naming.sent_of(service)] = Backend(service, Kind.LOCAL, here)
-            backends[naming.own_or_of(service)] = Backend(service, Kind.IN_TURN, here)
-        for service, site in self._places.laid_out:
-            self.counting.backends[naming.peer_of(service, site)] = Backend(service, Kind.FORWARD, site)
-            self.counting.backends[naming.peer_or_of(service, site)] = Backend(service, Kind.IN_TURN, site)
+        self.counting.lay_out(layout)
         self.table.withdraw(lambda service, flow: not self._places.has(service, flow.target))
         self._workers = frozenset()
         self._inherited_until_s = time.monotonic() + _INHERITED_S if is_as_it_was else 0.0
@@ -251,7 +240,7 @@ class FastPlane:
         await self._applying.tell()
         for service, site in self._places.laid_out:
             if not self._peers.is_up(site):
-                await self._set_state(service, site)
+                await self._servers.tell(service, site)
 
     async def _end_inheritance(self) -> None:
         """What an earlier agent knew counts until this one knows as much."""
@@ -274,32 +263,7 @@ class FastPlane:
         return self._places.layout_now(self.haproxy.folder)
 
     def _entries(self, service: str) -> Iterable[tuple[str, str]]:
-        flags = self._guarding.flags.get(service)
-        if flags is not None:
-            yield naming.LOCAL_KEY, naming.value_of(naming.own_of(service), flags=flags)
-        for key, flow in self.table.of(service):
-            if (value := self._value(service, key, flow)) is not None:
-                yield key, value
-
-    def _services_for_others(self) -> Iterable[tuple[str, str]]:
-        """What other gateways may ask of this site's own instances without being looked at."""
-        for service, flags in self._guarding.flags.items():
-            if flags is not None:
-                yield site_name(service), naming.value_of(naming.sent_of(service), flags=flags)
-
-    def _value(self, service: str, key: str, flow: Flow) -> str | None:
-        target, flags = flow.target, ""
-        if target.site is None:
-            if (allowed := self._guarding.flags.get(service)) is None:
-                return None
-            flags = allowed
-            name = naming.own_of if target.kind is Kind.LOCAL else naming.own_or_of
-            backend = name(service)
-        else:
-            name_of = naming.peer_of if target.kind is Kind.FORWARD else naming.peer_or_of
-            backend = name_of(service, target.site)
-        text = as_header(str(flow.scope))
-        return naming.value_of(backend, "" if naming.key_of(text) == key else text, flags)
+        return flow_entries(service, self.table.of(service), self._guarding.flags.get(service))
 
     # -- flows -------------------------------------------------------------------------------------------
 
@@ -335,9 +299,8 @@ class FastPlane:
         if left is None:
             return False
         self._take_out(left)
-        self._applying.put(
-            naming.map_of(service), key, self._value(service, key, flow), was_there=before is not None
-        )
+        value = value_of_flow(service, key, flow, self._guarding.flags.get(service))
+        self._applying.put(naming.map_of(service), key, value, was_there=before is not None)
         return True
 
     def _take_out(self, keys: Iterable[Key]) -> None:
@@ -352,7 +315,7 @@ class FastPlane:
         self._watching.withdraw_of({event.peer})
         for service, site in self._places.laid_out:
             if site == event.peer:
-                task = asyncio.get_running_loop().create_task(self._set_state(service, site))
+                task = asyncio.get_running_loop().create_task(self._servers.tell(service, site))
                 self._tasks.append(task)
                 task.add_done_callback(self._tasks.remove)
 
@@ -362,17 +325,3 @@ class FastPlane:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLED_S):
                 await self._applying.settled()
-
-    async def _set_state(self, service: str, site: str) -> None:
-        """To a site that is down nothing is sent, and what is under way to it is given up. One at a time, so
-        that what is told last is what is true."""
-        async with self._states:
-            is_up = self._peers.is_up(site)
-            try:
-                for name in (naming.peer_of(service, site), naming.peer_or_of(service, site)):
-                    state = "ready" if is_up else "maint"
-                    await self.haproxy.runtime.everywhere(f"set server {name}/first state {state}")
-                    if not is_up:
-                        await self.haproxy.runtime.everywhere(f"shutdown sessions server {name}/first")
-            except RuntimeSocketError as error:
-                _log.warning("HAProxy was not told that %s is %s: %s", site, "up" if is_up else "down", error)
