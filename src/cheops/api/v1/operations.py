@@ -127,7 +127,7 @@ async def get_operation(node: NodeOf, id_: ResourceId, op: OperationName) -> Res
         "Also of what is not submitted so: with the kind `delete` the command may be left out, as where a "
         "resource is deleted; with `sites` it is another list of sites, and `sites` is that list."
     ),
-    responses=answer(DryRun, "What would happen, as far as this site knows.", 400, 403, 413, 503),
+    responses=answer(DryRun, "What would happen, as far as this site knows.", 400, 403, 404, 413, 503),
     openapi_extra=body(SubmitRequest),
 )
 async def dry_run(node: NodeOf, request: Request, id_: ResourceId) -> Response:
