@@ -1,5 +1,6 @@
 """Flows without HAProxy: what may be one, when it leaves, and what HAProxy is told of it."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from cheops.gateway.fast.counting import logged
 from cheops.gateway.fast.layout import Layout, PeerLayout, ServiceLayout
 from cheops.gateway.fast.naming import key_of, scope_of_key, slug, value_of
 from cheops.gateway.fast.process import HaproxyError
-from cheops.gateway.fast.rendering import rendered
+from cheops.gateway.fast.rendering import MASTER, rendered
+from cheops.gateway.fast.runtime import Runtime
 from cheops.gateway.fast.table import Flow, FlowTable, Kind, Target, target_of
 from cheops.gateway.fast.undoing import as_it_came
 from cheops.gateway.headers import Passage, passed_on
@@ -139,6 +141,22 @@ def test_names_cannot_break_out_of_the_configuration() -> None:
     assert "env(" not in text
     assert text.count("\nglobal\n") == 1
     assert text.lower().count("$home") == text.lower().count("\\$home") == 1
+
+
+def test_an_answer_of_haproxy_may_come_in_pieces(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        for number in range(3):
+            writer.write(f"{number}\n".encode() * 1_000)
+            await writer.drain()
+            await asyncio.sleep(0.01)  # so that they do not come at once
+        writer.close()
+
+    async def told() -> str:
+        async with await asyncio.start_unix_server(answer, tmp_path / MASTER):
+            return await Runtime(tmp_path).told("show map image.map")
+
+    assert asyncio.run(told()) == "0\n" * 1_000 + "1\n" * 1_000 + "2\n" * 1_000
 
 
 def test_a_line_of_the_ring() -> None:

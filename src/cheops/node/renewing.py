@@ -15,7 +15,7 @@ import msgspec
 
 from cheops.config.security import SecurityConfig
 from cheops.errors import CheopsError
-from cheops.sync.asking import Asking
+from cheops.sync.asking import Asking, read_answer
 from cheops.sync.heartbeat import Entry
 from cheops.sync.mesh import Mesh
 
@@ -106,7 +106,7 @@ class Renewing:
         from cheops.security.joining import Renewal, accepted  # noqa: PLC0415 - rarely needed
 
         async with self._asking.request(issuer, "POST", f"/{PATH}", timeout=_TIMEOUT) as answer:
-            body = await answer.content.read(_MOST_BYTES + 1)
+            body = await read_answer(answer, _MOST_BYTES)
             if answer.status != 200:
                 raise aiohttp.ClientError(f"{issuer} answered {answer.status}: {body[:300]!r}")
         renewal = msgspec.json.decode(body, type=Renewal)

@@ -11,7 +11,7 @@ import aiohttp
 from cheops.errors import CheopsError
 from cheops.sync import heartbeat
 from cheops.sync.announcements import PeerEvent
-from cheops.sync.asking import Asking
+from cheops.sync.asking import Asking, read_answer
 from cheops.sync.mesh import Mesh, Probe
 from cheops.sync.mesh_settings import Now
 from cheops.text import printable
@@ -74,7 +74,7 @@ class Heart:
             async with self._asking.request(
                 probe.to_site, "POST", f"/{PATH}", address=probe.to_url, data=body, timeout=timeout
             ) as answer:
-                body = await answer.content.read(heartbeat.MAX_BYTES + 1)
+                body = await read_answer(answer, heartbeat.MAX_BYTES)
                 if answer.status != 200:
                     self._learn_refusal(answer.status, body)
                     raise aiohttp.ClientError(f"answered {answer.status}")  # noqa: TRY301

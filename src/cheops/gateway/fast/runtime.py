@@ -15,6 +15,7 @@ from cheops.gateway.fast.rendering import MASTER
 
 _ANSWER_S = 10.0
 _MOST_ANSWER = 64 * 1024 * 1024
+_PART = 256 * 1024
 _PIECE = 12 * 1024  # of a map in one command: HAProxy takes what fits into a buffer
 
 
@@ -55,7 +56,7 @@ class Runtime:
                 try:
                     writer.write(f"{command}\n".encode())
                     writer.write_eof()
-                    return (await reader.read(_MOST_ANSWER)).decode("utf-8", "replace")
+                    return (await _whole(reader)).decode("utf-8", "replace")
                 finally:
                     writer.close()
         except (OSError, TimeoutError) as error:
@@ -130,6 +131,17 @@ class Runtime:
             return []
         names = lines[0][2:].split(",")
         return [dict(zip(names, line.split(","), strict=False)) for line in lines[1:] if line]
+
+
+async def _whole(reader: asyncio.StreamReader) -> bytes:
+    """All that comes until the other side closes. One `read` gives what is there just now."""
+    parts, size = [], 0
+    while part := await reader.read(_PART):
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_ANSWER:
+            raise RuntimeSocketError(f"HAProxy answers with more than {_MOST_ANSWER:,} bytes")
+    return b"".join(parts)
 
 
 def _pieces(entries: Iterable[tuple[str, str]]) -> Iterable[str]:
