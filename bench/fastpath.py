@@ -17,6 +17,7 @@ from bench.gateway import CONNECTIONS, Client, answers
 from bench.load import each_s, per_second
 from bench.place import folder
 from bench.plain_proxies import plain_envoy, plain_haproxy, two_haproxies
+from bench.processes import in_folder
 from bench.report import Section
 from bench.stages import started
 from tests.agent.rig import until
@@ -56,23 +57,12 @@ class Lane:
 
     def cpu_s(self) -> float:
         """Processor time that its proxies have taken."""
-        return sum(map(_cpu_s, {*self.pids, *(pid for one in self.folders for pid in _in(one))}))
+        return sum(map(_cpu_s, {*self.pids, *(pid for one in self.folders for pid in in_folder(one))}))
 
     def taken(self) -> Taken:
         rate, p50_s, p99_s = (statistics.median(found) for found in (self.rates, self.p50, self.p99))
         cpu_s = statistics.median(self.cpu) if self.folders or self.pids else None
         return Taken(self.name, self.kind, rate, p50_s, p99_s, cpu_s)
-
-
-def _in(place: Path) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and (entry / "cwd").readlink() == place:
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
 
 
 def _cpu_s(pid: int) -> float:

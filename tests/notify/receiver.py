@@ -86,8 +86,9 @@ class Receiver:
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:
         """What was taken, each once, in the order in which it came first."""
-        by_id = {got.event["id"]: got.event for got in reversed(self.got)}
-        first = dict.fromkeys(got.event["id"] for got in self.got)
+        taken = list(self.got)  # more may come meanwhile
+        by_id = {got.event["id"]: got.event for got in reversed(taken)}
+        first = dict.fromkeys(got.event["id"] for got in taken)
         return [by_id[id_] for id_ in first if not kinds or by_id[id_]["kind"] in kinds]
 
     def slow(self, handler: BaseHTTPRequestHandler) -> None:
