@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from urllib.parse import quote, urlsplit
 
-from cheops.client.multipart import Form
+from cheops.client.agent import Form
 from cheops.security.principal import Role
 from tests.agent.rig import Rig
-from tests.security.askers import token
+from tests.security.clients import token
 
 _OK = b'"Status": "OK"'
 
@@ -45,9 +45,7 @@ class Client:
         start = time.perf_counter()
         self._writer.write(request)
         lines = [
-            Line(time.perf_counter() - start, chunk)
-            async for chunk in self._chunks()
-            if _OK in chunk or _refuse(chunk)
+            Line(time.perf_counter() - start, chunk) async for chunk in self._chunks() if _OK in chunk or _refuse(chunk)
         ]
         if len(lines) != sites:
             raise UnexpectedAnswerError(f"{len(lines)} of {sites} sites answered")

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import uvloop
 
-from bench.measure import human
-from bench.place import folder
+from bench.measure import human, processes_in, temporary_folder
 from bench.plain_proxies import plain_haproxy
-from bench.processes import in_folder
 from bench.report import Section
-from bench.stages import started
-from cheops.gateway.fast import naming
-from cheops.gateway.fast.runtime import Runtime
+from bench.sites import gateway_sites
+from cheops.gateway.haproxy import identifiers
+from cheops.gateway.haproxy.runtime import RuntimeSocket
 
 MANY = (0, 1_000, 10_000, 20_000)
 _ROUNDS, _TRIES = 5, 5  # its agent may tell it something at the same time, in the beginning
@@ -23,11 +21,11 @@ _MB = 1_000_000
 
 
 def run() -> Iterator[Section]:
-    with started("haproxy") as stage, folder() as place, ExitStack() as stack:
+    with gateway_sites("haproxy") as stage, temporary_folder() as place, ExitStack() as stack:
         gateway = stage.rig.folder("site1") / "data" / "gateway"
         plain = plain_haproxy(stack, place, ("127.0.0.1", stage.own("site1")))
         beside = sum(map(memory_b, plain.pids)) if plain else 0
-        rows = tuple(_row(Runtime(gateway), gateway, many, beside) for many in MANY)
+        rows = tuple(_row(RuntimeSocket(gateway), gateway, many, beside) for many in MANY)
     yield Section("flows", _COLUMNS, rows, "Flows in HAProxy", _ABOUT)
 
 
@@ -39,23 +37,23 @@ _ABOUT = (
 )
 
 
-def _row(runtime: Runtime, gateway: Path, many: int, beside: int) -> tuple[str, ...]:
+def _row(runtime: RuntimeSocket, gateway: Path, many: int, beside: int) -> tuple[str, ...]:
     scopes = (f"{{image: site1 ; site{number}}}" for number in range(many))
-    entries = [(naming.key_of(scope), naming.own_or_of("image")) for scope in scopes]
+    entries = [(identifiers.key_of(scope), identifiers.own_or_of("image")) for scope in scopes]
     took = statistics.median(uvloop.run(_installed_s(runtime, entries)) for _ in range(_ROUNDS))
-    memory = sum(map(memory_b, in_folder(gateway)))
+    memory = sum(map(memory_b, processes_in(gateway)))
     more = f"{(memory - beside) / _MB:.1f} MB" if beside else "?"
     return f"{many:,}", human(took), "< 1 s", f"{memory / _MB:.1f} MB", more, "< 40 MB"
 
 
-async def _installed_s(runtime: Runtime, entries: list[tuple[str, str]]) -> float:
-    name = naming.map_of("image")
+async def _installed_s(runtime: RuntimeSocket, entries: list[tuple[str, str]]) -> float:
+    name = identifiers.map_of("image")
     for _ in range(_TRIES):
         begin_s = time.perf_counter()
         await runtime.replace_map(name, entries)
         took_s = time.perf_counter() - begin_s
         (worker,) = [one for one in await runtime.workers() if not one.is_old]
-        known = (await runtime.at(worker, f"show map {name}")).count(naming.own_or_of("image"))
+        known = (await runtime.at(worker, f"show map {name}")).count(identifiers.own_or_of("image"))
         if known == len(entries):
             return took_s
     raise RuntimeError(f"HAProxy knows {known:,} of {len(entries):,} flows")

@@ -10,12 +10,10 @@ from typing import cast
 import uvloop
 
 from bench.gateway_service import BODY
-from bench.load import each_s, per_second
-from bench.measure import human
-from bench.place import folder
+from bench.measure import each_s, human, per_second, temporary_folder
 from bench.plain_proxies import plain_haproxy
 from bench.report import Section
-from bench.stages import started
+from bench.sites import gateway_sites
 from tests.agent.rig import until
 
 CONNECTIONS = 32
@@ -81,8 +79,8 @@ def _section(ways: list[Way], rates: dict[str, list[float]], times: dict[str, li
 
 @contextmanager
 def _ways() -> Iterator[Iterator[Way]]:
-    with folder() as place, ExitStack() as stack:
-        stage = stack.enter_context(started("builtin"))
+    with temporary_folder() as place, ExitStack() as stack:
+        stage = stack.enter_context(gateway_sites("builtin"))
         direct = ("127.0.0.1", stage.own("site1"))
         ways = [Way("direct", direct)]
         if proxy := plain_haproxy(stack, place, direct, threads=1):

@@ -1,31 +1,97 @@
-"""Whether a site with many resources is slower than one with few.
+"""Whether a site with many resources is slower than one with few: latency, throughput, start-up time and memory.
 
-Agents and stores of all sizes are there at the same time and are measured in turns, so that a busy moment
-hits all of them.
+Agents and stores of all sizes exist at the same time and are measured in turns, so that a busy moment affects all
+of them.
 """
 
 import contextlib
 import shutil
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import uvloop
 
-from bench.agents import SITES, cpu_s, on_bed
 from bench.client import Client, connected, exec_request
-from bench.desk import SITE, Desk, desk
-from bench.filling import fill, name_of
-from bench.load import each_s
-from bench.measure import human
-from bench.place import folder
+from bench.local_site import SITE, LocalSite, fill_store, name_of, running_site
+from bench.measure import each_s, human, temporary_folder
 from bench.report import Section
-from bench.starting import start_section
+from bench.sites import SITES, cpu_s, on_wan, rss_bytes
 from cheops.store.sqlite import SQLiteStore
 from tests.agent.rig import Rig
+
+_STARTS = 5
+
+
+@dataclass
+class Starts:
+    """Of several starts: seconds until a request is answered, and until an operation is done; and bytes."""
+
+    answered_s: list[float] = field(default_factory=list)
+    done_s: list[float] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+
+
+def start_section(rigs: Mapping[int, Rig]) -> Section:
+    """For sites with so many resources each, which are not running and reach nobody. In turns."""
+    starts = {size: Starts() for size in rigs}
+    imports_s = []
+    for turn in range(_STARTS):
+        imports_s.append(_import_s())
+        for size, rig in rigs.items():
+            _start(rig, turn, starts[size])
+    rows = [_row(size, starts, statistics.median(imports_s)) for size in rigs]
+    columns = (
+        "resources in the store",
+        "start to first answer, median",
+        "target",
+        "reference: `import cheops.agent`, ratio",
+        "start to first operation done",
+        "memory (RSS)",
+        "against an empty store",
+    )
+    return Section("agent-start", columns, tuple(rows))
+
+
+def _start(rig: Rig, turn: int, starts: Starts) -> None:
+    began = time.perf_counter()
+    rig.start(SITE)
+    starts.answered_s.append(time.perf_counter() - began)
+    starts.memory.append(rss_bytes(rig.processes[SITE].pid))
+    uvloop.run(_one(rig, turn))
+    starts.done_s.append(time.perf_counter() - began)
+    rig.stop(SITE)
+
+
+async def _one(rig: Rig, turn: int) -> None:
+    async with connected(rig, SITE) as (client,):
+        await client.exec(exec_request(rig, f"first-{turn}", sites=SITE), 1)
+
+
+def _import_s() -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import cheops.agent"], check=True)
+    return time.perf_counter() - began
+
+
+def _row(size: int, starts: Mapping[int, Starts], import_s: float) -> tuple[str, ...]:
+    answered_s, done_s = (statistics.median(took) for took in (starts[size].answered_s, starts[size].done_s))
+    memory, empty = (statistics.median(starts[which].memory) for which in (size, min(starts)))
+    return (
+        f"{size:,}",
+        human(answered_s),
+        "< 1 s",
+        f"{human(import_s)}, {answered_s / import_s:.2f} x",
+        human(done_s),
+        f"{memory / 1e6:.0f} MB",
+        f"{(memory - empty) / 1e6:+.1f} MB",
+    )
+
 
 SIZES = (0, 1_000, 10_000, 100_000)
 _FEW = 1_000
@@ -74,12 +140,12 @@ def growth_sections() -> list[Section]:
 @contextlib.contextmanager
 def _filled(size: int) -> Iterator[Rig]:
     """A site that reaches nobody, with so many resources; not started yet."""
-    with on_bed() as rig:
+    with on_wan() as rig:
         if rig.wan:
             rig.wan.isolate(SITE)
         _store(rig).parent.mkdir()
         with contextlib.closing(SQLiteStore(_store(rig), SITE)) as store:
-            fill(store, range(size), SITES)
+            fill_store(store, range(size), SITES)
         yield rig
 
 
@@ -122,9 +188,9 @@ async def _submits(rigs: dict[int, Rig]) -> tuple[Costs, Costs]:
     async with contextlib.AsyncExitStack() as stack:
         new, old = {}, {}
         for size, rig in rigs.items():
-            copy = stack.enter_context(folder()) / "store.db"
+            copy = stack.enter_context(temporary_folder()) / "store.db"
             shutil.copyfile(_store(rig), copy)
-            made = await stack.enter_async_context(desk(copy))
+            made = await stack.enter_async_context(running_site(copy))
             new[size] = Probe(partial(_submit_new, made), time.process_time)
             if size:
                 step = size // (_READY + _ROUNDS * _PER_ROUND)
@@ -132,11 +198,11 @@ async def _submits(rigs: dict[int, Rig]) -> tuple[Costs, Costs]:
         return await _in_turns(new), await _in_turns(old)
 
 
-async def _submit_new(made: Desk, turn: int) -> None:
+async def _submit_new(made: LocalSite, turn: int) -> None:
     await made.submit(f"new-{turn}", SITES)
 
 
-async def _submit_old(made: Desk, step: int, turn: int) -> None:
+async def _submit_old(made: LocalSite, step: int, turn: int) -> None:
     await made.submit(name_of(turn * step), SITES)
 
 

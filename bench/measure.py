@@ -1,8 +1,50 @@
-"""Time small things fairly: the thing and its reference in turns, many times, medians."""
+"""Timing: a thing and its reference in turns, medians, clients under load, and directories on a real disk."""
 
+import asyncio
+import shutil
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+# What client number so-and-so does as its so-manieth thing.
+ClientAction = Callable[[int, int], Awaitable[object]]
+
+_WARM_UP = 5  # things per client that do not count
+
+
+async def per_second(action: ClientAction, clients: int, seconds: float) -> float:
+    """How many were done per second by all clients together. Each waits for one before it does the next."""
+    warm = asyncio.Barrier(clients)
+    spans = await asyncio.gather(*(_client(action, number, warm, seconds) for number in range(clients)))
+    done = sum(span[2] for span in spans)
+    return done / (max(span[1] for span in spans) - min(span[0] for span in spans))
+
+
+async def _client(action: ClientAction, number: int, warm: asyncio.Barrier, seconds: float) -> tuple[float, float, int]:
+    for turn in range(_WARM_UP):
+        await action(number, turn)
+    await warm.wait()
+    start = now = time.perf_counter()
+    turn = _WARM_UP
+    while now - start < seconds:
+        await action(number, turn)
+        turn += 1
+        now = time.perf_counter()
+    return start, now, turn - _WARM_UP
+
+
+async def each_s(action: Callable[[int], Awaitable[object]], turns: Iterable[int]) -> list[float]:
+    """Seconds of each turn, one after the other."""
+    took = []
+    for turn in turns:
+        start = time.perf_counter()
+        await action(turn)
+        took.append(time.perf_counter() - start)
+    return took
+
 
 Action = Callable[[], object]
 
@@ -37,3 +79,31 @@ def human(value_s: float) -> str:
         if value_s >= scale:
             return f"{value_s / scale:.3g} {unit}"
     return f"{value_s / 1e-9:.3g} ns"
+
+
+_BASE = Path(__file__).parents[1] / "build" / "bench"
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A new directory on a disk."""
+    _BASE.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=_BASE))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        with suppress(OSError):  # others may be in use
+            _BASE.rmdir()
+
+
+def processes_in(place: Path) -> list[int]:
+    """The processes whose working directory this is."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cwd").readlink() == place:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found

@@ -7,7 +7,7 @@ from random import Random
 
 from bench.measure import human, seconds
 from bench.report import Section
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock
 from cheops.log.history import History
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Stamp, Verdict

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from cheops.security.folder import AUTHORITIES
+from cheops.security.key_folder import AUTHORITIES
 from cheops.security.names import dns_name
 from tests.security.pki import Pki
 from tests.support.ports import free_port
@@ -99,9 +99,7 @@ def two_haproxies(stack: ExitStack, place: Path, service: Address, *, is_secure:
     return Proxy(first.address, (*first.pids, *second.pids)) if first else None
 
 
-def _haproxy(
-    stack: ExitStack, place: Path, back: str, *, front_tls: str = "", threads: int = THREADS
-) -> Proxy | None:
+def _haproxy(stack: ExitStack, place: Path, back: str, *, front_tls: str = "", threads: int = THREADS) -> Proxy | None:
     program = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
     if program is None:
         return None

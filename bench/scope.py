@@ -71,9 +71,7 @@ def _costs() -> Section:
     return Section(
         "scope",
         ("what", "median", "reference in the same run", "ratio", "target"),
-        tuple(
-            (what, human(took), reference, f"{x:.3g} x", target) for what, took, reference, x, target in rows
-        ),
+        tuple((what, human(took), reference, f"{x:.3g} x", target) for what, took, reference, x, target in rows),
     )
 
 

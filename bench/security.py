@@ -11,16 +11,13 @@ from dataclasses import dataclass, field
 
 import uvloop
 
-from bench.agents import loopback
 from bench.client import connected, exec_request
-from bench.desk import desk
 from bench.gateway import CONNECTIONS, Way, answers, measured
-from bench.load import per_second
-from bench.measure import human
-from bench.place import folder
+from bench.local_site import running_site
+from bench.measure import human, per_second, temporary_folder
 from bench.plain_proxies import two_haproxies
 from bench.report import Section
-from bench.stages import started
+from bench.sites import gateway_sites, loopback
 from cheops.security.certificates import make_signing_key
 from cheops.security.signatures import Sign, Signer
 from tests.agent.rig import Rig, until
@@ -50,9 +47,7 @@ def _submits() -> Section:
                 rig.start()
                 all_up(rig)
             where = "one site" if len(sites) == 1 else "three sites, all answer"
-            rows.append(
-                _submit_row(f"`exec` of `true` over HTTP: {where}", _exec_rate(plain), _exec_rate(secure))
-            )
+            rows.append(_submit_row(f"`exec` of `true` over HTTP: {where}", _exec_rate(plain), _exec_rate(secure)))
     columns = (f"operations/s, {CLIENTS} clients", "without", "with", "costs", "target")
     about = (
         "The same with `security: none` and with certificates, tokens and signatures, in turns in one run; "
@@ -83,8 +78,8 @@ def _sign() -> Sign:
 
 def _desk_rate(sign: Sign | None) -> Rate:
     async def measured_once() -> float:
-        with folder() as place:
-            async with desk(place / "store.db", sign) as made:
+        with temporary_folder() as place:
+            async with running_site(place / "store.db", sign) as made:
                 return await per_second(lambda client, _turn: made.submit(f"own-{client}"), CLIENTS, _ROUND_S)
 
     return lambda: uvloop.run(measured_once())
@@ -158,7 +153,7 @@ def _plane_rows(plane: str) -> list[tuple[str, ...]]:
 
 
 def _pairs(stack: ExitStack, plane: str) -> Iterator[_Pair]:
-    plain, secure = (stack.enter_context(started(plane, is_secure=is_secure)) for is_secure in (False, True))
+    plain, secure = (stack.enter_context(gateway_sites(plane, is_secure=is_secure)) for is_secure in (False, True))
     for what, scope in (
         ("scope of this site", "{image: site1}"),
         ("two gateways, scope of another site", "{image: site2}"),
@@ -171,7 +166,7 @@ def _pairs(stack: ExitStack, plane: str) -> Iterator[_Pair]:
 
 def _reference(stack: ExitStack, service: tuple[str, int]) -> Iterator[_Pair]:
     """What TLS alone costs."""
-    place = stack.enter_context(folder())
+    place = stack.enter_context(temporary_folder())
     without, with_ = (two_haproxies(stack, place, service, is_secure=secure) for secure in (False, True))
     if without and with_:
         name = "for comparison: two plain HAProxies in a row"

@@ -14,11 +14,10 @@ from pathlib import Path
 import yaml
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from bench.agents import SITES, loopback
-from bench.desk import desk
-from bench.filling import fill
+from bench.local_site import fill_store, running_site
 from bench.measure import human
 from bench.report import Section
+from bench.sites import SITES, loopback
 from cheops.store.sqlite import SQLiteStore
 from tests.agent.rig import Rig
 from tests.ui.conftest import FLAGS
@@ -76,12 +75,12 @@ def _prepare(rig: Rig) -> None:
     path = folder / "data" / "store.db"
     asyncio.run(_long_history(path))
     store = SQLiteStore(path, "site1")
-    fill(store, range(RESOURCES), SITES)
+    fill_store(store, range(RESOURCES), SITES)
     store.close()
 
 
 async def _long_history(path: Path) -> None:
-    async with desk(path) as made:
+    async with running_site(path) as made:
         for _ in range(OPERATIONS):
             await made.submit(LONG, SITES)
 
@@ -127,9 +126,7 @@ def _scrolling(rig: Rig, page: Page) -> Iterator[tuple[str, ...]]:
     expect(page.locator(".op").first).to_be_visible()
     times = []
     for round_ in range(_ROUNDS):
-        at, wanted = (
-            (10**9, '[data-op="site1:1"]') if round_ % 2 == 0 else (0, f'[data-op="site1:{OPERATIONS}"]')
-        )
+        at, wanted = (10**9, '[data-op="site1:1"]') if round_ % 2 == 0 else (0, f'[data-op="site1:{OPERATIONS}"]')
         scroll = f"document.querySelector('.lanes-view').scrollTop = {at}"
         times.append(_after(page, wanted, partial(page.evaluate, scroll)))
     rows = page.locator(".op").count()

@@ -52,6 +52,4 @@ class NoSkips:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.skipped:
-            terminalreporter.write_line(
-                f"skipped, which CI does not accept: {', '.join(self.skipped)}", red=True
-            )
+            terminalreporter.write_line(f"skipped, which CI does not accept: {', '.join(self.skipped)}", red=True)

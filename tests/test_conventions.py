@@ -9,11 +9,7 @@ import pytest
 from tests.support.command import ROOT
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-PURE = [
-    path
-    for path in SOURCES
-    if path.relative_to(ROOT / "src" / "cheops").parts[0] in {"scope", "log", "engine"}
-]
+PURE = [path for path in SOURCES if path.relative_to(ROOT / "src" / "cheops").parts[0] in {"scope", "log", "engine"}]
 TEXTS = sorted(
     path
     for pattern in (
@@ -60,9 +56,7 @@ def test_the_constraints_pin_names_and_versions_only() -> None:
 
 def test_no_file_names_a_package_index() -> None:
     index = re.compile("(index-url|find-links|registry" + r"=)|simple/\b", re.IGNORECASE)
-    assert not [
-        str(path) for path in TEXTS if path.name != Path(__file__).name and index.search(path.read_text())
-    ]
+    assert not [str(path) for path in TEXTS if path.name != Path(__file__).name and index.search(path.read_text())]
 
 
 def test_ci_runs_the_commands_of_the_readme() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cheops.cli.sites_file import read_sites
+from cheops.cli.scope import read_sites
 from cheops.documents import MAX_BYTES, DocumentError
 from cheops.scope import SiteInfo
 

@@ -85,9 +85,7 @@ def test_types_may_list_more_than_the_entries_mention(tmp_path: Path) -> None:
 
 
 def test_types_are_spelled_as_in_the_file(tmp_path: Path) -> None:
-    text = (
-        "matrix: [{before: no, after: 1.0, result: take-one}, {before: scale up, after: é, result: take-one}]"
-    )
+    text = "matrix: [{before: no, after: 1.0, result: take-one}, {before: scale up, after: é, result: take-one}]"
     assert read(tmp_path, text).types == ("no", "1.0", "scale up", "é")
 
 
@@ -261,9 +259,7 @@ def test_a_bad_matrix_is_refused_with_file_and_line(tmp_path: Path, text: str, c
     assert str(refused.value) == f"{tmp_path / 'matrix'}:{complaint}"
 
 
-@pytest.mark.parametrize(
-    "text", ['{"ResolutionMatrix": [', '{"ResolutionMatrix": []} trailing', "\tmatrix: []"]
-)
+@pytest.mark.parametrize("text", ['{"ResolutionMatrix": [', '{"ResolutionMatrix": []} trailing', "\tmatrix: []"])
 def test_what_is_neither_json_nor_yaml_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(DocumentError, match="not YAML"):
         read(tmp_path, text)

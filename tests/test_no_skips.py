@@ -17,9 +17,7 @@ SUITE = "import pytest\n@pytest.mark.skip(reason='no redis-server here')\ndef te
     [("0", {}, 0), ("0", {"CI": "true"}, 1), ("1", {"CI": "true"}, 1)],
     ids=["on-a-laptop", "in-ci", "in-ci-in-parallel"],
 )
-def test_a_skip_fails_in_ci_only(
-    tmp_path: Path, workers: str, environment: dict[str, str], code: int
-) -> None:
+def test_a_skip_fails_in_ci_only(tmp_path: Path, workers: str, environment: dict[str, str], code: int) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (tmp_path / "test_suite.py").write_text(SUITE)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

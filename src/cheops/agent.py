@@ -8,17 +8,16 @@ from collections.abc import Callable
 
 import uvloop
 
-from cheops.api.admission import Admission
 from cheops.api.app import application
-from cheops.api.servers import BACKLOG, Servers
-from cheops.config.security import MISSING
+from cheops.api.guard import PeerGuard
+from cheops.api.server import BACKLOG, Servers
+from cheops.backends.http.replication import HttpReplication
+from cheops.config.security import MISSING_SECURITY
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
-from cheops.gateway.gateway import Gateway
-from cheops.gateway.listening import Listening, open_all
-from cheops.gateway.replicas.replicating import Replicating
+from cheops.gateway.server import Gateway, ListenerSockets, open_listeners
 from cheops.node.node import Node
-from cheops.ui.serving import Interface
+from cheops.ui.server import WebInterface
 
 _log = logging.getLogger(__name__)
 
@@ -29,20 +28,20 @@ class AgentError(CheopsError):
 
 def run_agent(config: SiteConfig, started: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGTERM or SIGINT. `started` is called when requests are answered."""
-    if not config.security.is_said:
-        raise AgentError(f"{config.source}: {MISSING}")
+    if not config.security.is_specified:
+        raise AgentError(f"{config.source}: {MISSING_SECURITY}")
     uvloop.run(_serve(config, started))
 
 
 async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
-    listening, entrances = _listen(config), Listening({})
+    listening, entrances = _listen(config), ListenerSockets({})
     try:
         node = Node(config)
-        entrances = open_all(config)
+        entrances = open_listeners(config)
         gateway = Gateway(node, entrances.program) if entrances.has_any else None
         if gateway:
             # Before anything runs: what was left over may cause calls whose scope must be known.
-            gateway.replicate_with(Replicating(node, gateway.services))
+            gateway.replicate_with(HttpReplication(node, gateway.services))
         await node.start()
     except BaseException:
         listening.close()
@@ -50,7 +49,7 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         raise
     try:
         app = application(node, gateway)
-        servers = Servers(node, Admission(node, Interface(app, app.state.prepare)), listening)
+        servers = Servers(node, PeerGuard(node, WebInterface(app, app.state.prepare)), listening)
     except BaseException:
         await node.stop()
         entrances.close()

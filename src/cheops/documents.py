@@ -117,9 +117,7 @@ class Value:
 
     def _kind(self) -> str:
         if isinstance(self.node, yaml.ScalarNode):
-            return (
-                f"'{printable(shortened(self.node.value))}'" if self.node.tag != f"{_TAG}null" else "nothing"
-            )
+            return f"'{printable(shortened(self.node.value))}'" if self.node.tag != f"{_TAG}null" else "nothing"
         return "a list" if isinstance(self.node, yaml.SequenceNode) else "names with values"
 
 

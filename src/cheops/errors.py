@@ -1,17 +1,17 @@
 """The root of all errors that Cheops raises on purpose.
 
-The tree is shallow. A class answers three questions, so that whoever catches it need not know it:
-whose fault it is (who can mend it), whether it is definite (asking again gives the same answer), and
-which HTTP status it is. Foreign exceptions are translated into one of these once, at the edge where
-they appear; anything else that escapes is a bug.
+The tree is shallow. An error answers three questions, so that the code that catches it need not know its class:
+whose fault it is (who can fix it), whether it is definite (the same request gives the same answer), and
+which HTTP status it has. A class of its own is for errors that some code catches; anything else is raised as
+`ClientError(text, status=409)` or `CheopsError(text)`. Foreign exceptions are translated into one of these once,
+at the edge where they appear; any other exception that escapes is a bug.
 """
 
 from enum import StrEnum
-from typing import ClassVar
 
 
 class Fault(StrEnum):
-    """Who can mend it."""
+    """Who can fix it."""
 
     CLIENT = "client"
     APPLICATION = "application"
@@ -22,9 +22,24 @@ class Fault(StrEnum):
 class CheopsError(Exception):
     """Something Cheops refuses or could not do; its text says what is wrong, where, and what to do."""
 
-    fault: ClassVar[Fault] = Fault.US
-    definite: ClassVar[bool] = True
-    status: ClassVar[int] = 500
+    fault: Fault = Fault.US
+    definite: bool = True
+    status: int = 500
+
+    def __init__(
+        self,
+        *args: object,
+        status: int | None = None,
+        definite: bool | None = None,
+        fault: Fault | None = None,
+    ) -> None:
+        super().__init__(*args)
+        if status is not None:
+            self.status = status
+        if definite is not None:
+            self.definite = definite
+        if fault is not None:
+            self.fault = fault
 
 
 class ClientError(CheopsError):

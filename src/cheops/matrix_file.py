@@ -162,9 +162,7 @@ def _see_also(place: Value, wrong: Entry | None, rows: Iterable[_Row]) -> str:
     return f" (see line {lines[0]})" if lines else ""
 
 
-def _record(
-    value: Value, *, required: tuple[str, ...] = (), optional: tuple[str, ...] = ()
-) -> dict[str, Value]:
+def _record(value: Value, *, required: tuple[str, ...] = (), optional: tuple[str, ...] = ()) -> dict[str, Value]:
     """Known keys, by the names given here, however the file begins them; others are refused."""
     written = value.mapping()
     spelling = {name: _spelling(name, written) for name in (*required, *optional)}

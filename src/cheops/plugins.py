@@ -11,10 +11,9 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
-from cheops.engine.types import Decompose, Logic
+from cheops.engine.settings import Decompose, Logic
 from cheops.errors import CheopsError
-from cheops.scope.builtin import BUILTIN
-from cheops.scope.functions import Function, Functions
+from cheops.scope.functions import BUILTIN, Function, Functions
 from cheops.text import listed, nearest, printable, shortened
 
 SCOPE_FUNCTIONS = "cheops.scope_functions"

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cheops.client.multipart import Form
+from cheops.client.agent import Form
 from tests.security.pki import Pki
 from tests.support import nursery
 from tests.support.ports import free_port
@@ -199,9 +199,7 @@ class Rig:
             raise RefusedByAgentError(answer.status, content)
         return content
 
-    def post(
-        self, name: str, path: str, fields: dict[str, str], files: dict[str, Path] | None = None
-    ) -> bytes:
+    def post(self, name: str, path: str, fields: dict[str, str], files: dict[str, Path] | None = None) -> bytes:
         form = Form(fields, files or {})
         headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
         return self.request(name, "POST", path, iter(form), headers)
@@ -236,9 +234,7 @@ class Rig:
             return next(line for line in lines if line["Site"] == name)
 
     def show(self, name: str, id_: str, command: str = "", sites: str = "") -> dict[str, Line]:
-        shown: dict[str, Line] = json.loads(
-            self.post(name, f"/show/{id_}", {"command": command, "sites": sites})
-        )
+        shown: dict[str, Line] = json.loads(self.post(name, f"/show/{id_}", {"command": command, "sites": sites}))
         return shown
 
     @contextlib.contextmanager

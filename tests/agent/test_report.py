@@ -112,9 +112,7 @@ def test_files(make_rig: MakeRig, wan: Wan, repetitions: int) -> None:
         again(rig, "file", "set", "echo init > file", "init")
 
 
-def test_two_appends_while_cut_stand_in_the_same_order_everywhere(
-    make_rig: MakeRig, make_wan: MakeWan
-) -> None:
+def test_two_appends_while_cut_stand_in_the_same_order_everywhere(make_rig: MakeRig, make_wan: MakeWan) -> None:
     wan = make_wan("site1", "site2")
     rig = make_rig({"file": FILE}, "site1", "site2", wan=wan)
     rig.start()

@@ -8,18 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cheops.api.models import (
-    ChangeSites,
-    Event,
-    Level,
-    Resolution,
-    ResolveRequest,
-    SitesChange,
-    SubmitRequest,
-    Wait,
-)
+from cheops.api.models import ChangeSites, Event, Level, Resolution, ResolveRequest, SitesChange, SubmitRequest, Wait
 from cheops.client import Agent, AgentError, UnreachableError
-from cheops.client.asynchronous import AsyncAgent
+from cheops.client.async_agent import AsyncAgent
 from cheops.log.operation import Kind, Status, Verdict
 from tests.agent.rig import MakeRig, until
 from tests.api.agents import TYPES, Sites, two_sites
@@ -34,9 +25,7 @@ def raw(
     parts = urlsplit(agent.url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
     try:
-        connection.request(
-            method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
-        )
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
     finally:
@@ -86,14 +75,10 @@ def _waiting(agent: Agent) -> None:
     assert "no" in void.answers[0].detail
     path = "/api/v1/resources/w/operations"
     body = json.dumps({"type": "set", "command": "true", "sites": "site1 & site3", "resource_type": "file"})
-    status, headers, found = raw(
-        agent, "POST", path, body.encode(), Prefer="respond-async, wait=0", Cheops_Wait="all"
-    )
+    status, headers, found = raw(agent, "POST", path, body.encode(), Prefer="respond-async, wait=0", Cheops_Wait="all")
     assert (status, headers["cheops-operation"]) == (202, "site1:1")
     assert headers["location"] == "/api/v1/resources/w/operations/site1:1"
-    assert json.loads(found)["waiting_for"] == ["site1", "site3"] or json.loads(found)["waiting_for"] == [
-        "site3"
-    ]
+    assert json.loads(found)["waiting_for"] == ["site1", "site3"] or json.loads(found)["waiting_for"] == ["site3"]
 
 
 def _lines(agent: Agent) -> None:
@@ -107,9 +92,7 @@ def _files(agent: Agent, folder: Path) -> None:
     path = folder / "recipe.yml"
     path.write_bytes(b"x" * 3_000_000)
     sent: list[int] = []
-    asked = SubmitRequest(
-        type="set", command="wc -c < {recipe.yml}", sites="site1 & site2", resource_type="file"
-    )
+    asked = SubmitRequest(type="set", command="wc -c < {recipe.yml}", sites="site1 & site2", resource_type="file")
     found = agent.submit("with-file", asked, files={"recipe.yml": path}, sent=sent.append)
     assert {answer.output.strip() for answer in found.answers} == {"3000000"}
     assert sum(sent) > 3_000_000

@@ -5,8 +5,7 @@ from typing import Any
 
 from cheops.api.models import Effect
 from cheops.api.views.log import log_view
-from cheops.api.views.naming import find
-from cheops.api.views.operations import operation_view
+from cheops.api.views.operations import find, operation_view
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Status
 from cheops.sim.apps import COUNTER, FILE, PCOUNTER
@@ -67,9 +66,7 @@ def test_a_replay_is_told_as_it_was_also_when_others_have_replaced_what_it_ran()
     lab.submit("a", "n", "add more")
     lab.run()
     text = told(explain(lab, "b"))
-    assert (
-        "ran a:1, a:2 and b:1, in this order; since then other operations have replaced all of that" in text
-    )
+    assert "ran a:1, a:2 and b:1, in this order; since then other operations have replaced all of that" in text
 
 
 def test_a_long_replay_says_how_much_it_leaves_out() -> None:
@@ -164,7 +161,7 @@ def test_estranged() -> None:
     lab.submit("b", "n", "set 99")
     lab.heal()
     deliver_to(lab, "a")
-    strangers = [op for op in log_view(lab.at("a", "n")).operations if op.effect is Effect.ESTRANGED]
+    strangers = [op for op in log_view(lab.at("a", "n")).operations if op.effect is Effect.ORPHANED]
     assert [op.command for op in strangers] == ["set 99"]
     assert "without knowing what all sites had settled for good (rule 10)" in told(explain(lab, "a"))
     lab.run()

@@ -63,9 +63,7 @@ def test_of_one_resource_and_of_all(make_rig: MakeRig) -> None:
     seen = agent.changes("seen", start)
     assert [event.kind for event in seen.events] == [*RAN, "ran"]
     assert [event.site for event in seen.events] == ["site1", "site1", "site1", "site2"]
-    assert {(event.resource, event.resource_type, event.teller) for event in seen.events} == {
-        ("seen", "file", "site1")
-    }
+    assert {(event.resource, event.resource_type, event.teller) for event in seen.events} == {("seen", "file", "site1")}
     with streaming(agent, "seen", start) as stream:
         assert [next(stream) for _ in seen.events] == list(seen.events)
     assert [event.place for event in agent.changes("seen", start, limit=2).events] == [

@@ -8,17 +8,15 @@ import pytest
 
 from cheops.api import models
 from cheops.api.checks import DOCUMENT, GROUPS
-from cheops.api.v1.app import fastapi_app
-from cheops.api.v1.documenting import operations_of
+from cheops.api.openapi import operations_of
+from cheops.api.router import fastapi_app
 from cheops.client import Agent
 from tests.agent.rig import MakeRig
 from tests.agent.types import TALLY
 from tests.support.command import ROOT
 
 OPENAPI = fastapi_app(None).openapi()
-OPERATIONS = {
-    operation["operationId"]: (method, path, operation) for method, path, operation in operations_of(OPENAPI)
-}
+OPERATIONS = {operation["operationId"]: (method, path, operation) for method, path, operation in operations_of(OPENAPI)}
 REFERENCE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 

@@ -131,10 +131,7 @@ def _replayed(sites: Sites) -> None:
     shown = sites["site1"].verify("late")
     assert (shown.same, {state.output for state in shown.states}) == (True, {"base one two"})
     text = told(sites["site1"].explain("late"))
-    assert (
-        "site2 replayed: to have the effects in the order that counts, it began again at a base and ran "
-        in text
-    )
+    assert "site2 replayed: to have the effects in the order that counts, it began again at a base and ran " in text
     assert "ran site1:1, site1:2 and site2:1, in this order" in text
     assert "site1 replayed" not in text
     replies = {reply.site: reply for reply in sites["site1"].operation("late", "site1:2").replies}

@@ -2,12 +2,10 @@
 
 from cheops.api.models import Effect
 from cheops.api.views.log import log_view
-from cheops.api.views.naming import find
-from cheops.api.views.operations import operation_view
-from cheops.api.views.status import detail, summary
-from cheops.api.views.whereabouts import is_here, where_to_ask
+from cheops.api.views.operations import find, operation_view
+from cheops.api.views.status import detail, is_here, not_here_text, summary
 from cheops.engine.replica import Replica
-from cheops.engine.types import Limits
+from cheops.engine.settings import Limits
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Kind, Origin, Status
 from cheops.sim.apps import COUNTER, FILE, App
@@ -174,7 +172,7 @@ def test_a_site_that_a_resource_left_says_where_it_went() -> None:
     left = lab.at("a", "n")
     assert not is_here(left)
     addresses = {"b": "http://b"}
-    assert where_to_ask(left, ["z"], addresses.get) == (
+    assert not_here_text(left, ["z"], addresses.get) == (
         "'n' has left a, which has heard nothing of it since; ask b (http://b), c, d, e, f and 1 more"
     )
 
@@ -183,5 +181,5 @@ def test_a_site_that_never_had_a_resource_names_others() -> None:
     nothing = Replica("n", Origin("a", "1"), lambda _hash: Matrix(), Limits())
     assert not is_here(nothing)
     said = "no resource 'n' is known at a; only the sites of a resource know of it"
-    assert where_to_ask(nothing, ["b"], lambda _site: None) == f"{said}. Others to ask: b"
-    assert where_to_ask(nothing, [], lambda _site: None) == f"{said}, and no other site is known here"
+    assert not_here_text(nothing, ["b"], lambda _site: None) == f"{said}. Others to ask: b"
+    assert not_here_text(nothing, [], lambda _site: None) == f"{said}, and no other site is known here"

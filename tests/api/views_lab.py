@@ -5,7 +5,7 @@ from typing import Any
 from cheops.api import models
 from cheops.api.models import Explanation, ResourceStatus
 from cheops.api.views.dry_run import dry_run
-from cheops.api.views.explain import explanation
+from cheops.api.views.explanation import explanation
 from cheops.api.views.status import resource_status
 from cheops.engine.events import Submitted
 from cheops.log.operation import Command

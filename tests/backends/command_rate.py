@@ -3,7 +3,8 @@
 import asyncio
 import time
 
-from cheops.backends.command import CommandRunner, CommandSettings
+from cheops.backends.command.runner import CommandRunner
+from cheops.config.command import CommandSettings
 
 
 def commands_per_second(*, parallel: int, count: int = 2000, line: str = "true") -> float:

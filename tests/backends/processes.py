@@ -7,7 +7,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from cheops.backends.command import CommandRunner, CommandSettings, Completed
+from cheops.backends.command.runner import CommandRunner, Completed
+from cheops.config.command import CommandSettings
 
 ANYTHING = CommandSettings(allow=("...",))
 IN_SHELL = CommandSettings(allow=("...",), shell=True)  # noqa: S604 - to be tested
@@ -55,9 +56,7 @@ async def soon(condition: Callable[[], object], what: str) -> None:
         await asyncio.sleep(0.005)
 
 
-def run(
-    line: str, settings: CommandSettings = ANYTHING, *, resource: str = "counter", **files: Path
-) -> Completed:
+def run(line: str, settings: CommandSettings = ANYTHING, *, resource: str = "counter", **files: Path) -> Completed:
     """Run one command with a runner of its own."""
 
     async def alone() -> Completed:

@@ -15,15 +15,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from cheops.backends.command import (
-    CommandLimits,
-    CommandLineError,
-    CommandNotAllowedError,
-    CommandRunner,
-    CommandSettings,
-    CommandStatus,
-    Completed,
-)
+from cheops.backends.command.line import CommandLineError, CommandNotAllowedError
+from cheops.backends.command.runner import CommandRunner, Completed
+from cheops.backends.command.wire import CommandStatus
+from cheops.config.command import CommandLimits, CommandSettings
 from tests.backends.processes import ANYTHING, IN_SHELL, run, soon, with_mark
 from tests.support.command import ROOT
 
@@ -160,9 +155,7 @@ def test_nothing_of_the_agent_is_handed_down(settings: CommandSettings) -> None:
     status = run("grep -E '^(SigBlk|SigIgn)' /proc/self/status", settings).output
     usual = sum(1 << (number - 1) for number in signal.valid_signals())  # glibc uses two for itself
     assert [int(line.split()[1], 16) & usual for line in status.splitlines()] == [0, 0]
-    assert run("ls /proc/self/fd", settings).output.split() == ["0", "1", "2", "3"], (
-        "3 is the directory it lists"
-    )
+    assert run("ls /proc/self/fd", settings).output.split() == ["0", "1", "2", "3"], "3 is the directory it lists"
     assert run("readlink /proc/self/fd/0", settings).output == "/dev/null\n"
     pid, group, session = run("sh -c 'cut -d\" \" -f 1,5,6 /proc/$$/stat'", settings).output.split()
     assert pid == group == session
@@ -193,9 +186,7 @@ def test_privileges() -> None:
 def test_another_user(tmp_path: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     as_nobody = replace(ANYTHING, user="nobody")
-    out = run(
-        "sh -c 'id -u; id -g; id -G; echo $HOME; grep CapEff /proc/self/status'", as_nobody
-    ).output.split()
+    out = run("sh -c 'id -u; id -g; id -G; echo $HOME; grep CapEff /proc/self/status'", as_nobody).output.split()
     assert out == [
         str(nobody.pw_uid),
         str(nobody.pw_gid),
@@ -219,8 +210,7 @@ def test_another_user(tmp_path: Path) -> None:
 def test_ones_own_user_needs_no_right() -> None:
     me = pwd.getpwuid(os.geteuid())
     assert (
-        run("sh -c 'id -un; echo $HOME'", replace(ANYTHING, user=me.pw_name)).output
-        == f"{me.pw_name}\n{me.pw_dir}\n"
+        run("sh -c 'id -un; echo $HOME'", replace(ANYTHING, user=me.pw_name)).output == f"{me.pw_name}\n{me.pw_dir}\n"
     )
 
 
@@ -237,9 +227,7 @@ def test_an_agent_without_the_right_to_become_another_user() -> None:
 
 
 def test_limits() -> None:
-    limited = replace(
-        ANYTHING, limits=CommandLimits(cpu_s=1, memory_bytes=1 << 28, open_files=32, processes=1000)
-    )
+    limited = replace(ANYTHING, limits=CommandLimits(cpu_s=1, memory_bytes=1 << 28, open_files=32, processes=1000))
     soft = "sh -c 'ulimit -St; ulimit -Sv; ulimit -Sn; grep \"Max processes\" /proc/self/limits'"
     cpu, memory, files, *processes = run(soft, limited).output.split()
     assert (cpu, memory, files, processes[2]) == ("1", str((1 << 28) // 1024), "32", "1000")

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cheops.backends.command import CommandRunner, CommandStatus, Completed
+from cheops.backends.command.runner import CommandRunner, Completed
+from cheops.backends.command.wire import CommandStatus
 from tests.backends.processes import ANYTHING, IN_SHELL, eventually, is_dead, run, soon, unique, with_mark
 from tests.support.command import ROOT
 
@@ -43,10 +44,7 @@ def running(line: str, mark: str, then: Callable[[CommandRunner], Awaitable[None
 def test_gone_when_the_command_has_ended(escape: str) -> None:
     mark = unique()
     hidden = mark.replace("8", "[8]", 1)  # or the shell would find its own command line
-    script = (
-        ESCAPES[escape].format(mark=mark)
-        + f"until pgrep -f 'sleep {hidden}' >/dev/null; do :; done; echo done"
-    )
+    script = ESCAPES[escape].format(mark=mark) + f"until pgrep -f 'sleep {hidden}' >/dev/null; do :; done; echo done"
     done = run(script, IN_SHELL)
     assert (done.exit_code, done.output) == (0, "done\n")
     assert done.left_behind > 0
@@ -56,9 +54,7 @@ def test_gone_when_the_command_has_ended(escape: str) -> None:
 @pytest.mark.parametrize("escape", ESCAPES)
 def test_gone_when_the_time_is_over(escape: str) -> None:
     mark = unique()
-    done = run(
-        f"{ESCAPES[escape].format(mark=mark)}echo begun; sleep {mark}", replace(IN_SHELL, timeout_s=0.3)
-    )
+    done = run(f"{ESCAPES[escape].format(mark=mark)}echo begun; sleep {mark}", replace(IN_SHELL, timeout_s=0.3))
     assert (done.status, done.exit_code, done.output) == (CommandStatus.TIMED_OUT, None, "begun\n")
     assert not with_mark(mark)
 
@@ -77,7 +73,7 @@ def test_gone_when_the_agent_is_killed(escape: str) -> None:
     mark = unique()
     program = f"""
         import asyncio
-        from cheops.backends.command import CommandRunner
+        from cheops.backends.command.runner import CommandRunner
         from tests.backends.processes import IN_SHELL
         from tests.backends.test_command_cleanup import ESCAPES
         async def main():
@@ -102,8 +98,8 @@ def test_a_killed_keeper_is_lost_and_leaves_nothing() -> None:
     mark = unique()
 
     async def kill_keeper(runner: CommandRunner) -> None:
-        (keeper,) = runner._busy
-        os.kill(keeper.pid, signal.SIGKILL)
+        (worker,) = runner._busy
+        os.kill(worker.pid, signal.SIGKILL)
         await soon(lambda: not with_mark(mark), "the spawner killed what it left")
         again = await runner.run("echo again", ANYTHING, resource="x")
         assert again.output == "again\n"
@@ -153,7 +149,7 @@ def test_what_was_killed_while_idle_is_not_missed(victim: str) -> None:
 
 def test_a_keeper_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GRACE_S", "SWEEP_S"):
-        monkeypatch.setattr(f"cheops.backends.command.{name}", 0.0)
+        monkeypatch.setattr(f"cheops.backends.command.runner.{name}", 0.0)
     mark = unique()
 
     async def main() -> None:
@@ -171,9 +167,7 @@ def test_closing_cancels_what_runs() -> None:
     mark = unique()
 
     async def close(runner: CommandRunner) -> None:
-        waiting = asyncio.ensure_future(
-            runner.run("true", replace(ANYTHING, no_new_privileges=False), resource="x")
-        )
+        waiting = asyncio.ensure_future(runner.run("true", replace(ANYTHING, no_new_privileges=False), resource="x"))
         await runner.close()
         assert not with_mark(mark)
         late = await waiting
@@ -286,7 +280,7 @@ def test_closing_leaves_neither_spawner_nor_keepers() -> None:
         async with CommandRunner() as runner:
             await asyncio.gather(*(runner.run("true", ANYTHING, resource="x") for _ in range(8)))
             assert runner._spawner is not None
-            return [runner._spawner.pid, *(keeper.pid for keeper in runner._idle)]
+            return [runner._spawner.pid, *(worker.pid for worker in runner._idle)]
 
     pids = asyncio.run(main())
     assert len(pids) > 2

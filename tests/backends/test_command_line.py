@@ -7,14 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cheops.backends.command import (
-    CommandLimits,
-    CommandLineError,
-    CommandNotAllowedError,
-    CommandSettings,
-    CommandSettingsError,
-)
-from cheops.backends.command_line import Invocation, invocation
+from cheops.backends.command.line import CommandLineError, CommandNotAllowedError, Invocation, invocation
+from cheops.config.command import CommandLimits, CommandSettings, CommandSettingsError
 from tests.backends.processes import ANYTHING, IN_SHELL
 
 FILES = {"deploy.yaml": Path("/spool/it's here/a b"), "x": Path("/x"), "my file": Path("/$(id)")}
@@ -83,9 +77,7 @@ def test_a_file_that_did_not_come_along() -> None:
     ["printf %s __ID__", 'printf %s "__ID__"', "printf %s '__ID__'", "printf %s \\a\"__ID__\"'__ID__'__ID__"],
 )
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])  # each starts a shell
-@given(
-    resource=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20).filter(is_no_option)
-)
+@given(resource=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20).filter(is_no_option))
 def test_in_a_shell_an_id_is_never_code(line: str, resource: str) -> None:
     assert shown(invocation(line, IN_SHELL, resource=resource, files={})) in {
         resource,
@@ -105,12 +97,8 @@ def test_in_a_shell_known_tricks_do_not_work(line: str, evil: str) -> None:
     assert out == evil
 
 
-@pytest.mark.parametrize(
-    "line", ['echo "$(echo __ID__)"', "echo # don't\necho '__ID__'", "cat <<'X'\n__ID__\nX"]
-)
-@pytest.mark.parametrize(
-    "evil", ["'; touch {}; '", '"; touch {}; "', "$(touch {})", "`touch {}`", "\ntouch {}\n"]
-)
+@pytest.mark.parametrize("line", ['echo "$(echo __ID__)"', "echo # don't\necho '__ID__'", "cat <<'X'\n__ID__\nX"])
+@pytest.mark.parametrize("evil", ["'; touch {}; '", '"; touch {}; "', "$(touch {})", "`touch {}`", "\ntouch {}\n"])
 def test_where_the_quotes_are_misread_an_id_is_still_no_code(line: str, evil: str, tmp_path: Path) -> None:
     shown(invocation(line, IN_SHELL, resource=evil.format(tmp_path / "made"), files={}))
     assert not list(tmp_path.iterdir())

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cheops.backends.command import CommandLineError, CommandNotAllowedError, CommandSettings, check_allowed
-from cheops.config.command_pattern import CommandPatternError
+from cheops.backends.command.line import CommandLineError, CommandNotAllowedError, check_allowed
+from cheops.config.command import CommandPatternError, CommandSettings
 
 ALLOWED = [
     ("redis-cli incrby * *", "redis-cli incrby counter 13"),
@@ -68,9 +68,7 @@ def test_refused(pattern: str, line: str) -> None:
 
 
 def test_without_patterns_nothing_is_allowed() -> None:
-    with pytest.raises(
-        CommandNotAllowedError, match="the command 'true' is not allowed; the type allows: none"
-    ):
+    with pytest.raises(CommandNotAllowedError, match="the command 'true' is not allowed; the type allows: none"):
         check_allowed("true", CommandSettings(allow=()))
 
 

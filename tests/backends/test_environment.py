@@ -7,9 +7,9 @@ import pytest
 
 from cheops.api.checks import _programs
 from cheops.api.models import Level
-from cheops.backends.command import CommandRunner, CommandStatus
-from cheops.backends.environment import environment, where_is
-from cheops.config.command_settings import CommandSettings
+from cheops.backends.command.runner import CommandRunner, environment, where_is
+from cheops.backends.command.wire import CommandStatus
+from cheops.config.command import CommandSettings
 from cheops.config.site import parse_site
 
 
@@ -20,9 +20,7 @@ def program(path: Path) -> Path:
     return path
 
 
-def test_the_path_of_the_type_comes_before_that_of_the_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_path_of_the_type_comes_before_that_of_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = program(tmp_path / "mine" / "tool")
     monkeypatch.setenv("PATH", str(program(tmp_path / "agent" / "tool").parent))
     assert where_is("tool", CommandSettings()) == tmp_path / "agent" / "tool"

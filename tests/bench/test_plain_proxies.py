@@ -39,9 +39,7 @@ def service() -> Iterator[Address]:
 def asked(address: Address, tls: ssl.SSLContext | None = None) -> str | None:
     """What is answered; None if nobody does."""
     if tls:
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            *address, context=tls, timeout=10
-        )
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(*address, context=tls, timeout=10)
     else:
         connection = http.client.HTTPConnection(*address, timeout=10)
     try:
@@ -54,9 +52,7 @@ def asked(address: Address, tls: ssl.SSLContext | None = None) -> str | None:
         connection.close()
 
 
-def test_plain_proxies_forward_and_the_two_in_a_row_believe_only_each_other(
-    tmp_path: Path, service: Address
-) -> None:
+def test_plain_proxies_forward_and_the_two_in_a_row_believe_only_each_other(tmp_path: Path, service: Address) -> None:
     with ExitStack() as stack:
         one = plain_haproxy(stack, tmp_path, service)
         two = two_haproxies(stack, tmp_path, service, is_secure=False)
@@ -73,9 +69,7 @@ def test_plain_proxies_forward_and_the_two_in_a_row_believe_only_each_other(
 
 def _believes_no_stranger(place: Path, first: Address) -> None:
     """The second of two in a row, which the configuration of the first one names."""
-    config = next(
-        one for one in map(Path.read_text, place.rglob("*.cfg")) if f"bind 127.0.0.1:{first[1]}\n" in one
-    )
+    config = next(one for one in map(Path.read_text, place.rglob("*.cfg")) if f"bind 127.0.0.1:{first[1]}\n" in one)
     words = config.partition("server one ")[2].split()
     host, _, port = words[0].partition(":")
     second = host, int(port)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.bars import Bars, Row
-from bench.fastpath_section import DIRECT, ENVOY, HAPROXY, TWO_TLS, Kind, Taken, section, targets
+from bench.charts import BarChart, Row
+from bench.fastpath import DIRECT, ENVOY, HAPROXY, TWO_TLS, Kind, Taken, section, targets
 from bench.report import Section, write
 
 PAGE = "# Page\n\nbefore\n\n<!-- one -->\nold\n<!-- /one -->\n\nafter\n"
-PICTURE = Bars("What it shows", ("things",), (Row("a", ((1, "1"),)),))
+PICTURE = BarChart("What it shows", ("things",), (Row("a", ((1, "1"),)),))
 
 
 @pytest.fixture

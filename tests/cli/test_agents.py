@@ -188,9 +188,7 @@ def _unknown(rig: Rig, cheops: Cheops) -> None:
 def _cut_off(rig: Rig, cheops: Cheops) -> None:
     rig.kill("site2")
     until(lambda: re.search(r"site2 +down", cheops("site", "list").out), "for site2 to be down")
-    ran = cheops(
-        "exec", "--id", "notes", "--type", "add", "--command", "echo v >> notes", "--timeout", "0.3", code=3
-    )
+    ran = cheops("exec", "--id", "notes", "--type", "add", "--command", "echo v >> notes", "--timeout", "0.3", code=3)
     assert "TIMEOUT site2" in ran.out
     assert "cheops wait notes --for=converged" in ran.err
     assert cheops("status", "notes", code=3).out.startswith("UNREACHABLE")

@@ -21,9 +21,7 @@ def on_terminal(*argv: str, **environment: str) -> str:
     """What a person sees: run with a pseudo-terminal in place of pipes."""
     parent, child = pty.openpty()
     env = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", "COLUMNS": "100", **environment}
-    with subprocess.Popen(
-        [sys.executable, "-m", "cheops", *argv], stdin=child, stdout=child, stderr=child, env=env
-    ):
+    with subprocess.Popen([sys.executable, "-m", "cheops", *argv], stdin=child, stdout=child, stderr=child, env=env):
         os.close(child)
         seen = b""
         while chunk := _read(parent):
@@ -76,9 +74,7 @@ def test_the_usage_has_arguments_as_they_are_written(argv: list[str], usage: str
 
 def test_paragraphs_of_help_are_wrapped_to_the_window() -> None:
     ran = run_process("resolve", "--help", env={**os.environ, "COLUMNS": "200"})
-    assert (
-        "'no' has it run. DIVERGED: an operation with 'cheops exec --force' becomes the new base." in ran.out
-    )
+    assert "'no' has it run. DIVERGED: an operation with 'cheops exec --force' becomes the new base." in ran.out
 
 
 @pytest.mark.parametrize("command", ["parse", "explain", "functions"])
@@ -111,9 +107,7 @@ def test_every_command_explains_itself(command: str) -> None:
         (["scope", "explain", "a", "--from", b"\xff"], 1, "--from: a name cannot hold the invisible"),
     ],
 )
-def test_errors_go_to_standard_error_without_a_traceback(
-    argv: list[str | bytes], code: int, message: str
-) -> None:
+def test_errors_go_to_standard_error_without_a_traceback(argv: list[str | bytes], code: int, message: str) -> None:
     ran = run_process(*argv)
     assert (ran.code, ran.out) == (code, "")
     assert message in ran.err
@@ -204,7 +198,9 @@ def test_around_without_distances_says_so() -> None:
 
 
 def test_a_reader_that_stops_early_is_no_error() -> None:
-    command = f"{sys.executable} -m cheops scope explain '{' & '.join(f's{i}' for i in range(1_000))}' -o json | head -n 1"
+    command = (
+        f"{sys.executable} -m cheops scope explain '{' & '.join(f's{i}' for i in range(1_000))}' -o json | head -n 1"
+    )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stdout == "{\n"
     assert done.stderr == ""

@@ -15,9 +15,7 @@ from tests.agent.rig import MakeRig, Rig, until
 from tests.cli.test_agents import SITES, at, started, told
 
 # Runs at once at site1; elsewhere it begins, and hangs until somebody has made the file `go`.
-HANGS_ELSEWHERE = (
-    "test $(basename $PWD) = site1 || test -e go || { touch begun; sleep 60; }; echo more >> notes"
-)
+HANGS_ELSEWHERE = "test $(basename $PWD) = site1 || test -e go || { touch begun; sleep 60; }; echo more >> notes"
 
 
 def killed_in_the_middle(rig: Rig, *names: str) -> None:
@@ -50,13 +48,8 @@ def test_what_did_not_happen_is_run_and_only_there(make_rig: MakeRig) -> None:
     )
     assert "2 are UNKNOWN" in cheops("resolve", "notes", "--op", "site1:2", "--happened", "no", code=1).err
     wrong = cheops("resolve", "notes", "--site", "site1", "--happened", "no", code=1).err
-    assert (
-        "nothing is UNKNOWN at site1; site1:2 at site2 and site1:2 at site3 are: say so with 'site'" in wrong
-    )
-    assert (
-        "unknown site 'site9'"
-        in cheops("resolve", "notes", "--site", "site9", "--happened", "no", code=1).err
-    )
+    assert "nothing is UNKNOWN at site1; site1:2 at site2 and site1:2 at site3 are: say so with 'site'" in wrong
+    assert "unknown site 'site9'" in cheops("resolve", "notes", "--site", "site9", "--happened", "no", code=1).err
 
     done = cheops("resolve", "notes", "--site", "site2", "--happened", "no").out
     assert done == "site1:2 did not take effect at site2; it is run there now\n"

@@ -14,9 +14,7 @@ LONG_AGO_S = 3600.0
 
 def answer(overall: Overall, *as_of_s: float | None) -> ResourceStatus:
     sites = tuple(
-        SiteStatus(
-            site=f"site{number}", reachable=True, as_of_s=age_s, digest="d", pending=0, failed=(), unknown=()
-        )
+        SiteStatus(site=f"site{number}", reachable=True, as_of_s=age_s, digest="d", pending=0, failed=(), unknown=())
         for number, age_s in enumerate(as_of_s, 1)
     )
     return ResourceStatus(
@@ -34,9 +32,7 @@ class Agent:
         return self.left.pop(0) if len(self.left) > 1 else self.left[0]
 
 
-def waited(
-    monkeypatch: pytest.MonkeyPatch, *answers: ResourceStatus, timeout: str = "60"
-) -> tuple[Ran, Agent]:
+def waited(monkeypatch: pytest.MonkeyPatch, *answers: ResourceStatus, timeout: str = "60") -> tuple[Ran, Agent]:
     agent = Agent(answers)
     monkeypatch.setattr(status, "agent", lambda _url: agent)
     monkeypatch.setattr(status, "_LOOK_AGAIN_S", 0.0)
@@ -61,8 +57,6 @@ def test_what_was_heard_before_is_not_believed(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("overall", "code"), [("DIVERGED", 1), ("CONVERGING", 3), ("UNREACHABLE", 3)])
-def test_when_the_time_is_over_it_says_how_it_is(
-    monkeypatch: pytest.MonkeyPatch, overall: Overall, code: int
-) -> None:
+def test_when_the_time_is_over_it_says_how_it_is(monkeypatch: pytest.MonkeyPatch, overall: Overall, code: int) -> None:
     ran, _ = waited(monkeypatch, answer(overall, 0, 0), timeout="0")
     assert (ran.code, ran.out.split()[0]) == (code, overall)

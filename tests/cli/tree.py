@@ -5,8 +5,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from cheops.cli.commands import COMMANDS
-from cheops.cli.lazy import LazyGroup
+from cheops.cli.commands import COMMANDS, LazyGroup
 from cheops.cli.main import app
 
 COMMON = frozenset(("--url", "--token-file", "--output", "-o", "--help", "-h"))

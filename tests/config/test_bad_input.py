@@ -120,10 +120,7 @@ BAD = [
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, exists: addopt}",
-        (
-            "3: services.image.exists: unknown value 'addopt'; did you mean 'adopt'? "
-            "Known here: abort, adopt, overwrite"
-        ),
+        ("3: services.image.exists: unknown value 'addopt'; did you mean 'adopt'? Known here: abort, adopt, overwrite"),
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, auth: {}}",

@@ -183,9 +183,7 @@ def test_what_init_writes_is_valid_as_it_stands(tmp_path: Path) -> None:
 def test_names_come_back_as_they_were_given(tmp_path: Path, name: str) -> None:
     path = tmp_path / "cheops.yaml"
     options = ["--listen", "0.0.0.0:80", "--advertise", "https://10.0.0.1/"]
-    ran = run_here(
-        "init", str(path), "--site", f"{name}!", *options, "--peer", f"{name}=https://10.0.0.2:8079"
-    )
+    ran = run_here("init", str(path), "--site", f"{name}!", *options, "--peer", f"{name}=https://10.0.0.2:8079")
     assert (ran.code, ran.err) == (0, "")
     config = read_site(path)
     assert config.name == f"{name}!"
@@ -214,9 +212,7 @@ def _is_a_setting(line: str) -> bool:
 
 def test_init_does_not_write_over_a_file_unless_told(tmp_path: Path) -> None:
     path = written(tmp_path)
-    assert run_here("init", str(path)) == Ran(
-        1, "", f"error: {path} is there already; --force writes over it\n"
-    )
+    assert run_here("init", str(path)) == Ran(1, "", f"error: {path} is there already; --force writes over it\n")
     assert path.read_text() == GOOD
     assert run_here("init", str(path), "--force", "--site", "new").code == 0
     assert read_site(path).name == "new"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from cheops.config.keys import known_keys
+from cheops.config.settings import known_keys
 from cheops.config.site import parse_site, read_site
 from cheops.config.types import TypeConfig
-from cheops.log.policy import Policy, Who
+from cheops.log.policy import Policy, SiteGroup
 from tests.support.command import ROOT
 
 REFERENCE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ def test_the_blocks_of_the_reference_are_valid(tmp_path: Path) -> None:
         return parse_site(f"site: a\ntypes:\n  t:\n    {inner}\n", tmp_path / "site.yaml").types["t"]
 
     assert type_of(on_error).engine.decompose is not None
-    assert type_of(policy).policy == Policy(Who.INVOLVED, ("site1",), ("site1", "site2"))
+    assert type_of(policy).policy == Policy(SiteGroup.INVOLVED, ("site1",), ("site1", "site2"))
     assert list(type_of(show).hints()) == []
     told = parse_site(f"site: a\n{notify}", tmp_path / "site.yaml").notify
     assert [target.name for target in told] == ["chat", "pager"]
@@ -88,9 +88,7 @@ def test_there_are_examples() -> None:
     assert all(f"examples/{path.name}" in REFERENCE for path in EXAMPLES if path.name != "sites.yaml")
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in EXAMPLES if path.name != "sites.yaml"], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", [path for path in EXAMPLES if path.name != "sites.yaml"], ids=lambda path: path.name)
 def test_the_examples_are_right_and_leave_no_doubt(path: Path) -> None:
     config = read_site(path)
     assert config.warnings == ()

@@ -11,9 +11,7 @@ from cheops.documents import DocumentError
 
 
 def site(services: str = "", more: str = "") -> SiteConfig:
-    text = (
-        f"site: a\nlisten: 0.0.0.0:8079\nadvertise: http://10.0.0.1:8079\n{more}\nservices: {{{services}}}\n"
-    )
+    text = f"site: a\nlisten: 0.0.0.0:8079\nadvertise: http://10.0.0.1:8079\n{more}\nservices: {{{services}}}\n"
     return parse_site(text, Path("/x/site.yaml"))
 
 

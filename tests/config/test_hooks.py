@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cheops.config.decompose import MAX_UNITS, UnitSteps
-from cheops.config.line import StateWriter
+from cheops.config.command import MAX_UNITS, StateWriter, UnitSteps
 from cheops.config.site import SiteConfig, parse_site
 from cheops.documents import DocumentError
 from cheops.log.operation import Command
@@ -73,9 +72,7 @@ def test_the_files_of_a_command_go_with_each_step() -> None:
 
 
 def test_the_type_hands_the_steps_to_the_engine() -> None:
-    engine = (
-        site("{on_error: decompose, decompose: {amount: 4, unit: stock take __ID__ 1}}").types["t"].engine
-    )
+    engine = site("{on_error: decompose, decompose: {amount: 4, unit: stock take __ID__ 1}}").types["t"].engine
     assert engine.decompose == TAKE_ONE
     assert engine.on_error is None
 

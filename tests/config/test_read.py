@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from cheops.config.address import Address
-from cheops.config.command_settings import CommandLimits, CommandSettings
+from cheops.config.command import CommandLimits, CommandSettings
 from cheops.config.limits import HeartbeatConfig
 from cheops.config.services import ServiceConfig
 from cheops.config.site import SiteConfig, UnknownTypeError, parse_site, read_site
 from cheops.config.types import TypeConfig
-from cheops.engine.types import Limits, ResourceType
+from cheops.engine.settings import Limits, ResourceType
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command
 
@@ -117,9 +117,7 @@ def test_a_site_with_services_alone_is_nothing_to_warn_of(tmp_path: Path) -> Non
 
 
 def test_a_type_without_settings_has_the_defaults(tmp_path: Path) -> None:
-    assert type_of(tmp_path, "{}") == TypeConfig(
-        "t", Matrix(), ResourceType("t"), None, None, None, CommandSettings()
-    )
+    assert type_of(tmp_path, "{}") == TypeConfig("t", Matrix(), ResourceType("t"), None, None, None, CommandSettings())
 
 
 def test_the_engine_gets_its_part(tmp_path: Path) -> None:
@@ -203,9 +201,7 @@ def test_a_text_is_read_as_if_it_stood_in_the_file(tmp_path: Path) -> None:
 
 
 FINE = "matrix: [{before: s, after: s, result: take-one}], allow: [x]"
-ORDERED = (
-    "matrix: [{before: s, after: s, result: take-one}, {before: s, after: a, result: take-both-keep-order}]"
-)
+ORDERED = "matrix: [{before: s, after: s, result: take-one}, {before: s, after: a, result: take-both-keep-order}]"
 NO_RESET = (
     "there is no 'reset': where operations arrive out of order and none that replaces stands before them, "
     "the resource is marked order-not-enforced"
@@ -241,18 +237,14 @@ DOUBTFUL = [
 
 
 @pytest.mark.parametrize(("settings", "warnings"), DOUBTFUL)
-def test_doubtful_types_are_accepted_with_a_warning(
-    tmp_path: Path, settings: str, warnings: list[str]
-) -> None:
+def test_doubtful_types_are_accepted_with_a_warning(tmp_path: Path, settings: str, warnings: list[str]) -> None:
     config = read(tmp_path, f"site: a\ntypes: {{t: {settings}}}")
     assert list(config.warnings) == [f"types.t: {warning}" for warning in warnings]
 
 
 def test_an_address_that_peers_cannot_reach_is_doubtful(tmp_path: Path) -> None:
     types = f"types: {{t: {{{FINE}}}}}"
-    assert read(
-        tmp_path, f"site: a\npeers: {{b: http://10.0.0.2, c: http://localhost}}\n{types}"
-    ).warnings == (
+    assert read(tmp_path, f"site: a\npeers: {{b: http://10.0.0.2, c: http://localhost}}\n{types}").warnings == (
         (
             "advertise: http://127.0.0.1:8079 is this machine only, but b cannot be on it; "
             "set 'listen' or 'advertise' to an address that peers reach"

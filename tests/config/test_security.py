@@ -21,8 +21,8 @@ def refused(folder: Path, text: str) -> str:
 
 def test_what_is_said_and_what_is_not(tmp_path: Path) -> None:
     unsaid, none = read(tmp_path, "").security, read(tmp_path, "security: none").security
-    assert (unsaid.is_said, unsaid.is_on) == (False, False)
-    assert (none.is_said, none.is_on) == (True, False)
+    assert (unsaid.is_specified, unsaid.is_on) == (False, False)
+    assert (none.is_specified, none.is_on) == (True, False)
     assert read(tmp_path, "security: {}").security == SecurityConfig(tmp_path / "tls")
 
 

@@ -12,9 +12,7 @@ APPS = ROOT / "src" / "cheops" / "demo" / "apps"
 
 def run(folder: Path, line: str) -> tuple[int, str]:
     name, *argv = line.split()
-    done = subprocess.run(
-        ["/bin/sh", APPS / name, *argv], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["/bin/sh", APPS / name, *argv], cwd=folder, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

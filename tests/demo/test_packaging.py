@@ -51,9 +51,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_installed_wheel_plays_the_demo_without_redis(installed: Path, tmp_path: Path) -> None:
     """Redis is not in its PATH, so this is also the story of plain files alone."""
-    where = run(
-        installed / "python", "-P", "-c", "import cheops; print(cheops.__file__)", PYTHONPATH=""
-    ).stdout
+    where = run(installed / "python", "-P", "-c", "import cheops; print(cheops.__file__)", PYTHONPATH="").stdout
     assert where.startswith(str(installed.parent)), "it runs what was installed"
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -132,16 +130,12 @@ def test_the_container_is_built_in_stages_and_runs_without_root() -> None:
     text = (PACKAGING / "Containerfile").read_text()
     images = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
     assert len(images) == 2
-    assert all(re.fullmatch(r"[a-z]+:[\w.-]+", image) for image in images), (
-        "official images, no registry named"
-    )
+    assert all(re.fullmatch(r"[a-z]+:[\w.-]+", image) for image in images), "official images, no registry named"
     last = text[text.rindex("\nFROM ") :]
     assert last.index("\nUSER 10001:10001") < last.index("\nENTRYPOINT")
     assert "--uid 10001 --gid cheops" in last
     assert "groupadd --gid 10001 cheops" in last
-    copied = [
-        name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE) for name in line.split()
-    ]
+    copied = [name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE) for name in line.split()]
     assert all((ROOT / name).exists() for name in copied)
     sent = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
     assert sorted(sent) == sorted(copied), "the builder is sent what is copied, and nothing else"

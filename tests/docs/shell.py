@@ -99,9 +99,7 @@ class Reader:
 
     def _block(self, block: str) -> str:
         typed = (part.partition("\n") for part in f"\n{block}".split(f"\n{_PROMPT}")[1:])
-        return "".join(
-            f"{_PROMPT}{line}\n{self._answer_as_in_the_text(line, seen)}" for line, _, seen in typed
-        )
+        return "".join(f"{_PROMPT}{line}\n{self._answer_as_in_the_text(line, seen)}" for line, _, seen in typed)
 
     def _answer_as_in_the_text(self, line: str, in_the_text: str) -> str:
         """Ids are others every time. Each is written as the text has it, and means the one that was seen."""

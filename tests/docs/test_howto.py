@@ -40,9 +40,7 @@ def check(path: Path, reader: Reader, request: pytest.FixtureRequest) -> None:
     assert alike(text) == alike(now), "if the change is meant: pytest --update-transcripts"
 
 
-def test_the_example_of_the_gateway_shows_what_happens(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_the_example_of_the_gateway_shows_what_happens(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """On a host of its own, for it uses many ports."""
     if lacking := missing() or ("" if shutil.which("curl") else "needs curl"):
         pytest.skip(lacking)

@@ -65,9 +65,7 @@ _SHOTS = ROOT / "docs" / "pictures" / "ui"
 
 
 def test_every_picture_of_a_page_is_there_light_and_dark_and_shown() -> None:
-    shown = {
-        (page.parent / link).resolve() for page in PAGES for link in _SHOWN.findall(page.read_text("utf-8"))
-    }
+    shown = {(page.parent / link).resolve() for page in PAGES for link in _SHOWN.findall(page.read_text("utf-8"))}
     assert shown == set(_SHOTS.iterdir())
     names = {path.name for path in shown}
     assert {name.replace("-light", "-dark") for name in names} == {n for n in names if "-dark" in n}

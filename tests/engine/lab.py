@@ -6,17 +6,17 @@ from typing import Any
 
 from cheops.engine.events import Submitted
 from cheops.engine.replica import Replica
+from cheops.engine.settings import Limits
 from cheops.engine.status import ResourceStatus, status
-from cheops.engine.types import Limits
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind
 from cheops.sim.apps import App
-from cheops.sim.hand_world import HandWorld, Resource
+from cheops.sim.scripted_world import Resource, ScriptedWorld
 
 _requests = count(1)
 
 
-class Lab(HandWorld):
+class Lab(ScriptedWorld):
     """Three sites a, b and c (or others), and short words for what tests do."""
 
     def __init__(self, sites: str = "abc", **limits: int) -> None:
@@ -42,9 +42,7 @@ class Lab(HandWorld):
         self.take(site, Submitted(request, resource, type_, Command(line), kind, resource, sites, rules))
 
     def move(self, site: str, resource: str, to: str) -> None:
-        event = Submitted(
-            f"r{next(_requests)}", resource, "sites", Command(""), Kind.SITES, resource, tuple(to)
-        )
+        event = Submitted(f"r{next(_requests)}", resource, "sites", Command(""), Kind.SITES, resource, tuple(to))
         self.take(site, event)
 
     def run(self) -> None:

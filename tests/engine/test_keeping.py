@@ -2,12 +2,8 @@
 
 from dataclasses import replace
 
-from cheops.engine.events import (
-    Left,
-    Outcome,
-    Run,
-)
-from cheops.engine.types import Limits
+from cheops.engine.events import ClientLeft, Outcome, Run
+from cheops.engine.settings import Limits
 from cheops.log.operation import Command
 from cheops.sim.apps import COUNTER, FILE
 from tests.engine.lab import Lab
@@ -74,7 +70,7 @@ def test_what_can_only_wait_leaves_memory_where_there_is_much_of_it() -> None:
     lab.run()
     for name in names:
         for op in list(lab.at("a", name).clients):
-            lab.take("a", Left(name, op))
+            lab.take("a", ClientLeft(name, op))
     lab.pass_time(5_000)
     site = lab.nodes["a"].site
     assert site
@@ -104,7 +100,7 @@ def test_a_state_that_cannot_be_read_is_not_read_for_ever() -> None:
     for _ in range(12):
         lab.submit("a", "n", "inc 1")
     lab.run()
-    assert sum('"fail"' in line for line in lab.told) < 10
+    assert sum('"fail"' in line for line in lab.output) < 10
     assert lab.states("n", "ab") == [12, 12]
 
 
@@ -115,13 +111,11 @@ def test_a_state_that_was_cut_is_no_checkpoint() -> None:
 
     def cut(name: str, run: Run) -> tuple[Outcome, ...]:
         outcomes = true(name, run)
-        return (
-            tuple(replace(outcome, cut=True) for outcome in outcomes) if run.steps[0].op is None else outcomes
-        )
+        return tuple(replace(outcome, cut=True) for outcome in outcomes) if run.steps[0].op is None else outcomes
 
     lab.execute = cut  # type: ignore[method-assign]
     for _ in range(12):
         lab.submit("a", "n", "inc 1")
         lab.run()
     assert lab.at("a", "n").base is None
-    assert any("no-checkpoint" in told for told in lab.told)
+    assert any("no-checkpoint" in output for output in lab.output)

@@ -2,14 +2,9 @@
 
 from dataclasses import replace
 
-from cheops.engine.events import (
-    Answer,
-    Loaded,
-    Stage,
-    Submitted,
-)
+from cheops.engine.events import Answer, Loaded, Stage, Submitted
+from cheops.engine.settings import Limits, Settings
 from cheops.engine.site import Site
-from cheops.engine.types import Limits, Settings
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Kind, Origin
 from cheops.sim.apps import COUNTER, SET
@@ -67,7 +62,7 @@ def test_exec_cannot_move_a_resource_by_accident() -> None:
     lab.submit("a", "n", "set 1")
     lab.run()
     lab.take("a", Submitted("r", "n", "inc", Command("inc 1"), sites=("a", "c")))
-    assert "the resource is at a, b; changing that is an operation of its own" in lab.told[-1]
+    assert "the resource is at a, b; changing that is an operation of its own" in lab.output[-1]
 
 
 def test_the_matrix_in_force_outlives_the_operation_that_brought_it() -> None:

@@ -54,9 +54,7 @@ def test_a_replay_holds_what_its_base_wipes_and_nothing_else() -> None:
     lab = _b_has_to_replay()
     lab.heal()
     lab.run()
-    assert [
-        line for line in lab.told if line.startswith("b ") and ("replays" in line or "beside" in line)
-    ] == [
+    assert [line for line in lab.output if line.startswith("b ") and ("replays" in line or "beside" in line)] == [
         'b replays b:1 "set base", c:1 "add zero", b:2 "add two"',
         'b runs a:2 "note beside"',
     ]

@@ -4,22 +4,14 @@ from collections.abc import Sequence
 from unittest.mock import patch
 
 from cheops.engine.documents import Started
-from cheops.engine.events import (
-    Effect,
-    Event,
-    Resolved,
-    Run,
-    Save,
-    Send,
-    Submitted,
-)
+from cheops.engine.events import Effect, Event, Resolved, Run, Save, Send, Submitted
 from cheops.engine.site import Site
 from cheops.engine.status import Overall
 from cheops.log.operation import Command, Kind, Operation
 from cheops.sim.apps import COUNTER, FILE, PCOUNTER
-from cheops.sim.hand_world import Trouble
-from cheops.sim.history import play
-from cheops.sim.profile import PROFILES
+from cheops.sim.profiles import PROFILES
+from cheops.sim.scripted_world import Trouble
+from cheops.sim.simulation import play
 from tests.engine.lab import Lab
 from tests.engine.picky import diverged
 
@@ -36,9 +28,7 @@ def test_nothing_is_run_or_sent_before_it_is_saved() -> None:
             match effect:
                 case Save(documents):
                     saved.update((self.origin.site, d.id) for d in documents if isinstance(d, Operation))
-                    saved.update(
-                        (self.origin.site, d.resource, d.n) for d in documents if isinstance(d, Started)
-                    )
+                    saved.update((self.origin.site, d.resource, d.n) for d in documents if isinstance(d, Started))
                 case Send(_, message):
                     assert all((self.origin.site, op.id) in saved for op in message.ops)
                 case Run(resource, n, steps):
@@ -111,7 +101,7 @@ def test_ok_at_the_origin_and_ko_elsewhere_is_diverged_until_it_is_dealt_with() 
     assert lab.states("n", "ab") == [8, 1]
     for site in "ab":
         assert lab.status(site, "n").overall is Overall.DIVERGED
-    assert any("diverged" in line and "no sevens here" in line for line in lab.told)
+    assert any("diverged" in line and "no sevens here" in line for line in lab.output)
     lab.submit("b", "n", "set 30", Kind.FORCE)
     lab.run()
     assert lab.states("n", "ab") == [30, 30]
@@ -121,9 +111,7 @@ def test_ok_at_the_origin_and_ko_elsewhere_is_diverged_until_it_is_dealt_with() 
 def test_on_error_runs_where_it_failed() -> None:
     lab, _ = diverged(Command("mend"))
     assert lab.states("n", "ab") == [8, 99]
-    assert (
-        lab.at("b", "n").by_op[lab.at("a", "n").history.effective[-1].id, "b"].detail == "handled by on_error"
-    )
+    assert lab.at("b", "n").by_op[lab.at("a", "n").history.effective[-1].id, "b"].detail == "handled by on_error"
     assert lab.status("a", "n").overall is Overall.CONVERGED
 
 
@@ -137,9 +125,9 @@ def test_status_tells_each_situation_apart() -> None:
     lab.partition("ab", "c")
     lab.submit("a", "n", "inc 1")
     lab.run()
-    told = lab.status("a", "n")
-    assert (told.overall, told.unreachable) == (Overall.UNREACHABLE, ("c",))
-    assert [site.pending for site in told.sites] == [0, 0, 1]
+    output = lab.status("a", "n")
+    assert (output.overall, output.unreachable) == (Overall.UNREACHABLE, ("c",))
+    assert [site.pending for site in output.sites] == [0, 0, 1]
     lab.heal()
     lab.run()
     lab.benches["b"].trouble.append(Trouble.TIMEOUT_AFTER)
@@ -164,7 +152,7 @@ def test_refused_units_are_reported() -> None:
     lab.heal()
     lab.run()
     assert lab.states("p", "ab") == [0, 0]
-    assert sum("was refused" in line for line in lab.told) >= 2
+    assert sum("was refused" in line for line in lab.output) >= 2
     assert lab.status("a", "p").overall is Overall.CONVERGED
 
 
@@ -191,7 +179,7 @@ def test_a_replace_draft_that_fails_behind_an_unknown_one_waits_for_its_turn() -
     lab.submit("a", "n", "inc 1")
     lab.take("a", Submitted("r", "n", "set", Command("fail"), rtype="n"))
     lab.run()
-    assert sum('"fail"' in line for line in lab.told) == 1
+    assert sum('"fail"' in line for line in lab.output) == 1
     unknown = lab.at("a", "n").unknown
     assert unknown
     lab.take("a", Resolved("n", unknown.id, True))

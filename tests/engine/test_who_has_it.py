@@ -1,8 +1,8 @@
 """Which sites have a resource: newcomers, leavers, the dead, the reborn, and two of one name."""
 
-from cheops.engine.events import Gone, Submitted
-from cheops.engine.refusing import refusal
+from cheops.engine.events import SitesRemoved, Submitted
 from cheops.engine.status import Overall
+from cheops.engine.submission import refusal
 from cheops.log.operation import Command, OpId
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab
@@ -14,9 +14,7 @@ def test_a_newcomer_gets_what_others_have_not_forgotten() -> None:
     for line in ("set 1", "inc 2", "set 10", "inc 5", "inc 6"):
         lab.submit("a", "n", line)
         lab.run()
-    assert OpId(lab.nodes["a"].origin, 2) not in lab.at("a", "n").history.ops, (
-        "what was superseded is forgotten"
-    )
+    assert OpId(lab.nodes["a"].origin, 2) not in lab.at("a", "n").history.ops, "what was superseded is forgotten"
     lab.move("b", "n", "abc")
     lab.run()
     assert lab.states("n", "abc") == [21, 21, 21]
@@ -49,7 +47,7 @@ def test_a_site_that_leaves_stops_and_can_come_back() -> None:
     lab.run()
     assert lab.states("n", "abc") == [2, 2, 1]
     lab.submit("c", "n", "inc 1")
-    assert "not involved; the resource is at a, b" in lab.told[-1]
+    assert "not involved; the resource is at a, b" in lab.output[-1]
     for _ in range(12):
         lab.submit("a", "n", "inc 1")
         lab.run()
@@ -106,15 +104,15 @@ def test_a_site_that_is_gone_for_good_does_not_count_until_it_is_back() -> None:
     lab.run()
     assert lab.status("a", "n").overall is Overall.UNREACHABLE
     for site in "ab":
-        lab.take(site, Gone(frozenset("c")))
+        lab.take(site, SitesRemoved(frozenset("c")))
     lab.submit("b", "n", "inc 7")
     lab.run()
     for site in "ab":
         found = lab.status(site, "n")
         assert (found.overall, [one.site for one in found.sites]) == (Overall.CONVERGED, ["a", "b"])
-        assert lab.at(site, "n").history.roster == ("a", "b", "c")
+        assert lab.at(site, "n").history.site_list == ("a", "b", "c")
     for site in "ab":
-        lab.take(site, Gone(frozenset()))
+        lab.take(site, SitesRemoved(frozenset()))
     lab.heal()
     lab.run()
     assert lab.states("n", "abc") == [13, 13, 13]
@@ -126,7 +124,7 @@ def test_what_is_at_a_gone_site_can_be_named_with_it_or_without() -> None:
     lab.make("n", COUNTER, "abc")
     lab.submit("a", "n", "set 1")
     lab.run()
-    lab.take("a", Gone(frozenset("c")))
+    lab.take("a", SitesRemoved(frozenset("c")))
     for sites, is_right in (("ab", True), ("abc", True), ("a", False)):
         event = Submitted("r", "n", "inc", Command("inc 1"), sites=tuple(sites))
         assert (refusal(lab.at("a", "n"), event) is None) is is_right
@@ -146,7 +144,7 @@ def test_a_dead_site_that_left_is_waited_for_until_it_is_said_to_be_gone() -> No
         lab.run()
     kept = len(lab.at("a", "n").history.ops)
     for site in "ab":
-        lab.take(site, Gone(frozenset("c")))
+        lab.take(site, SitesRemoved(frozenset("c")))
     lab.run()
     lab.submit("a", "n", "set 7")
     lab.run()
@@ -154,11 +152,11 @@ def test_a_dead_site_that_left_is_waited_for_until_it_is_said_to_be_gone() -> No
     assert len(lab.at("a", "n").history.ops) < kept, "what it kept others from forgetting is forgotten"
     # It is back after all, and has to give way.
     for site in "ab":
-        lab.take(site, Gone(frozenset()))
+        lab.take(site, SitesRemoved(frozenset()))
     lab.heal()
     lab.run()
     assert lab.states("n", "ab") == [7, 7]
-    assert lab.at("c", "n").history.roster == ("a", "b")
+    assert lab.at("c", "n").history.site_list == ("a", "b")
     assert {lab.status(site, "n").overall for site in "ab"} == {Overall.CONVERGED}
 
 

@@ -102,9 +102,7 @@ class Chaos:
             self._is_done.set()
             for client in clients:
                 client.join()
-        unexcused = [
-            one for one in self.failures if not one.is_excused(self.gone, allowed_by(one.scope, one.entry))
-        ]
+        unexcused = [one for one in self.failures if not one.is_excused(self.gone, allowed_by(one.scope, one.entry))]
         return Report(self.served, self.wrong, self.failures, unexcused, self.disturbances)
 
     def _ask(self, number: int) -> None:
@@ -219,9 +217,7 @@ def run(base: Path, seconds: float, seed: int) -> Report:
     try:
         stage.rig.start()
         chaos = Chaos(stage, seed)
-        until(
-            lambda: all(stage.ask(a, scope=b).status == 200 for a in SITES for b in SITES), "for all to be up"
-        )
+        until(lambda: all(stage.ask(a, scope=b).status == 200 for a in SITES for b in SITES), "for all to be up")
         try:
             return chaos.run(seconds)
         finally:

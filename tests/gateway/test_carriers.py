@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 from cheops.gateway.carriers import (
     AmbiguousScopeError,
     Carriers,
-    Recovered,
+    RecoveredScope,
     TooManyScopesError,
-    added,
-    carried,
+    carriers_in,
+    with_new_carrier,
 )
-from cheops.gateway.fast import carrying, naming
-from cheops.gateway.fast.applying import Applying
-from cheops.gateway.fast.carrying import Carrying, NotSettledError, key_of_call
-from cheops.gateway.fast.runtime import Runtime
-from cheops.gateway.seam import Head
+from cheops.gateway.haproxy import carrier_cache, identifiers
+from cheops.gateway.haproxy.carrier_cache import CarrierCache, NotSettledError, call_key
+from cheops.gateway.haproxy.runtime import MapUpdater, RuntimeSocket
+from cheops.gateway.headers import RequestHead
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 MARK = "0123456789abcdef0123456789abcdef"
@@ -122,24 +121,24 @@ def test_requests_without_a_scope_push_out_none_that_has_one(carriers: Carriers)
     ],
 )
 def test_what_a_carrier_carries(name: str, value: str, mark: str | None) -> None:
-    found = carried(Head("GET", "/", ((name.upper(), value),)), [name])
+    found = carriers_in(RequestHead("GET", "/", ((name.upper(), value),)), [name])
     assert found == ([(name.lower(), mark)] if mark else [])
 
 
 def test_a_long_value_is_kept_short() -> None:
-    ((_, mark),) = carried(Head("GET", "/", (("X-Request-Id", "x" * 5000),)), ["X-Request-Id"])
+    ((_, mark),) = carriers_in(RequestHead("GET", "/", (("X-Request-Id", "x" * 5000),)), ["X-Request-Id"])
     assert len(mark) < 200
 
 
 def test_a_carrier_is_added_where_there_is_none() -> None:
-    assert added((), ["X-Request-Id"], MARK) == (("X-Request-Id", "01234567-89ab-cdef-0123-456789abcdef"),)
-    assert added((), ["traceparent"], MARK) == (("traceparent", f"00-{MARK}-0123456789abcdef-01"),)
-    assert added((), ["X-Openstack-Request-Id"], MARK)[0][1].startswith("req-")
+    assert with_new_carrier((), ["X-Request-Id"], MARK) == (("X-Request-Id", "01234567-89ab-cdef-0123-456789abcdef"),)
+    assert with_new_carrier((), ["traceparent"], MARK) == (("traceparent", f"00-{MARK}-0123456789abcdef-01"),)
+    assert with_new_carrier((), ["X-Openstack-Request-Id"], MARK)[0][1].startswith("req-")
     given = (("baggage", "a=1"),)
-    assert added(given, ["baggage"], MARK) == (("baggage", f"a=1,cheops={MARK}"),)
+    assert with_new_carrier(given, ["baggage"], MARK) == (("baggage", f"a=1,cheops={MARK}"),)
     taken = (("X-Request-Id", "mine"),)
-    assert added(taken, ["X-Request-Id", "traceparent"], MARK)[1][0] == "traceparent"
-    assert added(taken, ["X-Request-Id"], MARK) == taken
+    assert with_new_carrier(taken, ["X-Request-Id", "traceparent"], MARK)[1][0] == "traceparent"
+    assert with_new_carrier(taken, ["X-Request-Id"], MARK) == taken
 
 
 # -- what the fast path knows of it ------------------------------------------------------------------------
@@ -148,35 +147,35 @@ NAMES = ("X-Request-Id", "traceparent")
 X, Y = "{image: x}", "{image: y}"
 
 
-class Told(Runtime):
+class Told(RuntimeSocket):
     """An HAProxy that has what it is told."""
 
     def __init__(self) -> None:
         self.entries: dict[str, str] = {}
 
     async def change_map(self, name: str, deleted: Iterable[str], added: Iterable[tuple[str, str]]) -> None:
-        assert name == naming.CARRIED
+        assert name == identifiers.CARRIED
         for key in deleted:
             self.entries.pop(key, None)
         self.entries.update(added)
 
     async def replace_map(self, name: str, entries: Iterable[tuple[str, str]]) -> None:
-        assert name == naming.CARRIED
+        assert name == identifiers.CARRIED
         self.entries = dict(entries)
 
 
 class Fast:
     def __init__(self, carriers: Carriers, clock: Clock, most: int = 10) -> None:
         self.haproxy = Told()
-        self.applying = Applying(self.haproxy, {naming.CARRIED: self._entries})
-        self.carrying = Carrying(carriers, NAMES, most, self.applying, clock)
+        self.applying = MapUpdater(self.haproxy, {identifiers.CARRIED: self._entries})
+        self.carrying = CarrierCache(carriers, NAMES, most, self.applying, clock)
         self.carrying.started()
 
     def _entries(self) -> Iterable[tuple[str, str]]:
         return self.carrying.entries()
 
     def offer(self, value: str, scope: str = X) -> None:
-        self.carrying.offer(Recovered(Head("GET", "/", (("x-request-id", value),)), scope), scope)
+        self.carrying.offer(RecoveredScope(RequestHead("GET", "/", (("x-request-id", value),)), scope), scope)
 
     @property
     def known(self) -> dict[str, str]:
@@ -191,12 +190,10 @@ def fast(carriers: Carriers, clock: Clock) -> Fast:
 
 
 def entry(value: str, scope: str = X) -> dict[str, str]:
-    return {f"|{value}||": naming.key_of(scope)}
+    return {f"|{value}||": identifiers.key_of(scope)}
 
 
-def test_what_was_recovered_once_is_known_until_a_value_may_mean_something_else(
-    carriers: Carriers, fast: Fast
-) -> None:
+def test_what_was_recovered_once_is_known_until_a_value_may_mean_something_else(carriers: Carriers, fast: Fast) -> None:
     carriers.begin([A], X)
     fast.offer("a")
     assert fast.known == entry("a")
@@ -212,9 +209,9 @@ def test_what_was_recovered_once_is_known_until_a_value_may_mean_something_else(
 def test_a_carrier_that_was_unknown_counts_too(carriers: Carriers, fast: Fast) -> None:
     trace = ("traceparent", TRACE)
     carriers.begin([A], X)
-    call = Head("GET", "/", (("x-request-id", "a"), ("traceparent", f"00-{TRACE}-{MARK[:16]}-01")))
-    fast.carrying.offer(Recovered(call, X), X)
-    assert fast.known == {f"|a|{TRACE}|": naming.key_of(X)}
+    call = RequestHead("GET", "/", (("x-request-id", "a"), ("traceparent", f"00-{TRACE}-{MARK[:16]}-01")))
+    fast.carrying.offer(RecoveredScope(call, X), X)
+    assert fast.known == {f"|a|{TRACE}|": identifiers.key_of(X)}
     carriers.begin([trace], Y)
     assert fast.known == {}
     with pytest.raises(AmbiguousScopeError):
@@ -262,7 +259,7 @@ def test_what_is_known_is_bounded(clock: Clock) -> None:
 def test_a_request_waits_for_an_haproxy_that_might_be_wrong_and_no_longer_than_that(
     carriers: Carriers, fast: Fast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrying, "_SETTLED_S", 0.01)
+    monkeypatch.setattr(carrier_cache, "_SETTLED_S", 0.01)
     carriers.begin([A], X)
     fast.offer("a")
     assert fast.known
@@ -281,7 +278,7 @@ def test_a_request_waits_for_an_haproxy_that_might_be_wrong_and_no_longer_than_t
 
 
 def test_what_haproxy_was_not_told_is_bounded_too(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrying, "_SETTLED_S", 0.01)
+    monkeypatch.setattr(carrier_cache, "_SETTLED_S", 0.01)
     carriers = Carriers(100, 60.0, clock)
     fast = Fast(carriers, clock, most=2)
     for value in "abc":
@@ -306,7 +303,7 @@ def test_what_haproxy_was_not_told_is_bounded_too(clock: Clock, monkeypatch: pyt
     (("traceparent", f"00-{TRACE.upper()}-{MARK[:16]}-01"),),
 ])  # fmt: skip
 def test_what_haproxy_does_not_look_at_has_no_key(headers: tuple[tuple[str, str], ...]) -> None:
-    assert key_of_call(Head("GET", "/", headers), NAMES) is None
+    assert call_key(RequestHead("GET", "/", headers), NAMES) is None
 
 
 _VALUES = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\x00"), max_size=100)
@@ -315,10 +312,7 @@ _VALUES = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\x00"
 @given(st.tuples(_VALUES, _VALUES), st.tuples(_VALUES, _VALUES))
 def test_a_key_stands_for_one_call(one: tuple[str, str], other: tuple[str, str]) -> None:
     names = ("x-request-id", "x-b")
-    keys = [
-        key_of_call(Head("GET", "/", tuple(zip(names, values, strict=True))), names)
-        for values in (one, other)
-    ]
+    keys = [call_key(RequestHead("GET", "/", tuple(zip(names, values, strict=True))), names) for values in (one, other)]
     assert keys[0] is not None
     assert (keys[0] == keys[1]) is (one == other)
     assert not set(keys[0]) & set(" ;\t\n")

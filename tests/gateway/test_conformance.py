@@ -25,9 +25,7 @@ def served(client: Socket, upstream: Upstream, *request: str) -> Socket:
 # -- bodies ------------------------------------------------------------------------------------------------
 
 
-def test_a_request_and_its_answer_arrive_as_they_were_sent(
-    plane: str, client: Socket, upstream: Upstream
-) -> None:
+def test_a_request_and_its_answer_arrive_as_they_were_sent(plane: str, client: Socket, upstream: Upstream) -> None:
     service = served(client, upstream, *GET, "X-Odd-CASE: a  b", "Accept: */*", "Accept: x")
     head = service.head()
     assert head.first == "GET /things?a=1 HTTP/1.1"
@@ -35,9 +33,7 @@ def test_a_request_and_its_answer_arrive_as_they_were_sent(
     assert plane == "haproxy" or "X-Odd-CASE: a  b" in head.lines  # HAProxy writes names in small letters
     assert head.all("Accept") == ["*/*", "x"]
     assert head["Host"] == "example.org"
-    service.send(
-        "HTTP/1.1 299 Quite Fine", "Content-Length: 5", "Set-Cookie: a", "Set-Cookie: b", body=b"hello"
-    )
+    service.send("HTTP/1.1 299 Quite Fine", "Content-Length: 5", "Set-Cookie: a", "Set-Cookie: b", body=b"hello")
     answer = client.head()
     assert answer.first == "HTTP/1.1 299 Quite Fine"
     assert answer.all("Set-Cookie") == ["a", "b"]
@@ -59,9 +55,7 @@ def test_a_body_with_a_length(client: Socket, upstream: Upstream) -> None:
 
 
 def test_a_body_in_chunks_and_its_trailers(client: Socket, upstream: Upstream) -> None:
-    service = served(
-        client, upstream, "PUT / HTTP/1.1", "Host: h", "Transfer-Encoding: chunked", "Trailer: X-Sum"
-    )
+    service = served(client, upstream, "PUT / HTTP/1.1", "Host: h", "Transfer-Encoding: chunked", "Trailer: X-Sum")
     head = service.head()
     assert head.all("Transfer-Encoding") == ["chunked"]
     client.raw(b"3\r\nabc\r\n4;ext=1\r\ndefg\r\n0\r\nX-Sum: 7\r\n\r\n")
@@ -81,9 +75,7 @@ def test_an_answer_that_only_its_end_delimits(client: Socket, upstream: Upstream
     assert body == b"until the end"
 
 
-def test_an_old_client_gets_no_chunks_and_the_connection_is_closed(
-    client: Socket, upstream: Upstream
-) -> None:
+def test_an_old_client_gets_no_chunks_and_the_connection_is_closed(client: Socket, upstream: Upstream) -> None:
     service = served(client, upstream, "GET / HTTP/1.0")
     assert service.head()["Host"]  # HTTP/1.1 to the service
     service.raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
@@ -155,9 +147,7 @@ def test_head_says_how_long_a_body_would_be(client: Socket, upstream: Upstream) 
 
 
 def test_100_continue_is_the_services_to_give(client: Socket, upstream: Upstream) -> None:
-    service = served(
-        client, upstream, "POST / HTTP/1.1", "Host: h", "Content-Length: 4", "Expect: 100-continue"
-    )
+    service = served(client, upstream, "POST / HTTP/1.1", "Host: h", "Content-Length: 4", "Expect: 100-continue")
     head = service.head()
     assert head["Expect"] == "100-continue"
     service.send("HTTP/1.1 100 Continue")
@@ -169,9 +159,7 @@ def test_100_continue_is_the_services_to_give(client: Socket, upstream: Upstream
 
 
 def test_a_final_answer_instead_of_100(plane: str, client: Socket, upstream: Upstream) -> None:
-    service = served(
-        client, upstream, "POST / HTTP/1.1", "Host: h", "Content-Length: 4", "Expect: 100-continue"
-    )
+    service = served(client, upstream, "POST / HTTP/1.1", "Host: h", "Content-Length: 4", "Expect: 100-continue")
     service.head()
     service.send("HTTP/1.1 401 No", "Content-Length: 0")
     assert client.head().status == 401
@@ -224,9 +212,7 @@ def test_an_upgrade_becomes_a_tunnel_both_ways(client: Socket, upstream: Upstrea
     assert client.rest() == b"last words"
 
 
-def test_an_upgrade_that_is_refused_is_an_ordinary_answer(
-    plane: str, client: Socket, upstream: Upstream
-) -> None:
+def test_an_upgrade_that_is_refused_is_an_ordinary_answer(plane: str, client: Socket, upstream: Upstream) -> None:
     service = served(client, upstream, *GET, "Connection: Upgrade", "Upgrade: websocket", KEY)
     service.head()
     service.send("HTTP/1.1 400 No", "Content-Length: 2", body=b"no")
@@ -448,9 +434,7 @@ def test_a_slow_client_that_reads_gets_everything(client: Socket, upstream: Upst
     service = served(client, upstream)
     service.head()
     body = bytes(range(256)) * 16_384
-    thread = threading.Thread(
-        target=lambda: service.send("HTTP/1.1 200 OK", f"Content-Length: {len(body)}", body=body)
-    )
+    thread = threading.Thread(target=lambda: service.send("HTTP/1.1 200 OK", f"Content-Length: {len(body)}", body=body))
     thread.start()
     answer = client.head()
     got = bytearray()

@@ -228,9 +228,7 @@ def test_it_ends_with_its_agent(tmp_path: Path) -> None:
         stage.rig.close()
 
 
-def test_where_it_does_not_start_the_agent_forwards_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_it_does_not_start_the_agent_forwards_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "bin" / "haproxy"
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\n[ \"$1\" = -v ] && echo 'HAProxy version 2.6.1' || exit 1\n")

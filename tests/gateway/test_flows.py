@@ -8,22 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cheops.config.address import Address
-from cheops.config.gateway import Told
+from cheops.config.gateway import ForwardedHeaders
 from cheops.config.site import read_site
-from cheops.gateway.fast import choosing
-from cheops.gateway.fast.counting import logged
-from cheops.gateway.fast.layout import Layout, PeerLayout, ServiceLayout
-from cheops.gateway.fast.naming import key_of, scope_of_key, slug, value_of
-from cheops.gateway.fast.process import HaproxyError
-from cheops.gateway.fast.rendering import MASTER, rendered
-from cheops.gateway.fast.runtime import Runtime
-from cheops.gateway.fast.table import Flow, FlowTable, Kind, Target, target_of
-from cheops.gateway.fast.undoing import as_it_came
-from cheops.gateway.headers import Passage, passed_on
-from cheops.gateway.pool import Place
+from cheops.gateway.connection import UpstreamAddress
+from cheops.gateway.haproxy import process
+from cheops.gateway.haproxy.configuration import MASTER, render
+from cheops.gateway.haproxy.counters import parse_request_line
+from cheops.gateway.haproxy.flows import Flow, FlowKind, FlowTable, FlowTarget, flow_target
+from cheops.gateway.haproxy.handover import original_request
+from cheops.gateway.haproxy.identifiers import key_of, scope_of_key, slug, value_of
+from cheops.gateway.haproxy.layout import Layout, PeerLayout, ServiceLayout
+from cheops.gateway.haproxy.process import HaproxyError
+from cheops.gateway.haproxy.runtime import RuntimeSocket
+from cheops.gateway.headers import ForwardingInfo, RequestHead, headers_for_upstream
 from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate
-from cheops.gateway.seam import Head
-from cheops.scope.parse import parse
+from cheops.scope.parser import parse
 from cheops.scope.route import Replicas
 
 CONFIG = """
@@ -38,18 +37,18 @@ AND = Replicate(Replicas(("a", "b")))
 @pytest.mark.parametrize(
     ("decision", "target"),
     [
-        (Local(), Target(Kind.LOCAL, None)),
-        (Forward("up"), Target(Kind.FORWARD, "up")),
+        (Local(), FlowTarget(FlowKind.LOCAL, None)),
+        (Forward("up"), FlowTarget(FlowKind.FORWARD, "up")),
         (Forward("down"), None),  # the agent says so, and since when
         (AND, None),
-        (InTurn((Local(), Forward("down"))), Target(Kind.IN_TURN, None)),
-        (InTurn((Forward("up"), Local())), Target(Kind.IN_TURN, "up")),
+        (InTurn((Local(), Forward("down"))), FlowTarget(FlowKind.IN_TURN, None)),
+        (InTurn((Forward("up"), Local())), FlowTarget(FlowKind.IN_TURN, "up")),
         (InTurn((Forward("down"), Forward("up"))), None),
         (InTurn((AND, Local())), None),
     ],
 )
-def test_what_may_be_a_flow(decision: Decision, target: Target | None) -> None:
-    assert target_of(decision, lambda site: site == "up") == target
+def test_what_may_be_a_flow(decision: Decision, target: FlowTarget | None) -> None:
+    assert flow_target(decision, lambda site: site == "up") == target
 
 
 @pytest.mark.parametrize(("plane", "is_there", "found"), [
@@ -58,23 +57,21 @@ def test_what_may_be_a_flow(decision: Decision, target: Target | None) -> None:
 def test_who_forwards(
     plane: str, is_there: bool, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "program", lambda: "/haproxy" if is_there else None)
-    monkeypatch.setattr(choosing, "_version_of", lambda _path: (2, 6))
+    monkeypatch.setattr(process, "program", lambda: "/haproxy" if is_there else None)
+    monkeypatch.setattr(process, "_version_of", lambda _path: (2, 6))
     (tmp_path / "site.yaml").write_text(CONFIG % plane)
-    assert choosing.chosen(read_site(tmp_path / "site.yaml")) == found
+    assert process.choose_program(read_site(tmp_path / "site.yaml")) == found
 
 
-def test_an_haproxy_that_is_wanted_and_not_there_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choosing, "program", lambda: None)
+def test_an_haproxy_that_is_wanted_and_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "program", lambda: None)
     (tmp_path / "site.yaml").write_text(CONFIG % "haproxy")
     with pytest.raises(HaproxyError, match="it is not installed: install HAProxy"):
-        choosing.chosen(read_site(tmp_path / "site.yaml"))
+        process.choose_program(read_site(tmp_path / "site.yaml"))
 
 
 def flow(site: str) -> Flow:
-    return Flow(Target(Kind.FORWARD, site), parse(site), frozenset({site}))
+    return Flow(FlowTarget(FlowKind.FORWARD, site), parse(site), frozenset({site}))
 
 
 def test_what_was_decided_before_a_withdrawal_is_not_installed_after_it() -> None:
@@ -111,17 +108,17 @@ def test_names_that_differ_stay_different(one: str, other: str) -> None:
 
 
 def test_what_was_added_on_the_way_is_taken_off_again() -> None:
-    sent = Head(
+    sent = RequestHead(
         "GET", "/x?y", (("Host", "h"), ("Via", "1.0 edge"), ("X-Forwarded-For", "10.0.0.1"), ("Scope", "a"))
     )
-    passage = Passage("site1", "10.0.0.2", told=Told.ALL)
-    on_the_way = passed_on(sent, passage, upgrade=None)
+    passage = ForwardingInfo("site1", "10.0.0.2", told=ForwardedHeaders.ALL)
+    on_the_way = headers_for_upstream(sent, passage, upgrade=None)
     # HAProxy adds lines of its own, and leaves those that are there.
     added = (("via", "1.1 cheops-site1"), ("forwarded", "for=10.0.0.2"), ("x-forwarded-for", "10.0.0.2"))
-    tried = Head("GET", "/base/x?y", (*sent.headers, *added, ("cheops-hop", "site1")))
-    found = as_it_came(tried, "site1", "/base", Told.ALL)
+    tried = RequestHead("GET", "/base/x?y", (*sent.headers, *added, ("cheops-hop", "site1")))
+    found = original_request(tried, "site1", "/base", ForwardedHeaders.ALL)
     assert found == sent
-    assert passed_on(found, passage, upgrade=None) == on_the_way
+    assert headers_for_upstream(found, passage, upgrade=None) == on_the_way
 
 
 def test_names_cannot_break_out_of_the_configuration() -> None:
@@ -130,13 +127,13 @@ def test_names_cannot_break_out_of_the_configuration() -> None:
     service = ServiceLayout(
         evil,
         Address("127.0.0.1", 80),
-        Place("127.0.0.1", 81, path='/a"b%c'),
+        UpstreamAddress("127.0.0.1", 81, path='/a"b%c'),
         1.0,
         ("X-A.b",),
         outbound=Address("::1", 83),
     )
     carriers = ("x'$HOME#|%",)
-    text = rendered(Layout(evil, (service,), (PeerLayout(evil, evil, Place("::1", 82)),), carriers=carriers))
+    text = render(Layout(evil, (service,), (PeerLayout(evil, evil, UpstreamAddress("::1", 82)),), carriers=carriers))
     assert "chroot /" not in text
     assert "env(" not in text
     assert text.count("\nglobal\n") == 1
@@ -154,14 +151,14 @@ def test_an_answer_of_haproxy_may_come_in_pieces(tmp_path: Path) -> None:
 
     async def told() -> str:
         async with await asyncio.start_unix_server(answer, tmp_path / MASTER):
-            return await Runtime(tmp_path).told("show map image.map")
+            return await RuntimeSocket(tmp_path).told("show map image.map")
 
     assert asyncio.run(told()) == "0\n" * 1_000 + "1\n" * 1_000 + "2\n" * 1_000
 
 
 def test_a_line_of_the_ring() -> None:
     line = "1794824578169 5 image to.image.s2 first 200 60 GET %7Bimage%3A%20s2%7D %2Fv2%2Fx"
-    found = logged(line)
+    found = parse_request_line(line)
     assert found
     assert (found.at_ms, found.status, found.path) == (1794824578169, 200, "/v2/x")
-    assert logged(line[:40]) is None
+    assert parse_request_line(line[:40]) is None

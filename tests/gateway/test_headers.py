@@ -16,9 +16,7 @@ def test_what_belongs_to_one_connection_stays_there(client: Socket, upstream: Up
     gone = ("Connection", "X-Mine", "Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "TE")
     assert not [name for name in gone if name in head]
     assert head["X-Yours"] == "2"
-    service.send(
-        "HTTP/1.1 200 OK", "Content-Length: 0", "Connection: X-Theirs", "X-Theirs: 1", "Keep-Alive: 9"
-    )
+    service.send("HTTP/1.1 200 OK", "Content-Length: 0", "Connection: X-Theirs", "X-Theirs: 1", "Keep-Alive: 9")
     answer = client.head()
     assert not [name for name in ("Connection", "X-Theirs", "Keep-Alive") if name in answer]
 
@@ -52,9 +50,7 @@ def test_what_others_added_before_is_kept(client: Socket, upstream: Upstream) ->
     assert head.all("Forwarded") == ["for=10.1.1.1"]
 
 
-def test_the_service_learns_all_of_it_where_that_is_wanted(
-    hasty_client: Socket, slow_upstream: Upstream
-) -> None:
+def test_the_service_learns_all_of_it_where_that_is_wanted(hasty_client: Socket, slow_upstream: Upstream) -> None:
     head = served(hasty_client, slow_upstream).head()
     assert head["Forwarded"] == 'for=127.0.0.1;proto=http;host="example.org"'
     assert head["X-Forwarded-For"] == "127.0.0.1"
@@ -62,9 +58,7 @@ def test_the_service_learns_all_of_it_where_that_is_wanted(
     assert head["X-Forwarded-Host"] == "example.org"
 
 
-def test_what_others_added_before_is_kept_where_all_is_told(
-    hasty_client: Socket, slow_upstream: Upstream
-) -> None:
+def test_what_others_added_before_is_kept_where_all_is_told(hasty_client: Socket, slow_upstream: Upstream) -> None:
     head = served(hasty_client, slow_upstream, *GET, *_BEFORE).head()
     assert ", ".join(head.all("X-Forwarded-For")) == "10.1.1.1, 127.0.0.1"
     assert head["X-Forwarded-Proto"] == "https"

@@ -82,9 +82,7 @@ def test_a_large_body_each_way_does_not_stay_in_memory(one_site: Stage) -> None:
     thread.join()
     upstream.close()
     assert received[0] == size
-    assert most - before < 32 * MB, (
-        f"{(most - before) / MB:.0f} MiB more while {size / MB:.0f} MiB went through"
-    )
+    assert most - before < 32 * MB, f"{(most - before) / MB:.0f} MiB more while {size / MB:.0f} MiB went through"
 
 
 def test_a_service_that_does_not_read_slows_its_client_down(one_site: Stage) -> None:

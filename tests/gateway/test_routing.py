@@ -13,10 +13,10 @@ from cheops.gateway.routing import (
     decide,
     decide_forwarded,
     method_of,
-    route_of,
-    scope_of,
+    parse_scope,
+    resolve_route,
 )
-from cheops.scope.methods import Method
+from cheops.scope.explanation import Method
 from cheops.scope.route import Replicas
 from cheops.scope.snapshot import SiteInfo, Snapshot
 
@@ -37,8 +37,8 @@ SNAPSHOT = Snapshot(
 
 
 def decision(*lines: str, reading: bool = True) -> Decision:
-    scope = scope_of(list(lines), "image")
-    return decide(route_of(scope, "image", SNAPSHOT), SNAPSHOT, reading=reading)
+    scope = parse_scope(list(lines), "image")
+    return decide(resolve_route(scope, "image", SNAPSHOT), SNAPSHOT, reading=reading)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_what_is_refused(lines: tuple[str, ...], status: int, said: str) -> None
 
 
 def test_the_bare_form_is_bound_to_the_service_that_was_asked() -> None:
-    assert str(scope_of(["near ; far"], "image")) == "{image: near ; far}"
-    assert str(scope_of(["{compute: far}"], "image")) == "{compute: far}"
+    assert str(parse_scope(["near ; far"], "image")) == "{image: near ; far}"
+    assert str(parse_scope(["{compute: far}"], "image")) == "{compute: far}"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_the_bare_form_is_bound_to_the_service_that_was_asked() -> None:
     ],
 )
 def test_what_was_forwarded_goes_no_further(text: str, expected: Decision) -> None:
-    route = route_of(scope_of([text], "image"), "image", SNAPSHOT)
+    route = resolve_route(parse_scope([text], "image"), "image", SNAPSHOT)
     assert decide_forwarded(route, "here", SNAPSHOT, reading=False) == expected
     assert decide_forwarded(None, "here", SNAPSHOT, reading=False) == Local()
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from cheops.client import Agent
-from cheops.gateway.record import KEPT, Record, Story
+from cheops.gateway.request_log import KEPT, RequestLog, RequestTrace
 from tests.agent.rig import until
 from tests.gateway.raw import Upstream, connected
 from tests.gateway.service import Service
@@ -59,9 +59,7 @@ def test_without_a_scope_it_stays_here(three: Stage, images: Services) -> None:
     assert not images["site1"].seen
 
 
-@pytest.mark.parametrize(
-    "scope", ["{image: site3}", "image: site3", "site3", "{compute: site1, image: site3}"]
-)
+@pytest.mark.parametrize("scope", ["{image: site3}", "image: site3", "site3", "{compute: site1, image: site3}"])
 def test_sharing(scope: str, three: Stage, images: Services) -> None:
     answer = three.ask("site1", "/x", scope, method="POST", body=b"some body")
     assert (answer.json["served_by"], answer.site) == ("image of site3", "site3")
@@ -70,9 +68,7 @@ def test_sharing(scope: str, three: Stage, images: Services) -> None:
 
 
 def test_what_the_other_site_gets(three: Stage, images: Services) -> None:
-    three.ask(
-        "site1", "/x", "site3", headers={"Host": "images.example", "Authorization": "secret", "X-Mine": "1"}
-    )
+    three.ask("site1", "/x", "site3", headers={"Host": "images.example", "Authorization": "secret", "X-Mine": "1"})
     headers = images["site3"].seen[-1].headers
     assert headers["Scope"] == "{image: site3}"  # written out, so that it cannot come to mean another service
     assert headers["Host"] == "images.example"
@@ -83,9 +79,7 @@ def test_what_the_other_site_gets(three: Stage, images: Services) -> None:
 
 
 def test_that_credentials_stayed_here_is_said(three: Stage, images: Services) -> None:
-    assert (
-        three.ask("site1", "/", "site3", headers={"Cookie": "a"}).headers["Cheops-Credentials"] == "dropped"
-    )
+    assert three.ask("site1", "/", "site3", headers={"Cookie": "a"}).headers["Cheops-Credentials"] == "dropped"
     assert three.ask("site1", "/", "site3").headers["Cheops-Credentials"] is None
     three.ask("site1", "/", headers={"Cookie": "a"})
     assert images["site1"].seen[-1].headers["Cookie"] == "a"
@@ -139,9 +133,7 @@ def test_the_first_that_works_serves(three: Stage, images: Services) -> None:
     assert answer.headers["Cheops-Fallback"] == "site2: 502"
 
 
-def test_what_certainly_did_nothing_is_tried_elsewhere_whatever_the_method(
-    three: Stage, images: Services
-) -> None:
+def test_what_certainly_did_nothing_is_tried_elsewhere_whatever_the_method(three: Stage, images: Services) -> None:
     """The other gateway knows that its service was not reached, and says so."""
     images.pop("site2").close()
     answer = three.ask("site1", scope="site2 ; site1", method="POST", body=b"a body")
@@ -193,9 +185,7 @@ def test_a_post_that_was_refused_for_now_is_tried_elsewhere(three: Stage, images
     assert (answer.status, answer.site) == (200, "site2")
 
 
-def test_a_connection_that_breaks_after_a_post_is_not_followed_by_another(
-    three: Stage, images: Services
-) -> None:
+def test_a_connection_that_breaks_after_a_post_is_not_followed_by_another(three: Stage, images: Services) -> None:
     images.pop("site1").close()
     broken = Upstream(three.own("site1"))
     with connected(three.address("site1")) as client:
@@ -283,10 +273,7 @@ def test_a_site_that_is_down(tmp_path_factory: pytest.TempPathFactory, plane: st
         answer = stage.ask("site1", scope="site2")  # before anybody has noticed
         assert answer.status == 502
         assert "connection refused" in answer.json["detail"]
-        assert (
-            stage.ask("site1", scope="site2 ; site1").headers["Cheops-Fallback"]
-            == "site2: connection refused"
-        )
+        assert stage.ask("site1", scope="site2 ; site1").headers["Cheops-Fallback"] == "site2: connection refused"
 
         def is_noticed() -> bool:
             return "is down: last heard of" in str(stage.ask("site1", scope="site2").json["detail"])
@@ -312,9 +299,7 @@ def _never_heard_of(stage: Stage) -> None:
     assert answer.headers["Cheops-Effect"] == "none"
     answer = stage.ask("site1", scope="site3 ; site1", method="POST", body=b"{}")
     assert (answer.status, answer.site) == (200, "site1")
-    answer = stage.ask(
-        "site1", scope="site1 & site3", method="POST", body=b"{}"
-    )  # it gets it when it is there
+    answer = stage.ask("site1", scope="site1 & site3", method="POST", body=b"{}")  # it gets it when it is there
     assert answer.headers["Cheops-Replicas"] == "site1; status=OK, site3; status=PENDING"
     answer = stage.ask("site1", scope="site9")
     assert (answer.status, "unknown site 'site9'" in answer.json["detail"]) == (400, True)
@@ -339,9 +324,7 @@ def test_a_site_cannot_be_impersonated_from_anywhere(three: Stage, images: Servi
 
 def test_a_request_that_goes_in_circles_is_stopped(three: Stage) -> None:
     with connected(three.address("site1")) as client:
-        client.send(
-            "GET / HTTP/1.1", "Host: h", "Scope: site2", "Cheops-Hop: nobody", "Via: 1.1 cheops-site1"
-        )
+        client.send("GET / HTTP/1.1", "Host: h", "Scope: site2", "Cheops-Hop: nobody", "Via: 1.1 cheops-site1")
         assert client.head().status == 508
 
 
@@ -355,9 +338,7 @@ def test_what_happened_is_counted(three: Stage, images: Services) -> None:
 # -- what was served ---------------------------------------------------------------------------------------
 
 
-def test_an_agent_tells_which_requests_with_a_scope_were_served_and_by_whom(
-    three: Stage, images: Services
-) -> None:
+def test_an_agent_tells_which_requests_with_a_scope_were_served_and_by_whom(three: Stage, images: Services) -> None:
     agent = Agent(three.rig.url("site2"))
     three.ask("site2", "/told/before")  # without a scope: counted, and not remembered
     first = next(agent.all_requests(), None)
@@ -395,9 +376,9 @@ def test_an_agent_tells_which_requests_with_a_scope_were_served_and_by_whom(
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    record, long = Record(), "x" * 10_000
+    record, long = RequestLog(), "x" * 10_000
     for _ in range(KEPT + 7):
-        story = Story("image", long, f"/{long}?{long}", scope=long, fallback=long)
+        story = RequestTrace("image", long, f"/{long}?{long}", scope=long, fallback=long)
         record.served(story.told())
     found = record.latest(10 * KEPT)
     assert (len(found), found[0].number, found[-1].number) == (KEPT, KEPT + 7, 8)

@@ -13,20 +13,10 @@ from typing import Any
 from hypothesis import note
 from hypothesis import strategies as st
 
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock, Vector, contains, joined
 from cheops.log.history import History
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import (
-    Command,
-    Kind,
-    MatrixRef,
-    Operation,
-    OpId,
-    Origin,
-    Stamp,
-    Verdict,
-)
-from cheops.log.vector import Vector, contains, joined
+from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Stamp, Verdict
 
 KEEP, REVERSE, BOTH, ONE = Result.KEEP_ORDER, Result.REVERSE_ORDER, Result.TAKE_BOTH, Result.TAKE_ONE
 
@@ -68,9 +58,7 @@ REGISTERS = _rules(
 LEVELS = _rules("levels", "x y z", ("x", "y", REVERSE), ("y", "z", REVERSE))
 
 # Matrices by which concurrent operations may stay beside one that replaces them.
-TOLERANT = _rules(
-    "tolerant", "set inc note", ("set", "inc", KEEP, True), ("inc", "inc", BOTH), ("set", "set", ONE)
-)
+TOLERANT = _rules("tolerant", "set inc note", ("set", "inc", KEEP, True), ("inc", "inc", BOTH), ("set", "set", ONE))
 TOLERANT_TWICE = _rules(
     "tolerant twice",
     "put-a add-a put-b add-b",
@@ -396,9 +384,7 @@ _APPS: dict[str, dict[str, Effect]] = {
     "levels": _LEVEL,
     "tolerant": {**_COUNT, "note": ("append", "notes", "")},
     "tolerant twice": {
-        f"{how}-{slot}": (effect, slot, "")
-        for how, effect in (("put", "put"), ("add", "append"))
-        for slot in "ab"
+        f"{how}-{slot}": (effect, slot, "") for how, effect in (("put", "put"), ("add", "append")) for slot in "ab"
     },
     "tolerant levels": _LEVEL,
 }

@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock, common, contains, covers, joined
 from cheops.log.operation import OpId, Origin
-from cheops.log.vector import common, contains, covers, joined
 
 A, B = Origin("a", "1"), Origin("b", "1")
 times = st.integers(0, 10**13)

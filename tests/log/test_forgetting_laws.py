@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from hypothesis import example, given
 
+from cheops.log.causality import Vector, joined
 from cheops.log.history import History
 from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Seal, Stamp, Verdict
-from cheops.log.vector import Vector, joined
 from tests.log.histories import (
     Past,
     Stage,
@@ -41,7 +41,7 @@ def forget(past: tuple[Stage, ...]) -> None:
 def assert_same_effect(pruned: History, whole: History) -> None:
     assert ids(pruned.effective) == ids(whole.effective)
     assert pruned.fates.keys() == {id_ for id_ in whole.fates if id_ in pruned.ops}
-    assert (pruned.known, pruned.roster) == (whole.known, whole.roster)
+    assert (pruned.known, pruned.site_list) == (whole.known, whole.site_list)
 
 
 @given(stages())
@@ -75,10 +75,10 @@ def test_a_history_loaded_from_what_was_kept_is_the_same(past: tuple[Stage, ...]
 _SEALING, _OUTSIDE = Origin("z", "1"), Origin("s", "1")
 
 
-def seal(after: Sequence[Operation], strangers: int, number: int, stable: Vector) -> Operation:
+def seal(after: Sequence[Operation], orphans: int, number: int, stable: Vector) -> Operation:
     """Somebody who knows all these, and so many strangers, says that all up to `stable` is settled for
     good."""
-    known: Vector = {_OUTSIDE: strangers} if strangers else {}
+    known: Vector = {_OUTSIDE: orphans} if orphans else {}
     for op in after:
         known = joined(known, past_of(op))
     last = max(after, key=lambda op: op.stamp)
@@ -124,9 +124,7 @@ def with_strangers(past: tuple[Stage, ...], wish: bytes) -> tuple[list[list[Oper
 
 
 @given(stages(changes=True), wishes)
-def test_a_stranger_means_the_same_whether_the_past_is_forgotten_or_not(
-    past: tuple[Stage, ...], wish: bytes
-) -> None:
+def test_a_stranger_means_the_same_whether_the_past_is_forgotten_or_not(past: tuple[Stage, ...], wish: bytes) -> None:
     told, stables = with_strangers(tuple(stage for stage in past if stage.ops), wish)
     pruned, whole = history(()), history(())
     for order, stable in zip(told, stables, strict=True):
@@ -135,7 +133,7 @@ def test_a_stranger_means_the_same_whether_the_past_is_forgotten_or_not(
             whole.add(op)
         pruned = loaded(ledger(pruned), pruned.ops.values())
         assert_same_effect(pruned, whole)
-        assert (pruned.adopted, pruned.roster) == (whole.adopted, whole.roster)
+        assert (pruned.adopted, pruned.site_list) == (whole.adopted, whole.site_list)
         pruned.prune(stable)
         assert_same_effect(pruned, whole)
 
@@ -147,9 +145,9 @@ def test_strangers_may_come_in_any_order(past: tuple[Stage, ...], wish: bytes, o
     one, other = history(ops), history(delivered(ops[:18], order) if len(ops) <= 18 else ops[:1])
     if len(ops) <= 18:
         assert ids(one.effective) == ids(other.effective)
-        assert (one.fates.keys(), one.roster, one.adopted) == (
+        assert (one.fates.keys(), one.site_list, one.adopted) == (
             other.fates.keys(),
-            other.roster,
+            other.site_list,
             other.adopted,
         )
 
@@ -161,7 +159,7 @@ def test_a_checkpoint_takes_the_effect_and_leaves_the_matrix(past: Past) -> None
     for history_ in (folded, loaded(ledger(folded), folded.ops.values())):
         assert history_.effective == []
         assert (history_.adopted, history_.matrix) == (whole.adopted, whole.matrix)
-        assert (history_.known, history_.roster) == (whole.known, whole.roster)
+        assert (history_.known, history_.site_list) == (whole.known, whole.site_list)
 
 
 def ledger(kept: History) -> History:

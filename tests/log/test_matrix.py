@@ -4,16 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cheops.log.matrix import (
-    DELETE_KEY,
-    FORCE_KEY,
-    Entry,
-    Matrix,
-    MatrixError,
-    Result,
-    is_wiped,
-    result_named,
-)
+from cheops.log.matrix import DELETE_KEY, FORCE_KEY, Entry, Matrix, MatrixError, Result, is_wiped, result_named
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Stamp
 
 ONE, BOTH, KEEP, REVERSE = Result.TAKE_ONE, Result.TAKE_BOTH, Result.KEEP_ORDER, Result.REVERSE_ORDER
@@ -168,9 +159,7 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("rows", "complaint"), CONTRADICTIONS, ids=[text for _, text in CONTRADICTIONS])
-def test_a_contradiction_is_refused_and_names_its_entry(
-    rows: list[tuple[str, str, Result]], complaint: str
-) -> None:
+def test_a_contradiction_is_refused_and_names_its_entry(rows: list[tuple[str, str, Result]], complaint: str) -> None:
     with pytest.raises(MatrixError) as refused:
         matrix(*rows)
     assert str(refused.value) == complaint

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from hypothesis import example, given
 
+from cheops.log.causality import contains
 from cheops.log.operation import Operation, OpId
 from cheops.log.rules import merged
-from cheops.log.vector import contains
 from tests.log.histories import (
     STRICT,
     Past,

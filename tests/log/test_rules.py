@@ -1,6 +1,6 @@
 """Each rule of the merge in one small example."""
 
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock
 from cheops.log.history import History
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Applied, Command, Kind, MatrixRef, Operation, OpId, Origin, Stamp, Verdict
@@ -103,11 +103,7 @@ def test_rule_4_replace_wins_over_concurrent() -> None:
     ops = [sites.make("a", "set", "29"), sites.make("b", "inc", "13"), sites.make("c", "inc", "-12")]
     result = merged([start, *ops], COUNTER)
     assert [op.payload.line for op in result.effective] == ["29"]
-    assert (
-        result.fates[ops[1].id]
-        == result.fates[ops[2].id]
-        == Fate(Rule.REPLACE_WINS_OVER_CONCURRENT, ops[0].id)
-    )
+    assert result.fates[ops[1].id] == result.fates[ops[2].id] == Fate(Rule.REPLACE_WINS_OVER_CONCURRENT, ops[0].id)
 
 
 def test_rule_4_unless_the_entry_says_that_both_stay() -> None:

@@ -3,18 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from cheops.log.operation import (
-    Command,
-    Kind,
-    MatrixRef,
-    Operation,
-    OpId,
-    Origin,
-    Reply,
-    Stamp,
-    Status,
-    Verdict,
-)
+from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp, Status, Verdict
 
 HERE = Origin("site1", "aaa")
 THERE = Origin("site2", "bbb")

@@ -35,9 +35,7 @@ def tell(rig: Rig, **targets: dict[str, Any]) -> None:
 def undelivered(rig: Rig, site: str) -> int:
     """How many events of a site's journal its targets have not been told of."""
     with closing(sqlite3.connect(rig.folder(site) / "data" / "notify.db")) as db:
-        (count,) = db.execute(
-            "SELECT count(*) FROM events WHERE seq > (SELECT min(seq) FROM cursors)"
-        ).fetchone()
+        (count,) = db.execute("SELECT count(*) FROM events WHERE seq > (SELECT min(seq) FROM cursors)").fetchone()
         return int(count)
 
 
@@ -128,9 +126,7 @@ def _kept(rig: Rig, site: str) -> list[tuple[str, str]]:
         return sorted((resource, f"{site}:{id_.split('/')[-1]}") for resource, id_ in rows)
 
 
-def test_one_summary_per_operation_from_three_sites_over_a_cut(
-    make_rig: MakeRig, wan: Wan, tmp_path: Path
-) -> None:
+def test_one_summary_per_operation_from_three_sites_over_a_cut(make_rig: MakeRig, wan: Wan, tmp_path: Path) -> None:
     """Made on both sides of a cut, some superseded by others; each is summed up once, by the site that made it."""
     told, lost = tmp_path / "told", tmp_path / "lost"
     rig = make_rig({"tally": TALLY}, wan=wan)

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from cheops.config.address import Address
-from cheops.config.event_kinds import CHOSEN, EventKind
-from cheops.config.notify import CommandConfig, MailConfig, TargetConfig, WebhookConfig
+from cheops.config.notify import SELECTABLE_EVENTS, CommandConfig, EventKind, MailConfig, TargetConfig, WebhookConfig
 from cheops.config.site import parse_site
 from cheops.documents import DocumentError
 from cheops.log.operation import Status
@@ -41,15 +40,13 @@ def test_all_that_can_be_said(tmp_path: Path) -> None:
 
 def test_defaults_and_channels(tmp_path: Path) -> None:
     assert targets(tmp_path, "{command: 'notify-send {event}'}") == (
-        TargetConfig("t", CommandConfig("notify-send {event}"), CHOSEN),
+        TargetConfig("t", CommandConfig("notify-send {event}"), SELECTABLE_EVENTS),
     )
     (listed,) = targets(tmp_path, "{command: [sh, -c, 'a b'], summary: true}")
     assert listed.channel == CommandConfig("sh -c 'a b'")
     assert listed.on == ()
     (mail,) = targets(tmp_path, "{mail: {smtp: 'mail.example:25', from: a@b.example, to: c@d.example}}")
-    assert mail.channel == MailConfig(
-        Address("mail.example", 25), "a@b.example", ("c@d.example",), starttls=True
-    )
+    assert mail.channel == MailConfig(Address("mail.example", 25), "a@b.example", ("c@d.example",), starttls=True)
     (local,) = targets(tmp_path, "{mail: {smtp: '127.0.0.1:25', from: a@b.example, to: [c@d.example]}}")
     assert isinstance(local.channel, MailConfig)
     assert local.channel.starttls is False

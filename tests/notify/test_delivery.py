@@ -8,19 +8,15 @@ from typing import Any
 
 import pytest
 
-from cheops.backends.command import CommandRunner
+from cheops.backends.command.runner import CommandRunner
 from cheops.config.address import Address
-from cheops.config.event_kinds import EventKind
-from cheops.config.notify import Channel, CommandConfig, MailConfig, TargetConfig, WebhookConfig
+from cheops.config.notify import Channel, CommandConfig, EventKind, MailConfig, TargetConfig, WebhookConfig
 from cheops.log.operation import Status
-from cheops.notify.command import Command
 from cheops.notify.delivery import Delivery
 from cheops.notify.events import Event, SiteResult
 from cheops.notify.feed import Feed
 from cheops.notify.journal import Journal
-from cheops.notify.mail import Mail
-from cheops.notify.sending import DeliveryError, Sender
-from cheops.notify.webhook import Webhook, session
+from cheops.notify.senders import CommandSender, DeliveryError, MailSender, Sender, WebhookSender, webhook_session
 from tests.notify.mail_server import MailServer
 from tests.notify.receiver import Receiver, status
 
@@ -66,9 +62,7 @@ class Bench:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-def on_bench(
-    path: Path, targets: list[str], test: Callable[[Bench], Awaitable[None]], **options: int
-) -> None:
+def on_bench(path: Path, targets: list[str], test: Callable[[Bench], Awaitable[None]], **options: int) -> None:
     async def whole() -> None:
         with closing(Journal(path / "notify.db", **options)) as journal:
             journal.keep_targets(targets)
@@ -165,8 +159,8 @@ def test_a_slow_receiver_is_given_up_and_tried_again() -> None:
     async def test() -> None:
         with Receiver() as receiver:
             receiver.script = [receiver.slow, status(503)]
-            async with session() as http:
-                webhook = Webhook(WebhookConfig(receiver.url), 0.3, http)
+            async with webhook_session() as http:
+                webhook = WebhookSender(WebhookConfig(receiver.url), 0.3, http)
                 with pytest.raises(DeliveryError, match=r"no answer within 0\.3 s"):
                     await webhook.send(event(1))
                 with pytest.raises(DeliveryError, match="it answered 503"):
@@ -185,8 +179,8 @@ def test_a_secret_that_cannot_be_read_is_said_and_can_be_put_right(tmp_path: Pat
     async def test(bench: Bench) -> None:
         with Receiver() as receiver:
             secret = tmp_path / "secret"
-            async with session() as http:
-                delivery = bench.add("t", Webhook(WebhookConfig(receiver.url, secret), 5, http))
+            async with webhook_session() as http:
+                delivery = bench.add("t", WebhookSender(WebhookConfig(receiver.url, secret), 5, http))
                 bench.happen([event(1)])
                 await until(lambda: "No such file" in delivery.status.problem)
                 secret.write_text("\n")
@@ -206,15 +200,13 @@ def test_a_command_gets_the_event_in_a_file_and_cannot_be_led_astray(tmp_path: P
         out, again = tmp_path / "out", tmp_path / "again"
         odd = "x; touch /tmp/pwned `id` $(id) 'q' \"d\""
         script = f'[ -e {again} ] || {{ touch {again}; echo not yet; exit 3; }}; echo "$CHEOPS_EVENT_KIND $2" >> {out}; cat "$1" >> {out}'
-        line = CommandConfig(
-            f"sh -c '{script.replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}' - {{event}} __ID__"
-        )
+        line = CommandConfig(f"sh -c '{script.replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}' - {{event}} __ID__")
         async with CommandRunner() as runner:
-            command = Command(line, 10, runner, tmp_path / "notify" / "t.json")
+            command = CommandSender(line, 10, runner, tmp_path / "notify" / "t.json")
             with pytest.raises(DeliveryError, match="exit code 3: not yet"):
                 await command.send(event(1, resource=odd))
             await command.send(event(1, resource=odd))
-            missing = Command(CommandConfig("/no/such/program"), 10, runner, tmp_path / "notify" / "t.json")
+            missing = CommandSender(CommandConfig("/no/such/program"), 10, runner, tmp_path / "notify" / "t.json")
             with pytest.raises(DeliveryError, match="program"):
                 await missing.send(event(1))
         first, body = out.read_text().split("\n", 1)
@@ -244,7 +236,7 @@ def test_mail_is_handed_over_in_order_when_the_server_takes_it(tmp_path: Path) -
         password.write_text("pw\n")
         async with MailServer() as server:
             server.script = ["451 later", "550 never"]
-            bench.add("t", Mail(mail_config(server, user="u", password_file=password), 5, "site1"))
+            bench.add("t", MailSender(mail_config(server, user="u", password_file=password), 5, "site1"))
             results = (SiteResult("site1", Status.OK), SiteResult("site2", Status.KO, "exit code 1"))
             bench.happen([event(1), event(2, results=results, status=Status.KO, resource="n\r\nBcc: x@y")])
             await until(lambda: len(server.taken) == 2)
@@ -266,7 +258,7 @@ def test_mail_is_handed_over_in_order_when_the_server_takes_it(tmp_path: Path) -
 def test_one_refused_recipient_does_not_keep_mail_from_the_others() -> None:
     async def test() -> None:
         async with MailServer() as server:
-            mail = Mail(mail_config(server), 5, "site1")
+            mail = MailSender(mail_config(server), 5, "site1")
             server.refuse = {"a@example.org"}
             await mail.send(event(1))
             assert [to for _, to, _ in server.taken] == [["b@example.org"]]

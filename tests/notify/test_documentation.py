@@ -5,7 +5,7 @@ import re
 import time
 from typing import Any
 
-from cheops.config.event_kinds import EventKind
+from cheops.config.notify import EventKind
 from cheops.config.site import parse_site
 from cheops.notify.events import decoded, encoded
 from cheops.notify.signature import HEADER, sign
@@ -21,9 +21,7 @@ def blocks(language: str) -> list[str]:
 def test_every_kind_is_documented_and_no_other() -> None:
     table = PAGE.split("## Events")[1].split("```")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    assert [kind for cell in cells for kind in re.findall("`([^`]+)`", cell)] == [
-        kind.value for kind in EventKind
-    ]
+    assert [kind for cell in cells for kind in re.findall("`([^`]+)`", cell)] == [kind.value for kind in EventKind]
 
 
 def test_the_examples_are_events() -> None:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from cheops.config.event_kinds import EventKind
+from cheops.config.notify import EventKind
 from cheops.notify.events import Event
-from cheops.notify.feed import Feed, Page, Place, PlaceError
-from cheops.notify.journal import Journal
-from cheops.notify.tail import Stretch
+from cheops.notify.feed import Feed, Page, Position, PositionError
+from cheops.notify.journal import EventRange, Journal
 
 FOREVER_S = 60.0
 
@@ -34,7 +33,7 @@ class Desk:
         self.feed.tell()
 
     @asynccontextmanager
-    async def waiting(self, since: Place, resource: str | None = None) -> AsyncIterator[asyncio.Task[Page]]:
+    async def waiting(self, since: Position, resource: str | None = None) -> AsyncIterator[asyncio.Task[Page]]:
         """One who waits for what comes after a place."""
         task = asyncio.create_task(self.feed.read(since, resource=resource, wait_s=FOREVER_S))
         await self.settle()
@@ -92,7 +91,7 @@ def test_it_goes_on_after_a_restart(tmp_path: Path) -> None:
 
     async def after(desk: Desk) -> None:
         desk.happen(4)
-        page = await desk.feed.read(Place.parse(places[0]), limit=2)
+        page = await desk.feed.read(Position.parse(places[0]), limit=2)
         assert (numbers(page), page.reset) == ([2, 3], False)
         page = await desk.feed.read(page.last)
         assert (numbers(page), page.reset, page.last) == ([4], False, desk.feed.end)
@@ -105,12 +104,12 @@ def test_places_are_of_one_journal(tmp_path: Path) -> None:
     async def test(desk: Desk) -> None:
         desk.happen(1, 2)
         end = desk.feed.end
-        assert Place.parse(str(end)) == end
-        for elsewhere in (Place("0", 1), end._replace(seq=end.seq + 1)):
+        assert Position.parse(str(end)) == end
+        for elsewhere in (Position("0", 1), end._replace(seq=end.seq + 1)):
             assert await desk.feed.read(elsewhere, wait_s=FOREVER_S) == Page((), end, reset=True)
         for odd in ("", "-", "yesterday", "x-2", f"{end.token}-", f"{end}x", f"{end.token}--1"):
-            with pytest.raises(PlaceError, match="looks like"):
-                Place.parse(odd)
+            with pytest.raises(PositionError, match="looks like"):
+                Position.parse(odd)
 
     on_desk(tmp_path, test)
 
@@ -213,7 +212,7 @@ def test_what_happens_while_the_disk_is_read_is_not_missed(tmp_path: Path) -> No
     async def test(desk: Desk) -> None:
         real = desk.journal.after
 
-        def slow(seq: int, limit: int, resource: str | None = None) -> Stretch:
+        def slow(seq: int, limit: int, resource: str | None = None) -> EventRange:
             found = real(seq, limit, resource)
             desk.journal.append([event(2, "m")])
             return found

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from cheops.config.event_kinds import CHOSEN, EventKind
-from cheops.config.notify import CommandConfig, TargetConfig
+from cheops.config.notify import SELECTABLE_EVENTS, CommandConfig, EventKind, TargetConfig
 from cheops.log.operation import Status
+from cheops.notify.delivery import wants
 from cheops.notify.events import Event
-from cheops.notify.filters import wants
 
 EVENT = {
     "id": "x",
@@ -61,4 +60,4 @@ def test_filters(settings: dict[str, Any], event: dict[str, Any], expected: bool
 
 
 def test_without_a_filter_everything_but_summaries_is_told() -> None:
-    assert set(EventKind) - set(CHOSEN) == {EventKind.SUMMARY, EventKind.DROPPED}
+    assert set(EventKind) - set(SELECTABLE_EVENTS) == {EventKind.SUMMARY, EventKind.DROPPED}

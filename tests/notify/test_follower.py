@@ -10,11 +10,10 @@ from cheops.engine.documents import key_of
 from cheops.engine.events import Save
 from cheops.log.operation import Applied, Kind, OpId, Reply, Status, Verdict
 from cheops.notify.events import Event
-from cheops.notify.follower import FollowedStore, Follower
+from cheops.notify.follower import Follower, JournaledStore
 from cheops.notify.journal import Journal
-from cheops.notify.standing import Standing
-from cheops.notify.waiting_list import WaitingList
-from cheops.store.errors import StoreError
+from cheops.notify.summaries import DeliveryState, PendingSummaries
+from cheops.store.interface import StoreError
 from cheops.store.memory import MemoryStore
 from tests.notify.documents import HERE, THERE, operation, reply
 
@@ -32,7 +31,7 @@ class World:
         self.journal = Journal(self.path)
         self.follower = Follower(self.store, self.journal, HERE.site, with_summaries=True, now_ms=lambda: 5)
         self.follower.follow()
-        self.followed = FollowedStore(self.store, self.journal, self.follower)
+        self.followed = JournaledStore(self.store, self.journal, self.follower)
 
     def crash(self) -> None:
         self.journal.close()
@@ -49,13 +48,13 @@ class World:
         return [event.kind.value for event in self.events]
 
     @property
-    def waiting(self) -> WaitingList:
+    def waiting(self) -> PendingSummaries:
         found = self.follower.awaited
         assert found is not None
         return found
 
     def settle(self, **settled: int) -> list[str]:
-        self.waiting.settle("n", Standing(settled, has_left=False), 5)
+        self.waiting.settle("n", DeliveryState(settled, has_left=False), 5)
         return [event.operation for event in self.events if event.kind == "summary"]
 
 
@@ -246,7 +245,7 @@ def test_summaries_wait_over_a_crash(world: World) -> None:
 def test_a_site_that_left_sums_up_what_it_knows(world: World) -> None:
     op = operation()
     world.save(op, reply(1, op.id, origin=HERE))
-    world.waiting.settle("n", Standing({"site2": 0, "site3": 0}, has_left=True), 5)
+    world.waiting.settle("n", DeliveryState({"site2": 0, "site3": 0}, has_left=True), 5)
     summary = world.events[-1]
     assert (summary.status, summary.complete) == (Status.PENDING, False)
     assert {r.site: r.status for r in summary.results} == dict.fromkeys(("site2", "site3"), Status.PENDING)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cheops.config.event_kinds import EventKind
+from cheops.config.notify import EventKind
 from cheops.notify.events import Event
-from cheops.notify.journal import Journal
-from cheops.notify.tail import Stretch
-from cheops.store.errors import StoreError
+from cheops.notify.journal import EventRange, Journal
+from cheops.store.interface import StoreError
 
 
 def event(name: str, resource: str = "n") -> Event:
@@ -28,7 +27,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         yield made
 
 
-def ids(found: Stretch) -> list[str]:
+def ids(found: EventRange) -> list[str]:
     return [one.id for one in found.events]
 
 
@@ -91,9 +90,7 @@ def test_numbers_that_a_power_cut_took_are_not_given_again(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("target", "left"), [(None, 1_000), ("slow", 2_000)])
-def test_what_everybody_has_is_dropped_and_the_rest_is_bounded(
-    tmp_path: Path, target: str | None, left: int
-) -> None:
+def test_what_everybody_has_is_dropped_and_the_rest_is_bounded(tmp_path: Path, target: str | None, left: int) -> None:
     with closing(Journal(tmp_path / "notify.db", kept=1_000, most_kept=2_000)) as journal:
         journal.keep_targets([target] if target else [])
         for start in range(0, 6_000, 1_000):

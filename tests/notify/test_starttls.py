@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from cheops.config.address import Address
-from cheops.config.event_kinds import EventKind
-from cheops.config.notify import MailConfig
+from cheops.config.notify import EventKind, MailConfig
 from cheops.notify.events import Event
-from cheops.notify.mail import Mail
-from cheops.notify.sending import DeliveryError
+from cheops.notify.senders import DeliveryError, MailSender
 from tests.notify.mail_server import MailServer
 
 CERTIFICATE = Path(__file__).with_name("localhost.pem")
@@ -32,12 +30,12 @@ def certified() -> ssl.SSLContext:
     return context
 
 
-def mail_to(server: MailServer, folder: Path, host: str = "localhost") -> Mail:
+def mail_to(server: MailServer, folder: Path, host: str = "localhost") -> MailSender:
     password = folder / "password"
     password.write_text("pw\n")
     address = Address(host, server.port)
     config = MailConfig(address, "cheops@example.org", ("ops@example.org",), True, "ops", password)
-    return Mail(config, 20, "site1")
+    return MailSender(config, 20, "site1")
 
 
 def with_server(test: Callable[[MailServer], Awaitable[None]], tls: ssl.SSLContext | None) -> MailServer:
@@ -86,9 +84,7 @@ def test_mail_and_password_go_encrypted_to_a_server_that_is_trusted(
     assert ("AUTH", True) in server.said
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     monkeypatch.setenv("SSL_CERT_DIR", str(empty))

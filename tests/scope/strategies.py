@@ -4,18 +4,7 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-from cheops.scope import (
-    Across,
-    And,
-    At,
-    Binding,
-    Call,
-    Consistency,
-    Duration,
-    Location,
-    Otherwise,
-    Scope,
-)
+from cheops.scope import Across, And, At, Binding, Call, Consistency, Duration, Location, Otherwise, Scope
 from cheops.scope.names import name_problem
 
 _AWKWARD = [

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cheops.scope import ScopeError, ScopeResolutionError, ScopeSyntaxError, SiteInfo, Snapshot, parse
-from cheops.scope.scan import MAX_CANONICAL, MAX_CHARACTERS, MAX_DEPTH, MAX_SIGNS
+from cheops.scope.parser import MAX_CANONICAL, MAX_CHARACTERS, MAX_DEPTH, MAX_SIGNS
 from tests.scope.world import routed, world
 
 
@@ -113,9 +113,7 @@ def test_deep_nesting_is_refused(text: str) -> None:
     assert len(str(error)) < 400
 
 
-@pytest.mark.parametrize(
-    "text", ["a&" * MAX_SIGNS + "a & b", "&".join(["((a))"] * 600), "&".join(["none(a)"] * 700)]
-)
+@pytest.mark.parametrize("text", ["a&" * MAX_SIGNS + "a & b", "&".join(["((a))"] * 600), "&".join(["none(a)"] * 700)])
 def test_too_many_signs_are_refused(text: str) -> None:
     assert refusal(text).problem == f"more than {MAX_SIGNS:,} operators and brackets; fewer will do"
 

@@ -175,9 +175,7 @@ def test_an_installed_package_adds_a_function_to_the_command(tmp_path: Path) -> 
         (PLUGIN.replace('"either"', '"around"'), "edgeplugin:EITHER", "'around' is already defined"),
     ],
 )
-def test_a_broken_plugin_is_named_and_nothing_is_guessed(
-    tmp_path: Path, code: str, value: str, why: str
-) -> None:
+def test_a_broken_plugin_is_named_and_nothing_is_guessed(tmp_path: Path, code: str, value: str, why: str) -> None:
     ran = run_process("scope", "parse", "a", env=install_plugin(tmp_path, code, value))
     assert (ran.code, ran.out) == (1, "")
     assert f"the plugin 'either' ({value}, cheops.scope_functions) cannot be used: " in ran.err

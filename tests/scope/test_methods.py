@@ -7,11 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cheops.scope import BUILTIN, Replicas, Route, Scope, ScopeError, Snapshot, parse
-from cheops.scope.data import explanation_data
-from cheops.scope.explain import explain
-from cheops.scope.methods import Method, effect
-from cheops.scope.reach import in_order, works_now
-from cheops.scope.resolve import resolve
+from cheops.scope.explanation import Method, effect, explain, explanation_data
+from cheops.scope.route import in_order, resolve, works_now
 from tests.scope.strategies import scopes_of
 from tests.scope.world import routed, world
 
@@ -33,9 +30,7 @@ def works(route: Route, method: Method, snapshot: Snapshot) -> bool:
 
 
 @given(texts, worlds, st.sampled_from(Method))
-def test_a_method_reaches_sites_exactly_when_its_route_works(
-    text: str, snapshot: Snapshot, method: Method
-) -> None:
+def test_a_method_reaches_sites_exactly_when_its_route_works(text: str, snapshot: Snapshot, method: Method) -> None:
     route = routed(text, "image", snapshot)
     assert bool(effect(route, method, snapshot).sites) == works(route, method, snapshot)
 

@@ -27,9 +27,8 @@ from cheops.scope import (
     parse,
     resolve,
 )
-from cheops.scope.expand import MAX_EXPANDED_SITES, expand
-from cheops.scope.reach import in_order, works_now
-from cheops.scope.resolve import route
+from cheops.scope.functions import MAX_EXPANDED_SITES, expand
+from cheops.scope.route import in_order, route, works_now
 from cheops.scope.tree import sites_in
 from tests.scope.world import routed, world
 
@@ -37,9 +36,7 @@ NAMES = ("site1", "site2", "site3", "site4")
 _operators = st.sampled_from([And, Otherwise])
 places = st.recursive(
     st.sampled_from(NAMES).map(At),
-    lambda inner: st.tuples(_operators, st.lists(inner, min_size=2, max_size=3)).map(
-        lambda x: x[0](tuple(x[1]))
-    ),
+    lambda inner: st.tuples(_operators, st.lists(inner, min_size=2, max_size=3)).map(lambda x: x[0](tuple(x[1]))),
     max_leaves=6,
 )
 worlds = st.sets(st.sampled_from(NAMES)).map(lambda down: world(down=tuple(down)))
@@ -70,9 +67,7 @@ def test_who_is_up_does_not_change_what_a_scope_means(a: Location, snapshot: Sna
 
 
 @given(places, worlds, st.booleans())
-def test_what_works_now_is_tried_first_and_nothing_is_dropped(
-    a: Location, snapshot: Snapshot, reading: bool
-) -> None:
+def test_what_works_now_is_tried_first_and_nothing_is_dropped(a: Location, snapshot: Snapshot, reading: bool) -> None:
     meant = meaning(a)
     ordered = in_order(meant, snapshot, reading=reading)
     working = [works_now(one, snapshot, reading=reading) for one in ordered]
@@ -83,9 +78,7 @@ def test_what_works_now_is_tried_first_and_nothing_is_dropped(
 @given(st.permutations(NAMES), st.integers(0, 20), st.sets(st.sampled_from(NAMES)))
 def test_around_is_a_fallback_by_distance(row: list[str], radius_ms: int, down: set[str]) -> None:
     snapshot = world(*row, down=tuple(down))
-    means = expand(
-        parse(f"around(site1, {radius_ms}ms)").bindings[0].location, Context("image", snapshot), BUILTIN
-    )
+    means = expand(parse(f"around(site1, {radius_ms}ms)").bindings[0].location, Context("image", snapshot), BUILTIN)
     found = [snapshot.rtt_ms("site1", site) for site in sites_in(means)]
     assert found == sorted(found)  # type: ignore[type-var]
     near = {site for site in NAMES if (snapshot.rtt_ms("site1", site) or 0) <= radius_ms}
@@ -153,9 +146,7 @@ def test_spanning_parts_may_be_replicated_but_not_the_other_way_round() -> None:
 
 @pytest.mark.parametrize("level", Consistency)
 def test_one_replica_will_do_for_reading(level: Consistency) -> None:
-    assert works_now(
-        Replicas(("site1", "site2", "site3"), level), world(down=("site1", "site2")), reading=True
-    )
+    assert works_now(Replicas(("site1", "site2", "site3"), level), world(down=("site1", "site2")), reading=True)
 
 
 def test_an_alternative_that_is_nowhere_now_is_passed_over() -> None:

@@ -49,9 +49,7 @@ def test_every_spelling_has_one_canonical_text(spellings: list[str], canonical: 
 
 
 def test_a_quoted_name_may_hold_anything_visible() -> None:
-    assert parse(r'"Saint-Malo (2) & \"Brest\" \\ {x}"').bindings[0].location == At(
-        r'Saint-Malo (2) & "Brest" \ {x}'
-    )
+    assert parse(r'"Saint-Malo (2) & \"Brest\" \\ {x}"').bindings[0].location == At(r'Saint-Malo (2) & "Brest" \ {x}')
 
 
 def test_equal_texts_are_parsed_once() -> None:

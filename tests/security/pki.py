@@ -13,13 +13,13 @@ from cryptography.x509.oid import NameOID
 from cheops.security.certificates import (
     Authorities,
     Authority,
-    Request,
+    CertificateSpec,
     make_authority,
     make_key,
     make_signing_key,
     raw_public_key,
 )
-from cheops.security.folder import AUTHORITIES, CA_KEY, Folder, key_pem, write_file, write_folder
+from cheops.security.key_folder import AUTHORITIES, CA_KEY, KeyFolder, key_pem, write_file, write_key_folder
 
 DAY_S = 86_400.0
 
@@ -37,13 +37,13 @@ class Pki:
         *addresses: str,
         valid_for_s: float = 30 * DAY_S,
         made_s: float | None = None,
-    ) -> Folder:
+    ) -> KeyFolder:
         """Make keys and a certificate for a site, and write its folder. `made_s` may be in the past."""
         key, signing_key = make_key(), make_signing_key()
-        request = Request(site, key.public_key(), raw_public_key(signing_key), addresses)
+        request = CertificateSpec(site, key.public_key(), raw_public_key(signing_key), addresses)
         identity = self.authority.issue(request, time.time() if made_s is None else made_s, valid_for_s)
-        folder = Folder(path, Authorities([self.authority.certificate]), identity, key, signing_key)
-        write_folder(folder, force=True)
+        folder = KeyFolder(path, Authorities([self.authority.certificate]), identity, key, signing_key)
+        write_key_folder(folder, force=True)
         return folder
 
     @staticmethod
@@ -51,7 +51,7 @@ class Pki:
         """A moment, for `made_s`."""
         return time.time() - days * DAY_S
 
-    def bare(self, path: Path) -> Folder:
+    def bare(self, path: Path) -> KeyFolder:
         """A certificate of the authority for a host and no site, as somebody might make with other tools."""
         folder = self.site(path, "somebody")
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "web")])

@@ -11,23 +11,13 @@ from typing import Any
 
 from cheops.engine.messages import Message
 from cheops.log.matrix import Matrix
-from cheops.log.operation import (
-    Command,
-    Kind,
-    MatrixRef,
-    Operation,
-    Origin,
-    Reply,
-    Stamp,
-    Status,
-    Verdict,
-)
-from cheops.security.folder import Folder, load_folder
+from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Reply, Stamp, Status, Verdict
+from cheops.peers import links
+from cheops.peers.couchdb.documents import parse_document
+from cheops.security.key_folder import KeyFolder, load_key_folder
 from cheops.security.signatures import Signer
 from cheops.security.tls import client_context
 from cheops.store.codec import content_of
-from cheops.sync import links
-from cheops.sync.couch_document import document_from
 from tests.agent.rig import Rig
 from tests.security.sites import answer
 
@@ -35,7 +25,7 @@ from tests.security.sites import answer
 def documents(rig: Rig, site: str, resource: str) -> list[Operation | Reply]:
     """What a site keeps of a resource."""
     rows = json.loads(rig.request(site, "GET", "/db/cheops/_changes?include_docs=true"))["results"]
-    found = [document_from(row["doc"])[0] for row in rows]
+    found = [parse_document(row["doc"])[0] for row in rows]
     return [d for d in found if isinstance(d, Operation | Reply) and d.resource == resource]
 
 
@@ -49,7 +39,7 @@ def changed(document: Any, **changes: Any) -> Any:
     return type(document)(**{**{name: getattr(document, name) for name in names}, **changes})
 
 
-def signed(document: Any, folder: Folder) -> Any:
+def signed(document: Any, folder: KeyFolder) -> Any:
     (signature,) = Signer(folder.signing_key).sign([content_of(changed(document, signature=""))])
     return changed(document, signature=signature)
 
@@ -57,7 +47,7 @@ def signed(document: Any, folder: Folder) -> Any:
 class Rogue:
     """Speaks as the site whose folder it has."""
 
-    def __init__(self, rig: Rig, folder: Folder) -> None:
+    def __init__(self, rig: Rig, folder: KeyFolder) -> None:
         self.rig = rig
         self.folder = folder
         self.name = folder.identity.site
@@ -71,7 +61,7 @@ class Rogue:
     @classmethod
     def of(cls, rig: Rig, name: str) -> "Rogue":
         """Who has stolen the keys of a site."""
-        return cls(rig, load_folder(rig.folder(name) / "tls"))
+        return cls(rig, load_key_folder(rig.folder(name) / "tls"))
 
     def send(self, to: str, *found: Operation | Reply, **more: Any) -> tuple[int, Any]:
         resource = found[0].resource
@@ -85,9 +75,7 @@ class Rogue:
         headers = {"Content-Type": "application/json", links.SITE_HEADER: "1"}
         body = links.pack(self.name, [message])
         context = client_context(self.folder)
-        return answer(
-            self.rig, to, context, "POST", f"/{links.DATABASE}/_bulk_docs", body=body, headers=headers
-        )
+        return answer(self.rig, to, context, "POST", f"/{links.DATABASE}/_bulk_docs", body=body, headers=headers)
 
     def operation(self, like: Operation, command: str, **changes: Any) -> Operation:
         """One more on the resource of an operation that is there, made in knowledge of that one, and signed."""

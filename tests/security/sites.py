@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cheops.security.folder import Folder
+from cheops.security.key_folder import KeyFolder
 from cheops.security.names import dns_name
 from cheops.security.tls import client_context
 from tests.agent.rig import RefusedByAgentError, Rig, until
@@ -28,15 +28,11 @@ NOTE: dict[str, Any] = {"resource-type": "note"}
 def refused(rig: Rig, site: str, reason: str) -> float:
     """How often, as its metrics tell."""
     text = rig.request(site, "GET", "/metrics").decode()
-    found = re.findall(
-        rf'^cheops_refused_total{{reason="{re.escape(reason)}"[^}}]*}} (\d+)', text, re.MULTILINE
-    )
+    found = re.findall(rf'^cheops_refused_total{{reason="{re.escape(reason)}"[^}}]*}} (\d+)', text, re.MULTILINE)
     return sum(map(float, found))
 
 
-def answer(
-    rig: Rig, site: str, context: ssl.SSLContext, method: str, path: str, **more: Any
-) -> tuple[int, Any]:
+def answer(rig: Rig, site: str, context: ssl.SSLContext, method: str, path: str, **more: Any) -> tuple[int, Any]:
     """What a connection with this context is answered; as a peer would be, by name and not by address."""
     with rig.tls(site, context, dns_name(site)) as connection:
         connection.request(method, path, more.get("body"), more.get("headers", {}))
@@ -48,7 +44,7 @@ def answer(
         return found.status, content
 
 
-def believing(rig: Rig, shown: Folder | None) -> ssl.SSLContext:
+def believing(rig: Rig, shown: KeyFolder | None) -> ssl.SSLContext:
     """Believes the mesh's authority, and shows whatever certificate one likes."""
     assert rig.pki
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -60,9 +56,9 @@ def believing(rig: Rig, shown: Folder | None) -> ssl.SSLContext:
 
 def as_site(rig: Rig, site: str) -> ssl.SSLContext:
     """As the agent of a site connects."""
-    from cheops.security.folder import load_folder  # noqa: PLC0415
+    from cheops.security.key_folder import load_key_folder  # noqa: PLC0415
 
-    return client_context(load_folder(rig.folder(site) / "tls"))
+    return client_context(load_key_folder(rig.folder(site) / "tls"))
 
 
 def heartbeat(sender: str, **more: Any) -> bytes:

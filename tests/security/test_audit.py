@@ -12,14 +12,12 @@ import pytest
 from cheops.api.models import SubmitRequest
 from cheops.client import AgentError
 from cheops.security import audit as audits
-from cheops.security.audit import Audit
-from cheops.security.audit_entry import Entry
-from cheops.security.audit_flood import SINGLY
-from cheops.security.audit_reading import Wanted, read
+from cheops.security.audit import SINGLY, AuditWriter
+from cheops.security.audit_entries import AuditQuery, Entry, read_entries
 from cheops.security.principal import Role
 from cheops.security.tokens import new_secret
 from tests.agent.rig import Rig
-from tests.security.askers import agent, ask, is_unharmed, local, rig_of, token
+from tests.security.clients import agent, ask, is_unharmed, local, rig_of, token
 from tests.security.sites import answer, as_site
 from tests.support.command import run_process
 
@@ -37,13 +35,11 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 def entry(what: str = "POST /x", outcome: str = "done", **more: Any) -> Entry:
-    return Entry(
-        at="2026-11-16T01:41:31.885Z", who="token:ci", source="10.0.0.1", what=what, outcome=outcome, **more
-    )
+    return Entry(at="2026-11-16T01:41:31.885Z", who="token:ci", source="10.0.0.1", what=what, outcome=outcome, **more)
 
 
 def written(path: Path, *entries: Entry, **settings: Any) -> None:
-    log = Audit(path, **settings)
+    log = AuditWriter(path, **settings)
     log.start()
     for one in entries:
         (log.note if one.outcome == "done" else log.refused)(one)
@@ -51,7 +47,7 @@ def written(path: Path, *entries: Entry, **settings: Any) -> None:
 
 
 def everything(path: Path, files: int = 10, **wanted: Any) -> tuple[list[int], list[str]]:
-    found = read(path, files, Wanted(limit=1_000, **wanted))
+    found = read_entries(path, files, AuditQuery(limit=1_000, **wanted))
     return [one.n for one in found.entries], found.broken
 
 
@@ -119,13 +115,13 @@ def test_lines_are_found_by_time_name_and_outcome(tmp_path: Path) -> None:
     assert everything(path, who="other")[0] == []
     assert everything(path, since="2026-11-16T01:41")[0] == [1, 2, 3]
     assert everything(path, since="2026-11-17")[0] == []
-    assert [one.n for one in read(path, 10, Wanted(limit=2)).entries] == [2, 3]
+    assert [one.n for one in read_entries(path, 10, AuditQuery(limit=2)).entries] == [2, 3]
 
 
 def test_a_flood_of_refusals_becomes_a_few_lines(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     written(path, *(entry("connection", "refused", reason="rate") for _ in range(10_000)), entry("POST /z"))
-    found = read(path, 10, Wanted(limit=1_000)).entries
+    found = read_entries(path, 10, AuditQuery(limit=1_000)).entries
     assert len(found) == SINGLY + 2
     assert sum(one.times for one in found if one.outcome == "refused") == 10_000
     assert [one.what for one in found if one.outcome == "done"] == ["POST /z"], "what is done is always told"
@@ -133,7 +129,7 @@ def test_a_flood_of_refusals_becomes_a_few_lines(tmp_path: Path) -> None:
 
 def test_who_tells_does_not_wait_and_nothing_is_lost_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
-    log = Audit(path)
+    log = AuditWriter(path)
     log.start()
     begun_s = time.perf_counter()
     for _ in range(20_000):
@@ -156,7 +152,7 @@ def test_a_full_disk_loses_only_what_memory_cannot_hold_and_says_so(
             raise OSError(28, "No space left on device")
         return real(descriptor, data)
 
-    log = Audit(tmp_path / "audit.log")
+    log = AuditWriter(tmp_path / "audit.log")
     log.start()
     monkeypatch.setattr(os, "write", write)
     try:
@@ -171,7 +167,7 @@ def test_a_full_disk_loses_only_what_memory_cannot_hold_and_says_so(
         log.note(entry("last"))
     finally:
         log.close()
-    found = read(tmp_path / "audit.log", 1, Wanted(limit=100))
+    found = read_entries(tmp_path / "audit.log", 1, AuditQuery(limit=100))
     assert found.broken == []
     assert [(one.what, one.times) for one in found.entries] == [
         *[("POST /x", 1)] * 5,
@@ -183,7 +179,7 @@ def test_a_full_disk_loses_only_what_memory_cannot_hold_and_says_so(
 def test_it_cannot_be_led_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "audit.log").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(audits.AuditError):
-        Audit(tmp_path / "audit.log").start()
+        AuditWriter(tmp_path / "audit.log").start()
 
 
 # -- of an agent -----------------------------------------------------------------------------------------------
@@ -197,9 +193,7 @@ def test_who_did_what_from_where_and_how_it_ended(rig: Rig) -> None:
         "counter", SubmitRequest(type="set", command=command, sites="site1", resource_type="file")
     ).operation
     for refused in (
-        lambda: asked.submit(
-            "t", SubmitRequest(type="set", command=command, sites="site1", resource_type="tally")
-        ),
+        lambda: asked.submit("t", SubmitRequest(type="set", command=command, sites="site1", resource_type="tally")),
         asked.tokens,
     ):
         with pytest.raises(AgentError):

@@ -14,15 +14,16 @@ from cheops.scope.names import name_problem
 from cheops.security import names
 from cheops.security.certificates import (
     Authorities,
-    Request,
+    CertificateError,
+    CertificateSpec,
     UntrustedError,
+    general_names,
     identity_of,
     make_key,
     make_signing_key,
     raw_public_key,
 )
-from cheops.security.extensions import CertificateError, general_names
-from cheops.security.folder import FolderError, load_authority, load_folder, write_file
+from cheops.security.key_folder import KeyFolderError, load_authority, load_key_folder, write_file
 from tests.security.pki import DAY_S, Pki
 
 PKI = Pki()
@@ -33,7 +34,7 @@ NAMES = st.text(min_size=1, max_size=60).filter(lambda name: name_problem(name) 
 @given(NAMES)
 def test_a_certificate_says_all_that_was_asked_for(name: str) -> None:
     addresses = ("dc1.example.org", "10.0.0.1", "fd00::1")
-    request = Request(name, KEY.public_key(), raw_public_key(SIGNING_KEY), addresses)
+    request = CertificateSpec(name, KEY.public_key(), raw_public_key(SIGNING_KEY), addresses)
     made = PKI.authority.issue(request, time.time(), DAY_S, least_made_ms=7)
     found = Authorities([PKI.authority.certificate]).verify(made.der, time.time())
     assert (found.site, found.signing_key, found.addresses) == (name, raw_public_key(SIGNING_KEY), addresses)
@@ -48,7 +49,7 @@ def test_different_sites_have_different_host_names(one: str, other: str) -> None
 
 
 def test_it_was_not_made_before_what_it_must_come_after() -> None:
-    request = Request("a", KEY.public_key(), raw_public_key(SIGNING_KEY))
+    request = CertificateSpec("a", KEY.public_key(), raw_public_key(SIGNING_KEY))
     later_ms = int(time.time() * 1000) + 5_000
     assert PKI.authority.issue(request, time.time(), DAY_S, least_made_ms=later_ms).made_ms == later_ms
 
@@ -64,7 +65,7 @@ def test_who_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_no_certificate_outlives_its_authority() -> None:
-    request = Request("a", KEY.public_key(), raw_public_key(SIGNING_KEY))
+    request = CertificateSpec("a", KEY.public_key(), raw_public_key(SIGNING_KEY))
     end_s = PKI.authority.certificate.not_valid_after_utc.timestamp()
     assert PKI.authority.issue(request, end_s - 60, DAY_S).until_s == end_s
     with pytest.raises(CertificateError, match="the authority's own certificate has ended"):
@@ -150,28 +151,28 @@ FAULTS: list[tuple[Callable[[Path], object], str]] = [
 def test_a_folder_that_is_not_right(tmp_path: Path, spoil: Callable[[Path], object], complaint: str) -> None:
     path = tmp_path / "tls"
     PKI.site(path, "a")
-    assert load_folder(path, "a").identity.site == "a"
+    assert load_key_folder(path, "a").identity.site == "a"
     spoil(path)
-    with pytest.raises(FolderError) as caught:
-        load_folder(path, "a")
+    with pytest.raises(KeyFolderError) as caught:
+        load_key_folder(path, "a")
     assert complaint in str(caught.value)
 
 
 def test_the_folder_of_another_site(tmp_path: Path) -> None:
     PKI.site(tmp_path, "b")
-    with pytest.raises(FolderError, match="this is the certificate of 'b', not of 'a'"):
-        load_folder(tmp_path, "a")
+    with pytest.raises(KeyFolderError, match="this is the certificate of 'b', not of 'a'"):
+        load_key_folder(tmp_path, "a")
 
 
 def test_the_key_of_another_authority(tmp_path: Path) -> None:
     key = Pki().write(tmp_path)
-    with pytest.raises(FolderError, match=r"this is not the key of any authority in ca\.pem"):
+    with pytest.raises(KeyFolderError, match=r"this is not the key of any authority in ca\.pem"):
         load_authority(key, Authorities([PKI.authority.certificate]))
 
 
 def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FolderError, match="cannot be written"):
+    with pytest.raises(KeyFolderError, match="cannot be written"):
         write_file(tmp_path / "file" / "site.pem", b"", secret=False)
 
 

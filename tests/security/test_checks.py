@@ -7,15 +7,15 @@ import pytest
 
 from cheops.api.models import Check, Level
 from cheops.api.security_checks import DOCUMENT, _expiry, _refusals, _services, _user
-from cheops.config.command_settings import CommandSettings
+from cheops.config.command import CommandSettings
 from cheops.config.site import parse_site
 from cheops.config.types import TypeConfig
-from cheops.engine.types import ResourceType
+from cheops.engine.settings import ResourceType
 from cheops.log.matrix import Matrix
 from cheops.security.principal import Role
 from cheops.security.refusals import Refused
 from tests.agent.rig import Rig
-from tests.security.askers import ask, local, made, rig_of
+from tests.security.clients import ask, local, made, rig_of
 from tests.support.command import ROOT, run_process
 
 DAY_S = 86_400.0

@@ -16,28 +16,21 @@ from typing import Any
 import pytest
 import yaml
 
-from cheops.backends.command import (
-    CommandLineError,
-    CommandNotAllowedError,
-    CommandRunner,
-    CommandSettings,
-    Completed,
-)
-from cheops.backends.command_line import check_allowed, invocation
-from cheops.config.command_settings import CommandLimits
-from cheops.config.line import MAX_WRITTEN_CHARACTERS, StateWriter
+from cheops.backends.command.line import CommandLineError, CommandNotAllowedError, check_allowed, invocation
+from cheops.backends.command.runner import CommandRunner, Completed
+from cheops.config.command import MAX_WRITTEN_CHARACTERS, CommandLimits, CommandSettings, StateWriter
 from cheops.config.site import parse_site
 from cheops.engine.events import Loaded, Outcome, Received, Result, Run, Step
 from cheops.engine.messages import Base, Message, Snapshot
+from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
-from cheops.engine.types import ResourceType, Settings
 from cheops.errors import ClientError
 from cheops.log.matrix import Entry, Matrix
 from cheops.log.matrix import Result as Wanted
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Stamp, Verdict
 from cheops.node.commands import Commands
-from cheops.node.files import Files
-from cheops.sync.links import pack
+from cheops.node.files import FileStore
+from cheops.peers.links import pack
 from tests.agent.rig import Rig, until
 from tests.backends.processes import run
 from tests.security.sites import refused as refused_times
@@ -168,9 +161,7 @@ def test_a_number_below_zero_is_an_argument(number: str) -> None:
 # -- what a shell would make of it -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "word", ["/data/*", "/data/.?/etc", "/data/[.]./x", "/data/{a,b}", "/data/{..,x}/etc"]
-)
+@pytest.mark.parametrize("word", ["/data/*", "/data/.?/etc", "/data/[.]./x", "/data/{a,b}", "/data/{..,x}/etc"])
 def test_a_pattern_allows_the_words_that_run_and_no_others(word: str) -> None:
     settings = CommandSettings(allow=("rm /data/*",), shell=True)  # noqa: S604 - to be tested
     with pytest.raises(CommandNotAllowedError):
@@ -191,9 +182,7 @@ def test_with_patterns_a_shell_finds_no_files(tmp_path: Path) -> None:
 WRITER = StateWriter("store put __ID__ {state} --quiet")
 
 
-@pytest.mark.parametrize(
-    "state", ["", "plain", "it's", "two words\nand lines", "'\"'", "{state}", "$(x)", "é'"]
-)
+@pytest.mark.parametrize("state", ["", "plain", "it's", "two words\nand lines", "'\"'", "{state}", "$(x)", "é'"])
 def test_the_own_command_of_a_checkpoint_is_recognised(state: str) -> None:
     command = WRITER(state)
     assert command is not None
@@ -237,7 +226,7 @@ def commands(tmp_path: Path) -> Commands:
     runner = CommandRunner()
     text = TYPE.replace("@FOLDER@", str(tmp_path))
     types = parse_site(text, tmp_path / "site.yaml").types
-    return Commands(runner, types, Files(tmp_path / "files"), lambda _resource, _hash: None)
+    return Commands(runner, types, FileStore(tmp_path / "files"), lambda _resource, _hash: None)
 
 
 def ran(commands: Commands, *steps: Step) -> tuple[Outcome, ...]:

@@ -10,11 +10,7 @@ from tests.support.command import ROOT
 TEXT = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 FOLDER = ROOT / "tests" / "security"
 MODEL = TEXT.partition("## What is protected from whom")[2].partition("### What is not protected")[0]
-ROWS = [
-    line
-    for line in MODEL.splitlines()
-    if line.startswith("|") and not line.startswith(("| ---", "| it can |"))
-]
+ROWS = [line for line in MODEL.splitlines() if line.startswith("|") and not line.startswith(("| ---", "| it can |"))]
 NAMED = re.findall(r"`(\w+): (\w+)`", MODEL)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cheops.log.operation import Command, Kind, Operation, OpId, Origin, Stamp, Status, Verdict
-from cheops.node.trust import FOREIGN_STAMP, FUTURE_STAMP, NOT_SIGNED, UNKNOWN_KEY, WRONG_SIGNATURE
+from cheops.node.intake import FOREIGN_STAMP, FUTURE_STAMP, NOT_SIGNED, UNKNOWN_KEY, WRONG_SIGNATURE
+from cheops.peers.couchdb.documents import stored_document
 from cheops.security.refusals import AGAINST_POLICY
 from cheops.security.signatures import Signer
-from cheops.sync.couch_document import found
 from tests.agent.rig import RefusedByAgentError, Rig, until
-from tests.security.askers import local
+from tests.security.clients import local
 from tests.security.rogue import Rogue, changed, documents, operations, signed
 from tests.security.sites import all_up, is_well, refused
 
@@ -153,14 +153,10 @@ def test_what_is_sent_again_does_not_run_again(rig: Rig, mallory: Rogue) -> None
     for _ in range(3):
         assert mallory.send("site2", *documents(rig, "site1", "replay"))[0] == 201
     goes_on(rig, "replay", 2)
-    assert OpId(op.origin, 1) in {
-        d.op for d in documents(rig, "site2", "replay") if not isinstance(d, Operation)
-    }
+    assert OpId(op.origin, 1) in {d.op for d in documents(rig, "site2", "replay") if not isinstance(d, Operation)}
 
 
-def test_what_its_origin_signed_is_taken_once_its_certificate_is_here(
-    rig: Rig, mallory: Rogue, tmp_path: Path
-) -> None:
+def test_what_its_origin_signed_is_taken_once_its_certificate_is_here(rig: Rig, mallory: Rogue, tmp_path: Path) -> None:
     """Nobody can tell who made it, so it is not taken, nor lost: whoever has it offers it again."""
     ghost = Rogue.new(rig, tmp_path, "ghost")
     op = ghost.begin("ghostly", "tally", ADD, "ghost", "site2")
@@ -212,13 +208,11 @@ def test_a_stolen_site_cannot_extend_a_resource_or_change_its_rules(rig: Rig) ->
     op = begun(rig, "extended")
     thief = Rogue.of(rig, "site3")
     before = refused(rig, "site2", AGAINST_POLICY)
-    wider = thief.operation(
-        op, "", kind=Kind.SITES, type="sites", sites=("site1", "site2", "site3", "mallory")
-    )
+    wider = thief.operation(op, "", kind=Kind.SITES, type="sites", sites=("site1", "site2", "site3", "mallory"))
     thief.send("site2", wider)
     counted(rig, "site2", AGAINST_POLICY, before)
-    roster = json.loads(rig.request("site2", "GET", "/api/v1/resources/extended"))["sites"]
-    assert sorted(one["site"] if isinstance(one, dict) else one for one in roster) == list(NAMES)
+    site_list = json.loads(rig.request("site2", "GET", "/api/v1/resources/extended"))["sites"]
+    assert sorted(one["site"] if isinstance(one, dict) else one for one in site_list) == list(NAMES)
     goes_on(rig, "extended", 2)
     body, headers = json.dumps({"sites": "site1", "how": "set"}), {"Content-Type": "application/json"}
     with pytest.raises(RefusedByAgentError) as caught:
@@ -257,11 +251,7 @@ def test_a_stamp_far_in_the_future_is_not_taken(rig: Rig) -> None:
     counted(rig, "site2", FUTURE_STAMP, before)
     assert "site3:1" not in operations(rig, "site2", "future")
     checks = json.loads(rig.request("site2", "GET", "/api/v1/check"))["checks"]
-    told = [
-        one
-        for one in checks
-        if one["group"] == "clocks" and "site3" in one["name"] and "ahead" in one["detail"]
-    ]
+    told = [one for one in checks if one["group"] == "clocks" and "site3" in one["name"] and "ahead" in one["detail"]]
     assert told
     assert not told[0]["ok"]
     near = thief.operation(op, ADD, stamp=Stamp(op.stamp.time_ms + 20_000, 0, origin))
@@ -274,12 +264,10 @@ def test_documents_by_way_of_another_database_are_checked_too(rig: Rig, mallory:
     op = begun(rig, "couch", sites="site1")
 
     def put(*some: Any) -> list[dict[str, str]]:
-        raws = [json.loads(bytes(found(one).as_couch())) for one in some]
+        raws = [json.loads(bytes(stored_document(one).as_couch())) for one in some]
         body = json.dumps({"docs": raws, "new_edits": False})
         headers = {"Content-Type": "application/json"}
-        rows: list[dict[str, str]] = json.loads(
-            rig.request("site3", "POST", "/db/cheops/_bulk_docs", body, headers)
-        )
+        rows: list[dict[str, str]] = json.loads(rig.request("site3", "POST", "/db/cheops/_bulk_docs", body, headers))
         return rows
 
     rows = put(changed(op, payload=Command(MORE)), changed(op, seq=7, signature=""))

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from cheops.security.accepting import TOO_MANY_OF_ONE
-from cheops.security.folder import Folder
+from cheops.security.key_folder import KeyFolder
 from cheops.security.names import dns_name
+from cheops.security.tls import TOO_MANY_OF_ONE
 from tests.agent.rig import until
 from tests.gateway.stage import Stage
 from tests.security.pki import DAY_S, Pki
@@ -153,7 +153,7 @@ def test_who_opens_connections_and_says_nothing_leaves_room_for_others(stage: St
     assert is_well(stage.rig, "site1")
 
 
-def _is_refused_and_counted(stage: Stage, folder: Folder | None, reason: str) -> bool:
+def _is_refused_and_counted(stage: Stage, folder: KeyFolder | None, reason: str) -> bool:
     """What HAProxy noted just before a reload is lost, so it may take a second attempt."""
     before = refused(stage.rig, "site1", reason)
     with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):

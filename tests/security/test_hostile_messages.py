@@ -9,11 +9,11 @@ import pytest
 
 from cheops.engine.events import Effect, Loaded, PeerUp, Received, Send, Tick
 from cheops.engine.messages import Message, Snapshot
+from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
-from cheops.engine.types import ResourceType, Settings
 from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Stamp
+from cheops.peers.links import EnvelopeError, unpack
 from cheops.scope import ScopeError, parse
-from cheops.sync.links import EnvelopeError, unpack
 from tests.security.fuzz import samples
 from tests.security.fuzz.campaign import tried
 from tests.security.fuzz.targets import Target
@@ -75,9 +75,7 @@ def test_thousands_of_open_braces_are_refused_at_once() -> None:
     assert error is None, repr(error)
 
 
-@pytest.mark.parametrize(
-    "body", [samples.ENVELOPES[0].replace(b"matrix/", b"matri\xff/"), b'{"docs":' + b"[" * 50_000]
-)
+@pytest.mark.parametrize("body", [samples.ENVELOPES[0].replace(b"matrix/", b"matri\xff/"), b'{"docs":' + b"[" * 50_000])
 def test_bytes_that_are_no_text_are_no_envelope(body: bytes) -> None:
     with pytest.raises(EnvelopeError):
         unpack(body)

@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 from cheops.config.site import read_site
-from cheops.security.folder import FILES, load_folder
 from cheops.security.invitations import CodeError, parse_code
+from cheops.security.key_folder import FILES, load_key_folder
 from cheops.security.tls import server_context
 from tests.agent.rig import RefusedByAgentError, Rig, until
-from tests.security.askers import local
+from tests.security.clients import local
 from tests.security.pki import Pki
 from tests.security.sites import TYPES, answer, believing, is_well, refused, states
 from tests.support import nursery
@@ -66,7 +66,7 @@ def test_a_new_site_joins_and_takes_part(rig: Rig, tmp_path: Path) -> None:
     assert {path.name for path in (home / "tls").iterdir()} == set(FILES)
     for name in ("site.key", "signing.key"):
         assert stat.S_IMODE((home / "tls" / name).stat().st_mode) == 0o600
-    folder = load_folder(home / "tls", "a new one")
+    folder = load_key_folder(home / "tls", "a new one")
     assert folder.identity.addresses == ("127.0.0.1",)
     config = read_site(home / "cheops.yaml")
     assert (config.name, config.peers) == ("a new one", {"site1": rig.url("site1")})
@@ -239,12 +239,10 @@ def test_ca_init_and_issue(tmp_path: Path) -> None:
     assert "is there already, and nothing was written" in run("ca", "init").err
     ran = run("ca", "issue", "DC 1", "--address", "10.0.0.1", "--address", "dc1.example.org")
     assert ran.code == 0, ran
-    folder = load_folder(tmp_path / "tls-DC_1", "DC 1")
+    folder = load_key_folder(tmp_path / "tls-DC_1", "DC 1")
     assert folder.identity.addresses == ("dc1.example.org", "10.0.0.1")
     assert "is there already" in run("ca", "issue", "DC 1").err
-    assert (
-        "--valid-for: expected a time from 1s to 825d" in run("ca", "issue", "b", "--valid-for", "900d").err
-    )
+    assert "--valid-for: expected a time from 1s to 825d" in run("ca", "issue", "b", "--valid-for", "900d").err
     assert "'*.x' cannot be the host name of a site" in run("ca", "issue", "b", "--address", "*.x").err
     assert "SITE: a name cannot be empty" in run("ca", "issue", " ").err
 
@@ -268,9 +266,7 @@ def _agent(home: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_between(
-    pki: Pki, path: Path, site: str = "site1", shown: str = ""
-) -> Iterator[tuple[str, list[bytes]]]:
+def _in_between(pki: Pki, path: Path, site: str = "site1", shown: str = "") -> Iterator[tuple[str, list[bytes]]]:
     """Answers as site1 would, with his own certificate; gives his address, and what he was told."""
     context = server_context(pki.site(path, site, "127.0.0.1"))
     seen: list[bytes] = []

@@ -16,27 +16,17 @@ import pytest
 from cheops.api.models import SubmitRequest
 from cheops.client import AgentError
 from cheops.engine.events import Submitted
-from cheops.engine.refusing import refusal
 from cheops.engine.replica import Replica
-from cheops.engine.types import Limits
+from cheops.engine.settings import Limits
+from cheops.engine.submission import refusal
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, Origin
-from cheops.node.room import NoRoomError, Room
-from cheops.security.accepting import TOO_MANY, TOO_MANY_OF_ONE
-from cheops.security.buckets import MOST_BUCKETS, Buckets
+from cheops.node.limits import DiskFullError, DiskQuota
 from cheops.security.principal import Role
+from cheops.security.rate_limiter import MOST_BUCKETS, RateLimiter
+from cheops.security.tls import TOO_MANY, TOO_MANY_OF_ONE
 from tests.agent.rig import RefusedByAgentError, Rig, until
-from tests.security.askers import (
-    agent,
-    ask,
-    configure,
-    connection,
-    is_unharmed,
-    local,
-    refusals,
-    rig_of,
-    token,
-)
+from tests.security.clients import agent, ask, configure, connection, is_unharmed, local, refusals, rig_of, token
 
 MIB = 1024 * 1024
 CLIENTS = {
@@ -136,11 +126,7 @@ def test_a_head_within_the_limit_is_answered(rig: Rig) -> None:
     ],
 )
 def test_every_body_has_a_limit(rig: Rig, method: str, path: str, kind: str, size: int) -> None:
-    start = (
-        b'--b\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n'
-        if "multipart" in kind
-        else b"a="
-    )
+    start = b'--b\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n' if "multipart" in kind else b"a="
     said = ask(rig, method, path, start + b"x" * size, headers={"Content-Type": kind})
     assert said.status in (400, 409, 413), said
     assert said.status == 413 or path == "/join" or "maximum size" in said.json["detail"], said
@@ -150,9 +136,7 @@ def test_every_body_has_a_limit(rig: Rig, method: str, path: str, kind: str, siz
 def test_a_form_has_few_fields(rig: Rig) -> None:
     part = '--b\r\nContent-Disposition: form-data; name="f{}"\r\n\r\nx\r\n'
     body = "".join(part.format(n) for n in range(1_000)) + "--b--\r\n"
-    said = ask(
-        rig, "POST", "/exec/a", body.encode(), headers={"Content-Type": "multipart/form-data; boundary=b"}
-    )
+    said = ask(rig, "POST", "/exec/a", body.encode(), headers={"Content-Type": "multipart/form-data; boundary=b"})
     assert said.status == 400
     assert "Too many fields" in said.json["detail"]
 
@@ -210,8 +194,7 @@ def test_a_body_that_trickles_is_cut_off(rig: Rig, path: str) -> None:
     with closing(raw(rig)) as sock:
         kind = b"Content-Type: application/x-www-form-urlencoded"
         sock.sendall(
-            b"POST %s HTTP/1.1\r\nHost: localhost\r\n%s\r\nContent-Length: 100000\r\n\r\n"
-            % (path.encode(), kind)
+            b"POST %s HTTP/1.1\r\nHost: localhost\r\n%s\r\nContent-Length: 100000\r\n\r\n" % (path.encode(), kind)
         )
         sock.settimeout(0.1)
         end_s = time.monotonic() + 20
@@ -231,9 +214,7 @@ def test_a_body_that_trickles_is_cut_off(rig: Rig, path: str) -> None:
 
 def test_a_slow_body_that_goes_on_is_taken(rig: Rig) -> None:
     """Slow is not too slow: some kilobytes a second, for longer than anybody may stall."""
-    body = json.dumps(
-        {"type": "set", "command": "true", "sites": "site1", "resource_type": "file", "matrix": None}
-    )
+    body = json.dumps({"type": "set", "command": "true", "sites": "site1", "resource_type": "file", "matrix": None})
     whole = body.encode() + b" " * 20_000
     with closing(raw(rig)) as sock:
         head = f"POST /api/v1/resources/slow/operations HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(whole)}\r\n\r\n"
@@ -265,9 +246,7 @@ def test_a_stream_of_events_is_no_slow_answer(rig: Rig) -> None:
         answer = asking.getresponse()
         assert answer.status == 200
         time.sleep(1.5)  # longer than anybody may stall
-        local(rig).submit(
-            "streamed", SubmitRequest(type="set", command="true", sites="site1", resource_type="file")
-        )
+        local(rig).submit("streamed", SubmitRequest(type="set", command="true", sites="site1", resource_type="file"))
         lines = iter(answer.readline, b"")
         assert any(line.startswith(b"data:") for line in lines)
 
@@ -317,9 +296,7 @@ def test_there_are_so_many_connections_in_all(tmp_path: Path) -> None:
 
 
 def _counted_locally(rig: Rig, reason: str) -> int:
-    return sum(
-        one.times for one in local(rig).audit(outcome="refused", limit=1000).entries if one.reason == reason
-    )
+    return sum(one.times for one in local(rig).audit(outcome="refused", limit=1000).entries if one.reason == reason)
 
 
 def test_who_asks_too_often_is_told_when_to_go_on(tmp_path: Path) -> None:
@@ -333,9 +310,7 @@ def test_who_asks_too_often_is_told_when_to_go_on(tmp_path: Path) -> None:
         assert {one.status for one in said} == {200, 429}
         assert int(refused[-1].headers["retry-after"]) >= 1
         assert ask(rig, "GET", "/api/v1/sites", secret=calm).status == 200, "each has a bucket of its own"
-        assert [ask(rig, "GET", "/healthz").status for _ in range(30)].count(429), (
-            "so has an address without a token"
-        )
+        assert [ask(rig, "GET", "/healthz").status for _ in range(30)].count(429), "so has an address without a token"
         assert all(local(rig).health().ok for _ in range(30)), "the agent's own socket has no rate"
         until(lambda: ask(rig, "GET", "/api/v1/sites", secret=busy).status == 200)
         assert refusals(rig, "rate") >= len(refused)
@@ -346,7 +321,7 @@ def test_who_asks_too_often_is_told_when_to_go_on(tmp_path: Path) -> None:
 
 def test_buckets_fill_again_at_their_rate_and_are_few() -> None:
     now = [0.0]
-    buckets = Buckets(2, 4, lambda: now[0])
+    buckets = RateLimiter(2, 4, lambda: now[0])
     assert [buckets.take("a") for _ in range(5)] == [0, 0, 0, 0, 0.5]
     assert buckets.take("b") == 0
     now[0] = 0.5
@@ -430,12 +405,12 @@ def test_nothing_is_taken_that_would_fill_the_disk(tmp_path: Path) -> None:
 def test_room_is_looked_at_once_a_second(tmp_path: Path) -> None:
     now, store = [0.0], tmp_path / "store.db"
     store.write_bytes(b"x" * 10)
-    room = Room(store, 10, 1, lambda: now[0])
+    room = DiskQuota(store, 10, 1, lambda: now[0])
     room.check()
     (tmp_path / "store.db-wal").write_bytes(b"x")
     room.check()
     now[0] = 1.0
-    with pytest.raises(NoRoomError):
+    with pytest.raises(DiskFullError):
         room.check()
 
 
@@ -452,9 +427,7 @@ def test_room_is_looked_at_once_a_second(tmp_path: Path) -> None:
         ({"speed": 1}, "speed"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(
-    tmp_path: Path, settings: dict[str, Any], told: str
-) -> None:
+def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path, settings: dict[str, Any], told: str) -> None:
     from cheops.config.site import parse_site  # noqa: PLC0415
     from cheops.documents import DocumentError  # noqa: PLC0415
 

@@ -107,9 +107,7 @@ def test_without_a_certificate_nobody_is_a_site(rig: Rig) -> None:
     paths = [("POST", PROBE), ("POST", "/db/cheops/_bulk_docs"), ("GET", f"/peer/files/{'0' * 64}")]
     paths += [("POST", "/peer/show"), ("POST", "/peer/renewal"), ("GET", "/db/cheops/_changes")]
     for method, path in paths:
-        status, said = answer(
-            rig, "site1", nobody, method, path, body=heartbeat("site2"), headers={"Cheops-Site": "1"}
-        )
+        status, said = answer(rig, "site1", nobody, method, path, body=heartbeat("site2"), headers={"Cheops-Site": "1"})
         assert status == 401, (path, said)
     assert refused(rig, "site1", "no token") == before + len(paths)
     assert is_well(rig, "site1")

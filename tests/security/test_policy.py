@@ -13,26 +13,15 @@ from cheops.engine.events import Received
 from cheops.engine.messages import Base, Message, Snapshot
 from cheops.engine.replica import Replica
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import (
-    Command,
-    Kind,
-    MatrixRef,
-    Operation,
-    OpId,
-    Origin,
-    Reply,
-    Stamp,
-    Status,
-    Verdict,
-)
-from cheops.log.policy import Policy, Who, objection
+from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp, Status, Verdict
+from cheops.log.policy import Policy, SiteGroup, operation_violation
 from cheops.sim import world
 from cheops.sim.apps import COUNTER
-from cheops.sim.history import play
-from cheops.sim.profile import PROFILES
+from cheops.sim.profiles import PROFILES
+from cheops.sim.simulation import play
 from tests.engine.lab import Lab
 
-INVOLVED = Policy(Who.INVOLVED, Who.INVOLVED, Who.INVOLVED)
+INVOLVED = Policy(SiteGroup.INVOLVED, SiteGroup.INVOLVED, SiteGroup.INVOLVED)
 OTHER_RULES = Matrix((Entry("set", "set", Result.TAKE_ONE),))
 
 
@@ -45,7 +34,7 @@ def lab_with(policy: Policy | None, sites: str = "abcd", at: str = "abc") -> Lab
 
 
 def told(lab: Lab, *words: str) -> list[str]:
-    return [line for line in lab.told if all(word in line for word in words)]
+    return [line for line in lab.output if all(word in line for word in words)]
 
 
 def known(lab: Lab, site: str) -> set[str]:
@@ -87,12 +76,10 @@ def hand(lab: Lab, to: str, sender: str, *ops: Operation, **more: Any) -> Replic
 def test_who_made_it_may_change_its_sites_and_others_hear_who_may() -> None:
     lab = lab_with(Policy())
     lab.move("b", "n", "abcd")
-    assert told(
-        lab, "b", "only a, which made it, may change its list of sites (policy 'sites: creator' of its type)"
-    )
+    assert told(lab, "b", "only a, which made it, may change its list of sites (policy 'sites: creator' of its type)")
     lab.move("a", "n", "abcd")
     lab.run()
-    assert lab.at("d", "n").history.roster == ("a", "b", "c", "d")
+    assert lab.at("d", "n").history.site_list == ("a", "b", "c", "d")
     lab.submit("d", "n", "inc 1")  # a site that was added operates like the others
     lab.run()
     assert lab.states("n", "abcd") == [11] * 4
@@ -121,7 +108,7 @@ def test_the_creator_is_still_known_when_its_first_operation_is_forgotten() -> N
     assert told(lab, "only a, which made it")
     lab.move("a", "n", "ab")
     lab.run()
-    assert lab.at("b", "n").history.roster == ("a", "b")
+    assert lab.at("b", "n").history.site_list == ("a", "b")
 
 
 def test_lists_of_sites() -> None:
@@ -134,7 +121,7 @@ def test_lists_of_sites() -> None:
     assert told(lab, "only b may change its list of sites (policy 'sites: [b]' of its type), not a")
     lab.move("b", "n", "abcd")
     lab.run()
-    assert lab.at("a", "n").history.roster == ("a", "b", "c", "d")
+    assert lab.at("a", "n").history.site_list == ("a", "b", "c", "d")
 
 
 def test_without_a_policy_all_is_open() -> None:
@@ -173,9 +160,7 @@ def test_what_a_site_may_not_say_is_dropped(site: str, changes: dict[str, Any], 
     before = {name: known(lab, name) for name in "abc"}
     origin = Origin(site, "x") if site == "d" else lab.at(site, "n").origin
     past = dict(lab.at("a", "n").history.known)
-    op = made(
-        lab, site, **{"origin": origin, "deps": past, "stamp": Stamp(lab.now_ms + 1, 0, origin), **changes}
-    )
+    op = made(lab, site, **{"origin": origin, "deps": past, "stamp": Stamp(lab.now_ms + 1, 0, origin), **changes})
     if site == "d" and "matrix" not in changes:
         op = replace_fields(op, matrix=lab.at("a", "n").history.adopted)
     for name in "ac":
@@ -222,9 +207,7 @@ def test_what_was_made_in_knowledge_of_it_waits_and_says_for_what() -> None:
     """Another site took it, since its configuration is another one."""
     lab = lab_with(Policy())
     bad = made(lab, "b", kind=Kind.SITES, sites=("a", "b", "c", "d"))
-    later = made(
-        lab, "b", seq=2, deps={**bad.deps, bad.origin: 1}, stamp=Stamp(bad.stamp.time_ms + 1, 0, bad.origin)
-    )
+    later = made(lab, "b", seq=2, deps={**bad.deps, bad.origin: 1}, stamp=Stamp(bad.stamp.time_ms + 1, 0, bad.origin))
     replica = hand(lab, "c", "b", bad, later)
     assert waiting_for_refused(replica) == {bad.id: [later.id]}
     assert len(told(lab, "refused", str(bad.id))) == 1
@@ -261,9 +244,9 @@ def test_who_came_later_takes_the_word_of_others_for_lists_that_are_forgotten() 
     history = lab.at("b", "n").history
     history.floor = {Origin("z", "z1"): 1}  # whose list named d, and is forgotten here
     op = made(lab, "d", deps=dict(history.floor), matrix=history.adopted, verdict=Verdict.VOID)
-    assert "only a, b and c may operate on it" in (objection(op, Policy(), history) or "")
-    assert objection(op, Policy(), history, vouched=True) is None
-    assert objection(op, Policy(operate=("a",)), history, vouched=True)
+    assert "only a, b and c may operate on it" in (operation_violation(op, Policy(), history) or "")
+    assert operation_violation(op, Policy(), history, endorsed=True) is None
+    assert operation_violation(op, Policy(operate=("a",)), history, endorsed=True)
 
 
 def test_strangers_cannot_fill_the_queue() -> None:
@@ -273,9 +256,7 @@ def test_strangers_cannot_fill_the_queue() -> None:
     lab.run()
     never = {Origin("x", "x"): 9}
     origin = Origin("d", "x")
-    flood = [
-        made(lab, "d", origin=origin, seq=n, deps=never, stamp=Stamp(n, 0, origin)) for n in range(1, 200)
-    ]
+    flood = [made(lab, "d", origin=origin, seq=n, deps=never, stamp=Stamp(n, 0, origin)) for n in range(1, 200)]
     assert len(hand(lab, "b", "d", *flood).waiting) == 2
     lab.submit("a", "n", "inc 1")
     lab.run()
@@ -348,9 +329,9 @@ def test_honest_sites_never_fall_apart_over_a_policy(profile: str, monkeypatch: 
 def test_a_policy_counts_where_sites_have_identities(tmp_path: Any) -> None:
     text = "site: a\n{}\nservices: {{image: {{url: 'http://127.0.0.1:1'}}}}\ntypes: {{t: {{policy: {{sites: involved}}}}}}\n"
     secure = parse_site(text.format("security: {folder: tls}"), tmp_path / "site.yaml").engine
-    assert secure.policy_of("t") == Policy(Who.INVOLVED, Who.CREATOR, Who.INVOLVED)
-    assert secure.policy_of("http:image") == Policy(Who.INVOLVED, Who.CREATOR, Who.MESH)
-    assert secure.policy_of("unheard-of") == Policy(Who.MESH, Who.MESH, Who.MESH)
+    assert secure.policy_of("t") == Policy(SiteGroup.INVOLVED, SiteGroup.CREATOR, SiteGroup.INVOLVED)
+    assert secure.policy_of("http:image") == Policy(SiteGroup.INVOLVED, SiteGroup.CREATOR, SiteGroup.MESH)
+    assert secure.policy_of("unheard-of") == Policy(SiteGroup.MESH, SiteGroup.MESH, SiteGroup.MESH)
     plain = parse_site(text.format("security: none"), tmp_path / "site.yaml").engine
     assert [plain.policy_of(name) for name in ("t", "http:image", "unheard-of")] == [None] * 3
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 import pytest
 import yaml
 
-from cheops.node.renewing import left_until_due_s
+from cheops.node.enrollment import left_until_due_s
 from cheops.security.certificates import Authorities, Identity, UntrustedError
-from cheops.security.folder import AUTHORITIES, CA_KEY, CERTIFICATE, key_pem, load_folder, write_file
-from cheops.security.joining import accepted, proved, renewal_of
+from cheops.security.enrollment import accept_renewal, make_renewal, renewal_spec
+from cheops.security.key_folder import AUTHORITIES, CA_KEY, CERTIFICATE, key_pem, load_key_folder, write_file
 from cheops.security.names import dns_name
 from tests.agent.rig import Rig, until
 from tests.security.pki import DAY_S, Pki
@@ -37,7 +37,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 def identity(rig: Rig, site: str) -> Identity:
-    return load_folder(rig.folder(site) / "tls").identity
+    return load_key_folder(rig.folder(site) / "tls").identity
 
 
 def shown(rig: Rig, site: str) -> bytes:
@@ -59,9 +59,7 @@ class Load:
         self.done = 0
         self._rig = rig
         self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(what,)) for what in (self._operate, self._meet)
-        ]
+        self._threads = [threading.Thread(target=self._run, args=(what,)) for what in (self._operate, self._meet)]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -106,7 +104,7 @@ def test_a_certificate_is_renewed_under_load_without_a_failed_request(rig: Rig) 
     all_up(rig)
     with Load(rig) as load:
         until(lambda: load.done > 3)
-        old = rig.pki.authority.issue(renewal_of(identity(rig, "site2")), time.time() - 100, 110)
+        old = rig.pki.authority.issue(renewal_spec(identity(rig, "site2")), time.time() - 100, 110)
         write_file(rig.folder("site2") / "tls" / CERTIFICATE, old.pem, secret=False)
         rig.processes["site2"].send_signal(signal.SIGHUP)
         until(lambda: identity(rig, "site2") != old, "for a new certificate")
@@ -159,7 +157,7 @@ def test_one_authority_takes_over_from_another_under_load(rig: Rig, tmp_path: Pa
         rig.processes["site1"].send_signal(signal.SIGHUP)
 
         def is_everywhere() -> bool:
-            folders = [load_folder(rig.folder(site) / "tls") for site in rig.names]
+            folders = [load_key_folder(rig.folder(site) / "tls") for site in rig.names]
             return all(
                 folder.authorities.certificates == believed
                 and folder.authorities.issuer_of(folder.identity) == key.authority.certificate
@@ -202,20 +200,18 @@ def test_nobody_can_slip_in_authorities_with_a_renewal(tmp_path: Path) -> None:
     pki, evil = Pki(), Pki()
     ours = pki.site(tmp_path / "a", "a")
     believed, both = ours.authorities, Authorities([pki.authority.certificate, evil.authority.certificate])
-    later = pki.authority.issue(renewal_of(ours.identity), time.time() + 5, DAY_S)
-    good = proved(pki.authority, later, both)
-    assert accepted(good, ours.identity, believed)[1].certificates == both.certificates
+    later = pki.authority.issue(renewal_spec(ours.identity), time.time() + 5, DAY_S)
+    good = make_renewal(pki.authority, later, both)
+    assert accept_renewal(good, ours.identity, believed)[1].certificates == both.certificates
     bad = [
-        proved(evil.authority, later, both),  # not signed by one that is believed
-        proved(evil.authority, evil.authority.issue(renewal_of(ours.identity), time.time() + 5, DAY_S), both),
-        proved(pki.authority, ours.identity, both),  # not new
-        proved(pki.authority, pki.site(tmp_path / "b", "b", made_s=time.time() + 5).identity, both),
-        proved(
-            pki.authority, pki.site(tmp_path / "c", "a", made_s=time.time() + 5).identity, both
-        ),  # other keys
-        proved(pki.authority, later, Authorities([evil.authority.certificate])),  # would lock us out
+        make_renewal(evil.authority, later, both),  # not signed by one that is believed
+        make_renewal(evil.authority, evil.authority.issue(renewal_spec(ours.identity), time.time() + 5, DAY_S), both),
+        make_renewal(pki.authority, ours.identity, both),  # not new
+        make_renewal(pki.authority, pki.site(tmp_path / "b", "b", made_s=time.time() + 5).identity, both),
+        make_renewal(pki.authority, pki.site(tmp_path / "c", "a", made_s=time.time() + 5).identity, both),  # other keys
+        make_renewal(pki.authority, later, Authorities([evil.authority.certificate])),  # would lock us out
         type(good)(good.certificate, pki.pem, good.proof),  # the proof of another list
     ]
     for renewal in bad:
         with pytest.raises(UntrustedError):
-            accepted(renewal, ours.identity, believed)
+            accept_renewal(renewal, ours.identity, believed)

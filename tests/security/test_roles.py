@@ -10,16 +10,16 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from cheops.api.app import application
 from cheops.api.models import ChangeSites, SitesChange, SubmitRequest, Wait
-from cheops.api.rights import BASE, RIGHTS, right_to
-from cheops.api.v1.app import fastapi_app, routers
-from cheops.api.v1.documenting import operations_of
+from cheops.api.openapi import operations_of
+from cheops.api.permissions import BASE, RIGHTS, right_to
+from cheops.api.router import fastapi_app, routers
 from cheops.client import AgentError
 from cheops.config.site import read_site
 from cheops.node.node import Node
+from cheops.peers.links import SITE_HEADER
 from cheops.security.principal import Reach, Role
-from cheops.sync.links import SITE_HEADER
 from tests.agent.rig import Rig, until
-from tests.security.askers import agent, ask, is_unharmed, local, made, refusals, rig_of, token
+from tests.security.clients import agent, ask, is_unharmed, local, made, refusals, rig_of, token
 from tests.security.sites import all_up, answer, as_site
 
 SITES = ("site1", "site2", "site3")
@@ -92,9 +92,7 @@ def test_every_route_of_the_application_has_a_right_and_every_right_a_route(tmp_
             assert isinstance(route, Route)
             api |= {(method, f"{BASE}{route.path}") for method in route.methods or ()}
     documented = {(method, f"{BASE}{path}") for method, path, _ in operations_of(fastapi_app(None).openapi())}
-    assert documented | {("GET", f"{BASE}/openapi.json")} == api, (
-        "a route of the API that was not walked through"
-    )
+    assert documented | {("GET", f"{BASE}/openapi.json")} == api, "a route of the API that was not walked through"
     assert len(found) > 20
     assert not [route for route in found | api if right_to(*route) is None]
     asked = {("GET" if method == "HEAD" else method, path) for method, path in found | api}
@@ -134,12 +132,7 @@ def test_each_route_refuses_nobody_and_whoever_may_too_little(rig: Rig, key: tup
     """Asked as it stands: what is wrong with the request itself comes after who it is."""
     method, template = key
     path = template.replace("{id:path}", "both").replace("{id}", "both").replace("{hash}", "0" * 64)
-    path = (
-        path.replace("{name}", "site2")
-        .replace("{op}", "site1:1")
-        .replace("{token}", "x")
-        .replace("{db}", "cheops")
-    )
+    path = path.replace("{name}", "site2").replace("{op}", "site1:1").replace("{token}", "x").replace("{db}", "cheops")
     marked = {SITE_HEADER: "1"} if key == ("POST", "/db/cheops/_bulk_docs") else {}
     right = RIGHTS[key]
     if right.is_open:
@@ -282,9 +275,7 @@ def test_types_and_services_are_one_list() -> None:
 # -- sites -----------------------------------------------------------------------------------------------------
 
 
-def by_site(
-    rig: Rig, method: str, path: str, body: Any = None, site: str = "site3", **headers: str
-) -> tuple[int, Any]:
+def by_site(rig: Rig, method: str, path: str, body: Any = None, site: str = "site3", **headers: str) -> tuple[int, Any]:
     """Of a site that shows its own certificate: what one that was stolen can do."""
     sent = json.dumps(body).encode() if body is not None else None
     return answer(rig, "site1", as_site(rig, site), method, path, body=sent, headers=headers)
@@ -314,10 +305,7 @@ def test_a_site_is_shown_the_state_of_what_it_is_involved_in(rig: Rig) -> None:
     status, said = by_site(rig, "POST", "/peer/show", asked)
     assert status == 403
     assert "not involved" in said["detail"]
-    assert (
-        by_site(rig, "POST", "/peer/show", {"resource": "nowhere", "command": "cat x"}, site="site2")[0]
-        == 403
-    )
+    assert by_site(rig, "POST", "/peer/show", {"resource": "nowhere", "command": "cat x"}, site="site2")[0] == 403
 
 
 def test_a_site_gets_the_files_of_its_own_resources(rig: Rig, tmp_path: Any) -> None:

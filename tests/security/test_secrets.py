@@ -27,7 +27,7 @@ from cheops.client import AgentError
 from cheops.security.principal import Role
 from tests.agent.rig import RefusedByAgentError, Rig, until
 from tests.gateway.replicas.sites import Sites
-from tests.security.askers import ask, local, token
+from tests.security.clients import ask, local, token
 from tests.security.sites import all_up
 from tests.support.command import run_process
 
@@ -220,9 +220,7 @@ def commands(found: Evidence) -> None:
         SubmitRequest(type="set", command=f"sleep {mark}", sites="site1", resource_type="probe"),
         wait=Wait.NONE,
     )
-    until(
-        lambda: any(mark.encode() in line for line in _running("cmdline").values()), "for the command to run"
-    )
+    until(lambda: any(mark.encode() in line for line in _running("cmdline").values()), "for the command to run")
     found.processes = {f"cmdline of {pid}": line for pid, line in _running("cmdline").items()}
     sleeping = [pid for pid, line in _running("cmdline").items() if mark.encode() in line]
     found.processes |= {f"environ of {pid}": _read(pid, "environ") for pid in sleeping}
@@ -273,9 +271,7 @@ def test_no_secret_is_anywhere(evidence: Evidence) -> None:
 
 def places(evidence: Evidence, forms: set[bytes]) -> list[str]:
     """Where a secret is that should not be there."""
-    kept = (
-        path for path in evidence.rig.base.rglob("*") if path.is_file() and path not in evidence.its_place
-    )
+    kept = (path for path in evidence.rig.base.rglob("*") if path.is_file() and path not in evidence.its_place)
     found = [f"in {path}" for path in kept if _holds(path.read_bytes(), forms)]
     found += [f"told by {where}" for where, text in evidence.told if _holds(text, forms)]
     return found + [where for where, text in evidence.processes.items() if _holds(text, forms)]

@@ -10,18 +10,8 @@ from hypothesis import strategies as st
 
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Save
-from cheops.log.operation import (
-    Command,
-    Kind,
-    MatrixRef,
-    Operation,
-    Origin,
-    Reply,
-    Seal,
-    Stamp,
-    Status,
-    Verdict,
-)
+from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Reply, Seal, Stamp, Status, Verdict
+from cheops.peers.couchdb.documents import parse_document, stored_document
 from cheops.security import signatures
 from cheops.security.certificates import make_signing_key
 from cheops.security.signatures import (
@@ -35,11 +25,10 @@ from cheops.security.signatures import (
     root_above,
     tree,
 )
+from cheops.store.batch import DocumentSigner, sign_stored_documents
 from cheops.store.codec import content_of, decode, encode
-from cheops.store.errors import StoreError
+from cheops.store.interface import StoreError
 from cheops.store.memory import MemoryStore
-from cheops.store.signing import Signing, sign_what_is_kept
-from cheops.sync.couch_document import document_from, found
 
 SIGNER = Signer(make_signing_key())
 OTHER = Signer(make_signing_key())
@@ -171,9 +160,7 @@ def test_a_signature_has_one_spelling() -> None:
 A, B = Origin("a", "1"), Origin("b", "1")
 
 
-def operation(
-    origin: Origin = A, seq: int = 1, verdict: Verdict | None = Verdict.OK, line: str = "go"
-) -> Operation:
+def operation(origin: Origin = A, seq: int = 1, verdict: Verdict | None = Verdict.OK, line: str = "go") -> Operation:
     stamp = Stamp(seq, 0, origin)
     ref = MatrixRef("h", stamp)
     return Operation(
@@ -187,7 +174,7 @@ def reply(origin: Origin = A, n: int = 1) -> Reply:
 
 def signing_store() -> MemoryStore:
     store = MemoryStore()
-    store.add_signatures = Signing(A, SIGNER.sign).signed
+    store.add_signatures = DocumentSigner(A, SIGNER.sign).signed
     return store
 
 
@@ -268,10 +255,10 @@ def test_what_was_kept_before_there_was_a_key_is_signed_once() -> None:
     store = MemoryStore()
     store.commit([Save((operation(), reply(), operation(B), operation(A, 2, verdict=None)))])
     before = store.changes(0, 100)
-    signing = Signing(A, SIGNER.sign)
+    signing = DocumentSigner(A, SIGNER.sign)
     store.add_signatures = signing.signed
-    assert sign_what_is_kept(store, signing) == 2
-    assert sign_what_is_kept(store, signing) == 0
+    assert sign_stored_documents(store, signing) == 2
+    assert sign_stored_documents(store, signing) == 0
     assert store.changes(0, 100) == before
     documents = store.load("r")
     assert sum(isinstance(d, Operation | Reply) and is_good(d) for d in documents) == 2
@@ -287,10 +274,10 @@ def test_documents_without_a_signature_still_read() -> None:
 
 def test_a_revision_is_of_the_content_not_of_who_signed_it() -> None:
     op = operation()
-    before = found(op).rev
+    before = stored_document(op).rev
     signing_store().commit([Save((op,))])
-    seen = found(op)
+    seen = stored_document(op)
     assert seen.rev == before
-    document, _ = document_from(json.loads(bytes(seen.as_couch())))
+    document, _ = parse_document(json.loads(bytes(seen.as_couch())))
     assert isinstance(document, Operation)
     assert is_good(document)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from cheops.api import local_socket
+from cheops.api import server
 from cheops.client import Agent, AgentError, Target, UnreachableError, target_of
-from cheops.client import address as addresses
-from cheops.client.asynchronous import AsyncAgent
+from cheops.client import target as addresses
+from cheops.client.async_agent import AsyncAgent
 from cheops.security.principal import Role
 from tests.agent.rig import Rig
-from tests.security.askers import agent, is_unharmed, local, rig_of, token
+from tests.security.clients import agent, is_unharmed, local, rig_of, token
 from tests.support.command import run_process
 
 NOBODY = "nobody"
@@ -95,10 +95,10 @@ def test_it_is_removed_at_the_end_and_a_stale_one_replaced(tmp_path: Path) -> No
 
 
 def test_what_is_in_the_way_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / local_socket.NAME
+    path = tmp_path / server.SOCKET_NAME
     path.write_text("precious")
-    with pytest.raises(local_socket.SocketError, match="in the way"):
-        local_socket.listen(path, 1)
+    with pytest.raises(server.SocketError, match="in the way"):
+        server.listen_local(path, 1)
     assert path.read_text() == "precious"
 
 
@@ -106,15 +106,15 @@ def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
     """Addresses of sockets have 108 bytes; directories may have more."""
     folder = tmp_path / ("long" * 25) / ("long" * 25)
     folder.mkdir(parents=True)
-    path = folder / local_socket.NAME
-    listening = local_socket.listen(path, 1)
+    path = folder / server.SOCKET_NAME
+    listening = server.listen_local(path, 1)
     try:
         listening.setblocking(True)
         asked = Agent(f"unix://{path}")
         with pytest.raises(UnreachableError):  # it is reached, and hangs up
             _hang_up(listening, asked)
     finally:
-        local_socket.remove(path, listening)
+        server.remove_local(path, listening)
     assert not path.exists()
 
 
@@ -171,9 +171,7 @@ def test_it_says_whom_it_asked_where_nobody_answers(tmp_path: Path, monkeypatch:
         bound.bind("here/agent.sock")
         target = target_of()
         assert target.url == f"unix://{tmp_path}/here/agent.sock"
-        with pytest.raises(
-            UnreachableError, match=r"here/agent.sock \(the socket of the agent of this machine\)"
-        ):
+        with pytest.raises(UnreachableError, match=r"here/agent.sock \(the socket of the agent of this machine\)"):
             Agent(target).health()
     (tmp_path / "here" / "agent.sock").unlink()
     monkeypatch.setenv("CHEOPS_CA", "ca.pem")

@@ -11,11 +11,13 @@ import pytest
 from cheops.api.models import Event, NewToken, SubmitRequest
 from cheops.client import AgentError
 from cheops.security.principal import Reach, Role
-from cheops.security.sessions import LASTS_S, MOST_SESSIONS, Sessions
 from cheops.security.tokens import (
+    LASTS_S,
+    MOST_SESSIONS,
     MOST_TOKENS,
     BadTokenError,
     NoSuchTokenError,
+    Sessions,
     Token,
     TokenError,
     Tokens,
@@ -25,7 +27,7 @@ from cheops.security.tokens import (
 from cheops.store.memory import MemoryStore
 from cheops.store.sqlite import SQLiteStore
 from tests.agent.rig import RefusedByAgentError, Rig, until
-from tests.security.askers import agent, ask, is_unharmed, local, made, refusals, rig_of, token
+from tests.security.clients import agent, ask, is_unharmed, local, made, refusals, rig_of, token
 from tests.support.command import run_process
 
 SET = SubmitRequest(type="set", command="echo x > __ID__", sites="site1", resource_type="file")
@@ -63,9 +65,7 @@ def test_a_token_is_32_random_bytes_and_only_its_hash_is_kept() -> None:
     assert new_secret() != new_secret()
 
 
-@pytest.mark.parametrize(
-    "shown", ["", "cheops_", "x" * 50, "cheops_" + "a" * 43, "cheops_" + "é" * 43, "\0" * 50]
-)
+@pytest.mark.parametrize("shown", ["", "cheops_", "x" * 50, "cheops_" + "a" * 43, "cheops_" + "é" * 43, "\0" * 50])
 def test_what_is_no_token_is_none(shown: str) -> None:
     tokens, _, _ = one(Tokens())
     with pytest.raises(BadTokenError) as caught:
@@ -88,8 +88,7 @@ def test_a_token_expires_and_makes_room_for_another_of_its_name() -> None:
 
 def test_their_number_is_bounded() -> None:
     tokens = Tokens(
-        Token(f"{n:08x}", f"t{n}", Role.VIEWER, Reach(), 0, None, "test", f"{n:064x}")
-        for n in range(MOST_TOKENS)
+        Token(f"{n:08x}", f"t{n}", Role.VIEWER, Reach(), 0, None, "test", f"{n:064x}") for n in range(MOST_TOKENS)
     )
     with pytest.raises(TokenError, match="revoke some"):
         one(tokens)
@@ -111,7 +110,7 @@ def test_they_are_kept_in_every_store(kind: str, tmp_path: Path) -> None:
     store = MemoryStore() if kind == "memory" else SQLiteStore(tmp_path / "site.db")
     tokens, first, secret = one(Tokens(), types=frozenset(["a", "b"]))
     tokens, second, _ = one(tokens, "other", lasts_ms=10_000, sites=frozenset(["paris"]))
-    store.put_local("tokens", tokens.note())
+    store.put_note("tokens", tokens.note())
     if isinstance(store, SQLiteStore):
         store.close()
         store = SQLiteStore(tmp_path / "site.db")
@@ -228,9 +227,7 @@ def test_who_guesses_is_slowed_down_and_nobody_else(rig: Rig) -> None:
     assert {one.status for one in said} == {401, 429}
     assert said[-1].status == 429
     assert int(said[-1].headers["retry-after"]) >= 1
-    assert ask(rig, "GET", "/api/v1/sites", secret=good).status == 200, (
-        "others at this address must not suffer"
-    )
+    assert ask(rig, "GET", "/api/v1/sites", secret=good).status == 200, "others at this address must not suffer"
     assert refusals(rig, "too many") + refusals(rig, "rate") > before
     assert is_unharmed(rig)
 
@@ -253,9 +250,7 @@ def test_no_secret_is_in_the_files_of_the_site(rig: Rig) -> None:
 
 def test_the_command_line_makes_lists_and_revokes(rig: Rig, tmp_path: Path) -> None:
     url = ["--url", local(rig).url]
-    made_ = run_process(
-        "token", "create", "cli", "--role", "operator", "--type", "file", "--expires", "12h", *url
-    )
+    made_ = run_process("token", "create", "cli", "--role", "operator", "--type", "file", "--expires", "12h", *url)
     assert made_.code == 0, made_.err
     assert made_.out.startswith("cheops_")
     assert len(made_.out.split()) == 1, "the token alone, so that it can go into a file"

@@ -11,30 +11,30 @@ import pytest
 
 from cheops.engine.messages import Message, Snapshot
 from cheops.log.operation import Operation, Origin, Reply, Stamp, Status, Timing
-from cheops.node.trust import (
+from cheops.node.intake import (
     FORGOTTEN_ORIGIN,
     FUTURE_STAMP,
     NOT_SIGNED,
     UNKNOWN_KEY,
     WRONG_SIGNATURE,
+    DocumentVerifier,
     Objection,
-    Trust,
+    RefusalLog,
 )
-from cheops.node.witness import Witness
-from cheops.security.audit import Audit
+from cheops.peers.heartbeat import MembershipRecord
+from cheops.security.audit import AuditWriter
 from cheops.security.certificates import Identity
-from cheops.security.folder import Folder
 from cheops.security.identities import (
     MOST_KEYS,
     IdentityError,
-    Known,
+    SiteCertificates,
     certificates_in,
-    known_of_note,
-    verified,
+    certificates_of_note,
+    verify_certificates,
 )
+from cheops.security.key_folder import KeyFolder
 from cheops.security.refusals import OTHERS, Refusals
 from cheops.security.signatures import key_id
-from cheops.sync.heartbeat import Member
 from tests.security.pki import Pki
 from tests.security.rogue import changed, signed
 from tests.security.test_signatures import operation, reply
@@ -66,39 +66,39 @@ def pki() -> Pki:
 
 
 @pytest.fixture(scope="module")
-def folders(pki: Pki, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Folder]:
+def folders(pki: Pki, tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeyFolder]:
     base = tmp_path_factory.mktemp("folders")
     return {name: pki.site(base / name, name, made_s=NOW_S - 86_400) for name in "ab"}
 
 
-def trust(keys: Keys, forgotten_ms: int | None = None, involved: str = "") -> Trust:
+def trust(keys: Keys, forgotten_ms: int | None = None, involved: str = "") -> DocumentVerifier:
     async def is_involved(site: str, _resource: str) -> bool:
         return site in involved
 
-    def member_of(site: str) -> Member | None:
-        return Member(site, forgotten_ms, True) if forgotten_ms and site == "a" else None
+    def member_of(site: str) -> MembershipRecord | None:
+        return MembershipRecord(site, forgotten_ms, True) if forgotten_ms and site == "a" else None
 
-    witness = Witness(Refusals(), Audit(Path("never-started.log")))
-    return Trust(keys, witness, member_of, is_involved, clock_skew_s=60, now_s=lambda: NOW_S)
+    refusal_log = RefusalLog(Refusals(), AuditWriter(Path("never-started.log")))
+    return DocumentVerifier(keys, refusal_log, member_of, is_involved, clock_skew_s=60, now_s=lambda: NOW_S)
 
 
-def stamped(folder: Folder, at_ms: int = NOW_MS - 5_000, **changes: Any) -> Operation:
+def stamped(folder: KeyFolder, at_ms: int = NOW_MS - 5_000, **changes: Any) -> Operation:
     op = operation()
     found: Operation = signed(changed(op, stamp=Stamp(at_ms, 0, op.origin), **changes), folder)
     return found
 
 
-def answered(folder: Folder, at_ms: int = NOW_MS - 5_000, n: int = 1) -> Reply:
+def answered(folder: KeyFolder, at_ms: int = NOW_MS - 5_000, n: int = 1) -> Reply:
     found: Reply = signed(replace(reply(n=n), timing=Timing(at_ms, 3)), folder)
     return found
 
 
-def reasons(judge: Trust, *documents: Operation | Reply, sender: str = "b") -> list[str | None]:
+def reasons(judge: DocumentVerifier, *documents: Operation | Reply, sender: str = "b") -> list[str | None]:
     found: dict[int, Objection] = asyncio.run(judge.objections(sender, documents))
     return [found[id(one)].reason if id(one) in found else None for one in documents]
 
 
-def test_each_document_is_judged_by_the_key_of_its_origin(folders: dict[str, Folder]) -> None:
+def test_each_document_is_judged_by_the_key_of_its_origin(folders: dict[str, KeyFolder]) -> None:
     a, b = folders["a"], folders["b"]
     judge = trust(Keys(a.identity, b.identity))
     good, of_another = stamped(a), stamped(b)
@@ -115,7 +115,7 @@ def test_each_document_is_judged_by_the_key_of_its_origin(folders: dict[str, Fol
     ]
 
 
-def test_a_key_that_is_not_known_is_asked_for_once_per_message(folders: dict[str, Folder]) -> None:
+def test_a_key_that_is_not_known_is_asked_for_once_per_message(folders: dict[str, KeyFolder]) -> None:
     keys = Keys(found=[folders["a"].identity])
     assert reasons(trust(keys), stamped(folders["a"]), answered(folders["a"]), sender="b") == [None, None]
     assert keys.asked == [({"a": {key_id(folders["a"].identity.signing_key)}}, "b")]
@@ -123,13 +123,13 @@ def test_a_key_that_is_not_known_is_asked_for_once_per_message(folders: dict[str
 
 @pytest.mark.parametrize(("ahead_s", "reason"), [(-(10**6), None), (0, None), (59, None), (61, FUTURE_STAMP)])
 def test_stamps_may_be_ahead_by_as_much_as_clocks_may_differ(
-    folders: dict[str, Folder], ahead_s: int, reason: str | None
+    folders: dict[str, KeyFolder], ahead_s: int, reason: str | None
 ) -> None:
     op = stamped(folders["a"], NOW_MS + ahead_s * 1000)
     assert reasons(trust(Keys(folders["a"].identity)), op) == [reason]
 
 
-def test_what_comes_too_early_may_come_again_unless_it_never_will_be_time(folders: dict[str, Folder]) -> None:
+def test_what_comes_too_early_may_come_again_unless_it_never_will_be_time(folders: dict[str, KeyFolder]) -> None:
     judge = trust(Keys(folders["a"].identity))
     soon, never = stamped(folders["a"], NOW_MS + 100_000), stamped(folders["a"], 2 * NOW_MS)
     found = asyncio.run(judge.objections("b", [soon, never]))
@@ -147,9 +147,7 @@ def test_what_comes_too_early_may_come_again_unless_it_never_will_be_time(folder
         (NOW_MS - 1_000, "c", None),  # a site of the resource, which had not heard of it
     ],
 )
-def test_of_a_forgotten_site(
-    folders: dict[str, Folder], made_ms: int, sender: str, reason: str | None
-) -> None:
+def test_of_a_forgotten_site(folders: dict[str, KeyFolder], made_ms: int, sender: str, reason: str | None) -> None:
     judge = trust(Keys(folders["a"].identity), forgotten_ms=NOW_MS - 10_000, involved="ac")
     documents = (stamped(folders["a"], made_ms), answered(folders["a"], made_ms))
     assert reasons(judge, *documents, sender=sender) == [reason, reason]
@@ -161,7 +159,7 @@ def test_a_key_that_is_newer_than_the_forgetting_counts(pki: Pki, tmp_path: Path
     assert reasons(judge, stamped(again, NOW_MS)) == [None]
 
 
-def test_whoever_sends_nothing_but_lies_is_not_checked_for_ever(folders: dict[str, Folder]) -> None:
+def test_whoever_sends_nothing_but_lies_is_not_checked_for_ever(folders: dict[str, KeyFolder]) -> None:
     judge = trust(Keys(folders["a"].identity))
     lies = [changed(stamped(folders["a"]), seq=n) for n in range(2, 400)]
     assert set(reasons(judge, *lies)) == {WRONG_SIGNATURE}
@@ -171,12 +169,12 @@ def test_whoever_sends_nothing_but_lies_is_not_checked_for_ever(folders: dict[st
 # -- nothing says that we have it ------------------------------------------------------------------------
 
 
-def admitted(judge: Trust, message: Message) -> Message:
+def admitted(judge: DocumentVerifier, message: Message) -> Message:
     (found,) = asyncio.run(judge.admitted("b", [message]))
     return found
 
 
-def test_a_message_loses_what_is_bad_and_keeps_the_rest(folders: dict[str, Folder]) -> None:
+def test_a_message_loses_what_is_bad_and_keeps_the_rest(folders: dict[str, KeyFolder]) -> None:
     a = folders["a"]
     good, bad = stamped(a), changed(stamped(a, seq=2), why="x")
     message = Message("r", "i", (good, bad), known={Origin("b", "1"): 3}, ask=True)
@@ -185,7 +183,7 @@ def test_a_message_loses_what_is_bad_and_keeps_the_rest(folders: dict[str, Folde
     assert admitted(trust(Keys(a.identity)), whole) is whole
 
 
-def test_a_reply_that_is_dropped_leaves_a_gap_that_shows(folders: dict[str, Folder]) -> None:
+def test_a_reply_that_is_dropped_leaves_a_gap_that_shows(folders: dict[str, KeyFolder]) -> None:
     """`replies_after` says that nothing is missing in between; of this origin it is not true any more."""
     a, b = folders["a"], folders["b"]
     bad, good = changed(answered(a, n=4), output="lies"), answered(a, n=5)
@@ -197,7 +195,7 @@ def test_a_reply_that_is_dropped_leaves_a_gap_that_shows(folders: dict[str, Fold
     assert found.replies_after == {other.origin: 1}
 
 
-def test_a_snapshot_counts_as_a_whole_or_not_at_all(folders: dict[str, Folder]) -> None:
+def test_a_snapshot_counts_as_a_whole_or_not_at_all(folders: dict[str, KeyFolder]) -> None:
     a = folders["a"]
     good, bad = stamped(a), changed(stamped(a, seq=2), why="x")
     snapshot = Snapshot({good.origin: 2}, {}, None, None, {})
@@ -212,16 +210,16 @@ def test_a_snapshot_counts_as_a_whole_or_not_at_all(folders: dict[str, Folder]) 
 
 
 def test_certificates_are_kept_one_for_each_key(pki: Pki, tmp_path: Path) -> None:
-    known = Known("a")
+    known = SiteCertificates("a")
     first, second = (pki.site(tmp_path / name, "a").identity for name in ("one", "two"))
     assert [known.add(one) for one in (first, second, first)] == [True, True, False]
-    again = known_of_note("a", known.note())
+    again = certificates_of_note("a", known.note())
     assert again.get(key_id(first.signing_key)) == first
     assert again.certificates == [first.der, second.der]
 
 
 def test_a_renewed_certificate_takes_the_place_of_the_one_before(pki: Pki, tmp_path: Path) -> None:
-    known, old = Known("a"), pki.site(tmp_path / "a", "a", made_s=time.time() - 1000).identity
+    known, old = SiteCertificates("a"), pki.site(tmp_path / "a", "a", made_s=time.time() - 1000).identity
     new = replace(old, made_ms=old.made_ms + 1)
     assert [known.add(one) for one in (old, new, old)] == [True, True, False]
     assert known.get(key_id(old.signing_key)) is new
@@ -229,15 +227,15 @@ def test_a_renewed_certificate_takes_the_place_of_the_one_before(pki: Pki, tmp_p
 
 def test_only_certificates_of_the_mesh_are_taken(pki: Pki, tmp_path: Path) -> None:
     folder, elsewhere = pki.site(tmp_path / "a", "a"), Pki().site(tmp_path / "b", "a")
-    told = Known("a")
+    told = SiteCertificates("a")
     told.add(folder.identity)
-    assert verified("a", told.note(), folder.authorities) == [folder.identity]
+    assert verify_certificates("a", told.note(), folder.authorities) == [folder.identity]
     with pytest.raises(IdentityError, match="asked for 'b', and got a certificate of 'a'"):
-        verified("b", told.note(), folder.authorities)
-    false = Known("a")
+        verify_certificates("b", told.note(), folder.authorities)
+    false = SiteCertificates("a")
     false.add(elsewhere.identity)
     with pytest.raises(Exception, match="unknown authority"):
-        verified("a", false.note(), folder.authorities)
+        verify_certificates("a", false.note(), folder.authorities)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +256,7 @@ def test_what_is_no_answer_is_refused(told: object) -> None:
 
 
 def test_a_site_has_so_many_keys_and_no_more(pki: Pki, tmp_path: Path) -> None:
-    known, one = Known("a"), pki.site(tmp_path / "a", "a").identity
+    known, one = SiteCertificates("a"), pki.site(tmp_path / "a", "a").identity
     for number in range(MOST_KEYS):
         known.add(replace(one, signing_key=b"%d" % number))
     with pytest.raises(IdentityError, match="no more of them"):

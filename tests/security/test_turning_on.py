@@ -71,11 +71,7 @@ def test_sites_whose_policies_differ_say_so(make_rig: MakeRig) -> None:
 
     def told() -> list[Any]:
         checks = json.loads(rig.request("site3", "GET", "/api/v1/check"))["checks"]
-        return [
-            one
-            for one in checks
-            if one["group"] == "security" and "waits for what was refused" in one["name"]
-        ]
+        return [one for one in checks if one["group"] == "security" and "waits for what was refused" in one["name"]]
 
     (found,) = until(told, "for site3 to say what waits there")
     assert not found["ok"]

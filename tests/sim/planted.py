@@ -6,17 +6,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from cheops.engine import admission, clients, exchange, forgetting, outcome, running, site
+from cheops.engine import admission, clients, exchange, outcome, retention, scheduler, site
 from cheops.engine.events import Effect, Effects, Save, Send
-from cheops.engine.replica import PeerView, Replica
+from cheops.engine.replica import PeerProgress, Replica
 from cheops.log import history, plan, policy, rules
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock, Vector, covers
 from cheops.log.history import History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply, Verdict
 from cheops.log.plan import Plan
 from cheops.log.rules import Fate, Rule
-from cheops.log.vector import Vector, covers
 
 Bug = Callable[[], AbstractContextManager[object]]
 
@@ -92,21 +91,19 @@ def _void_that_supersedes() -> Iterator[None]:
 
 def _superseded_that_supersedes() -> AbstractContextManager[object]:
     def all_ever(self: History) -> list[Operation]:
-        return [
-            op for op in self.ops.values() if self.matrix.is_replace_type(op.key) and op.verdict is Verdict.OK
-        ]
+        return [op for op in self.ops.values() if self.matrix.is_replace_type(op.key) and op.verdict is Verdict.OK]
 
     return patch.object(History, "heads", all_ever)
 
 
 def _fold_too_early() -> AbstractContextManager[object]:
-    return patch.object(forgetting, "_stable", lambda replica: dict(replica.history.known))
+    return patch.object(retention, "_stable", lambda replica: dict(replica.history.known))
 
 
 def _prune_what_others_lack() -> AbstractContextManager[object]:
     def prune_all(self: History, stable: object) -> list[object]:
         del stable
-        gone = [op.id for op in self.ops.values() if op.id in self.fates and op is not self.roster_by]
+        gone = [op.id for op in self.ops.values() if op.id in self.fates and op is not self.site_list_op]
         for id_ in gone:
             del self.ops[id_]
             self.fates.pop(id_)
@@ -148,12 +145,10 @@ def _never_sent_again() -> AbstractContextManager[object]:
 def _newcomers_are_taken_to_know_everything() -> AbstractContextManager[object]:
     true = exchange.view_of
 
-    def view(replica: Replica, peer: str) -> PeerView:
+    def view(replica: Replica, peer: str) -> PeerProgress:
         if peer not in replica.peers:
             known = dict(replica.history.known)
-            replica.peers[peer] = PeerView(
-                fresh=False, known=known, known_replies=dict(replica.known_replies)
-            )
+            replica.peers[peer] = PeerProgress(fresh=False, known=known, known_replies=dict(replica.known_replies))
         return true(replica, peer)
 
     return patch.object(exchange, "view_of", view)
@@ -225,7 +220,7 @@ def _copies_stay() -> AbstractContextManager[object]:
     def content(replica: Replica, by: Operation) -> bool:
         return (by.id, replica.site) in replica.by_op
 
-    return patch.object(running, "has_deleted_copy", content)
+    return patch.object(scheduler, "has_deleted_copy", content)
 
 
 def _nobody_vouches() -> AbstractContextManager[object]:
@@ -262,9 +257,7 @@ BUGS = {
     "the clock ignores others": Planted(_clock_ignores_others, "crashes", 0, 3),
     "everybody hears": Planted(_everybody_hears, "rules", 0, 3),
     "nothing is sent again": Planted(_never_sent_again, "crashes", 0, 3),
-    "newcomers are taken to know everything": Planted(
-        _newcomers_are_taken_to_know_everything, "crashes", 2, 3
-    ),
+    "newcomers are taken to know everything": Planted(_newcomers_are_taken_to_know_everything, "crashes", 2, 3),
     "a failure elsewhere is passed over": Planted(_failure_elsewhere_is_passed_over, "hostile", 35, 3),
     "own operations run twice": Planted(_own_drafts_run_twice, "crashes", 2, 3),
     "concurrent operations by stamp alone": Planted(_concurrent_by_stamp_alone, "crashes", 0, 3),

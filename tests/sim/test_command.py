@@ -40,10 +40,7 @@ def test_programs_get_the_failures_as_data() -> None:
 
 
 def test_processes_share_the_work_and_give_the_same() -> None:
-    assert (
-        run_here("sim", "--seeds", "6", "--jobs", "2").out
-        == run_here("sim", "--seeds", "6", "--jobs", "1").out
-    )
+    assert run_here("sim", "--seeds", "6", "--jobs", "2").out == run_here("sim", "--seeds", "6", "--jobs", "1").out
 
 
 def test_an_unknown_profile_is_refused() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cheops.sim.history import play
-from cheops.sim.profile import PROFILES
+from cheops.sim.profiles import PROFILES
+from cheops.sim.simulation import play
 
 _CHUNK = 25
 # profile, sites, chunks of histories

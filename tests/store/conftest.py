@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cheops.store.base import Store
+from cheops.store.interface import Store
 from tests.store.stores import STORES
 
 

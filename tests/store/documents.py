@@ -5,18 +5,7 @@ from collections.abc import Iterable
 from cheops.engine.documents import Document, Key, key_of
 from cheops.engine.events import Save
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import (
-    Command,
-    Kind,
-    MatrixRef,
-    Operation,
-    OpId,
-    Origin,
-    Reply,
-    Stamp,
-    Status,
-    Verdict,
-)
+from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp, Status, Verdict
 
 PARIS, LYON = Origin("paris", "p1"), Origin("lyon", "l1")
 COUNTER = Matrix([Entry("set", "inc", Result.KEEP_ORDER)])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cheops.store.base import StoreError
+from cheops.store.interface import StoreError
 from cheops.store.sqlite import SQLiteStore
 from tests.store.documents import operation, save
 

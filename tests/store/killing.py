@@ -41,9 +41,7 @@ def batch_keys(number: int) -> tuple[Key, ...]:
 def commit_for_ever(path: Path, first: int, out: int) -> None:
     store = SQLiteStore(path)
     for number in range(first, sys.maxsize):
-        saves = [
-            Save((document,)) for document in batch(number)
-        ]  # as an agent does it: several in one commit
+        saves = [Save((document,)) for document in batch(number)]  # as an agent does it: several in one commit
         store.commit([*saves, Save((), batch_keys(number - KEPT))])
         os.write(out, f"{number}\n".encode())
 

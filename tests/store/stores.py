@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cheops.engine.documents import Document, Key
-from cheops.store.base import Store
+from cheops.store.interface import Store
 from cheops.store.memory import MemoryStore
 from cheops.store.sqlite import SQLiteStore
 from tests.store.documents import keys

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cheops.engine.documents import Document, Ledger, Peers, SiteClock, Started
 from cheops.engine.messages import Base, Message, Snapshot
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock
 from cheops.log.history import Epoch
 from cheops.log.matrix import Matrix
 from cheops.log.operation import (
@@ -63,9 +63,7 @@ name_tuples = st.lists(names, max_size=3).map(tuple)
 hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)
 commands = st.builds(Command, texts, st.lists(st.tuples(names, hashes), max_size=2).map(tuple))
 fates = st.builds(Fate, st.sampled_from(Rule), st.none() | op_ids)
-epochs = st.dictionaries(
-    stamps, st.builds(Epoch, vectors, st.dictionaries(op_ids, fates, max_size=2)), max_size=2
-)
+epochs = st.dictionaries(stamps, st.builds(Epoch, vectors, st.dictionaries(op_ids, fates, max_size=2)), max_size=2)
 bases = st.builds(Base, vectors, commands)
 disowned = st.frozensets(stamps, max_size=2)
 matrices = st.sampled_from(list(MATRICES.values()))
@@ -138,9 +136,7 @@ ledgers = st.builds(
 )
 clocks = st.builds(SiteClock, st.builds(Clock, numbers, numbers))
 peers = st.builds(Peers, st.dictionaries(names, names, max_size=3))
-documents: st.SearchStrategy[Document] = st.one_of(
-    operations(), replies(), matrices, runs, ledgers, clocks, peers
-)
+documents: st.SearchStrategy[Document] = st.one_of(operations(), replies(), matrices, runs, ledgers, clocks, peers)
 snapshots = st.builds(
     Snapshot,
     floor=vectors,

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from cheops.engine.documents import Document, Ledger, SiteClock, Started
 from cheops.engine.messages import Base, Message, Snapshot
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock
 from cheops.log.history import Epoch
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Applied, Command, MatrixRef, Operation, OpId, Seal, Stamp, Timing
 from cheops.log.rules import Fate, Rule
 from cheops.matrix_file import MAX_TYPES
 from cheops.store import codec
-from cheops.store.codec import CodecError
 from cheops.store.converter import Converter
 from cheops.store.forms import BASE, COMMAND, CONVERTERS, ENTRY, MATRIX_REF, MESSAGE, SEAL, SNAPSHOT
+from cheops.store.interface import CodecError
 from cheops.store.shapes import MAX_NAME_CHARACTERS, MAX_NUMBER, MAX_SITES
 from tests.store.documents import COUNTER, LYON, PARIS, draft, operation, reply
 from tests.store.strategies import contents, documents, messages
@@ -222,9 +222,7 @@ anything = st.recursive(
 
 
 @given(documents, st.data())
-def test_a_document_with_anything_in_any_place_is_read_or_refused(
-    document: Document, data: st.DataObject
-) -> None:
+def test_a_document_with_anything_in_any_place_is_read_or_refused(document: Document, data: st.DataObject) -> None:
     plain = codec.to_json(document)
     field = data.draw(st.sampled_from(sorted(plain)))
     _either_way(codec.from_json, plain | {field: data.draw(anything)})
@@ -232,9 +230,7 @@ def test_a_document_with_anything_in_any_place_is_read_or_refused(
 
 @FEWER
 @given(messages(), st.data())
-def test_a_message_with_anything_in_any_place_is_read_or_refused(
-    message: Message, data: st.DataObject
-) -> None:
+def test_a_message_with_anything_in_any_place_is_read_or_refused(message: Message, data: st.DataObject) -> None:
     plain = codec.message_to_json(message)
     field = data.draw(st.sampled_from(sorted(plain)))
     _either_way(codec.message_from_json, plain | {field: data.draw(anything)})
@@ -248,9 +244,7 @@ def _either_way(read: Callable[[dict[str, Any]], object], plain: dict[str, Any])
         event("refused")
 
 
-@pytest.mark.parametrize(
-    "value", [object(), {1, object()}, {("a", "b"): 1}], ids=["object", "set", "tuple key"]
-)
+@pytest.mark.parametrize("value", [object(), {1, object()}, {("a", "b"): 1}], ids=["object", "set", "tuple key"])
 def test_what_is_not_plain_data_is_refused(value: object) -> None:
     with pytest.raises(CodecError, match="not plain JSON data"):
         codec.from_json({"doc": value})
@@ -353,9 +347,7 @@ def test_what_is_no_document_cannot_be_written() -> None:
 
 def test_forms_are_checked_as_they_are_declared() -> None:
     """The limits stand in annotations; that they count is msgspec's part, and this holds it to it."""
-    late = codec.to_json(
-        Ledger("r", epochs={Stamp(1, 0, PARIS): Epoch({}, {OpId(PARIS, 1): Fate(Rule.VOID)})})
-    )
+    late = codec.to_json(Ledger("r", epochs={Stamp(1, 0, PARIS): Epoch({}, {OpId(PARIS, 1): Fate(Rule.VOID)})}))
     assert late["epochs"] == [[[1, 0, "paris", "p1"], [], [[["paris", "p1", 1], 1, None]]]]
     late["epochs"][0][2][0][1] = 2  # no such rule
     with pytest.raises(CodecError, match="epochs"):

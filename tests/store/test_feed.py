@@ -1,9 +1,9 @@
 """The feed of every store (see stores.py), and those of the sites, also of one that comes later."""
 
 from cheops.engine.documents import Document, Ledger, SiteClock, Started, key_of
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock
 from cheops.log.operation import Operation, Verdict
-from cheops.store.base import Change, Store
+from cheops.store.interface import Change, Store
 from tests.store.documents import COUNTER, LYON, draft, forget, keys, operation, reply, save
 from tests.store.stores import feed, feed_is
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from cheops.engine.documents import Key, Ledger, key_of
 from cheops.log.operation import Origin
-from cheops.store.codec import CodecError, id_of, key_of_id
-from cheops.store.ids import resource_of
+from cheops.store.codec import id_of, key_of_id, resource_of
+from cheops.store.interface import CodecError
 from tests.store.documents import COUNTER, draft, operation, reply
 from tests.store.strategies import AWKWARD, names, ordinals, origins
 
@@ -25,9 +25,7 @@ def test_a_key_comes_back_as_it_was_from_an_id_that_suits_couchdb(key: Key) -> N
 
 
 def test_the_resource_that_a_document_belongs_to() -> None:
-    assert [
-        resource_of(key_of(document)) for document in (operation("r", 1), reply("r", 1), Ledger("r"))
-    ] == ["r"] * 3
+    assert [resource_of(key_of(document)) for document in (operation("r", 1), reply("r", 1), Ledger("r"))] == ["r"] * 3
     assert [resource_of(key) for key in (key_of(COUNTER), ("clock",), ("peers",))] == [""] * 3
 
 

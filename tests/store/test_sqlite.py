@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cheops.engine.documents import Document, Ledger, Peers, SiteClock, key_of
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock
 from cheops.store import schema, sqlite
-from cheops.store.base import StoreError
+from cheops.store.interface import StoreError
 from cheops.store.sqlite import SQLiteStore
 from tests.store.documents import COUNTER, draft, forget, keys, operation, reply, save
 
@@ -36,7 +36,7 @@ def test_everything_survives_a_restart(path: Path) -> None:
     with closing(SQLiteStore(path)) as store:
         store.commit([save(op, draft("r", 2), Ledger("r", unsynced=True), COUNTER)])
         store.commit([save(SiteClock(Clock(3, 1)), Peers({"lyon": "l1"}))])
-        store.put_local("to lyon", {"seq": 1})
+        store.put_note("to lyon", {"seq": 1})
         before = (store.incarnation, store.last_seq(), store.changes(0, 10, "lyon"), store.recovered())
     with closing(SQLiteStore(path)) as store:
         assert (
@@ -45,9 +45,7 @@ def test_everything_survives_a_restart(path: Path) -> None:
             store.changes(0, 10, "lyon"),
             store.recovered(),
         ) == before
-        assert {key_of(document) for document in store.load("r")} == set(
-            keys([op, draft("r", 2), Ledger("r")])
-        )
+        assert {key_of(document) for document in store.load("r")} == set(keys([op, draft("r", 2), Ledger("r")]))
         assert store.local("to lyon") == {"seq": 1}
         assert store.involving("lyon") == ("r",)
 
@@ -206,9 +204,7 @@ def test_migrations_run_once_and_in_order(path: Path, monkeypatch: pytest.Monkey
             assert len(store.load("counter")) == 4
 
 
-def test_a_migration_that_fails_leaves_the_file_as_it_was(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_version_1(path)
 
     def fail(connection: sqlite3.Connection) -> None:
@@ -250,9 +246,7 @@ def test_a_store_is_open_once(path: Path) -> None:
         with pytest.raises(StoreError) as refused:
             SQLiteStore(path)
         assert str(path) in str(refused.value)
-        assert f"in use by another process (number {os.getpid()}); a store serves one agent" in str(
-            refused.value
-        )
+        assert f"in use by another process (number {os.getpid()}); a store serves one agent" in str(refused.value)
         store.commit([save(COUNTER)])  # the first is not disturbed
     SQLiteStore(path).close()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cheops.store.base import StoreError
+from cheops.store.interface import StoreError
 from cheops.store.sqlite import SQLiteStore
 from tests.store.documents import keys, operation, save
 from tests.support.command import ROOT
@@ -25,9 +25,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("trouble", ["full", "readonly"])
 def test_a_disk_that_is(trouble: str, tmp_path: Path) -> None:
     try:
-        subprocess.run(
-            [*OWN_MOUNTS, "mount", "-t", "tmpfs", "none", tmp_path], check=True, capture_output=True
-        )
+        subprocess.run([*OWN_MOUNTS, "mount", "-t", "tmpfs", "none", tmp_path], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"needs a mount namespace of its own (unshare, as root or with user namespaces): {error}")
     script = [sys.executable, "-m", "tests.store.in_namespace", trouble, str(tmp_path)]
@@ -43,14 +41,12 @@ def test_a_store_that_cannot_grow(path: Path) -> None:
         with pytest.raises(StoreError, match="there is no space left for it: free some, and try again"):
             store.commit([save(operation("r", 2), operation("r", 3, line="x" * 100_000))])
         with pytest.raises(StoreError, match="there is no space left"):
-            store.put_local("n", {"x": "x" * 100_000})
+            store.put_note("n", {"x": "x" * 100_000})
         assert store.load("r") == (operation("r", 1),)
         assert (store.last_seq(), store.local("n")) == (1, None)
         store._connection.execute(f"PRAGMA max_page_count = {before}")
         assert store.commit([save(operation("r", 2), operation("r", 3, line="x" * 100_000))]) == 3
-        assert tuple(change.key for change in store.changes(1, 10, "lyon")) == keys(
-            operation("r", n) for n in (2, 3)
-        )
+        assert tuple(change.key for change in store.changes(1, 10, "lyon")) == keys(operation("r", n) for n in (2, 3))
 
 
 def test_another_program_that_holds_a_lock(path: Path) -> None:
@@ -96,9 +92,7 @@ def test_a_damaged_file(path: Path) -> None:
     make(path)
     data = path.read_bytes()
     path.write_bytes(data[:4096] + b"\xa5" * (len(data) - 4096))
-    with pytest.raises(
-        StoreError, match=r"site\.db: it is damaged: put it aside and start with an empty one"
-    ):
+    with pytest.raises(StoreError, match=r"site\.db: it is damaged: put it aside and start with an empty one"):
         SQLiteStore(path)
     path.unlink()
     make(path)
@@ -119,8 +113,6 @@ def test_a_document_that_was_changed_by_hand(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("UPDATE documents SET body = X'7B' WHERE id = 'op/r/paris/p1/7'")
     with closing(SQLiteStore(path)) as store:
-        with pytest.raises(
-            StoreError, match=r"site\.db: the document op/r/paris/p1/7 is damaged: not a document"
-        ):
+        with pytest.raises(StoreError, match=r"site\.db: the document op/r/paris/p1/7 is damaged: not a document"):
             store.load("r")
         assert len(store.read(keys(operation("r", n) for n in (6, 8)))) == 2

@@ -8,8 +8,8 @@ import pytest
 
 from cheops.engine.documents import Document, Key, Ledger, Peers, SiteClock, Started, key_of
 from cheops.engine.events import Recovered, Save
-from cheops.log.clock import Clock
-from cheops.store.base import CodecError, Store, StoreError
+from cheops.log.causality import Clock
+from cheops.store.interface import CodecError, Store, StoreError
 from tests.store.documents import COUNTER, FILE, draft, forget, keys, operation, reply, save
 from tests.store.stores import STORES, feed
 from tests.store.strategies import AWKWARD, contents
@@ -86,7 +86,7 @@ def test_read_gives_what_is_there(store: Store) -> None:
 def test_any_name_will_do(store: Store, name: str) -> None:
     op = operation(name, 1, (name, "other"))
     store.commit([save(op, Ledger(name, unsynced=True))])
-    store.put_local(name, {"name": name})
+    store.put_note(name, {"name": name})
     assert len(store.load(name)) == 2
     assert store.resources() == store.involving(name) == store.recovered().unsynced == (name,)
     assert feed(store, name) == (key_of(op),)
@@ -99,9 +99,7 @@ def test_any_name_will_do(store: Store, name: str) -> None:
 
 
 def test_later_saves_of_a_commit_count(store: Store) -> None:
-    store.commit(
-        [save(SiteClock(Clock(1, 0))), save(SiteClock(Clock(2, 0))), save(Ledger("r")), forget(Ledger("r"))]
-    )
+    store.commit([save(SiteClock(Clock(1, 0))), save(SiteClock(Clock(2, 0))), save(Ledger("r")), forget(Ledger("r"))])
     assert store.recovered().clock == Clock(2, 0)
     assert store.load("r") == ()
 
@@ -136,16 +134,12 @@ def test_to_forget_what_is_not_there_is_no_trouble(store: Store) -> None:
     assert store.commit([forget(operation("r", 1), Ledger("r"), COUNTER)]) == 0
 
 
-@pytest.mark.parametrize(
-    "bad", [operation("r\ud800", 1), operation("", 1), object()], ids=["text", "name", "object"]
-)
+@pytest.mark.parametrize("bad", [operation("r\ud800", 1), operation("", 1), object()], ids=["text", "name", "object"])
 def test_a_commit_that_raises_half_way_leaves_nothing(store: Store, bad: Document) -> None:
     kept = operation("r", 1, ("lyon",))
     before = store.commit([save(kept)])
     with pytest.raises(CodecError):
-        store.commit(
-            [save(operation("r", 2, ("brest",)), Ledger("r", unsynced=True)), forget(kept), save(bad)]
-        )
+        store.commit([save(operation("r", 2, ("brest",)), Ledger("r", unsynced=True)), forget(kept), save(bad)])
     assert loaded(store, "r").keys() == {key_of(kept)}
     assert store.last_seq() == before
     assert feed(store) == feed(store, "lyon") == (key_of(kept),)
@@ -175,9 +169,7 @@ def test_a_resource_that_is_synced_or_gone_need_not_be_looked_after(store: Store
 
 
 def test_who_is_or_was_on_a_list_is_involved(store: Store) -> None:
-    store.commit(
-        [save(operation("b", 1, ("paris", "lyon")), operation("a", 1, ("lyon",)), operation("c", 1))]
-    )
+    store.commit([save(operation("b", 1, ("paris", "lyon")), operation("a", 1, ("lyon",)), operation("c", 1))])
     store.commit([save(operation("b", 2, ("paris",)))])
     assert store.involving("lyon") == ("a", "b")
     assert store.involving("paris") == ("b",)
@@ -214,9 +206,7 @@ def test_nothing_is_left_of_a_resource_without_documents(store: Store) -> None:
 
 def test_resources_come_sorted_and_in_pages(store: Store) -> None:
     names = [f"r{number:02}" for number in range(25)] + ["Z", "é", "ß", "\U0001f600", "\uffff"]
-    store.commit(
-        [save(*(operation(name, seq) for name in names for seq in (1, 2)), COUNTER, SiteClock(Clock()))]
-    )
+    store.commit([save(*(operation(name, seq) for name in names for seq in (1, 2)), COUNTER, SiteClock(Clock()))])
     pages: list[str] = []
     after = ""
     while page := store.resources(after, 7):
@@ -234,29 +224,29 @@ def test_resources_come_sorted_and_in_pages(store: Store) -> None:
 
 def test_notes_are_kept_overwritten_and_forgotten(store: Store) -> None:
     assert store.local("checkpoint") is None
-    store.put_local("checkpoint", {"seq": 7, "deep": [{"x": None}]})
-    store.put_local("other", {})
+    store.put_note("checkpoint", {"seq": 7, "deep": [{"x": None}]})
+    store.put_note("other", {})
     assert store.local("checkpoint") == {"seq": 7, "deep": [{"x": None}]}
-    store.put_local("checkpoint", {"seq": 8})
+    store.put_note("checkpoint", {"seq": 8})
     assert (store.local("checkpoint"), store.local("other")) == ({"seq": 8}, {})
-    store.put_local("checkpoint", None)
-    store.put_local("never there", None)
+    store.put_note("checkpoint", None)
+    store.put_note("never there", None)
     assert (store.local("checkpoint"), store.local("other")) == (None, {})
     assert store.last_seq() == 0
 
 
 def test_a_note_is_a_copy(store: Store) -> None:
     note = {"list": [1]}
-    store.put_local("n", note)
+    store.put_note("n", note)
     note["list"].append(2)
     assert store.local("n") == {"list": [1]}
 
 
 def test_a_note_that_is_not_plain_data_is_refused(store: Store) -> None:
-    store.put_local("n", {"kept": True})
+    store.put_note("n", {"kept": True})
     for bad in ({"x": object()}, {"x": "\ud800"}):
         with pytest.raises(CodecError, match="not plain JSON data"):
-            store.put_local("n", bad)
+            store.put_note("n", bad)
     assert store.local("n") == {"kept": True}
 
 
@@ -301,7 +291,7 @@ def test_a_closed_store_says_so(store: Store) -> None:
         store.last_seq,
         lambda: store.changes(0, 1),
         lambda: store.local("n"),
-        lambda: store.put_local("n", {}),
+        lambda: store.put_note("n", {}),
     ]
     for call in calls:
         with pytest.raises(StoreError, match="the store is closed"):

@@ -33,9 +33,7 @@ def run_here(*argv: str) -> Ran:
     return Ran(code, out.getvalue(), err.getvalue())
 
 
-def run_process(
-    *argv: str | bytes, stdin: str = "", env: dict[str, str] | None = None, cwd: Path | None = None
-) -> Ran:
+def run_process(*argv: str | bytes, stdin: str = "", env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
     """Run as users do: a process of its own, with files instead of a terminal. What Python itself reads from the
     environment counts when it starts: with that it is started anew, else born with all imported (nursery.py)."""
     environment = dict(os.environ) if env is None else env
@@ -52,9 +50,7 @@ def run_process(
 
 
 def _for_python(environment: dict[str, str]) -> set[tuple[str, str]]:
-    return {
-        (name, value) for name, value in environment.items() if name.startswith(("PYTHON", "LC_", "LANG"))
-    }
+    return {(name, value) for name, value in environment.items() if name.startswith(("PYTHON", "LC_", "LANG"))}
 
 
 def _all_of(file: IO[bytes]) -> str:
@@ -62,9 +58,7 @@ def _all_of(file: IO[bytes]) -> str:
     return file.read().decode()
 
 
-def run_anew(
-    *argv: str | bytes, stdin: str = "", env: dict[str, str] | None = None, cwd: Path | None = None
-) -> Ran:
+def run_anew(*argv: str | bytes, stdin: str = "", env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
     """The same from the very start, by a new Python: what is said of starting itself."""
     done = subprocess.run(
         [sys.executable, "-m", "cheops", *argv],

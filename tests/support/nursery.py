@@ -134,7 +134,7 @@ def _nursery() -> _Nursery:
 
 
 def _main() -> None:
-    import cheops.api.v1.app  # noqa: F401, PLC0415 - so that children need not
+    import cheops.api.router  # noqa: F401, PLC0415 - so that children need not
     from cheops.cli.commands import COMMANDS  # noqa: PLC0415
 
     for place in COMMANDS:

@@ -19,27 +19,15 @@ from starlette.types import ASGIApp
 from cheops.engine.documents import Document, Key, key_of
 from cheops.engine.events import Save
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import (
-    Command,
-    Kind,
-    MatrixRef,
-    Operation,
-    OpId,
-    Origin,
-    Reply,
-    Stamp,
-    Status,
-    Verdict,
-)
+from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp, Status, Verdict
+from cheops.peers.couchdb.client import ReplicatorSettings
+from cheops.peers.couchdb.database import ALL, Databases, ServerLimits
+from cheops.peers.couchdb.documents import stored_document
+from cheops.peers.couchdb.replicator import Replicator
+from cheops.peers.couchdb.server import couch_routes
 from cheops.store import codec
-from cheops.store.base import Store
+from cheops.store.interface import Store
 from cheops.store.memory import MemoryStore
-from cheops.sync.couch_database import Databases
-from cheops.sync.couch_document import found
-from cheops.sync.couch_limits import Limits, ReplicatorSettings
-from cheops.sync.couch_names import ALL
-from cheops.sync.couch_replicator import Replicator
-from cheops.sync.couch_server import couch_routes
 
 Json = Any
 QUICK = ReplicatorSettings(
@@ -79,7 +67,7 @@ def operations(count: int, first: int = 1, resource: str = "counter") -> list[Do
 
 def couch(document: Document) -> Json:
     """As another database would send it."""
-    return msgspec.json.decode(bytes(found(document).as_couch(history=True)))
+    return msgspec.json.decode(bytes(stored_document(document).as_couch(history=True)))
 
 
 @dataclass
@@ -87,7 +75,7 @@ class Site:
     """What the agent will be, as far as the protocol is concerned."""
 
     store: Store = field(default_factory=MemoryStore)
-    limits: Limits = field(default_factory=lambda: Limits(page=5, least_heartbeat_s=0.02))
+    limits: ServerLimits = field(default_factory=lambda: ServerLimits(page=5, least_heartbeat_s=0.02))
     knows_site: Callable[[str], bool] = lambda _site: True
 
     def __post_init__(self) -> None:

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 
 import aiohttp
 
+from cheops.peers.couchdb.checkpoints import ReplicationStats
+from cheops.peers.couchdb.database import ServerLimits
+from cheops.peers.couchdb.replicator import Replicator
 from cheops.store.memory import MemoryStore
-from cheops.sync.couch_checkpoint import Tally
-from cheops.sync.couch_limits import Limits
-from cheops.sync.couch_replicator import Replicator
 from tests.sync.couch_faults import cutting_proxy
 from tests.sync.couch_lab import Site, couch, serving
 
@@ -20,7 +20,7 @@ def stored(*documents: object) -> dict[str, object]:
     return {doc["_id"]: {name: doc[name] for name in doc if name != "_revisions"} for doc in docs}
 
 
-def did(tally: Tally) -> dict[str, int]:
+def did(tally: ReplicationStats) -> dict[str, int]:
     """What is not 0 of a tally."""
     return {name: number for name, number in asdict(tally).items() if number}
 
@@ -42,14 +42,14 @@ class Pair:
 def between(
     dialogue: Callable[[Pair], Awaitable[None]],
     wrap: Callable[..., object] = lambda app: app,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     budgets: tuple[int, ...] | None = None,
 ) -> None:
     """A dialogue with two sites, of which the other is served, perhaps badly."""
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
-            here, there = Site(), Site(limits=limits or Limits(page=5))
+            here, there = Site(), Site(limits=limits or ServerLimits(page=5))
             stack.callback(here.close)
             stack.callback(there.close)
             await stack.enter_async_context(serving(there, wrap))  # type: ignore[arg-type]

@@ -11,17 +11,16 @@ from random import Random
 from msgspec.structs import replace
 
 from cheops.engine.events import PeerUp
-from cheops.sync.announcements import PeerEvent
-from cheops.sync.heartbeat import Entry, Heartbeat, Saved, decode, encode
-from cheops.sync.mesh import Mesh, Probe
-from cheops.sync.mesh_settings import MeshSettings, Now
+from cheops.peers.heartbeat import Heartbeat, SavedMesh, SiteRecord, decode, encode
+from cheops.peers.mesh import Mesh, PeerEvent, Probe
+from cheops.peers.settings import MeshSettings, Now
 
 PERIOD_MS = 1_000.0
 EPOCH_MS = 1_700_000_000_000.0
 
 
-def entry(name: str, incarnation: str = "1") -> Entry:
-    return Entry(name, incarnation, f"https://{name}.example:8079", version="1.0", services=(("image", ""),))
+def entry(name: str, incarnation: str = "1") -> SiteRecord:
+    return SiteRecord(name, incarnation, f"https://{name}.example:8079", version="1.0", services=(("image", ""),))
 
 
 @dataclass
@@ -67,7 +66,7 @@ class World:
         peers: Iterable[str] = (),
         *,
         incarnation: str = "1",
-        saved: Saved | None = None,
+        saved: SavedMesh | None = None,
         skew_ms: float = 0.0,
     ) -> Node:
         urls = {peer: f"https://{peer}.example:8079" for peer in peers}
@@ -207,7 +206,7 @@ def settled(world: World, sites: int) -> list[str]:
     names = [f"site{number:04}" for number in range(sites)]
     entries = {name: replace(entry(name), revision=1) for name in names}
     for name in names:
-        world.add(name, saved=Saved(entries[name], tuple(entries.values())))
+        world.add(name, saved=SavedMesh(entries[name], tuple(entries.values())))
     return names
 
 

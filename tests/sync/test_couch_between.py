@@ -7,9 +7,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from cheops.peers.couchdb.database import ServerLimits
+from cheops.peers.couchdb.errors import RemoteError
 from cheops.store.sqlite import SQLiteStore
-from cheops.sync.couch_errors import RemoteError
-from cheops.sync.couch_limits import Limits
 from tests.sync.couch_faults import answering
 from tests.sync.couch_lab import MATRIX, QUICK, Site, operation, operations, reply, serving
 from tests.sync.couch_pair import Pair, between, did, notes_of, stored
@@ -139,7 +139,7 @@ def test_large_documents_go_in_small_pieces() -> None:
         assert sorted(pair.there.ids) == sorted(stored(*documents, operation(9)))
         assert "too_large" in str(pair.reported[0])
 
-    between(dialogue, limits=Limits(body_bytes=30_000))
+    between(dialogue, limits=ServerLimits(body_bytes=30_000))
 
 
 def test_large_documents_are_fetched_in_small_pieces() -> None:
@@ -153,4 +153,4 @@ def test_large_documents_are_fetched_in_small_pieces() -> None:
         assert stored(*pair.here.accepted) == stored(*documents, operation(9))
         assert "more than" in str(pair.reported[0])
 
-    between(dialogue, limits=Limits(page=100))
+    between(dialogue, limits=ServerLimits(page=100))

@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from cheops.sync.couch_errors import RemoteError
+from cheops.peers.couchdb.errors import RemoteError
 from tests.sync.couch_faults import answering, failing
 from tests.sync.couch_lab import Site, operations, reply, serving, until
 from tests.sync.couch_pair import Pair, between
@@ -15,9 +15,7 @@ async def both_ways(pair: Pair) -> None:
     """Everything gets across in both directions, each document once."""
     pair.here.commit(operations(30))
     pair.there.commit([reply(n) for n in range(1, 31)])
-    tasks = [
-        asyncio.create_task(run()) for run in (pair.replicator.push_forever, pair.replicator.pull_forever)
-    ]
+    tasks = [asyncio.create_task(run()) for run in (pair.replicator.push_forever, pair.replicator.pull_forever)]
     await until(lambda: len(pair.here.ids) == len(pair.there.ids) == 60 or any(task.done() for task in tasks))
     for task in tasks:
         task.cancel()
@@ -67,9 +65,7 @@ def test_when_our_end_is_closed_replication_ends() -> None:
     async def dialogue(pair: Pair) -> None:
         pair.here.commit(operations(3))
         pair.there.commit([reply(1)])
-        tasks = [
-            asyncio.create_task(run()) for run in (pair.replicator.push_forever, pair.replicator.pull_forever)
-        ]
+        tasks = [asyncio.create_task(run()) for run in (pair.replicator.push_forever, pair.replicator.pull_forever)]
         await until(lambda: len(pair.here.ids) == len(pair.there.ids) == 4)
         pair.here.databases.close()
         pair.there.databases.close()  # a long poll that the other ends, too

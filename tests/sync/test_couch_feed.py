@@ -6,7 +6,7 @@ import json
 import aiohttp
 import pytest
 
-from cheops.sync.couch_limits import Limits
+from cheops.peers.couchdb.database import ServerLimits
 from tests.sync.couch_lab import MATRIX, Json, Site, couch, operation, operations, reply, serving, until
 from tests.sync.couch_talk import Ask, site_with, talk
 
@@ -171,7 +171,7 @@ def test_a_wait_ends_when_its_time_is_over_or_the_server_stops() -> None:
 
 
 def test_only_so_many_may_wait() -> None:
-    site = Site(limits=Limits(long_polls=1))
+    site = Site(limits=ServerLimits(long_polls=1))
 
     async def dialogue(ask: Ask) -> None:
         waiting = asyncio.create_task(ask("GET", "/_changes?feed=longpoll"))

@@ -8,14 +8,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cheops.sync.couch_checkpoint import START, Checkpoints, Tally, common_place
-from cheops.sync.couch_document import found
-from cheops.sync.couch_errors import BadUrlError, RemoteError
-from cheops.sync.couch_limits import ReplicatorSettings
-from cheops.sync.couch_pulse import Pulse
-from cheops.sync.couch_push import in_pieces
-from cheops.sync.couch_remote import Remote, database_url
-from cheops.sync.couch_replicator import Replicator
+from cheops.peers.couchdb.checkpoints import START, Checkpoints, ReplicationStats, common_sequence
+from cheops.peers.couchdb.client import CouchClient, ReplicatorSettings, database_url
+from cheops.peers.couchdb.database import FeedSignal
+from cheops.peers.couchdb.documents import stored_document
+from cheops.peers.couchdb.errors import BadUrlError, RemoteError
+from cheops.peers.couchdb.replicator import Replicator, in_pieces
 from tests.sync.couch_faults import answering
 from tests.sync.couch_lab import Site, operation, serving, until
 
@@ -52,7 +50,7 @@ def log(*sessions: tuple[str, Any, Any]) -> dict[str, Any]:
     ],
 )
 def test_where_two_logs_agree(source: Any, target: Any, place: Any) -> None:
-    assert common_place(source, target) == place
+    assert common_sequence(source, target) == place
 
 
 class Notebook:
@@ -80,11 +78,11 @@ def test_a_place_is_noted_at_both_ends_once_and_found_again() -> None:
         for session in range(30):
             checkpoints = Checkpoints("id", f"s{session}", source, target, settings)
             assert await checkpoints.start() == place
-            await checkpoints.write(Tally())  # nothing to note yet
+            await checkpoints.write(ReplicationStats())  # nothing to note yet
             assert not checkpoints.reached(f"{session}-a", 9)
             assert checkpoints.reached(f"{session}-b", 1)  # after so many changes it is time
             for _ in range(2):
-                await checkpoints.write(Tally(read=10))
+                await checkpoints.write(ReplicationStats(read=10))
             place = f"{session}-b"
             assert (source.writes, target.writes) == (session + 1, session + 1)
         assert source.notes == target.notes
@@ -96,7 +94,7 @@ def test_a_place_is_noted_at_both_ends_once_and_found_again() -> None:
 
 def test_documents_are_sent_in_pieces() -> None:
     sizes = [10, 10, 5_000, 10, 10, 10, 10]
-    documents = [found(operation(n, "c", line="x" * size, sites=None)) for n, size in enumerate(sizes, 2)]
+    documents = [stored_document(operation(n, "c", line="x" * size, sites=None)) for n, size in enumerate(sizes, 2)]
     three = 3 * len(documents[0].raw)
 
     def lengths(most_bytes: int) -> list[int]:
@@ -111,7 +109,7 @@ def test_documents_are_sent_in_pieces() -> None:
 
 def test_waiting_for_a_feed() -> None:
     async def run() -> None:
-        pulse = Pulse()
+        pulse = FeedSignal()
         pulse.beat(5)
         assert await pulse.beyond(4, None)
         assert not await pulse.beyond(5, 0)
@@ -150,7 +148,7 @@ def test_credentials_are_sent_and_never_shown() -> None:
         site = Site()
         async with serving(site, wrap), aiohttp.ClientSession() as session:
             url = site.at("nothing").replace("//", "//eve:s3cret@")
-            remote = Remote(url, session, ReplicatorSettings())
+            remote = CouchClient(url, session, ReplicatorSettings())
             with pytest.raises(RemoteError) as caught:
                 await remote.revs_diff({})
         site.close()
@@ -172,7 +170,7 @@ def test_a_note_that_somebody_else_wrote_meanwhile_is_written_over() -> None:
     async def run() -> None:
         site = Site()
         async with serving(site, answering(once)), aiohttp.ClientSession() as session:
-            remote = Remote(site.at(), session, ReplicatorSettings())
+            remote = CouchClient(site.at(), session, ReplicatorSettings())
             assert await remote.put_note("a", {"n": 1}) == "0-1"
             assert await site.database.note("a") == {"n": 1, "_rev": "0-1"}
         site.close()

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cheops.sync.couch_errors import RefusedError, RemoteError
-from cheops.sync.couch_replicator import Replicator
+from cheops.peers.couchdb.errors import RefusedError, RemoteError
+from cheops.peers.couchdb.replicator import Replicator
 from tests.sync.couch_lab import MATRIX, Site, couch, operation, operations, reply, until
 from tests.sync.couch_pair import did, notes_of, stored
 from tests.sync.couch_peers import KINDS, Foreign, foreign
@@ -84,10 +84,7 @@ def test_both_directions_for_ever(with_foreign: Kind) -> None:
         await until(lambda: len([name for name in notes_of(site) if name.startswith("couch/")]) == 2)
         for task in tasks:
             task.cancel()
-        assert all(
-            isinstance(e, asyncio.CancelledError)
-            for e in await asyncio.gather(*tasks, return_exceptions=True)
-        )
+        assert all(isinstance(e, asyncio.CancelledError) for e in await asyncio.gather(*tasks, return_exceptions=True))
 
     with_foreign(dialogue)
 

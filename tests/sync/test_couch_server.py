@@ -7,8 +7,8 @@ import aiohttp
 import pytest
 
 from cheops.log.matrix import Entry, Matrix, Result
+from cheops.peers.couchdb.database import name_for, site_of
 from cheops.store import codec
-from cheops.sync.couch_names import name_for, site_of
 from tests.sync.couch_lab import MATRIX, Json, Site, couch, operation, operations, serving
 from tests.sync.couch_talk import Ask, site_with, talk
 

@@ -6,10 +6,10 @@ import hashlib
 import json
 
 from cheops.engine.documents import Started
+from cheops.peers.couchdb.database import ServerLimits
+from cheops.peers.couchdb.requests import GzipReader
 from cheops.store import codec
-from cheops.store.errors import StoreError
-from cheops.sync.couch_http import Unpacking
-from cheops.sync.couch_limits import Limits
+from cheops.store.interface import StoreError
 from tests.sync.couch_lab import MATRIX, Json, Site, couch, operation, operations, reply
 from tests.sync.couch_talk import Ask, site_with, talk
 
@@ -122,7 +122,7 @@ def test_when_the_engine_cannot_take_them_the_sender_tries_again() -> None:
 
 
 def test_the_notes_of_replicators() -> None:
-    site = Site(limits=Limits(notes=2, note_bytes=100))
+    site = Site(limits=ServerLimits(notes=2, note_bytes=100))
 
     async def dialogue(ask: Ask) -> None:
         assert await ask("GET", "/_local/a.b_c") == (404, {"error": "not_found", "reason": "missing"})
@@ -161,7 +161,7 @@ def test_bodies_may_be_packed() -> None:
 
 
 def test_bodies_have_limits() -> None:
-    site = Site(limits=Limits(body_bytes=1_000_000, documents=3))
+    site = Site(limits=ServerLimits(body_bytes=1_000_000, documents=3))
     bomb = gzip.compress(b" " * 50_000_000)
 
     async def dialogue(ask: Ask) -> None:
@@ -186,12 +186,12 @@ def test_bodies_have_limits() -> None:
 
 def test_a_packed_body_is_never_unpacked_far_beyond_the_limit() -> None:
     bomb = gzip.compress(b" " * 5_000_000)
-    unpacking = Unpacking(1_000)
+    unpacking = GzipReader(1_000)
     assert [len(unpacking.feed(part)) for part in (bomb[:2_000], bomb[2_000:])] == [1_001, 0]
 
 
 def test_large_documents_are_read_a_few_at_a_time() -> None:
-    site = Site(limits=Limits(page_bytes=100_000))
+    site = Site(limits=ServerLimits(page_bytes=100_000))
     site.commit([operation(n, line="x" * 60_000) for n in range(1, 8)])
 
     async def run() -> None:

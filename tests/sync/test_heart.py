@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from cheops.engine.events import PeerUp
-from cheops.sync.announcements import PeerEvent
-from cheops.sync.asking import Asking
-from cheops.sync.heart import Heart, now
+from cheops.peers.client import PeerClient
+from cheops.peers.mesh import PeerEvent
+from cheops.peers.prober import Prober, now
 from tests.sync.mesh_world import World
 
 
@@ -30,7 +30,7 @@ class _Pieces:
 class _Asking:
     is_secure = False
 
-    def __init__(self, asked: Heart) -> None:
+    def __init__(self, asked: Prober) -> None:
         self._asked = asked
 
     @asynccontextmanager
@@ -43,8 +43,8 @@ def test_an_answer_may_come_in_pieces() -> None:
     world.add("a", ["b"])
     world.add("b")
     events: list[PeerEvent] = []
-    b = Heart(world.nodes["b"].mesh, cast("Asking", None), lambda _event: None)
-    a = Heart(world.nodes["a"].mesh, cast("Asking", _Asking(b)), events.append)
+    b = Prober(world.nodes["b"].mesh, cast("PeerClient", None), lambda _event: None)
+    a = Prober(world.nodes["a"].mesh, cast("PeerClient", _Asking(b)), events.append)
     probes, _ = a.mesh.tick(now(), lambda _most: 0)
     asyncio.run(a._probe(probes[0]))
     assert [event.peer for event in events if isinstance(event, PeerUp)] == ["b"]

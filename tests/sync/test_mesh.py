@@ -5,15 +5,13 @@ from math import ceil, log2
 import pytest
 from msgspec.structs import replace
 
-from cheops.sync.heartbeat import Heartbeat, MeshError, Saved, decode_saved, encode
-from cheops.sync.mesh import Mesh
-from cheops.sync.mesh_settings import MeshSettings, Now
+from cheops.peers.heartbeat import Heartbeat, MeshError, SavedMesh, decode_saved, encode
+from cheops.peers.mesh import Mesh
+from cheops.peers.settings import MeshSettings, Now
 from tests.sync.mesh_world import World, entry, grown, settled, three
 
 SETTINGS = MeshSettings()
-MOST_PROBES = (
-    SETTINGS.interest_probes + 2 * SETTINGS.urgent_probes + SETTINGS.near_probes + SETTINGS.random_probes
-)
+MOST_PROBES = SETTINGS.interest_probes + 2 * SETTINGS.urgent_probes + SETTINGS.near_probes + SETTINGS.random_probes
 
 
 # -- growing -----------------------------------------------------------------------------------------------
@@ -125,9 +123,7 @@ def test_a_site_reborn_with_its_clock_set_back_is_heard_again() -> None:
     before = world.mesh("b").own
     world.kill("b")
     world.add("b", peers=["a"], incarnation="2", skew_ms=-3_600_000)
-    world.run_until(
-        lambda: all(world.mesh(name).entry_of("b") == world.mesh("b").own for name in "ac"), periods=10
-    )
+    world.run_until(lambda: all(world.mesh(name).entry_of("b") == world.mesh("b").own for name in "ac"), periods=10)
     assert world.mesh("b").own.revision > before.revision
     world.run_until(lambda: {world.state("a", "b"), world.state("c", "b")} == {"up"}, periods=10)
 
@@ -188,6 +184,6 @@ def test_a_site_that_others_could_not_take_in_does_not_start() -> None:
 
 
 def test_what_was_kept_and_cannot_be_read_is_an_error_of_its_own() -> None:
-    assert decode_saved(encode(Saved())) == Saved()
+    assert decode_saved(encode(SavedMesh())) == SavedMesh()
     with pytest.raises(MeshError, match="what was kept of the mesh cannot be read"):
         decode_saved(b'{"entries": 3}')

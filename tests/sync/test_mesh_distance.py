@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cheops.peers.coordinates import MAX_MS, Coordinate, estimate_ms, moved
+from cheops.peers.distances import Distances, sampled
+from cheops.peers.heartbeat import Heartbeat
+from cheops.peers.probes import SentProbe, updated_round_trip
+from cheops.peers.settings import MeshSettings, Now
 from cheops.scope import Fallback, One, parse, resolve
-from cheops.sync.coordinates import MAX_MS, Coordinate, estimate_ms, moved
-from cheops.sync.distance import Distances
-from cheops.sync.heartbeat import Heartbeat
-from cheops.sync.mesh_settings import MeshSettings, Now
-from cheops.sync.peers import Sent, measured
-from cheops.sync.round_trip import sampled
 from tests.sync.mesh_world import World, settled, three
 
 SETTINGS = MeshSettings()
@@ -125,9 +124,7 @@ def test_of_two_measurements_the_later_counts_and_old_ones_are_dropped() -> None
 def test_the_row_of_a_site_that_says_too_much_stays_bounded() -> None:
     distances = Distances("a", SETTINGS)
     names = [f"s{number}" for number in range(100)]
-    distances.take_pairs(
-        [("s0", name, 5.0, beat) for beat, name in enumerate(names)], names, lambda _s: 99, 0
-    )
+    distances.take_pairs([("s0", name, 5.0, beat) for beat, name in enumerate(names)], names, lambda _s: 99, 0)
     assert len(distances.table(0).rows["s0"]) == 2 * SETTINGS.row_size
 
 
@@ -145,9 +142,9 @@ def test_a_smoothed_round_trip_lies_within_its_samples(samples: list[float]) -> 
 
 def test_the_time_that_the_peer_takes_is_not_distance() -> None:
     """It took the peer 30 of 50 ms to answer, and its clock is 1,000 ms ahead."""
-    sent = Sent(1, "b", Now(100, 5_000), expires_ms=900, pauses=0)
+    sent = SentProbe(1, "b", Now(100, 5_000), expires_ms=900, pauses=0)
     answer = Heartbeat("b", "1", 1, 1, sent_ms=6_040, received_ms=6_010)
-    trip = measured(None, sent, answer, Now(150, 5_050), 150)
+    trip = updated_round_trip(None, sent, answer, Now(150, 5_050), 150)
     assert (trip.rtt_ms, trip.clock.offset_ms, trip.clock.error_ms) == (20, 1_000, 10)
 
 
@@ -176,9 +173,7 @@ places = st.builds(
 
 
 @given(places, places, st.floats(0, 1e9))
-def test_whatever_is_measured_a_place_stays_within_bounds(
-    one: Coordinate, other: Coordinate, ms: float
-) -> None:
+def test_whatever_is_measured_a_place_stays_within_bounds(one: Coordinate, other: Coordinate, ms: float) -> None:
     now = moved(one, other, ms, "names")
     assert all(abs(number) <= MAX_MS for number in (now.x, now.y, now.z, now.height))
     assert 0 < now.error <= 1

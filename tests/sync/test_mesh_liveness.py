@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cheops.engine.events import PeerDown, PeerUp
-from cheops.sync.beats import Beats
-from cheops.sync.heartbeat import Heartbeat, Saved
-from cheops.sync.liveness import Link, State, judge
-from cheops.sync.mesh import Mesh
-from cheops.sync.mesh_settings import MeshSettings, Now
-from cheops.sync.partners import Field, Partners
+from cheops.peers.heartbeat import Heartbeat, SavedMesh
+from cheops.peers.liveness import HeartbeatCounters, ProbeHistory, SiteState, assess
+from cheops.peers.mesh import Mesh
+from cheops.peers.probes import ProbeCandidates, ProbeScheduler
+from cheops.peers.settings import MeshSettings, Now
 from tests.sync.mesh_world import World, entry, groups, settled, three
 
 SETTINGS = MeshSettings()
@@ -124,7 +123,7 @@ def test_a_dead_site_is_down_for_all_and_not_reachable_through_anybody() -> None
     world.run(60)
     for name in "ac":
         view = {view.name: view for view in world.mesh(name).sites(world.at(name))}["b"]
-        assert (view.state, view.note) == (State.DOWN, "")
+        assert (view.state, view.note) == (SiteState.DOWN, "")
         assert world.events(name)[-1] == PeerDown("b")
 
 
@@ -152,8 +151,8 @@ def test_old_news_that_keeps_going_round_does_not_keep_a_site_alive() -> None:
         mesh.tick(now, lambda _most: 0)
         mesh.received_probe(message, now)
         if second == 5:
-            assert mesh.state_of("dead", now).state is State.UP
-    assert mesh.state_of("dead", now).state is not State.UP
+            assert mesh.state_of("dead", now).state is SiteState.UP
+    assert mesh.state_of("dead", now).state is not SiteState.UP
     assert "dead" not in mesh.up
 
 
@@ -162,9 +161,7 @@ def test_a_site_known_by_hearsay_is_up_and_the_engine_hears_of_it_when_it_has_an
     names = settled(world, 30)
     here = names[0]
     world.run(6)
-    heard = [
-        view for view in world.mesh(here).sites(world.at(here)) if view.is_up and view.contact_ms is None
-    ]
+    heard = [view for view in world.mesh(here).sites(world.at(here)) if view.is_up and view.contact_ms is None]
     others = [view.name for view in heard if not view.here]
     assert others
     assert {view.note for view in heard if not view.here} == {"by what others say"}
@@ -197,9 +194,9 @@ def test_after_an_outage_that_all_saw_a_site_is_judged_anew() -> None:
 
 
 def test_of_the_random_partners_one_is_absent_if_any_is() -> None:
-    partners = Partners(SETTINGS)
+    partners = ProbeScheduler(SETTINGS)
     names = [f"s{number}" for number in range(10)]
-    field = Field(names, lambda _site: True, lambda _site: True, lambda site: site in names[:3])
+    field = ProbeCandidates(names, lambda _site: True, lambda _site: True, lambda site: site in names[:3])
     draw = Random(5).randrange  # noqa: S311 - a simulation
     chosen = [set(partners.choose(field, draw)) for _ in range(200)]
     assert all(len(pair) == SETTINGS.random_probes for pair in chosen)
@@ -210,12 +207,12 @@ def test_of_the_random_partners_one_is_absent_if_any_is() -> None:
 def test_a_configured_peer_that_was_never_reached_is_tried_again_and_again() -> None:
     """It may be the one way to a part of the mesh of which nobody here knows."""
     others = tuple(entry(f"s{number}") for number in range(99))
-    mesh = Mesh(entry("a"), {"x": "https://x.example"}, Now(0, 0), saved=Saved(entries=others))
+    mesh = Mesh(entry("a"), {"x": "https://x.example"}, Now(0, 0), saved=SavedMesh(entries=others))
     probed = []
     for second in range(200):
         probes, _ = mesh.tick(Now(second * 1_060, 0), lambda most: most - 1)
         probed += [second for probe in probes if probe.to_site == "x"]
-    assert mesh.state_of("x", Now(212_000, 0)).state is State.DOWN
+    assert mesh.state_of("x", Now(212_000, 0)).state is SiteState.DOWN
     assert len([second for second in probed if second > 100]) >= 5
 
 
@@ -242,7 +239,7 @@ def test_what_nobody_says_anything_of_fails_by_itself() -> None:
     mesh = Mesh(entry("a"), {"b": "https://b.example"}, Now(0, 0))
     for second in range(40):
         mesh.tick(Now(second * 1_060, 0), lambda _most: 0)
-    assert mesh.state_of("b", Now(40_000, 0)).state is State.DOWN
+    assert mesh.state_of("b", Now(40_000, 0)).state is SiteState.DOWN
 
 
 def test_a_hurried_probe_does_not_wait_for_the_period() -> None:
@@ -271,7 +268,7 @@ def test_many_shared_sites_are_probed_in_turn() -> None:
 results = st.lists(st.booleans(), max_size=80)
 
 
-def after(outcomes: list[bool], link: Link = Link(), at_s: int = 0) -> Link:  # noqa: B008 - a frozen value
+def after(outcomes: list[bool], link: ProbeHistory = ProbeHistory(), at_s: int = 0) -> ProbeHistory:  # noqa: B008 - a frozen value
     for second, answered in enumerate(outcomes, at_s):
         now_ms = second * PERIOD_MS
         link = link.answered(now_ms, SETTINGS) if answered else link.missed(now_ms, SETTINGS)
@@ -286,18 +283,18 @@ def test_fewer_misses_than_the_least_never_take_a_site_down(outcomes: list[bool]
 
 @given(results)
 def test_enough_misses_always_do(outcomes: list[bool]) -> None:
-    assert after([*outcomes, *[False] * SETTINGS.most_misses]).standing is State.DOWN
+    assert after([*outcomes, *[False] * SETTINGS.most_misses]).standing is SiteState.DOWN
 
 
 @given(results)
 def test_enough_answers_always_bring_it_back(outcomes: list[bool]) -> None:
-    assert after([*outcomes, *[True] * SETTINGS.most_hits]).standing is State.UP
+    assert after([*outcomes, *[True] * SETTINGS.most_hits]).standing is SiteState.UP
 
 
 def test_a_good_link_is_down_after_four_misses_and_a_lossy_one_takes_more() -> None:
     good, lossy = after([True] * 100), after([True, True, False] * 40)
-    assert after([False] * 4, good, 100).standing is State.DOWN
-    assert after([False] * 8, lossy, 120).standing is State.SUSPECT
+    assert after([False] * 4, good, 100).standing is SiteState.DOWN
+    assert after([False] * 8, lossy, 120).standing is SiteState.SUSPECT
 
 
 def test_a_site_that_flaps_must_prove_itself() -> None:
@@ -307,40 +304,40 @@ def test_a_site_that_flaps_must_prove_itself() -> None:
         link = after([False] * 14, link, 100)
         for hits in range(1, 9):
             link = after([True], link, 114)
-            if link.standing is State.UP:
+            if link.standing is SiteState.UP:
                 needed.append(hits)
                 break
     assert needed == sorted(needed)
     assert needed[0] <= 2
     assert needed[-1] >= 4
     down = after([False] * 14, link, 120)
-    assert down.answered(7_200_000, SETTINGS).standing is State.UP  # long ago
+    assert down.answered(7_200_000, SETTINGS).standing is SiteState.UP  # long ago
 
 
 @given(results, st.none() | st.floats(0, 100_000), st.floats(0, 200_000))
 def test_own_misses_beat_hearsay(outcomes: list[bool], heard_ms: float | None, later_ms: float) -> None:
     link = after([*outcomes, *[False] * SETTINGS.most_misses])
     now_ms = len(outcomes) * PERIOD_MS + later_ms
-    assert judge(link, heard_ms, now_ms, 50, SETTINGS).state is State.DOWN
+    assert assess(link, heard_ms, now_ms, 50, SETTINGS).state is SiteState.DOWN
 
 
 @given(st.none() | st.floats(0, 1e6), st.none() | st.floats(0, 1e6), st.integers(1, 1_000))
 def test_without_own_misses_the_youngest_sign_of_life_counts(
     contact_ms: float | None, heard_ms: float | None, sites: int
 ) -> None:
-    link = Link() if contact_ms is None else Link().answered(-contact_ms, SETTINGS)
-    verdict = judge(link, heard_ms, 0.0, sites, SETTINGS)
+    link = ProbeHistory() if contact_ms is None else ProbeHistory().answered(-contact_ms, SETTINGS)
+    verdict = assess(link, heard_ms, 0.0, sites, SETTINGS)
     ages = [age for age in (contact_ms, heard_ms) if age is not None]
     if not ages:
-        assert verdict.state is State.UNKNOWN
+        assert verdict.state is SiteState.UNKNOWN
         return
     assert verdict.as_of_ms == min(ages)
-    assert (verdict.state is State.DOWN) == (min(ages) > SETTINGS.down_ms(sites))
+    assert (verdict.state is SiteState.DOWN) == (min(ages) > SETTINGS.down_ms(sites))
 
 
 @given(st.lists(st.integers(0, 20), max_size=40))
 def test_a_count_that_does_not_advance_is_no_sign_of_life(counts: list[int]) -> None:
-    beats, highest, advances = Beats(), -1, 0
+    beats, highest, advances = HeartbeatCounters(), -1, 0
     beats.watch("x")
     for at_ms, count in enumerate(counts):
         advances += count > highest >= 0
@@ -351,11 +348,11 @@ def test_a_count_that_does_not_advance_is_no_sign_of_life(counts: list[int]) -> 
 
 
 def test_one_that_fell_silent_must_advance_twice() -> None:
-    beats = Beats()
+    beats = HeartbeatCounters()
     beats.watch("x")
     assert [beats.hear([("x", count)], 0) for count in (5, 5, 6)] == [[], [], []]
     assert beats.age_ms("x", 30) == 30
-    beats.bury_silent(100, limit_ms=50)
+    beats.expire_silent(100, limit_ms=50)
     assert beats.age_ms("x", 100) == 100
     assert beats.gossip(9) == []
     assert [beats.hear([("x", count)], 120) for count in (6, 7)] == [[], []]

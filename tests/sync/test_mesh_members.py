@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cheops.engine.events import PeerDown, PeerUp
-from cheops.sync.heartbeat import Heartbeat, Member, MeshSiteError, decode_saved, encode
-from cheops.sync.membership import Membership
-from cheops.sync.mesh import Mesh
-from cheops.sync.mesh_settings import MeshSettings, Now
+from cheops.peers.heartbeat import Heartbeat, MembershipRecord, MeshSiteError, decode_saved, encode
+from cheops.peers.membership import Membership
+from cheops.peers.mesh import Mesh
+from cheops.peers.settings import MeshSettings, Now
 from tests.sync.mesh_world import EPOCH_MS, World, entry, settled, three
 
 SETTINGS = MeshSettings()
@@ -113,10 +113,10 @@ def test_mistakes_are_named() -> None:
 
 # -- the laws of records -----------------------------------------------------------------------------------
 
-records = st.lists(st.builds(Member, st.sampled_from("abc"), st.integers(0, 5), st.booleans()), max_size=12)
+records = st.lists(st.builds(MembershipRecord, st.sampled_from("abc"), st.integers(0, 5), st.booleans()), max_size=12)
 
 
-def after(members: list[Member]) -> dict[str, Member]:
+def after(members: list[MembershipRecord]) -> dict[str, MembershipRecord]:
     membership = Membership(SETTINGS)
     for member in members:
         membership.take(member, 0)
@@ -124,7 +124,7 @@ def after(members: list[Member]) -> dict[str, Member]:
 
 
 @given(records, st.randoms(use_true_random=False))
-def test_the_order_of_records_does_not_matter(members: list[Member], random: object) -> None:
+def test_the_order_of_records_does_not_matter(members: list[MembershipRecord], random: object) -> None:
     shuffled = [*members, *members]
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert after(shuffled) == after(members)
@@ -132,7 +132,7 @@ def test_the_order_of_records_does_not_matter(members: list[Member], random: obj
 
 @given(records, st.booleans(), st.floats(0, 10))
 def test_a_decision_made_here_counts_whatever_the_clocks_say(
-    members: list[Member], forgotten: bool, wall_ms: float
+    members: list[MembershipRecord], forgotten: bool, wall_ms: float
 ) -> None:
     membership = Membership(SETTINGS)
     for member in members:
@@ -144,17 +144,17 @@ def test_a_decision_made_here_counts_whatever_the_clocks_say(
 def test_records_are_kept_for_a_month_and_up_to_a_number() -> None:
     membership = Membership(MeshSettings(max_members=3))
     for stamp in range(1, 6):
-        membership.take(Member(f"s{stamp}", stamp, forgotten=True), 0)
+        membership.take(MembershipRecord(f"s{stamp}", stamp, forgotten=True), 0)
     assert membership.forgotten() == ["s3", "s4", "s5"]
     membership.expire(SETTINGS.member_keep_ms + 5)
     assert membership.forgotten() == ["s5"]
-    assert not membership.take(Member("s4", 4, forgotten=True), SETTINGS.member_keep_ms + 5)
+    assert not membership.take(MembershipRecord("s4", 4, forgotten=True), SETTINGS.member_keep_ms + 5)
 
 
 def test_all_records_go_round_though_a_message_holds_few() -> None:
     membership = Membership(SETTINGS)
     for number in range(100):
-        membership.take(Member(f"s{number}", 1, forgotten=True), 0)
+        membership.take(MembershipRecord(f"s{number}", 1, forgotten=True), 0)
     told = {record.name for _ in range(300) for record in membership.gossip(8)}
     again = {record.name for _ in range(15) for record in membership.gossip(8)}
     assert told == again == set(membership.forgotten())

@@ -9,22 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cheops.errors import Fault
-from cheops.sync.catalogue import Catalogue, rank
-from cheops.sync.coordinates import Coordinate
-from cheops.sync.heartbeat import (
+from cheops.peers.coordinates import Coordinate
+from cheops.peers.heartbeat import (
     BUCKETS,
     MAX_BYTES,
     MAX_NUMBER,
-    Entry,
     Heartbeat,
-    Member,
+    MembershipRecord,
     MeshError,
+    SiteRecord,
     decode,
     encode,
 )
-from cheops.sync.mesh import Mesh
-from cheops.sync.mesh_settings import MeshSettings, Now
-from cheops.sync.news import News
+from cheops.peers.membership import Catalogue, GossipQueue, record_rank
+from cheops.peers.mesh import Mesh
+from cheops.peers.settings import MeshSettings, Now
 from tests.sync.mesh_world import EPOCH_MS, entry
 
 SETTINGS = MeshSettings()
@@ -88,7 +87,7 @@ numbers = st.integers(0, 9) | st.integers(0, MAX_NUMBER)
 wall_ms = st.floats(0, MAX_NUMBER)
 coordinates = st.builds(Coordinate, *[st.floats(-1e5, 1e5)] * 3, st.floats(0, 1e5), st.floats(0.001, 1))
 entries = st.builds(
-    Entry,
+    SiteRecord,
     names,
     st.sampled_from("123"),
     st.just("http://x"),
@@ -113,7 +112,7 @@ heartbeats = st.builds(
     st.lists(st.tuples(names, numbers), max_size=3).map(tuple),
     st.lists(st.tuples(names, names, st.floats(0, 1e5), numbers), max_size=3).map(tuple),
     st.lists(st.tuples(names, numbers, coordinates), max_size=3).map(tuple),
-    st.lists(st.builds(Member, names, numbers, st.booleans()), max_size=2).map(tuple),
+    st.lists(st.builds(MembershipRecord, names, numbers, st.booleans()), max_size=2).map(tuple),
 )
 
 
@@ -148,7 +147,7 @@ def test_a_message_is_bounded_whatever_the_names() -> None:
     services = tuple((f"{number:02}" + "ü" * 126, "x" * 200) for number in range(30))
     for batch in range(100):
         others = tuple(
-            Entry(f"{batch:02}{number}" + "ü" * 125, "1", "https://x", 1, services=services)
+            SiteRecord(f"{batch:02}{number}" + "ü" * 125, "1", "https://x", 1, services=services)
             for number in range(10)
         )
         mesh.received_probe(Heartbeat("b", "1", 1, 1, 0.0, entries=others), NOW)
@@ -168,7 +167,7 @@ def test_a_message_is_bounded_whatever_the_names() -> None:
 own = msgspec.structs.replace(entry("me"), revision=1)
 
 
-def after(found: list[Entry]) -> Catalogue:
+def after(found: list[SiteRecord]) -> Catalogue:
     catalogue = Catalogue(own, SETTINGS)
     for one in found:
         catalogue.take(one)
@@ -176,9 +175,9 @@ def after(found: list[Entry]) -> Catalogue:
 
 
 @given(st.lists(entries, max_size=12), st.randoms(use_true_random=False))
-def test_the_order_of_entries_does_not_matter(found: list[Entry], random: Any) -> None:
+def test_the_order_of_entries_does_not_matter(found: list[SiteRecord], random: Any) -> None:
     """Of two entries with the same revision and incarnation, which an honest site never makes, the first stays."""
-    honest = list({(one.name, rank(one)): one for one in found}.values())
+    honest = list({(one.name, record_rank(one)): one for one in found}.values())
     shuffled = [*honest, *honest]
     random.shuffle(shuffled)
     assert sorted(after(shuffled).entries(), key=repr) == sorted(after(honest).entries(), key=repr)
@@ -186,10 +185,10 @@ def test_the_order_of_entries_does_not_matter(found: list[Entry], random: Any) -
 
 
 @given(st.lists(entries, max_size=12), st.lists(entries, max_size=12))
-def test_pages_make_two_catalogues_equal(here: list[Entry], there: list[Entry]) -> None:
-    honest = {(one.name, rank(one)): one for one in [*here, *there]}
-    one = after([honest[found.name, rank(found)] for found in here])
-    other = after([honest[found.name, rank(found)] for found in there])
+def test_pages_make_two_catalogues_equal(here: list[SiteRecord], there: list[SiteRecord]) -> None:
+    honest = {(one.name, record_rank(one)): one for one in [*here, *there]}
+    one = after([honest[found.name, record_rank(found)] for found in here])
+    other = after([honest[found.name, record_rank(found)] for found in there])
     for _ in range(2):
         for found in other.page(one.digests, 10_000):
             one.take(found)
@@ -225,7 +224,7 @@ def test_dropping_an_entry_leaves_no_trace() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3)), max_size=20), st.integers(1, 4))
 def test_all_news_is_told_as_often_as_asked(added: list[tuple[int, int]], most: int) -> None:
-    news: News[int] = News(100)
+    news: GossipQueue[int] = GossipQueue(100)
     for key, times in added:
         news.add(key, times)
     told = []
@@ -235,7 +234,7 @@ def test_all_news_is_told_as_often_as_asked(added: list[tuple[int, int]], most: 
 
 
 def test_news_that_does_not_fit_pushes_out_the_oldest() -> None:
-    news: News[int] = News(2)
+    news: GossipQueue[int] = GossipQueue(2)
     for key in (1, 2, 1, 3):
         news.add(key, 1)
     assert news.take(9) == [2, 3]

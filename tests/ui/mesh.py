@@ -10,8 +10,7 @@ import yaml
 
 from cheops.api.models import SubmitRequest, Wait
 from cheops.client import Agent
-from cheops.demo.wire_desk import WireDesk
-from cheops.demo.wires import Wires
+from cheops.demo.wires import WireControl, Wires
 from tests.agent.rig import until
 from tests.agent.types import FILE, TALLY
 from tests.gateway.replicas.sites import SITES, Sites
@@ -26,7 +25,7 @@ class Mesh(Sites):
         super().__init__(base)
         ports = {site: int(self.rig.url(site).rpartition(":")[2]) for site in SITES}
         self.wires = Wires(ports, lambda: {n: p.pid for n, p in self.rig.processes.items()})
-        self.desk = WireDesk(self.wires, socket)
+        self.desk = WireControl(self.wires, socket)
         for site in SITES:
             path = self.rig.folder(site) / "site.yaml"
             config = yaml.safe_load(path.read_text())
@@ -44,9 +43,7 @@ class Mesh(Sites):
     def resource(self, id_: str, query: str = "", site: str = "site1") -> str:
         return self.page(f"resources/{quote(id_, safe='')}{query}", site)
 
-    def make(
-        self, id_: str, command: str = "echo one > __ID__", rtype: str = "file", type_: str = "set"
-    ) -> str:
+    def make(self, id_: str, command: str = "echo one > __ID__", rtype: str = "file", type_: str = "set") -> str:
         """A resource, dealt with everywhere when this returns."""
         wish = SubmitRequest(type=type_, command=command, sites=" & ".join(SITES), resource_type=rtype)
         made = self.agent().submit(id_, wish)

@@ -24,9 +24,7 @@ def test_a_scope_is_explained_as_it_is_typed(mesh: Mesh, page: Page) -> None:
     assert "text=site3" in page.url
 
 
-def test_a_replicant_is_shown_with_its_id_at_each_site_and_requests_with_their_route(
-    mesh: Mesh, page: Page
-) -> None:
+def test_a_replicant_is_shown_with_its_id_at_each_site_and_requests_with_their_route(mesh: Mesh, page: Page) -> None:
     meta_id = mesh.create(name="debian")
     page.goto(mesh.page("replicants"))
     row = page.locator(f'tr[data-id="{meta_id}"]')

@@ -15,9 +15,7 @@ def states(page: Page, op: str) -> str:
     return found
 
 
-def test_lanes_show_what_is_missing_in_a_cut_and_the_merge_after_it_without_a_reload(
-    mesh: Mesh, page: Page
-) -> None:
+def test_lanes_show_what_is_missing_in_a_cut_and_the_merge_after_it_without_a_reload(mesh: Mesh, page: Page) -> None:
     id_ = mesh.make("cut")
     mesh.do("site2", id_, "add", "echo two >> __ID__")
     mesh.becomes(id_, "CONVERGED")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from cheops.ui.files import files
+from cheops.ui.pages import files
 from tests.agent.rig import Rig
-from tests.security.askers import Said, ask, rig_of
+from tests.security.clients import Said, ask, rig_of
 from tests.support.command import ROOT
 from tests.ui.mesh import Mesh
 
@@ -110,9 +110,7 @@ def test_a_page_announces_just_what_it_asks_for(mesh: Mesh, page: Page) -> None:
 def test_scripts_are_short_and_make_no_html_of_text(path: object) -> None:
     text = (ROOT / str(path)).read_text()
     assert len(text.splitlines()) <= 250
-    assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text
-    )
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text)
 
 
 def test_nothing_names_an_address_elsewhere() -> None:

@@ -11,7 +11,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from cheops.api.models import SubmitRequest
 from cheops.security.principal import Role
 from tests.agent.rig import Rig
-from tests.security.askers import local, rig_of, token
+from tests.security.clients import local, rig_of, token
 
 
 @pytest.fixture(scope="module")

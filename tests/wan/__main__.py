@@ -93,9 +93,7 @@ def show(arguments: Arguments) -> None:
 
 def link_in_words(status: LinkStatus) -> str:
     rule = "cut" if status.cut else f"{status.delay_ms:g} ms, loses {status.loss:.0%}"
-    return (
-        f"{status.source} → {status.target}: {rule}; {status.passed} packets passed, {status.dropped} dropped"
-    )
+    return f"{status.source} → {status.target}: {rule}; {status.passed} packets passed, {status.dropped} dropped"
 
 
 def execute(arguments: Arguments) -> None:

@@ -58,9 +58,7 @@ class Host:
         self._started.append(process)
         return process
 
-    def run(
-        self, argv: Sequence[str], *, check: bool = False, **options: Any
-    ) -> subprocess.CompletedProcess[Any]:
+    def run(self, argv: Sequence[str], *, check: bool = False, **options: Any) -> subprocess.CompletedProcess[Any]:
         """Run a process in this host to its end, with the options of subprocess.run."""
         with inside(self._path):
             return subprocess.run(argv, check=check, **options)
@@ -85,9 +83,7 @@ class Host:
 class Wan(Controls):
     """The bed: its hosts by name, and the verbs of `Controls`. Up while used as a context manager."""
 
-    def __init__(
-        self, names: Sequence[str] | int = 3, *, delay_ms: float = 0.0, by_hand: bool = False
-    ) -> None:
+    def __init__(self, names: Sequence[str] | int = 3, *, delay_ms: float = 0.0, by_hand: bool = False) -> None:
         chosen = [f"site{number}" for number in range(1, names + 1)] if isinstance(names, int) else names
         super().__init__(_checked(tuple(chosen)), delay_ms)
         self.hosts: dict[str, Host] = {}
@@ -122,9 +118,7 @@ class Wan(Controls):
             raise WanError(lacking)
         addresses = {name: f"10.77.0.{number}" for number, name in enumerate(self.names, 1)}
         self._record = new_record(addresses, delay_ms=self.delay_ms, by_hand=self._by_hand)
-        self.hosts = {
-            name: Host(name, address, self.record.namespace(name)) for name, address in addresses.items()
-        }
+        self.hosts = {name: Host(name, address, self.record.namespace(name)) for name, address in addresses.items()}
         try:
             self._start_switch()
         except BaseException:

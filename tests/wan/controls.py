@@ -39,9 +39,7 @@ class LinkStatus:
 class Controls:
     """Steers the network between `names` over a connection to the switch."""
 
-    def __init__(
-        self, names: tuple[str, ...], delay_ms: float, connection: socket.socket | None = None
-    ) -> None:
+    def __init__(self, names: tuple[str, ...], delay_ms: float, connection: socket.socket | None = None) -> None:
         self.names = names
         self.delay_ms = _checked_delay(delay_ms)
         self._connection = connection

@@ -106,9 +106,7 @@ def ip_command() -> str | None:
 def ip_batch(lines: list[str]) -> str:
     """Run many `ip` commands in one process, all of them whatever happens; gives what it complained about."""
     command = [ip_command() or "ip", "-force", "-batch", "-"]
-    return subprocess.run(
-        command, input="\n".join(lines), text=True, capture_output=True, check=False
-    ).stderr.strip()
+    return subprocess.run(command, input="\n".join(lines), text=True, capture_output=True, check=False).stderr.strip()
 
 
 def remove(record: Record) -> None:
@@ -146,9 +144,7 @@ def pids_inside(record: Record) -> list[int]:
     return [
         int(entry.name)
         for entry in Path("/proc").iterdir()
-        if entry.name.isdigit()
-        and int(entry.name) not in spared
-        and _identity(entry / "ns" / "net") in wanted
+        if entry.name.isdigit() and int(entry.name) not in spared and _identity(entry / "ns" / "net") in wanted
     ]
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.command import ROOT
 from tests.wan.__main__ import chosen, main
+from tests.wan.datagrams import reachable, until_none
 from tests.wan.fixtures import MakeWan, requires_wan
 from tests.wan.record import Record, WanError, read_record, remove, started
-from tests.wan.talk import reachable, until_none
 
 OWNER = """
 import time
@@ -28,9 +28,7 @@ class Owner:
     """A process with a bed, something running in it, and nobody to clean up when it is killed."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
+        self.process = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout
         bed, inside, switch = self.process.stdout.readline().split()
         self.record = read_record(bed)
@@ -133,9 +131,7 @@ def test_commands_in_a_bed_by_hand_and_its_end(by_hand: tuple[subprocess.Popen[s
 
 
 def record_of(bed: str, *, by_hand: bool = True, alive: bool = True) -> Record:
-    return Record(
-        bed, os.getpid(), (started(os.getpid()) or 0) + (not alive), by_hand, 0.0, {"a": "10.77.0.1"}
-    )
+    return Record(bed, os.getpid(), (started(os.getpid()) or 0) + (not alive), by_hand, 0.0, {"a": "10.77.0.1"})
 
 
 def test_the_bed_that_is_meant() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.wan import Wan, WanError, missing
+from tests.wan.datagrams import ends, reachable, reaches, until
 from tests.wan.fixtures import MakeWan
 from tests.wan.record import pids_inside, started
-from tests.wan.talk import ends, reachable, reaches, until
 
 ALL = {"ab", "ba", "ac", "ca", "bc", "cb"}
 
@@ -157,11 +157,7 @@ def test_two_beds_do_not_see_each_other(make_wan: MakeWan) -> None:
 
 
 def test_programs_run_in_their_host(wan: Wan) -> None:
-    shown = (
-        wan.hosts["site2"]
-        .run(["ip", "-oneline", "address"], capture_output=True, text=True, check=True)
-        .stdout
-    )
+    shown = wan.hosts["site2"].run(["ip", "-oneline", "address"], capture_output=True, text=True, check=True).stdout
     assert "inet 10.77.0.2/24" in shown
     assert "inet 127.0.0.1/8" in shown
     assert "inet6" not in shown

@@ -10,21 +10,20 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cheops.api import metrics
+from cheops.api.enrollment import enrollment_routes
 from cheops.api.forms import form_routes
-from cheops.api.guarding import Guard, guarded
+from cheops.api.guard import Guard, guarded
 from cheops.api.health import health_answer, readiness_answer
-from cheops.api.joining import joining_routes
 from cheops.api.peers import peer_routes
+from cheops.api.permissions import BASE, principal_of
 from cheops.api.problems import on_any_error, on_cheops_error
-from cheops.api.reach import principal_of
-from cheops.api.rights import BASE
 from cheops.errors import CheopsError
-from cheops.gateway.gateway import Gateway
+from cheops.gateway.server import Gateway
 from cheops.node.node import Node
 
 
 def application(node: Node, gateway: Gateway | None = None) -> Starlette:
-    own = [*form_routes(node), *peer_routes(node), *joining_routes(node), *_probe_routes(node, gateway)]
+    own = [*form_routes(node), *peer_routes(node), *enrollment_routes(node), *_probe_routes(node, gateway)]
     later = _Later(node, gateway)
     app = Starlette(
         routes=[*guarded(node, own), _AsSent(BASE, later)],  # the API guards its own
@@ -82,6 +81,6 @@ class _Later:
             return self._api
 
     def _make(self) -> ASGIApp:
-        from cheops.api.v1.app import fastapi_app  # noqa: PLC0415 - see above
+        from cheops.api.router import fastapi_app  # noqa: PLC0415 - see above
 
         return fastapi_app(self._node, self._gateway)

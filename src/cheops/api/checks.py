@@ -1,7 +1,7 @@
-"""Is all as it should be: everything an agent can look at by itself, in groups.
+"""The checks of `cheops check`: everything that an agent can check by itself, in groups.
 
-Each check says what was found; one that is not right also says what to do, and where the documentation speaks
-of it. A warning is about what works but may not be meant so.
+Each check reports what was found; one that fails says what to do and where the documentation explains it. A warning
+is about what works but may not be intended.
 """
 
 import asyncio
@@ -11,22 +11,45 @@ from collections.abc import Iterator
 
 from cheops import __version__
 from cheops.api.models import Check, Checks, Level
-from cheops.api.plane_checks import plane_checks
-from cheops.api.security_checks import security_checks
-from cheops.api.trust_checks import trust_checks
-from cheops.api.views.sites import clock_is_wrong
-from cheops.backends.environment import where_is
-from cheops.config.address import place_of
-from cheops.config.command_pattern import EVERYTHING
+from cheops.api.security_checks import security_checks, trust_checks
+from cheops.api.views.status import clock_is_wrong
+from cheops.backends.command.runner import where_is
+from cheops.config.address import address_of_url
+from cheops.config.command import EVERYTHING
 from cheops.config.services import ServiceConfig
 from cheops.config.site import read_site
 from cheops.config.types import TypeConfig
 from cheops.errors import CheopsError
-from cheops.gateway.gateway import Gateway
+from cheops.gateway.server import Gateway
 from cheops.node.node import Node
-from cheops.sync.heart import now
-from cheops.sync.liveness import State
-from cheops.sync.mesh_view import SiteView
+from cheops.peers.liveness import SiteState
+from cheops.peers.prober import now
+from cheops.peers.views import SiteView
+
+
+async def plane_checks(gateway: Gateway | None) -> Iterator[tuple[str, str, str]]:
+    """Name, what was found, and what to do where it is not right."""
+    if gateway is None:
+        return iter(())
+    fast = gateway.fast
+    if fast is None:
+        found, hint = "the agent forwards by itself", ""
+        if why := gateway.without_haproxy:
+            found += f": {why}"
+            hint = "mend HAProxy and restart the agent, or set gateway.data_plane to builtin"
+        return iter([("requests are forwarded", found, hint)])
+    await fast.refresh()
+    served = fast.counting.fast + fast.counting.slow
+    share = f"{fast.counting.fast / served:.1%} of {served:,} requests" if served else "no request yet"
+    known = f"{len(fast.table):,} flows"
+    if fast.carrying is not None:
+        known += f", {fast.carrying.count:,} values of carriers"
+    found = f"by HAProxy (process {fast.haproxy.pid}): {known}; {share} without the agent"
+    if fast.trouble:
+        hint = f"see {fast.haproxy.folder / 'haproxy.log'}; the agent tries again by itself"
+        return iter([("requests are forwarded", f"{found}; {fast.trouble}", hint)])
+    return iter([("requests are forwarded", found, "")])
+
 
 DOCUMENT = "docs/troubleshooting.md"
 GROUPS = ("configuration", "store", "clocks", "security", "peers", "services", "backends", "versions")
@@ -35,7 +58,7 @@ _CONNECT_S = 2.0
 
 
 async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
-    peers = [view for view in node.mesh.sites(now()) if not view.here and view.state is not State.FORGOTTEN]
+    peers = [view for view in node.mesh.sites(now()) if not view.here and view.state is not SiteState.FORGOTTEN]
     found = [
         *await asyncio.to_thread(lambda: list(_configuration(node))),
         *await asyncio.to_thread(lambda: list(_store(node))),
@@ -134,7 +157,7 @@ async def _front(service: ServiceConfig) -> Check:
 
 async def _connected(url: str) -> None:
     """That somebody listens there; raises OSError or TimeoutError."""
-    place = place_of(url)
+    place = address_of_url(url)
     _reader, writer = await asyncio.wait_for(asyncio.open_connection(place.host, place.port), _CONNECT_S)
     writer.close()
 

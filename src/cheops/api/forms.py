@@ -25,19 +25,19 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Receive
 
-from cheops.api.forwarding import forwarded
+from cheops.api.forwarder import forward
 from cheops.api.operations import (
     NO_ANSWER_YET,
     SUPERSEDED,
-    ElsewhereError,
+    NotInvolvedError,
+    OperationRequest,
     RequestError,
-    Wanted,
-    carried_out,
     check_names,
-    sites_of,
+    execute,
+    parse_sites,
 )
-from cheops.api.reach import check_sites, check_type, need, principal_of
-from cheops.config.replication import READ, service_of
+from cheops.api.permissions import check_sites, check_type, principal_of, require_role
+from cheops.config.services import READ, service_of
 from cheops.engine.events import Answer, Stage
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
@@ -45,9 +45,9 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import Kind, Status
 from cheops.matrix_file import parse_matrix
 from cheops.node.node import Node
+from cheops.peers.client import read_json_response
 from cheops.security.principal import Principal, Role
 from cheops.store.codec import MAX_MESSAGE_BYTES
-from cheops.sync.asking import read_answered_object
 from cheops.text import printable, shortened
 
 
@@ -87,15 +87,13 @@ async def _exec(node: Node, request: Request) -> Response:
     form = await read_form(request, node.config.clients.upload_bytes)
     with ExitStack() as pins:  # files of an operation that is not kept yet
         try:
-            wanted = replace(
-                await _wanted(node, request.path_params["id"], form, pins), by=principal_of(request)
-            )
+            wanted = replace(await _wanted(node, request.path_params["id"], form, pins), by=principal_of(request))
             timeout_s = _timeout(form)
             try:
-                accepted, sites, answers = await carried_out(node, wanted, timeout_s)
-            except ElsewhereError as elsewhere:
+                accepted, sites, answers = await execute(node, wanted, timeout_s)
+            except NotInvolvedError as elsewhere:
                 path = f"/exec/{quote(request.path_params['id'], safe='')}"
-                return await forwarded(node, request, elsewhere, path, form, timeout_s)
+                return await forward(node, request, elsewhere, path, form, timeout_s)
         finally:
             await form.close()
     lines = _lines(wanted, sites, accepted, answers)
@@ -103,7 +101,7 @@ async def _exec(node: Node, request: Request) -> Response:
     return StreamingResponse(lines, media_type="application/json", headers=headers)
 
 
-async def _wanted(node: Node, id_: str, form: FormData, pins: ExitStack) -> Wanted:
+async def _wanted(node: Node, id_: str, form: FormData, pins: ExitStack) -> OperationRequest:
     command = _field(form, "command")
     sites = "&".join(str(value) for value in form.getlist("sites") if isinstance(value, str))
     if not command:
@@ -113,7 +111,7 @@ async def _wanted(node: Node, id_: str, form: FormData, pins: ExitStack) -> Want
     if not _field(form, "type"):
         raise RequestError("the field 'type' is missing: the operation's type, as the matrix names it")
     matrix = await _matrix(form)
-    return Wanted(
+    return OperationRequest(
         id_,
         _field(form, "type"),
         command,
@@ -155,7 +153,7 @@ async def _keep_file(node: Node, upload: UploadFile, pins: ExitStack) -> str:
     while True:
         await upload.seek(0)
         hash_ = await asyncio.to_thread(node.files.put, _chunks(upload))
-        pins.enter_context(node.keeping.pinned([hash_]))
+        pins.enter_context(node.file_references.pinned([hash_]))
         if node.files.has(hash_):
             return hash_
 
@@ -171,7 +169,7 @@ def _chunks(upload: UploadFile) -> Iterator[bytes]:
 
 
 async def _lines(
-    wanted: Wanted, sites: tuple[str, ...], accepted: Answer, answers: AsyncIterator[Answer]
+    wanted: OperationRequest, sites: tuple[str, ...], accepted: Answer, answers: AsyncIterator[Answer]
 ) -> AsyncIterator[bytes]:
     heard: set[str] = set()
     async for answer in answers:
@@ -188,7 +186,7 @@ async def _lines(
             yield _line(wanted, sites, missing)
 
 
-def _line(wanted: Wanted, sites: tuple[str, ...], answer: Answer) -> bytes:
+def _line(wanted: OperationRequest, sites: tuple[str, ...], answer: Answer) -> bytes:
     at_s = answer.timing.at_ms / 1000 or time.time()
     reply = {
         "Locations": list(sites),
@@ -221,7 +219,7 @@ async def _show(node: Node, request: Request) -> Response:
         await form.close()
     check_names(id_)
     replica = await node.pump.replica(id_)
-    sites = sites_of(text, node) if text.strip() else replica.sites
+    sites = parse_sites(text, node) if text.strip() else replica.sites
     if not sites:
         raise RequestError("no such resource is known here; say at which sites it is, with 'sites'")
     check_showing(node, principal_of(request), replica, command, sites)
@@ -238,7 +236,7 @@ async def show_at(node: Node, site: str, id_: str, command: str) -> dict[str, st
     try:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
         async with node.asking.request(site, "POST", "/peer/show", json=body, timeout=timeout) as answer:
-            shown = await read_answered_object(answer, MAX_MESSAGE_BYTES)
+            shown = await read_json_response(answer, MAX_MESSAGE_BYTES)
             if answer.status != 200:
                 return {
                     "Status": "KO",
@@ -254,7 +252,7 @@ def check_showing(node: Node, who: Principal, replica: Replica, command: str, si
     does not say which commands only show, a command is a command."""
     type_ = node.config.types.get(replica.type.name)
     if command and (type_ is None or (command != type_.read and type_.show is None)):
-        need(who, Role.OPERATOR, "a command for a type without a list of commands that only show ('show')")
+        require_role(who, Role.OPERATOR, "a command for a type without a list of commands that only show ('show')")
     if who.is_limited:
         check_type(who, replica.type.name)
         check_sites(who, sites)
@@ -268,9 +266,7 @@ async def show_here(node: Node, id_: str, command: str) -> dict[str, str]:
     type_ = node.config.type_named(rtype)
     line = command or type_.read
     if not line:
-        raise RequestError(
-            f"the type '{type_.name}' has no 'read' command, so say which command shows the state"
-        )
+        raise RequestError(f"the type '{type_.name}' has no 'read' command, so say which command shows the state")
     if service_of(type_.name):
         return await _show_replicant(node, type_.name, id_, line)
     done = await node.commands.read(type_.name, id_, line)
@@ -338,7 +334,5 @@ def _timeout(form: FormData) -> float:
     except ValueError:
         found = -1.0
     if not 0 <= found <= MAX_TIMEOUT_S:
-        raise RequestError(
-            f"'timeout' is a number of seconds up to {MAX_TIMEOUT_S:.0f}, not '{shortened(text)}'"
-        )
+        raise RequestError(f"'timeout' is a number of seconds up to {MAX_TIMEOUT_S:.0f}, not '{shortened(text)}'")
     return found

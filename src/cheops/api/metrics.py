@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from cheops import __version__
-from cheops.gateway.gateway import Gateway
+from cheops.gateway.server import Gateway
 from cheops.node.node import Node
-from cheops.sync.heart import now
+from cheops.peers.prober import now
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[Mapping[str, str], float]
@@ -37,9 +37,7 @@ def _families(node: Node) -> Iterator[Iterable[str]]:
         "Operations before their first run.",
         [({}, sum(len(r.drafts) for r in replicas))],
     )
-    yield _family(
-        "cheops_running", "gauge", "Runs now.", [({}, sum(r.running is not None for r in replicas))]
-    )
+    yield _family("cheops_running", "gauge", "Runs now.", [({}, sum(r.running is not None for r in replicas))])
     yield _family(
         "cheops_unknown", "gauge", "Of unknown outcome.", [({}, sum(r.unknown is not None for r in replicas))]
     )
@@ -52,17 +50,13 @@ def _families(node: Node) -> Iterator[Iterable[str]]:
     )
     if node.keyring:
         left_s = node.keyring.identity.until_s - time.time()
-        yield _family(
-            "cheops_certificate_seconds_left", "gauge", "Until the certificate ends.", [({}, left_s)]
-        )
+        yield _family("cheops_certificate_seconds_left", "gauge", "Until the certificate ends.", [({}, left_s)])
     yield from _peers(node)
 
 
 def _peers(node: Node) -> Iterator[Iterable[str]]:
     peers = [view for view in node.mesh.sites(now()) if not view.here]
-    yield _family(
-        "cheops_site_up", "gauge", "Whether a site is up.", [({"peer": p.name}, p.is_up) for p in peers]
-    )
+    yield _family("cheops_site_up", "gauge", "Whether a site is up.", [({"peer": p.name}, p.is_up) for p in peers])
     yield _family(
         "cheops_site_rtt_seconds",
         "gauge",

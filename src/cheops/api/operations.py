@@ -1,34 +1,66 @@
-"""From what a client asks for to an operation of the engine: checked, and at a site that may take it."""
+"""From a client's request to an operation of the engine: checked, and at a site that may take it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from cheops.api.reach import ForbiddenError, check_change, check_sites
-from cheops.api.replicants import deletion
+from cheops.api.permissions import ForbiddenError, check_change, check_sites
 from cheops.api.views import operations as views
-from cheops.backends.command import check_allowed
-from cheops.config.replication import service_of
+from cheops.backends.command.line import check_allowed
+from cheops.backends.http.paths import filled, trimmed
+from cheops.backends.http.payload import PayloadError, Request, command_of, request_of
+from cheops.config.services import service_of
 from cheops.config.site import DEFAULT_TYPE
 from cheops.config.types import TypeConfig
 from cheops.engine.events import Answer, Stage, Submitted
-from cheops.engine.refusing import against_policy
 from cheops.engine.replica import Replica
+from cheops.engine.submission import policy_violation
 from cheops.errors import CheopsError, ClientError
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind
+from cheops.node.effects import Answers
 from cheops.node.node import Node
-from cheops.node.waiting import Answers
 from cheops.plugins import scope_functions
-from cheops.scope.parse import parse
-from cheops.scope.resolve import resolve
-from cheops.scope.route import One, Replicas
+from cheops.scope.parser import parse
+from cheops.scope.route import One, Replicas, resolve
 from cheops.scope.snapshot import SiteInfo
 from cheops.security.principal import NOBODY, Principal
 from cheops.security.principal import Kind as Asker
 from cheops.security.refusals import AGAINST_POLICY
 from cheops.text import listed, printable, shortened
+
+
+class Creation(NamedTuple):
+    """`item` is as an operation has it (see http_request), `path` where clients find it."""
+
+    item: str
+    path: str
+    is_named: bool
+
+
+def creation_of(replica: Replica) -> Creation | None:
+    """By the operation that began it."""
+    for op in (*replica.history.ops.values(), *replica.drafts):
+        try:
+            request = request_of(op.payload)
+        except PayloadError:
+            continue
+        if request.creates:
+            path = request.item if request.named else filled(request.item, replica.resource)
+            return Creation(request.item, trimmed(path), request.named)
+    return None
+
+
+def deletion_request(replica: Replica) -> str | None:
+    """The request that deletes it, as the payload of an operation."""
+    begun = creation_of(replica)
+    if begun is None:
+        return None
+    request = Request(method="DELETE", path=begun.path, item=begun.item, named=begun.is_named)
+    return command_of(request).line
+
 
 NO_ANSWER_YET = "no answer yet; it goes on in the background"
 SUPERSEDED = "superseded by another operation"
@@ -55,7 +87,7 @@ class NotAcceptedError(CheopsError):
     definite = False
 
 
-class ElsewhereError(CheopsError):
+class NotInvolvedError(CheopsError):
     """The operation belongs to other sites: to be forwarded, or told to the client."""
 
     status = 503
@@ -69,7 +101,7 @@ class ElsewhereError(CheopsError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OperationRequest:
     """An operation as a client asks for it."""
 
     resource: str
@@ -91,16 +123,14 @@ def check_names(resource: str, type_: str = "-") -> None:
         if len(text) > most:
             raise RequestError(f"the {what} has {len(text)} characters; at most {most} are accepted")
         if not text.isprintable():
-            raise RequestError(
-                f"the {what} '{printable(shortened(text))}' has characters that cannot be shown"
-            )
+            raise RequestError(f"the {what} '{printable(shortened(text))}' has characters that cannot be shown")
     if any(part in (".", "..") for part in resource.split("/")):
         raise RequestError("the id has a part '.' or '..', which proxies and programs take out of addresses")
     if type_.startswith(("!", "*")):
         raise RequestError(f"the type '{printable(shortened(type_))}' begins with a reserved sign")
 
 
-def sites_of(text: str, node: Node, also: Iterable[str] = ()) -> tuple[str, ...]:
+def parse_sites(text: str, node: Node, also: Iterable[str] = ()) -> tuple[str, ...]:
     """The sites that a bare scope names; raises the scope's own errors, with the known sites. Those of `also`
     count as known, whatever became of them."""
     known = node.snapshot()
@@ -115,20 +145,20 @@ def sites_of(text: str, node: Node, also: Iterable[str] = ()) -> tuple[str, ...]
     )
 
 
-async def submitted(node: Node, wanted: Wanted, request: str) -> Submitted:
+async def submission_event(node: Node, wanted: OperationRequest, request: str) -> Submitted:
     """The event for the engine; raises ElsewhereError if another site must take it."""
     check_names(wanted.resource, wanted.type)
     if len(wanted.command.encode()) > MAX_COMMAND_BYTES:
         raise RequestError(f"the command is longer than {MAX_COMMAND_BYTES} bytes")
-    named = wanted.names or (sites_of(wanted.sites, node) if wanted.sites else ())
+    named = wanted.names or (parse_sites(wanted.sites, node) if wanted.sites else ())
     replica = await node.pump.replica(wanted.resource)
-    roster = views.sites_of(replica)
-    where = roster or named
+    site_list = views.sites_of(replica)
+    where = site_list or named
     if not where:
         raise RequestError("say at which sites the resource is to be, such as sites='site1 & site2'")
     if node.name not in where:
         check_sites(wanted.by, where)
-        raise ElsewhereError(where, node.name)
+        raise NotInvolvedError(where, node.name)
     rtype = _type_of(node, replica, wanted)
     check_change(node, wanted.by, replica, rtype, dict.fromkeys((*where, *named)))
     type_ = node.config.type_named(rtype)
@@ -143,7 +173,7 @@ async def submitted(node: Node, wanted: Wanted, request: str) -> Submitted:
         wanted.kind,
         rtype,
         named or None,
-        wanted.matrix or (None if roster else node.config.type_named(rtype).matrix),
+        wanted.matrix or (None if site_list else node.config.type_named(rtype).matrix),
     )
     _check_policy(node, wanted.by, replica, event)
     return event
@@ -153,25 +183,25 @@ def _check_policy(node: Node, by: Principal, replica: Replica, event: Submitted)
     """Whether this site may do it, and the one that hands it on: or that one could have us do what it may not
     do itself. Raises ForbiddenError."""
     for site in (node.name, *((by.name,) if by.kind is Asker.PEER else ())):
-        if problem := against_policy(replica, event, site):
+        if problem := policy_violation(replica, event, site):
             raise ForbiddenError(f"{problem}; {_remedy(replica, site)}", AGAINST_POLICY)
 
 
 def _remedy(replica: Replica, site: str) -> str:
-    listing = replica.history.roster_by
+    listing = replica.history.site_list_op
     maker = listing.origin.site if listing else ""
     ask = f"ask the agent of {maker}, or change" if maker and maker != site else "change"
     return f"{ask} 'types.{replica.type.name}.policy', which must be the same at all sites"
 
 
-def _is_of_type(wanted: Wanted, type_: TypeConfig, replica: Replica) -> bool:
+def _is_of_type(wanted: OperationRequest, type_: TypeConfig, replica: Replica) -> bool:
     """Whether it is the type's own way to delete a resource, which needs no other permission."""
     if service_of(type_.name):
-        return wanted.kind in (Kind.DELETE, Kind.SITES) and wanted.command == deletion(replica)
+        return wanted.kind in (Kind.DELETE, Kind.SITES) and wanted.command == deletion_request(replica)
     return Command(wanted.command) == type_.engine.reset
 
 
-def _type_of(node: Node, replica: Replica, wanted: Wanted) -> str:
+def _type_of(node: Node, replica: Replica, wanted: OperationRequest) -> str:
     """The resource's own type; for a new one that of the request, or the only one, or the default."""
     if replica.type.name:
         if wanted.rtype and wanted.rtype != replica.type.name:
@@ -182,14 +212,14 @@ def _type_of(node: Node, replica: Replica, wanted: Wanted) -> str:
     return node.config.type_named(wanted.rtype or only).name
 
 
-async def carried_out(
-    node: Node, wanted: Wanted, timeout_s: float
+async def execute(
+    node: Node, wanted: OperationRequest, timeout_s: float
 ) -> tuple[Answer, tuple[str, ...], AsyncGenerator[Answer, None]]:
     """Submit; gives the acceptance, the sites involved, and what they answer until the time is over."""
     deadline_s = asyncio.get_running_loop().time() + timeout_s
     with ExitStack() as stack:
         answers = stack.enter_context(node.answers())
-        node.submit(await submitted(node, wanted, answers.request))
+        node.submit(await submission_event(node, wanted, answers.request))
         accepted = await _first(answers, timeout_s, node)
         if accepted.stage is Stage.REFUSED:
             raise RefusedError(accepted.detail)

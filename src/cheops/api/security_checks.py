@@ -1,7 +1,4 @@
-"""What `cheops check` says about security: who may come in, who can read the keys, and what commands may do.
-
-What was not believed of other sites' documents is told by trust_checks.py, in the same group.
-"""
+"""The checks of `cheops check` about security: certificates, secrets, tokens, commands, refusals."""
 
 import os
 import time
@@ -10,14 +7,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cheops.api.models import Check, Level
+from cheops.api.views.status import blocked_sentence
 from cheops.config.address import is_loopback
-from cheops.config.command_pattern import EVERYTHING
+from cheops.config.command import EVERYTHING
 from cheops.config.notify import MailConfig, WebhookConfig
 from cheops.config.site import SiteConfig
 from cheops.config.types import TypeConfig
+from cheops.engine.admission import waiting_for_refused
+from cheops.engine.replica import Replica
+from cheops.node import intake
 from cheops.node.node import Node
-from cheops.security.refusals import Refused
-from cheops.text import listed, printable
+from cheops.security.refusals import AGAINST_POLICY, Refused
+from cheops.text import listed, printable, shortened
 
 DOCUMENT = "docs/security.md"
 _GROUP = "security"
@@ -40,9 +41,7 @@ def security_checks(node: Node) -> Iterator[Check]:
         yield from _type(type_)
 
 
-def _check(
-    name: str, detail: str, hint: str = "", *, anchor: str = "hardening", failed: bool = False
-) -> Check:
+def _check(name: str, detail: str, hint: str = "", *, anchor: str = "hardening", failed: bool = False) -> Check:
     """Right where there is nothing to do about it."""
     level = Level.OK if not hint else Level.FAILED if failed else Level.WARNING
     return Check(
@@ -90,9 +89,7 @@ def _files(node: Node) -> Iterator[Check]:
     yield _check("nobody else can read secrets", detail, hint, anchor="files", failed=True)
     databases = [path for path in sorted(node.config.data.glob("*.db")) if _too_open(path)]
     names = listed(path.name for path in databases)
-    hint = (
-        f"chmod 600 {node.config.data}/*.db: they hold commands and what those printed" if databases else ""
-    )
+    hint = f"chmod 600 {node.config.data}/*.db: they hold commands and what those printed" if databases else ""
     detail = f"readable by others: {names}" if databases else str(node.config.data)
     yield _check("nobody else can read the store", detail, hint, anchor="files")
 
@@ -139,11 +136,7 @@ def _tokens(node: Node) -> Iterator[Check]:
     tokens = list(node.accounts.tokens)
     eternal = [token.name for token in tokens if token.ends_ms is None]
     shown = listed(map(printable, eternal[:_MOST_NAMED]))
-    hint = (
-        "a token that ends is worth less to a thief: 'cheops token create NAME --expires 30d'"
-        if eternal
-        else ""
-    )
+    hint = "a token that ends is worth less to a thief: 'cheops token create NAME --expires 30d'" if eternal else ""
     detail = f"{len(eternal)} without an end: {shown}" if eternal else f"all of {len(tokens)} do"
     yield _check("tokens end some day", detail, hint, anchor="tokens")
 
@@ -181,3 +174,53 @@ def _type(type_: TypeConfig) -> Iterator[Check]:
         name = f"{type_.name}: no shell reads its commands"
         hint = "a script with a pattern of its own is safer: see the how-to for files"
         yield _check(name, "'shell: true'", hint, anchor="commands")
+
+
+_DOCUMENT = "docs/troubleshooting.md"
+_JUST_NOW_S = 120.0  # whoever has such documents offers them again every few seconds
+_MAX_HELD = 20
+_HINTS = {
+    intake.NOT_SIGNED: "it runs without 'security', or keeps documents from before it had a key",
+    intake.WRONG_SIGNATURE: "somebody alters documents or makes them up: see who sends them",
+    intake.UNKNOWN_KEY: "nobody who was asked knows its certificate: see that the site itself can be reached",
+    intake.FOREIGN_STAMP: "its agent is not what it should be: see who runs it",
+    intake.FORGOTTEN_ORIGIN: "they were made after the site was forgotten, and are of no concern any more",
+    AGAINST_POLICY: "see that 'types.NAME.policy' is the same at all sites; if so, who sends them may not",
+}
+
+
+def trust_checks(node: Node) -> Iterator[Check]:
+    if node.trust is None:
+        return
+    now_s = time.time()
+    lately = [one for one in node.refusals.all() if now_s - one.last_s < _JUST_NOW_S]
+    for one in lately:
+        if one.reason == intake.FUTURE_STAMP:
+            yield _ahead(one)
+        elif one.reason in _HINTS:
+            yield _refused(one)
+    held = [replica for replica in node.pump.site.replicas.values() if waiting_for_refused(replica)]
+    for replica in held[:_MAX_HELD]:
+        yield _held(replica)
+
+
+def _ahead(one: Refused) -> Check:
+    hint = "let all sites keep time by NTP; they are taken as soon as our clock has come up to them"
+    return _trust_check("clocks", f"the stamps of {one.who} are not ahead", Level.FAILED, one.detail, hint)
+
+
+def _refused(one: Refused) -> Check:
+    name = f"what {one.who or 'others'} sent is taken"
+    detail = f"{one.reason}, {one.times} times: {one.detail}"
+    return _trust_check("security", name, Level.WARNING, detail, _HINTS[one.reason])
+
+
+def _held(replica: Replica) -> Check:
+    name = f"nothing of '{printable(shortened(replica.resource))}' waits for what was refused"
+    hint = f"'types.{replica.type.name}.policy' must be the same at all sites: compare them"
+    return _trust_check("security", name, Level.FAILED, blocked_sentence(replica), hint)
+
+
+def _trust_check(group: str, name: str, level: Level, detail: str, hint: str) -> Check:
+    ok = level is not Level.FAILED
+    return Check(group=group, name=name, level=level, ok=ok, detail=detail, hint=hint, anchor=f"{_DOCUMENT}#{group}")

@@ -1,160 +1,265 @@
-"""All commands: where each is found, and what it says of itself. Nothing is imported before it is called.
+"""The commands: one table that says where each is found, and a group that imports a command when it is called.
 
-The papers' form of `exec` has no word `exec`: a command line that begins with one of its options and names no
-command gets it.
+The table has each command's summary, so that the list of commands and the completion of their names import no
+command. A summary must be the first line of the command's docstring; a test compares them.
 """
 
-from cheops.cli.lazy import Place
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import cleandoc
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
+
+from cheops.cli.options import note_token_file
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """Where a command is: `module:name` below cheops.cli, a function or a Typer app."""
+
+    name: str
+    panel: str
+    where: str
+    summary: str
+    example: str = ""
+
+    def load(self) -> Any:
+        """The real command, with its options."""
+        module, attribute = self.where.split(":")
+        found = getattr(import_module(f"cheops.cli.{module}"), attribute)
+        made = get_group(found) if isinstance(found, typer.Typer) else self._single(found)
+        made.name = self.name
+        _add_token_file(made)
+        _make_readable(made)
+        return made
+
+    def _single(self, function: Any) -> Any:
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        epilog = f"Example: {self.example}" if self.example else None
+        app.command(self.name, epilog=epilog)(function)
+        return get_command(app)
+
+
+def _add_token_file(command: Any) -> None:
+    """To each command that asks an agent, which is one with --url."""
+    if any(parameter.name == "url" for parameter in command.params):
+        command.params.append(_token_file())
+    for below in getattr(command, "commands", {}).values():
+        _add_token_file(below)
+
+
+def _token_file() -> Any:
+    """The option by itself, as Typer makes it."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def _with_it(
+        _file: Annotated[
+            Path | None,
+            typer.Option(
+                "--token-file",
+                envvar="CHEOPS_TOKEN_FILE",
+                callback=note_token_file,
+                help="A file with the token to show; else CHEOPS_TOKEN.",
+            ),
+        ] = None,
+    ) -> None: ...
+
+    option = next(parameter for parameter in get_command(app).params if "--token-file" in parameter.opts)
+    option.expose_value = False
+    return option
+
+
+def _make_readable(command: Any) -> None:
+    """Help as it is meant: paragraphs are wrapped to the window, and not where a source line ends; the usage
+    has arguments as we write them, with brackets around those that may be left out."""
+    if command.help:
+        command.help = "\n\n".join(" ".join(part.split()) for part in cleandoc(command.help).split("\n\n"))
+    for parameter in command.params:
+        if parameter.param_type_name == "argument" and (written := parameter.metavar):
+            left_out = not parameter.required and not written.startswith("[")
+            shown = f"[{written}]" if left_out else written
+            parameter.get_usage_pieces = lambda _ctx, shown=shown: [shown]
+    for below in getattr(command, "commands", {}).values():
+        _make_readable(below)
+
+
+class LazyGroup(TyperGroup):
+    """Lists its commands from a table; the one that is called is imported."""
+
+    places: dict[str, CommandEntry] = {}  # noqa: RUF012 - set once, by the subclass
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        for place in self.places.values():
+            self.commands[place.name] = TyperCommand(place.name, help=place.summary, rich_help_panel=place.panel)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, self.loaded(name) if name in self.places else command, rest
+
+    def loaded(self, name: str) -> Any:
+        return self.places[name].load()
+
+
+def group_of(places: Iterable[CommandEntry]) -> type[LazyGroup]:
+    """A kind of group with these commands."""
+    return type("Commands", (LazyGroup,), {"places": {place.name: place for place in places}})
+
 
 _START, _WHERE, _HOW = "Get started", "Say where", "Say how changes combine"
 _DO, _LOOK, _SITE, _TRUST = "Operate", "See what is, and why", "Run a site", "Trust it"
 
 COMMANDS = (
-    Place(
+    CommandEntry(
         "demo",
         _START,
         "demo:demo_command",
         "Play a story with three real sites on this machine: a cut, a conflict, who won and why.",
         "cheops demo --fast",
     ),
-    Place(
+    CommandEntry(
         "init",
         _START,
-        "init:init_command",
+        "config:init_command",
         "Write a first configuration file for a site, with comments, valid as it stands.",
         "cheops init --site paris --listen 10.0.0.1:8079 --peer lyon=https://10.0.0.2:8079",
     ),
-    Place(
+    CommandEntry(
         "exec",
         _DO,
-        "run:exec_command",
+        "exec:exec_command",
         "Run a command on a resource, at all its sites; answers are shown as they come.",
         "cheops exec --id counter --sites 'site1 & site2' --type inc --command 'redis-cli incrby counter 13'",
     ),
-    Place(
+    CommandEntry(
         "delete",
         _DO,
-        "change:delete_command",
+        "resources:delete_command",
         "Delete a resource at all its sites; beats everything that is done to it at the same time.",
         "cheops delete counter --command 'redis-cli del counter'",
     ),
-    Place("sites", _DO, "change:sites_app", "Change at which sites a resource is."),
-    Place(
+    CommandEntry("sites", _DO, "resources:sites_app", "Change at which sites a resource is."),
+    CommandEntry(
         "resolve",
         _DO,
-        "change:resolve_command",
+        "resources:resolve_command",
         "Say what happened where Cheops cannot know; without --happened, list what is open.",
         "cheops resolve counter --op site1:3 --happened yes",
     ),
-    Place(
+    CommandEntry(
         "wait",
         _DO,
         "status:wait_command",
         "Wait until all sites of a resource have applied the same.",
         "cheops wait counter --for=converged --timeout 60",
     ),
-    Place(
+    CommandEntry(
         "status",
         _LOOK,
         "status:status_command",
         "Say in one call whether all sites of a resource have applied the same, and who has not.",
         "cheops status counter -o wide",
     ),
-    Place(
+    CommandEntry(
         "verify",
         _LOOK,
-        "verify:verify_command",
+        "status:verify_command",
         "Compare the real state of the application at every site of a resource, and show how it differs.",
         "cheops verify counter",
     ),
-    Place(
+    CommandEntry(
         "show",
         _LOOK,
-        "run:show_command",
+        "exec:show_command",
         "Show the state of a resource at each of its sites, by running a command there that changes nothing.",
         "cheops show --id counter --command 'redis-cli get counter'",
     ),
-    Place(
+    CommandEntry(
         "log",
         _LOOK,
-        "log:log_command",
+        "history:log_command",
         "List the operations on a resource: a lane per site, and what superseded what by which rule.",
         "cheops log counter -o wide",
     ),
-    Place(
+    CommandEntry(
         "explain",
         _LOOK,
-        "log:explain_command",
+        "history:explain_command",
         "Explain step by step why the state of a resource is what it is, and what to do about it.",
         "cheops explain counter",
     ),
-    Place(
+    CommandEntry(
         "get",
         _LOOK,
-        "get:app",
+        "get:get_app",
         "List what an agent knows: sites, resources, operations, replicants, requests, flows.",
     ),
-    Place(
+    CommandEntry(
         "describe",
         _LOOK,
-        "describe:app",
+        "get:describe_app",
         "Show everything that is known of one resource, site, operation or replicant.",
     ),
-    Place(
+    CommandEntry(
         "watch",
         _LOOK,
-        "watch:watch_command",
+        "history:watch_command",
         "Show what happens to a resource, or to all, line by line until Ctrl-C.",
         "cheops watch counter",
     ),
-    Place(
+    CommandEntry(
         "scope",
         _WHERE,
         "scope:app",
         "Parse and explain scopes: the language in which a request says where it is executed.",
     ),
-    Place(
+    CommandEntry(
         "matrix",
         _HOW,
         "matrix:app",
         "Show and check matrices: how operations on a resource combine when they meet.",
     ),
-    Place(
+    CommandEntry(
         "agent",
         _SITE,
         "agent:agent_command",
         "Run the agent of one site, until it is stopped (Ctrl-C, SIGTERM).",
         "cheops agent --config site.yaml",
     ),
-    Place("config", _SITE, "config:app", "Check the configuration file of a site."),
-    Place("site", _SITE, "site:app", "Invite, see, ping and forget the sites of the mesh."),
-    Place("ca", _SITE, "ca:app", "Make the authority of a mesh, and certificates for its sites."),
-    Place(
+    CommandEntry("config", _SITE, "config:app", "Check the configuration file of a site."),
+    CommandEntry("site", _SITE, "site:app", "Invite, see, ping and forget the sites of the mesh."),
+    CommandEntry("ca", _SITE, "security:ca_app", "Make the authority of a mesh, and certificates for its sites."),
+    CommandEntry(
         "token",
         _SITE,
-        "token:app",
+        "security:token_app",
         "Make, list and revoke the tokens with which people and programs ask.",
     ),
-    Place(
+    CommandEntry(
         "audit",
         _SITE,
-        "audit:audit_command",
+        "history:audit_command",
         "Show who changed what at a site, from where, and what was refused to whom.",
         "cheops audit --who ci --outcome refused",
     ),
-    Place(
+    CommandEntry(
         "check",
         _SITE,
-        "check:check_command",
+        "status:check_command",
         "Look at everything an agent depends on, and say what is wrong and what to do about it.",
         "cheops check -o json",
     ),
-    Place(
+    CommandEntry(
         "sim",
         _TRUST,
         "sim:sim_command",
-        "Simulate many sites under a hostile network, with crashes and skewed clocks, and check what must "
-        "hold.",
+        "Simulate many sites under a hostile network, with crashes and skewed clocks, and check what must hold.",
         "cheops sim --seeds 100",
     ),
 )

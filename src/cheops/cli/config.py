@@ -1,39 +1,131 @@
-"""`cheops config …`: look at the configuration file of a site. Nothing is started."""
+"""`cheops init` and `cheops config …`: write and check the configuration file of a site. Nothing is started.
+
+Secrets are not shown: neither the path of a web hook's URL nor the arguments of a command.
+"""
 
 import os
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 
-from cheops.cli.config_notify import target_data, target_facts
-from cheops.cli.output import Output, OutputOption, emit, print_table, table
-from cheops.config.gateway import Front
-from cheops.config.security import MISSING, NONE, SecurityConfig
+from cheops.cli.output import Output, OutputOption, console, emit, print_table, table
+from cheops.config.address import DEFAULT_LISTEN, AddressError, is_loopback, parse_address, parse_url
+from cheops.config.gateway import ServiceListener
+from cheops.config.notify import (
+    DEFAULT_RETRY_MOST_S,
+    DEFAULT_TIMEOUT_S,
+    SELECTABLE_EVENTS,
+    Channel,
+    CommandConfig,
+    MailConfig,
+    TargetConfig,
+    WebhookConfig,
+)
+from cheops.config.security import DEFAULT_FOLDER, MISSING_SECURITY, NONE, SecurityConfig
 from cheops.config.services import ServiceConfig
-from cheops.config.site import DEFAULT_FILE, SiteConfig, read_site
+from cheops.config.site import DEFAULT_FILE, SiteConfig, parse_site, read_site
+from cheops.config.template import site_file
 from cheops.config.types import TypeConfig
+from cheops.documents import DocumentError
+from cheops.errors import ClientError
 from cheops.log.matrix import Matrix
+from cheops.scope.names import name_problem, normal
+from cheops.text import printable
+
+_REST = "…"
+_FILTERS = ("types", "operations", "resources", "statuses")
+
+
+def target_data(target: TargetConfig) -> dict[str, Any]:
+    """For programs."""
+    kind, about = _channel(target.channel)
+    return {
+        kind: about,
+        "on": [event.value for event in target.on],
+        "summary": target.summary,
+        "others": target.others,
+        **{name: [str(one) for one in getattr(target, name)] for name in _FILTERS},
+        "timeout_s": target.timeout_s,
+        "retry_most_s": target.retry_most_s,
+    }
+
+
+def target_facts(target: TargetConfig) -> Iterator[tuple[str, str]]:
+    """For people: what one sees at a glance."""
+    kind, about = _channel(target.channel)
+    yield kind, _in_words(about)
+    yield "tells", _target_events(target)
+    for name in _FILTERS:
+        if wanted := getattr(target, name):
+            yield f"only {name}", printable(", ".join(map(str, wanted)))
+    if (target.timeout_s, target.retry_most_s) != (DEFAULT_TIMEOUT_S, DEFAULT_RETRY_MOST_S):
+        yield "tries", f"for {target.timeout_s:g} s, then again, at least every {target.retry_most_s:g} s"
+
+
+def _channel(channel: Channel) -> tuple[str, dict[str, Any]]:
+    match channel:
+        case WebhookConfig():
+            return "webhook", {"url": _origin(channel.url), "signed": channel.secret_file is not None}
+        case CommandConfig():
+            program, *more = shlex.split(channel.line)
+            return "command", {"line": f"{program} {_REST}" if more else program}
+        case MailConfig():
+            return "mail", {
+                "to": list(channel.to),
+                "from": channel.sender,
+                "smtp": str(channel.smtp),
+                "starttls": channel.starttls,
+                "user": channel.user,
+            }
+
+
+def _origin(url: str) -> str:
+    """A URL without what stands after its host."""
+    parts = urlsplit(url)
+    more = parts.path.strip("/") or parts.query
+    return f"{parts.scheme}://{parts.netloc}/{_REST}" if more else url
+
+
+def _in_words(about: dict[str, Any]) -> str:
+    if "url" in about:
+        return f"{about['url']}, {'signed' if about['signed'] else 'not signed'}"
+    if "smtp" not in about:
+        return printable(about["line"])
+    way = "with STARTTLS" if about["starttls"] else "not encrypted"
+    user = f", as {printable(about['user'])}" if about["user"] else ""
+    return f"{', '.join(about['to'])} from {about['from']} by {about['smtp']} ({way}{user})"
+
+
+def _target_events(target: TargetConfig) -> str:
+    said = ["a summary of each operation"] if target.summary else []
+    if target.on == SELECTABLE_EVENTS:
+        said.append("every event")
+    elif target.on:
+        said.append(", ".join(event.value for event in target.on))
+    told = "; ".join(said)
+    return f"{told}; of other sites too" if target.others else told
+
 
 app = typer.Typer(no_args_is_help=True, help="Check the configuration file of a site.")
 
 
 @app.command("check", epilog="Example: cheops config check examples/site.yaml")
 def check_command(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The configuration file of a site.")
-    ] = DEFAULT_FILE,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file of a site.")] = DEFAULT_FILE,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say whether a configuration file is right, and what the site would be. Nothing is started."""
     config = read_site(file)
-    emit(output, _data(config), lambda console: _show(console, config))
+    emit(output, _config_data(config), lambda console: _show_config(console, config))
 
 
-def _data(config: SiteConfig) -> dict[str, Any]:
+def _config_data(config: SiteConfig) -> dict[str, Any]:
     return {
         "site": config.name,
         "listen": str(config.listen),
@@ -52,19 +144,19 @@ def _data(config: SiteConfig) -> dict[str, Any]:
 
 
 def _warnings(config: SiteConfig) -> list[str]:
-    return [*([] if config.security.is_said else [MISSING]), *config.warnings]
+    return [*([] if config.security.is_specified else [MISSING_SECURITY]), *config.warnings]
 
 
 def _security_data(security: SecurityConfig) -> dict[str, Any] | str | None:
     if not security.is_on:
-        return NONE if security.is_said else None
+        return NONE if security.is_specified else None
     settings = asdict(security)
     return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
 
 
 def _security_words(security: SecurityConfig) -> str:
     if security.folder is None:
-        return "plain HTTP, on this machine only" if security.is_said else "not said"
+        return "plain HTTP, on this machine only" if security.is_specified else "not said"
     issues = "; this site admits others" if security.ca_key else ""
     return f"mutual TLS, with the certificates in {_shown(security.folder)}{issues}"
 
@@ -89,10 +181,8 @@ def _type_data(type_: TypeConfig) -> dict[str, Any]:
     }
 
 
-def _show(out: Console, config: SiteConfig) -> None:
-    out.print(
-        f"{_shown(config.source)} is right: this would be {config.name}\n", style="bold", soft_wrap=True
-    )
+def _show_config(out: Console, config: SiteConfig) -> None:
+    out.print(f"{_shown(config.source)} is right: this would be {config.name}\n", style="bold", soft_wrap=True)
     facts = table("SETTING", "VALUE")
     facts.add_row("listens at", str(config.listen))
     facts.add_row("others reach it at", config.advertise)
@@ -103,7 +193,7 @@ def _show(out: Console, config: SiteConfig) -> None:
     print_table(out, facts)
     _show_addresses(out, "PEER", config.peers)
     _show_addresses(out, "SERVICE", {name: service.url for name, service in config.services.items()})
-    _show_named(out, "GATEWAY", {name: _front_facts(one.front) for name, one in config.services.items()})
+    _show_named(out, "GATEWAY", {name: _listener_facts(one.front) for name, one in config.services.items()})
     _show_named(out, "TYPE", {name: _type_facts(type_) for name, type_ in config.types.items()})
     _show_named(out, "TARGET", {target.name: target_facts(target) for target in config.notify})
     hints = _hints(config)
@@ -151,7 +241,7 @@ def _service_data(service: ServiceConfig) -> dict[str, Any]:
     }
 
 
-def _front_facts(front: Front) -> list[tuple[str, str]]:
+def _listener_facts(front: ServiceListener) -> list[tuple[str, str]]:
     facts = []
     if front.listen:
         facts += [("for clients", str(front.listen)), ("for other sites", front.advertise)]
@@ -186,3 +276,84 @@ def _shown(path: Path) -> str:
     """A path as one would type it from here."""
     here = Path.cwd()
     return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)
+
+
+def init_command(  # noqa: PLR0913, PLR0917 - one per option
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = DEFAULT_FILE,
+    site: Annotated[str, typer.Option(metavar="NAME", help="The name of the site.")] = "site1",
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where its agent listens.")] = str(DEFAULT_LISTEN),
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where others reach it.", show_default="as it listens"),
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=URL", help="Another site; as often as there are.", show_default="none"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> None:
+    """Write a first configuration file for a site, with comments, valid as it stands."""
+    text = _new_file(site, listen, advertise, peer or [])
+    _check_together(text, file)
+    _write_file(file, text, force=force)
+    name = shlex.quote(str(file))
+    out = console()
+    out.print(f"wrote {file}", style="green", soft_wrap=True)
+    out.print("Next:", style="bold")
+    out.print("  1. Say in it which types of resources there are, and which commands they allow.")
+    out.print(f"  2. cheops config check {name}", soft_wrap=True)
+    out.print("  3. Write one for every other site, with cheops init there.")
+
+
+def _new_file(site: str, listen: str, advertise: str | None, peers: list[str]) -> str:
+    if problem := name_problem(normal(site)):
+        raise ClientError(f"--site: {problem}")
+    try:
+        address = parse_address(listen)
+    except AddressError as error:
+        raise ClientError(f"--listen: {error}") from None
+    url = _url_option("--advertise", advertise) if advertise is not None else None
+    others = _peer_options(peers)
+    urls = [*others.values(), *([url] if url else [])]
+    is_here = not address.is_wildcard and all(is_loopback(one) for one in (address.url, *urls))
+    return site_file(normal(site), address, url, others, None if is_here else DEFAULT_FOLDER)
+
+
+def _peer_options(options: list[str]) -> dict[str, str]:
+    peers: dict[str, str] = {}
+    for option in options:
+        name, sign, url = option.partition("=")
+        name = normal(name.strip())
+        if not sign:
+            raise ClientError(f"--peer {option}: expected NAME=URL, such as site2=https://10.0.0.2:8079")
+        if problem := name_problem(name):
+            raise ClientError(f"--peer {option}: {problem}")
+        if name in peers:
+            raise ClientError(f"--peer {option}: '{name}' is given twice")
+        peers[name] = _url_option(f"--peer {name}", url)
+    return peers
+
+
+def _url_option(option: str, text: str) -> str:
+    try:
+        return parse_url(text.strip())
+    except AddressError as error:
+        raise ClientError(f"{option}: {error}") from None
+
+
+def _check_together(text: str, file: Path) -> None:
+    """Each option is right; what is left are those that contradict each other."""
+    try:
+        parse_site(text, file)
+    except DocumentError as error:
+        raise ClientError(f"nothing was written, for the file would not be right\n  {error}") from None
+
+
+def _write_file(file: Path, text: str, *, force: bool) -> None:
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise ClientError(f"{file} is there already; --force writes over it") from None
+    except OSError as error:
+        raise ClientError(f"{file}: {(error.strerror or str(error)).lower()}") from None

@@ -1,11 +1,264 @@
-"""The story of `cheops demo`: together, apart, at odds, together again, who won and why, a stock of shoes;
-and an application that is asked by HTTP (demo_cloud.py).
+"""The story of `cheops demo`, act by act, and the stage on which it runs: text, real commands, checks and pauses.
+
+Every claim of the story is checked before it goes on, in every mode, against the applications themselves or an
+agent's response. A claim that does not come true ends the demo.
 """
 
-from cheops.cli.demo_cloud import replicate, share
-from cheops.cli.demo_stage import Stage
-from cheops.demo.answers import log_of
-from cheops.demo.sites import NAMES
+import contextlib
+import json
+import os
+import select
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from cheops.cli.output import print_table, table
+from cheops.demo.cloud import HttpResponse, log_of, send_request
+from cheops.demo.sites import NAMES, DemoError, Sites
+
+_PATIENCE_S = 60.0
+_LOOK_AGAIN_S = 0.2
+_PAUSE_S = 8.0
+
+
+class Stage:
+    """The sites, the visitor's terminal, and how fast to go."""
+
+    def __init__(self, sites: Sites, context: typer.Context, out: Console, *, pauses: bool) -> None:
+        self.sites = sites
+        self._root = context.find_root().command
+        self._out = out
+        self._pauses = pauses and out.is_terminal
+        self._act = 0
+
+    def act(self, title: str) -> None:
+        self._act += 1
+        self._out.print()
+        self._out.print(f" {self._act} · {title} ", style="bold reverse" if self._out.is_terminal else "")
+
+    def say(self, text: str) -> None:
+        self._out.print()
+        self._out.print(text)
+
+    def cut(self) -> None:
+        """No site reaches another one any more."""
+        self.sites.wires.cut()
+        self._tell(f"network: {' | '.join(NAMES)}   (cut)", "bold yellow")
+
+    def heal(self) -> None:
+        self.sites.wires.heal()
+        self._tell(f"network: {' — '.join(NAMES)}   (whole)", "bold green")
+
+    def _tell(self, text: str, style: str) -> None:
+        self._out.print()
+        self._out.print(text, style=style)
+
+    def run(self, site: str, *argv: str) -> None:
+        """Type a command at a site, and look that it ends as it should."""
+        self._out.print()
+        line = f"cheops {shlex.join(argv)}"
+        shown = line
+        if len(line) + len(site) > self._out.width:
+            shown = line.replace(" --type ", " \\\n    --type ")  # still one that can be typed
+        self._out.print(Text.assemble((f"{site}$ ", "bold cyan"), (shown, "green")), soft_wrap=True)
+        sys.stdout.flush()
+        with _with_agent(self.sites.urls[site]):
+            code = self._root.main(args=list(argv), prog_name="cheops", standalone_mode=False)
+        sys.stdout.flush()
+        if code:
+            raise DemoError(f"'{line}' at {site} ended with {code}")
+
+    def curl(  # noqa: PLR0913 - what a request has
+        self,
+        site: str,
+        service: str,
+        path: str,
+        *,
+        method: str = "",
+        data: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        """A request to a service, by its gateway at a site; shown as curl would be told to make it."""
+        url = self.sites.cloud.url(site, service)
+        words = [word for name, value in (headers or {}).items() for word in ("-H", f"{name}: {value}")]
+        words += ["-X", method] if method else []
+        words += ["-d", data] if data is not None else []
+        line = shlex.join(["curl", f"{url}{path}", *words]).replace(" -d ", " \\\n    -d ")
+        self._out.print()
+        self._out.print(Text.assemble((f"{site}$ ", "bold cyan"), (line, "green")), soft_wrap=True)
+        method = method or ("GET" if data is None else "POST")
+        kind = {} if data is None else {"Content-Type": "application/x-www-form-urlencoded"}
+        answer = send_request(url, method, path, kind | dict(headers or {}), data)
+        self._out.print(Text(answer.body.decode().rstrip() or f"({answer.status})"), soft_wrap=True)
+        if answer.status >= 400:
+            raise DemoError(f"'{line}' at {site} was answered with {answer.status}")
+        return answer
+
+    def exec(self, site: str, id_: str, type_: str, command: str, *more: str) -> None:
+        """An operation on a resource, made at a site."""
+        self.run(site, "exec", "--id", id_, *more, "--type", type_, "--command", command)
+
+    def shows(self, what: str, *command: str, at: tuple[str, ...], expected: tuple[str, ...]) -> None:
+        """Ask an application itself, at each of these sites, until it says what is expected."""
+        found: list[str] = []
+
+        def is_so() -> bool:
+            found[:] = [self.sites.state(site, *command) for site in at]
+            return tuple(found) == expected
+
+        self.expect(what, is_so, lambda: ", ".join(map(repr, found)))
+
+    def expect(self, what: str, is_so: Callable[[], bool], found: Callable[[], str]) -> None:
+        """Wait until it is so."""
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while not is_so():
+            if time.monotonic() > deadline_s:
+                raise DemoError(f"the demo does not go as it should: not {what}, but {found()}")
+            time.sleep(_LOOK_AGAIN_S)
+        self._out.print(Text.assemble(("✓ ", "bold green"), what))
+
+    def compare(self, *columns: tuple[str, tuple[str, ...]]) -> None:
+        """What the applications of the sites say themselves, side by side."""
+        made = table("SITE", *(title for title, _ in columns))
+        for site in NAMES:
+            made.add_row(site, *(self.sites.state(site, *command) for _, command in columns))
+        self._out.print()
+        if self._out.is_terminal:
+            self._out.print(Padding(made, (0, 0, 0, 2)))
+        else:
+            print_table(self._out, made)
+        self._out.print()
+
+    def pause(self) -> None:
+        """Until Enter, or for some seconds; only where somebody looks on."""
+        if not self._pauses:
+            return
+        hint = "Enter to go on" if sys.stdin.isatty() else "…"
+        self._out.print(Text(f"  {hint}", style="dim"), end="")
+        sys.stdout.flush()
+        if sys.stdin.isatty() and select.select([sys.stdin], [], [], _PAUSE_S)[0]:
+            sys.stdin.readline()
+            self._out.file.write("\x1b[1A")  # the Enter went to the next line
+        elif not sys.stdin.isatty():
+            time.sleep(_PAUSE_S)
+        self._out.file.write("\r\x1b[2K")
+
+
+@contextlib.contextmanager
+def _with_agent(url: str) -> Iterator[None]:
+    """CHEOPS_URL names this agent meanwhile."""
+    before = os.environ.get("CHEOPS_URL")
+    os.environ["CHEOPS_URL"] = url
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CHEOPS_URL"]
+        else:
+            os.environ["CHEOPS_URL"] = before
+
+
+_JSON = {"Content-Type": "application/json"}
+_ALL_SITES = " & ".join(NAMES)
+_FILES = {site: f"the debian of {site}" for site in NAMES}
+
+
+def share(stage: Stage) -> None:
+    stage.act("Services that nobody changed")
+    stage.say(
+        "minicloud is two HTTP services: image, and compute, which makes servers from images. Each site has "
+        "its own, and they know nothing of Cheops. Its gateway stands before them. Without a scope a request "
+        "stays at its site:"
+    )
+    images = {site: _new_image(stage, site) for site in NAMES[:2]}
+    _expect_images(stage, "debian at site1 and at site2, and each is its own", "debian", at=NAMES[:2])
+    stage.pause()
+    stage.say("A scope says where. A server at site1, made from the image of site2, which site1 does not have:")
+    scope = {"Scope": "{compute: site1, image: site2}"}
+    data = json.dumps({"name": "vm", "image": images["site2"]})
+    stage.curl("site1", "compute", "/servers", headers=scope, data=data)
+    wanted = sha256(_FILES["site2"].encode()).hexdigest()
+    stage.expect(
+        "the server is at site1, and was made from the image of site2",
+        lambda: _servers(stage, "site1").get("vm") == wanted,
+        lambda: str(_servers(stage, "site1")),
+    )
+
+
+def replicate(stage: Stage) -> None:
+    stage.act("One image at three sites")
+    stage.say("With & it is created at each site, and is one image from then on, with one id for all:")
+    headers = {"Scope": f"{{image: {_ALL_SITES}}}", "Cheops-Wait": "all", **_JSON}
+    made = stage.curl("site1", "image", "/images", headers=headers, data='{"name": "fedora"}')
+    meta_id: str = made.json["id"]
+    _expect_images(stage, "fedora at every site, under an id of its own that nobody sees", "fedora", at=NAMES)
+    stage.pause()
+    stage.cut()
+    stage.say("Each site goes on with its own replica, and takes changes:")
+    path = f"/images/{meta_id}"
+    stage.curl("site1", "image", path, method="PATCH", headers=_JSON, data='{"version": 42}')
+    stage.curl("site2", "image", path, method="PATCH", headers=_JSON, data='{"os": "linux"}')
+    stage.say("And who wants site1, or else another, says so with ; or with all sites that are near:")
+    for scope in ("{image: site1 ; site3}", "{image: around(site1, 10s)}"):
+        answer = stage.curl("site3", "image", path, headers={"Scope": scope})
+        _expect_site(stage, answer, "site3")
+    stage.pause()
+    stage.heal()
+    stage.run("site1", "wait", meta_id, "--for=converged")
+    stage.expect(
+        "both changes at every site",
+        lambda: all(_versions(stage, site) == (42, "linux") for site in NAMES),
+        lambda: str([_versions(stage, site) for site in NAMES]),
+    )
+    answer = stage.curl("site3", "image", path, headers={"Scope": "{image: site1 ; site3}"})
+    _expect_site(stage, answer, "site1")
+    stage.run("site2", "get", "replicants")
+
+
+def _new_image(stage: Stage, site: str) -> str:
+    id_: str = stage.curl(site, "image", "/images", data='{"name": "debian"}').json["id"]
+    stage.curl(site, "image", f"/images/{id_}/file", method="PUT", data=_FILES[site])
+    return id_
+
+
+# -- what is checked, past Cheops --------------------------------------------------------------------------
+
+
+def _images(stage: Stage, site: str) -> dict[str, dict[str, Any]]:
+    found = stage.sites.cloud.own(site, "image", "/images").json["images"]
+    return {image["name"]: image for image in found}
+
+
+def _servers(stage: Stage, site: str) -> dict[str, str]:
+    """The name of each server of a site, and the checksum of the image that it was made from."""
+    found = stage.sites.cloud.own(site, "compute", "/servers").json["servers"]
+    return {server["name"]: server["image_sha256"] for server in found}
+
+
+def _versions(stage: Stage, site: str) -> tuple[Any, Any]:
+    image = _images(stage, site)["fedora"]
+    return image.get("version"), image.get("os")
+
+
+def _expect_images(stage: Stage, what: str, name: str, at: tuple[str, ...]) -> None:
+    def ids() -> dict[str, str]:
+        return {site: _images(stage, site)[name]["id"] for site in NAMES if name in _images(stage, site)}
+
+    stage.expect(what, lambda: tuple(ids()) == at and len(set(ids().values())) == len(at), lambda: str(ids()))
+
+
+def _expect_site(stage: Stage, answer: HttpResponse, site: str) -> None:
+    served = answer.headers["Cheops-Site"]
+    stage.expect(f"{site} answered", lambda: served == site, lambda: f"{served} did")
+
 
 _NOTE = ("note", "show", "shopping")
 _COUNTER = ("redis-cli", "get", "counter")

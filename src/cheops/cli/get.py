@@ -1,36 +1,235 @@
-"""`cheops get …`: lists of what an agent knows."""
+"""`cheops get …` and `cheops describe …`: lists of what an agent knows, and all that is known of one thing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from cheops.cli.asking import IdArgument, UrlOption, agent
-from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
-from cheops.cli.site_views import draw_sites
-from cheops.cli.words import coloured, moment, one_line, rounded_ms
-from cheops.text import printable
+from cheops.cli.options import IdArgument, UrlOption, agent
+from cheops.cli.output import (
+    Output,
+    OutputOption,
+    age,
+    emit_answer,
+    one_line,
+    print_table,
+    printable_lines,
+    rounded_ms,
+    short_time,
+    styled_status,
+    table,
+    vector,
+    yes_no,
+)
+from cheops.cli.status import draw_site_states
+from cheops.text import listed, printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import Flows, FlowView, OperationView, ReplicantView, RequestView, ResourceSummary
+    from cheops.api.models import (
+        Flows,
+        FlowView,
+        Forgotten,
+        OperationView,
+        Ping,
+        ReplicantView,
+        RequestView,
+        ResourceDetail,
+        ResourceSummary,
+        Sites,
+        SiteView,
+    )
 
-app = typer.Typer(
+
+SiteArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The site.")]
+
+
+def draw_site_list(out: Console, found: "Sites", *, wide: bool = False) -> None:
+    more = ("URL", "VERSION", "CLOCK", "SERVICES") if wide else ()
+    made = table("SITE", "STATE", "AS OF", "RTT", *more)
+    for site in found.sites:
+        extra = (site.url, site.version or "?", _clock(site), ", ".join(site.services) or "-") if wide else ()
+        rtt = f"{'' if site.rtt_measured else '~'}{rounded_ms(site.rtt_ms)}" if site.rtt_ms is not None else "-"
+        name = f"{site.name} (asked)" if site.here else site.name
+        made.add_row(printable(name), styled_status(site.state), age(site.as_of_s), rtt, *extra)
+    print_table(out, made)
+    of_sites = (f"{site.name}: {said}" for site in found.sites for said in site.problems if said != site.state)
+    for problem in (*found.problems, *of_sites):
+        out.print(f"warning: {printable(problem)}", style="yellow", soft_wrap=True)
+
+
+def _clock(site: "SiteView") -> str:
+    return "-" if site.clock_offset_ms is None else f"{site.clock_offset_ms:+.0f} ms"
+
+
+def draw_pings(out: Console, found: "list[Ping]") -> None:
+    if not found:
+        out.print("no other site is known")
+        return
+    made = table("SITE", "ANSWER", "TOOK", "URL", "DETAIL")
+    for ping in found:
+        answer = styled_status("OK" if ping.ok else "failed")
+        made.add_row(ping.site, answer, rounded_ms(ping.took_ms), ping.url, printable(ping.detail) or "-")
+    print_table(out, made)
+
+
+def draw_forgotten(out: Console, found: "Forgotten") -> None:
+    out.print(f"{printable(found.site)} is forgotten")
+    if found.resources:
+        out.print(
+            f"it does not count any more for: {printable(listed(found.resources))}\n"
+            f"  To take it off their lists as well: cheops sites remove ID {printable(found.site)}",
+            style="yellow",
+            soft_wrap=True,
+        )
+
+
+describe_app = typer.Typer(
+    no_args_is_help=True, help="Show everything that is known of one resource, site, operation or replicant."
+)
+
+
+@describe_app.command("resource", epilog="Example: cheops describe resource counter")
+def resource_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show a resource: where it is, how it is there, and by which matrix its operations combine."""
+    found = agent(url).resource(id_)
+    emit_answer(output, found, lambda out: draw_resource(out, found, wide=output is Output.WIDE))
+
+
+@describe_app.command("site", epilog="Example: cheops describe site site2")
+def site_command(name: SiteArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show a site as the agent knows it."""
+    found = agent(url).site(name)
+    emit_answer(output, found, lambda out: _draw_facts(out, _site_facts(found)))
+
+
+@describe_app.command("operation", epilog="Example: cheops describe operation counter site1:3")
+def operation_command(
+    id_: IdArgument,
+    operation: Annotated[
+        str, typer.Argument(metavar="OPERATION", show_default=False, help="Its name, such as site1:3.")
+    ],
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show an operation: what it is, what it knew, what beat it, and what became of it at each site."""
+    found = agent(url).operation(id_, operation)
+    emit_answer(output, found, lambda out: draw_operation(out, found))
+
+
+@describe_app.command("replicant", epilog="Example: cheops describe replicant c4e095a1-a357-8d5c-85fc-1e35020baf87")
+def replicant_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show a replicated HTTP resource: where it is, and how this site's own service calls it."""
+    found = agent(url).replicant(id_)
+    emit_answer(output, found, lambda out: _draw_facts(out, _replicant_facts(found)))
+
+
+def _draw_facts(out: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
+    made = table("FIELD", "VALUE")
+    for name, value in facts:
+        made.add_row(name, printable(value) if isinstance(value, str) else value)
+    print_table(out, made)
+
+
+def draw_resource(out: Console, found: "ResourceDetail", *, wide: bool = False) -> None:
+    _draw_facts(out, _resource_facts(found))
+    out.print()
+    draw_site_states(out, found.sites, wide=wide)
+
+
+def _resource_facts(found: "ResourceDetail") -> Iterable[tuple[str, str | Text]]:
+    yield "id", found.id
+    yield "type", found.type
+    yield "status", styled_status(found.overall).append(f": {found.sentence}")
+    yield "deleted", yes_no(found.deleted)
+    yield "operations", f"{found.operations} known, {found.effective} effective"
+    yield "last change", short_time(found.last_change)
+    yield "matrix", found.matrix
+    yield "order enforced", yes_no(not found.order_not_enforced)
+    if found.checkpoint:
+        yield "checkpoint", f"holds all up to {vector(found.checkpoint)}"
+    if found.drafts:
+        yield "wait here", ", ".join(found.drafts)
+
+
+def _replicant_facts(found: "ReplicantView") -> Iterable[tuple[str, str | Text]]:
+    yield "id", found.id
+    yield "service", found.service
+    yield "path", found.path or "-"
+    yield "sites", ", ".join(found.sites)
+    if found.gone:
+        yield "gone for good", ", ".join(found.gone)
+    yield "local id here", found.local_id or "-"
+    yield "status", styled_status(found.overall)
+    yield "deleted", yes_no(found.deleted)
+    if found.waits:
+        yield "waits here", found.waits
+
+
+def _site_facts(site: "SiteView") -> Iterable[tuple[str, str | Text]]:
+    yield "site", f"{site.name} (asked)" if site.here else site.name
+    yield "state", styled_status(site.state).append(f", as of {age(site.as_of_s)}")
+    yield "url", site.url
+    measured = "measured" if site.rtt_measured else "estimated"
+    yield "round trip", f"{rounded_ms(site.rtt_ms)}{f', {measured}' if site.rtt_ms is not None else ''}"
+    yield "version", site.version or "-"
+    yield "incarnation", site.incarnation or "-"
+    yield "services", ", ".join(site.services) or "-"
+    yield "clock", "-" if site.clock_offset_ms is None else f"{site.clock_offset_ms:+.0f} ms from ours"
+    for problem in site.problems:
+        yield "problem", problem
+
+
+def draw_operation(out: Console, op: "OperationView") -> None:
+    _draw_facts(out, _operation_facts(op))
+    out.print()
+    made = table("SITE", "STATUS", "AT", "TOOK", "DETAIL", "OUTPUT")
+    for reply in op.replies:
+        again = " (replay)" if reply.replayed else ""
+        took = "-" if reply.took_ms is None else f"{reply.took_ms} ms"
+        status = styled_status(reply.status).append(again)
+        detail, output = one_line(reply.detail, 200) or "-", printable_lines(reply.output) or "-"
+        made.add_row(reply.site, status, short_time(reply.at), took, detail, output)
+    print_table(out, made)
+
+
+def _operation_facts(op: "OperationView") -> Iterable[tuple[str, str | Text]]:
+    yield "operation", f"{op.id} on {op.resource}"
+    yield "type", op.type if op.kind == "normal" else f"{op.type} ({op.kind})"
+    yield "command", op.command or "-"
+    for name, content in op.files.items():
+        yield "file", f"{name}, SHA-256 {content}"
+    yield "made at", f"{op.origin}, {short_time(op.made_at)}"
+    yield "knew of", vector(op.knows)
+    if op.sites is not None:
+        yield "sites", ", ".join(op.sites)
+    yield "matrix", op.matrix
+    yield "at its origin", (op.verdict or "not run yet") + (f": {op.why}" if op.why else "")
+    yield "effect", _effect_text(op)
+
+
+def _effect_text(op: "OperationView") -> Text:
+    by = f" by {op.beaten_by}" if op.beaten_by else ""
+    why = f": {op.sentence} (rule {op.rule})" if op.rule is not None else ""
+    return styled_status(op.effect).append(by + why)
+
+
+get_app = typer.Typer(
     no_args_is_help=True,
     help="List what an agent knows: sites, resources, operations, replicants, requests, flows.",
 )
 _LIST_EXAMPLE = "Example: cheops get resources --prefix shop -o wide"
 
 
-@app.command("sites", epilog="Example: cheops get sites -o wide")
+@get_app.command("sites", epilog="Example: cheops get sites -o wide")
 def sites_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the sites, whether they are up, and how far away."""
     found = agent(url).sites()
-    emit_answer(output, found, lambda out: draw_sites(out, found, wide=output is Output.WIDE))
+    emit_answer(output, found, lambda out: draw_site_list(out, found, wide=output is Output.WIDE))
 
 
-@app.command("resources", epilog=_LIST_EXAMPLE)
+@get_app.command("resources", epilog=_LIST_EXAMPLE)
 def resources_command(
     prefix: Annotated[str, typer.Option("--prefix", help="Only those whose id begins so.")] = "",
     url: UrlOption = None,
@@ -41,21 +240,21 @@ def resources_command(
     emit_answer(output, found, lambda out: draw_resources(out, found, wide=output is Output.WIDE))
 
 
-@app.command("operations", epilog="Example: cheops get operations counter")
+@get_app.command("operations", epilog="Example: cheops get operations counter")
 def operations_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the operations on a resource, and what became of each."""
     found = list(agent(url).all_operations(id_))
     emit_answer(output, found, lambda out: draw_operations(out, found, wide=output is Output.WIDE))
 
 
-@app.command("replicants", epilog="Example: cheops get replicants -o wide")
+@get_app.command("replicants", epilog="Example: cheops get replicants -o wide")
 def replicants_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the replicated HTTP resources of this agent's site, and how its own service calls each."""
     found = list(agent(url).all_replicants())
     emit_answer(output, found, lambda out: draw_replicants(out, found, wide=output is Output.WIDE))
 
 
-@app.command("requests", epilog="Example: cheops get requests --service image")
+@get_app.command("requests", epilog="Example: cheops get requests --service image")
 def requests_command(
     service: Annotated[str, typer.Option("--service", help="Only those for this service.")] = "",
     url: UrlOption = None,
@@ -66,7 +265,7 @@ def requests_command(
     emit_answer(output, found, lambda out: draw_requests(out, found, wide=output is Output.WIDE))
 
 
-@app.command("flows", epilog="Example: cheops get flows -o wide")
+@get_app.command("flows", epilog="Example: cheops get flows -o wide")
 def flows_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the scopes that HAProxy knows by heart at this site, and where requests with them go."""
     asked = agent(url)
@@ -105,7 +304,7 @@ def draw_resources(out: Console, found: "Sequence[ResourceSummary]", *, wide: bo
     made = table("ID", "TYPE", "STATUS", "SITES", *more)
     for one in found:
         sites = ", ".join(one.sites) if wide or len(one.sites) <= 5 else f"{len(one.sites)} sites"
-        extra = (str(one.operations), moment(one.last_change)) if wide else ()
+        extra = (str(one.operations), short_time(one.last_change)) if wide else ()
         made.add_row(printable(one.id), printable(one.type), _state(one), sites, *extra)
     print_table(out, made)
 
@@ -134,7 +333,7 @@ def draw_requests(out: Console, found: "Sequence[RequestView]", *, wide: bool = 
         extra = (printable(one.scope), printable(one.fallback or "-")) if wide else ()
         status, took = str(one.status or "left"), rounded_ms(one.took_ms)
         made.add_row(
-            moment(one.at),
+            short_time(one.at),
             printable(one.service),
             asked,
             one.route,
@@ -148,7 +347,7 @@ def draw_requests(out: Console, found: "Sequence[RequestView]", *, wide: bool = 
 
 def _state(one: "ResourceSummary | ReplicantView") -> Text:
     """Its verdict; of one that is deleted everywhere, that it is."""
-    return coloured("deleted" if one.deleted and one.overall == "CONVERGED" else one.overall)
+    return styled_status("deleted" if one.deleted and one.overall == "CONVERGED" else one.overall)
 
 
 def draw_operations(out: Console, found: "Sequence[OperationView]", *, wide: bool = False) -> None:
@@ -161,7 +360,7 @@ def draw_operations(out: Console, found: "Sequence[OperationView]", *, wide: boo
         extra = (op.beaten_by or "-", str(op.rule or "-")) if wide else ()
         command = printable(op.command) if wide else one_line(op.command)
         made.add_row(
-            op.id, printable(op.type), moment(op.made_at), coloured(op.effect), _done(op), *extra, command
+            op.id, printable(op.type), short_time(op.made_at), styled_status(op.effect), _done(op), *extra, command
         )
     print_table(out, made)
 

@@ -14,8 +14,7 @@ from typing import Annotated
 import typer
 
 from cheops import __version__
-from cheops.cli.commands import COMMANDS, with_exec
-from cheops.cli.lazy import group_of
+from cheops.cli.commands import COMMANDS, group_of, with_exec
 from cheops.errors import CheopsError
 
 _EXAMPLES = """\
@@ -63,13 +62,13 @@ def _root(
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line and give its exit code; nothing escapes as a traceback but a bug."""
-    code = _told(sys.argv[1:] if argv is None else argv)
+    code = _run_reporting_errors(sys.argv[1:] if argv is None else argv)
     if argv is None:
         gc.freeze()  # the program ends: Python need not look for garbage in all that was imported
     return code
 
 
-def _told(argv: list[str]) -> int:
+def _run_reporting_errors(argv: list[str]) -> int:
     """Run it, and say on standard error what went wrong."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -77,17 +76,17 @@ def _told(argv: list[str]) -> int:
     try:
         return _run(argv)
     except CheopsError as error:
-        _complain(error)
+        _print_error(error)
     except OSError as error:
-        _complain(CheopsError(f"cannot write the answer: {error.strerror or error}"))
+        _print_error(CheopsError(f"cannot write the answer: {error.strerror or error}"))
         sys.stdout = None  # nothing more to flush when the interpreter ends
     return 1
 
 
-def _complain(error: CheopsError) -> None:
-    from cheops.cli.output import complain  # noqa: PLC0415 - rich is slow to import, and errors are rare
+def _print_error(error: CheopsError) -> None:
+    from cheops.cli.output import print_error  # noqa: PLC0415 - rich is slow to import, and errors are rare
 
-    complain(error)
+    print_error(error)
 
 
 def _run(argv: list[str]) -> int:

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from cheops.cli.asking import IdArgument, UrlOption, agent
+from cheops.cli.options import IdArgument, UrlOption, agent
 from cheops.cli.output import Output, OutputOption, emit, emit_answer, print_table, table
 from cheops.errors import ClientError
 from cheops.log.matrix import Result
@@ -18,6 +18,7 @@ from cheops.text import in_words, nearest, printable
 if TYPE_CHECKING:
     from cheops.api.models import MatrixPair, MatrixView
 
+
 app = typer.Typer(
     no_args_is_help=True,
     help="Show and check matrices: how operations on a resource combine when they meet.",
@@ -26,9 +27,7 @@ app = typer.Typer(
 
 @app.command("check", epilog="Example: cheops matrix check examples/matrices/counter.json --types set,inc")
 def check_command(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", show_default=False, help="The matrix, in JSON or YAML.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="The matrix, in JSON or YAML.")],
     types: Annotated[
         str | None,
         typer.Option(
@@ -64,9 +63,7 @@ def draw_matrix(out: Console, found: "MatrixView") -> None:
 def _all_types(read: MatrixFile, asked: tuple[str, ...]) -> tuple[str, ...]:
     types = tuple(dict.fromkeys((*read.types, *asked)))
     if len(types) > MAX_TYPES:
-        raise ClientError(
-            f"--types: {len(types):,} types with those of the file; at most {MAX_TYPES} are accepted"
-        )
+        raise ClientError(f"--types: {len(types):,} types with those of the file; at most {MAX_TYPES} are accepted")
     return types
 
 
@@ -111,9 +108,7 @@ _WORDS = {
     None: "ordered",
 }
 _STYLES = {1: "green", 2: "cyan", 3: "yellow"}
-_LEGEND = (
-    "class 1: they commute, 2: one replaces the other, 3: their order counts; * inferred, not in the file"
-)
+_LEGEND = "class 1: they commute, 2: one replaces the other, 3: their order counts; * inferred, not in the file"
 
 
 def _show(console: Console, found: "MatrixView", meant: dict[str, str]) -> None:
@@ -155,6 +150,4 @@ def _what_it_replaces(found: "MatrixView", name: str) -> str:
 
 def _warning(name: str, meant: str | None) -> str:
     hint = f"; did you mean '{meant}'?" if meant else ""
-    return (
-        f"warning: type '{name}' is never mentioned: all its pairs are ordered, and it replaces nothing{hint}"
-    )
+    return f"warning: type '{name}' is never mentioned: all its pairs are ordered, and it replaces nothing{hint}"

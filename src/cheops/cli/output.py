@@ -1,7 +1,6 @@
-"""How answers leave the command line: for people as text, for programs as JSON or YAML.
+"""How commands print: text for people, JSON or YAML for programs; statuses, ages, times and errors.
 
-Colours and wrapping to the window only where a person looks on: on a terminal. Into a pipe goes plain
-text whose lines are as long as they need to be.
+Colours and wrapping to the window are for terminals only. A pipe gets plain text whose lines are as long as needed.
 """
 
 import json
@@ -13,9 +12,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from cheops.errors import CheopsError
-from cheops.text import printable
+from cheops.text import printable, shortened
 
 _PIPE_WIDTH = 1_000_000
 
@@ -88,9 +88,65 @@ def milliseconds(ms: float | None) -> str:
     return "?" if ms is None else f"{ms:g} ms"
 
 
-def complain(error: CheopsError) -> None:
+def print_error(error: CheopsError) -> None:
     """Say on standard error what is wrong."""
     out = console(stderr=True)
     out.print("error: ", style="bold red", end="", soft_wrap=True)
     for line in str(error).splitlines():
         out.print(printable(line), soft_wrap=True)
+
+
+_COLOURS = {
+    "green": ("OK", "CONVERGED", "up", "effective", "ok"),
+    "yellow": ("PENDING", "RUNNING", "CONVERGING", "UNREACHABLE", "suspect", "TIMEOUT", "warning", "unknown"),
+    "red": ("KO", "DIVERGED", "UNKNOWN", "down", "failed"),
+    "dim": ("SUPERSEDED", "VOID", "superseded", "void", "folded", "silent", "forgotten"),
+}
+_STYLES = {word: colour for colour, words in _COLOURS.items() for word in words}
+_MINUTE_S = 60.0
+_HOUR_S = 3600.0
+
+
+def styled_status(word: str) -> Text:
+    """A status in the colour of its meaning."""
+    return Text(word, style=_STYLES.get(word, ""))
+
+
+def age(seconds: float | None) -> str:
+    """How long ago: `now`, `12 s ago`, `3 min ago`; `never`."""
+    if seconds is None:
+        return "never"
+    if seconds < 1:
+        return "now"
+    if seconds < _MINUTE_S:
+        return f"{seconds:.0f} s ago"
+    if seconds < _HOUR_S:
+        return f"{seconds / _MINUTE_S:.0f} min ago"
+    return f"{seconds / _HOUR_S:.1f} h ago"
+
+
+def short_time(at: str | None) -> str:
+    """A time of the API, for people: to the second."""
+    return "-" if at is None else at.replace("T", " ").split(".")[0].removesuffix("Z")
+
+
+def rounded_ms(ms: float | None) -> str:
+    return "-" if ms is None else f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
+
+
+def yes_no(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def printable_lines(text: str) -> str:
+    """What a command printed, harmless for a terminal."""
+    return "\n".join(map(printable, text.rstrip("\n").splitlines()))
+
+
+def one_line(text: str, most: int = 60) -> str:
+    """A foreign text as one short line of a table."""
+    return printable(shortened(" ".join(text.split()), most))
+
+
+def vector(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{site}:{number}" for site, number in numbers.items()) or "-"

@@ -1,4 +1,14 @@
-"""`cheops scope …`: look at scopes. Nothing is executed."""
+"""`cheops scope …`: parse and explain scopes, for a snapshot of sites that a YAML file describes. Nothing is executed.
+
+here: site1                 # optional: the site that receives the request
+sites:
+  site1:
+    services: [compute, image]
+    rtt_ms: {site2: 8}      # in either direction, once
+  site2:
+    services: [image]
+    up: false               # optional, true by default
+"""
 
 import sys
 from pathlib import Path
@@ -10,17 +20,67 @@ from rich.text import Text
 from rich.tree import Tree
 
 from cheops.cli.output import Output, OutputOption, emit, milliseconds, print_table, table
-from cheops.cli.sites_file import read_sites
+from cheops.documents import Value, read_document
 from cheops.errors import ClientError
 from cheops.plugins import scope_functions
 from cheops.scope import Scope, SiteInfo, Snapshot, parse
-from cheops.scope.data import explanation_data, scope_data
-from cheops.scope.explain import ServiceExplanation, explain
+from cheops.scope.explanation import ServiceExplanation, explain, explanation_data, scope_data
 from cheops.scope.names import name_problem, normal
+from cheops.scope.parser import MAX_CHARACTERS
 from cheops.scope.route import Fallback, One, Replicas, Route
-from cheops.scope.scan import MAX_CHARACTERS
 from cheops.scope.tree import Across, And, Argument, At, Call, Otherwise, sites_in
 from cheops.text import listed, nearest
+
+
+def read_sites(path: Path, here: str | None = None) -> Snapshot:
+    """What the file says; `here` overrides the file's own."""
+    root = read_document(path).record(required=("sites",), optional=("here",))
+    records = {name: _site_record(name, value) for name, value in root["sites"].mapping().items()}
+    if not records:
+        raise root["sites"].fail("no site is named")
+    sites = {name: _site_info(name, record) for name, record in records.items()}
+    if "here" in root:
+        written = normal(root["here"].string())
+        _check_known(root["here"], written, sites)
+        here = here or written
+    return Snapshot(here, sites, _rtts_ms(records))
+
+
+def _site_record(name: str, value: Value) -> dict[str, Value]:
+    if problem := name_problem(name):
+        raise value.fail(problem)
+    return value.record(optional=("services", "rtt_ms", "up"))
+
+
+def _site_info(name: str, record: dict[str, Value]) -> SiteInfo:
+    services = []
+    for value in record["services"].items() if "services" in record else ():
+        service = normal(value.string())
+        if problem := name_problem(service):
+            raise value.fail(problem)
+        services.append(service)
+    return SiteInfo(name, frozenset(services), record["up"].boolean() if "up" in record else True)
+
+
+def _rtts_ms(records: dict[str, dict[str, Value]]) -> dict[frozenset[str], float]:
+    rtts_ms: dict[frozenset[str], float] = {}
+    for name, record in records.items():
+        for other, value in record["rtt_ms"].mapping().items() if "rtt_ms" in record else ():
+            _check_known(value, other, records)
+            if other == name:
+                raise value.fail("a site is at no distance from itself; leave this out")
+            rtt_ms = value.number(minimum=0)
+            if rtts_ms.setdefault(frozenset((name, other)), rtt_ms) != rtt_ms:
+                raise value.fail(f"the opposite direction says {rtts_ms[frozenset((name, other))]:g} ms; give it once")
+    return rtts_ms
+
+
+def _check_known(value: Value, name: str, known: dict[str, SiteInfo] | dict[str, dict[str, Value]]) -> None:
+    if name not in known:
+        meant = nearest(name, known)
+        hint = f"did you mean '{meant}'? " if meant else ""
+        raise value.fail(f"unknown site '{name}'; {hint}Sites of this file: {listed(known)}")
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,9 +89,7 @@ app = typer.Typer(
 
 ScopeArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="SCOPE", show_default=False, help="The scope, or - to read it from standard input."
-    ),
+    typer.Argument(metavar="SCOPE", show_default=False, help="The scope, or - to read it from standard input."),
 ]
 
 
@@ -82,9 +140,7 @@ def explain_command(
     def show(console: Console) -> None:
         console.print(_scope_tree(scope))
         console.print(f"\n{explanation.scope}", style="bold", soft_wrap=True)
-        console.print(
-            f"seen from {snapshot.here}" if snapshot.here else _NO_SITES, style="dim", soft_wrap=True
-        )
+        console.print(f"seen from {snapshot.here}" if snapshot.here else _NO_SITES, style="dim", soft_wrap=True)
         for explained in explanation.services:
             _show_service(console, explained)
 
@@ -124,9 +180,7 @@ def _snapshot(scope: Scope, service: str | None, sites: Path | None, here: str |
     if snapshot.here is not None and snapshot.here not in snapshot.sites:
         meant = nearest(snapshot.here, snapshot.sites)
         hint = f"Did you mean '{meant}'? " if meant else ""
-        raise ClientError(
-            f"--from: unknown site '{here}'\n  {hint}Sites of {sites}: {listed(snapshot.sites)}."
-        )
+        raise ClientError(f"--from: unknown site '{here}'\n  {hint}Sites of {sites}: {listed(snapshot.sites)}.")
     return snapshot
 
 

@@ -12,10 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cheops.cli.output import Output, OutputOption, console, emit, print_table, table
 from cheops.errors import ClientError
-from cheops.sim.history import Outcome, play
-from cheops.sim.lanes import lanes
-from cheops.sim.profile import PROFILES, Profile
-from cheops.sim.shrink import shrink
+from cheops.sim.profiles import PROFILES, Profile
+from cheops.sim.simulation import SimulationResult, play, shrink, timeline
 from cheops.text import listed
 
 _SHOWN = 5
@@ -27,8 +25,7 @@ def sim_command(  # noqa: PLR0913, PLR0917 - one per option
     seed: Annotated[int | None, typer.Option(help="Play this one history, and tell its story.")] = None,
     first: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     profile: Annotated[str, typer.Option(help=f"What may go wrong: {', '.join(PROFILES)}.")] = "hostile",
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.", show_default="one per core")] = os.cpu_count()
-    or 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.", show_default="one per core")] = os.cpu_count() or 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Simulate many sites under a hostile network, with crashes and skewed clocks, and check what must hold.
@@ -41,7 +38,7 @@ def sim_command(  # noqa: PLR0913, PLR0917 - one per option
     if chosen is None:
         raise ClientError(f"unknown profile '{profile}'\n  Known profiles: {listed(PROFILES)}.")
     if seed is not None:
-        _tell_one(seed, sites, chosen, output)
+        _play_one(seed, sites, chosen, output)
         return
     outcomes = list(_progress(_played(range(first, first + seeds), sites, chosen, jobs), seeds))
     failures = [outcome for outcome in outcomes if outcome.problems]
@@ -50,11 +47,11 @@ def sim_command(  # noqa: PLR0913, PLR0917 - one per option
         raise typer.Exit(1)
 
 
-def _play(arguments: tuple[int, int, Profile]) -> Outcome:
+def _play(arguments: tuple[int, int, Profile]) -> SimulationResult:
     return play(*arguments)
 
 
-def _played(seeds: Iterable[int], sites: int, profile: Profile, jobs: int) -> Iterator[Outcome]:
+def _played(seeds: Iterable[int], sites: int, profile: Profile, jobs: int) -> Iterator[SimulationResult]:
     work = [(seed, sites, profile) for seed in seeds]
     if jobs == 1 or len(work) < 4:
         yield from map(_play, work)
@@ -63,7 +60,7 @@ def _played(seeds: Iterable[int], sites: int, profile: Profile, jobs: int) -> It
         yield from pool.map(_play, work, chunksize=max(1, min(20, len(work) // (jobs * 4))))
 
 
-def _progress(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
+def _progress(outcomes: Iterator[SimulationResult], total: int) -> Iterator[SimulationResult]:
     """Show how far it is, on a terminal."""
     columns = (TextColumn("histories"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     out = console(stderr=True)
@@ -74,7 +71,7 @@ def _progress(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
             yield outcome
 
 
-def _data(outcomes: list[Outcome], failures: list[Outcome]) -> dict[str, Any]:
+def _data(outcomes: list[SimulationResult], failures: list[SimulationResult]) -> dict[str, Any]:
     return {
         "histories": len(outcomes),
         "operations": sum(outcome.operations for outcome in outcomes),
@@ -84,7 +81,7 @@ def _data(outcomes: list[Outcome], failures: list[Outcome]) -> dict[str, Any]:
     }
 
 
-def _injected(outcomes: list[Outcome]) -> Counter[str]:
+def _injected(outcomes: list[SimulationResult]) -> Counter[str]:
     total: Counter[str] = Counter()
     for outcome in outcomes:
         total += outcome.injected
@@ -92,7 +89,7 @@ def _injected(outcomes: list[Outcome]) -> Counter[str]:
 
 
 def _show(
-    out: Console, outcomes: list[Outcome], failures: list[Outcome], sites: int, profile: Profile
+    out: Console, outcomes: list[SimulationResult], failures: list[SimulationResult], sites: int, profile: Profile
 ) -> None:
     injected = table("INJECTED", "TIMES")
     for kind, times in sorted(_injected(outcomes).items()):
@@ -120,7 +117,7 @@ def _show_smallest(out: Console, seed: int, sites: int, profile: Profile) -> Non
     out.print(f"\nto play it whole: {again}", soft_wrap=True)
 
 
-def _tell_one(seed: int, sites: int, profile: Profile, output: Output) -> None:
+def _play_one(seed: int, sites: int, profile: Profile, output: Output) -> None:
     outcome = play(seed, sites, profile)
     emit(
         output,
@@ -131,8 +128,8 @@ def _tell_one(seed: int, sites: int, profile: Profile, output: Output) -> None:
         raise typer.Exit(1)
 
 
-def _show_story(out: Console, outcome: Outcome, sites: int) -> None:
-    out.print(lanes(outcome.story, [f"site{number}" for number in range(1, sites + 1)]), soft_wrap=True)
+def _show_story(out: Console, outcome: SimulationResult, sites: int) -> None:
+    out.print(timeline(outcome.story, [f"site{number}" for number in range(1, sites + 1)]), soft_wrap=True)
     out.print()
     for problem in outcome.problems:
         out.print(f"wrong: {problem}", style="red", soft_wrap=True)

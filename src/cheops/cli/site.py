@@ -1,14 +1,168 @@
-"""`cheops site …`: the sites of the mesh, as one agent sees them."""
+"""`cheops site …`: the sites of the mesh as one agent sees them, and how a new site joins."""
 
-from typing import Annotated
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cheops.cli.asking import FAILED, UrlOption, agent
-from cheops.cli.joining import invite_command, join_command
-from cheops.cli.output import Output, OutputOption, emit_answer
-from cheops.cli.site_views import NameArgument, draw_forgotten, draw_pings, draw_sites
+from cheops.cli.get import SiteArgument, draw_forgotten, draw_pings, draw_site_list
+from cheops.cli.options import FAILED, AddressOption, UrlOption, agent
+from cheops.cli.output import Output, OutputOption, console, emit_answer
+from cheops.config.address import DEFAULT_PORT, Address, AddressError, address_of_url, parse_address, parse_url
+from cheops.config.security import DEFAULT_FOLDER
+from cheops.config.settings import UnitError, long_duration_us
+from cheops.config.site import DEFAULT_FILE, parse_site
+from cheops.config.template import site_file
+from cheops.errors import ClientError
 from cheops.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cheops.api.models import Invitation
+    from cheops.client.enrollment import Welcome
+    from cheops.security.invitations import Code
+
+
+_MOST_CODE = 4_000
+
+
+def invite_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The new site.")],
+    address: AddressOption = None,
+    valid_for: Annotated[str, typer.Option(metavar="TIME", help="How long the code works, such as 15m or 2d.")] = "1h",
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Invite a new site: prints a code with which it gets its certificate, once. Ask an agent with ca_key."""
+    from cheops.api.models import InviteRequest  # noqa: PLC0415 - see asking.py
+
+    try:
+        valid_for_s = long_duration_us(valid_for) / 1_000_000
+    except UnitError as error:
+        raise ClientError(f"--valid-for: {error}") from None
+    wish = InviteRequest(site=name, addresses=tuple(address or ()), valid_for_s=valid_for_s)
+    found = agent(url).invite(wish)
+    emit_answer(output, found, lambda out: _draw_invitation(out, found))
+
+
+def _draw_invitation(out: "Console", found: "Invitation") -> None:
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.expires_ms / 1000))
+    out.print(f"{found.site} may join until {until}, once. On its machine:\n", soft_wrap=True)
+    out.print(f"  cheops site join {found.code}", soft_wrap=True, highlight=False)
+
+
+def join_command(  # noqa: PLR0913, PLR0917 - one per option
+    code: Annotated[
+        str, typer.Argument(metavar="CODE", show_default="standard input", help="What 'site invite' printed.")
+    ] = "-",
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            show_default="as the inviting site sees it, 8079",
+            help="Where the agent listens.",
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="URL", show_default="as it listens", help="Where others reach it.")
+    ] = None,
+    address: AddressOption = None,
+    config: Annotated[
+        Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file to write.")
+    ] = DEFAULT_FILE,
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", show_default="tls, beside that file", help="Where keys and certificates go."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+) -> None:
+    """Make this machine a site: make keys, have them certified by the site that invited, write all files."""
+    from cheops.client.enrollment import Inviter  # noqa: PLC0415 - slow
+    from cheops.security.certificates import (  # noqa: PLC0415
+        make_key,
+        make_signing_key,
+    )
+    from cheops.security.enrollment import make_request  # noqa: PLC0415 - the same
+    from cheops.security.invitations import parse_code  # noqa: PLC0415 - the same
+    from cheops.security.key_folder import (  # noqa: PLC0415
+        FILES,
+        KeyFolder,
+        refuse_to_overwrite,
+        write_key_folder,
+    )
+
+    parsed = parse_code(sys.stdin.read(_MOST_CODE) if code == "-" else code)
+    path = folder or config.absolute().parent / DEFAULT_FOLDER
+    if not force:
+        refuse_to_overwrite((config, *(path / name for name in FILES)))
+    inviter = Inviter(parsed)
+    authority = inviter.authority()
+    place = _listen_address(listen, inviter.own_host)
+    url = _advertised_url(advertise, place)
+    hosts = tuple(
+        dict.fromkeys((address_of_url(url).host, *([] if place.is_wildcard else [place.host]), *(address or ())))
+    )
+    text = _configuration(parsed, place, url, {parsed.inviter: parsed.url}, config, path)
+    parse_site(text, config)  # what is wrong with it is told before the invitation is used up
+    key, signing_key = make_key(), make_signing_key()
+    welcome = inviter.join(authority, make_request(parsed.site, key, signing_key, hosts, parsed.secret))
+    _check_welcome(parsed, welcome)
+    write_key_folder(KeyFolder(path, welcome.authorities, welcome.identity, key, signing_key), force=force)
+    peers = {name: at for name, at in welcome.peers.items() if name != parsed.site}
+    _write_config(config, _configuration(parsed, place, url, peers, config, path))
+    out = console()
+    out.print(f"{parsed.site} has its certificate: wrote {path} and {config}", style="green", soft_wrap=True)
+    out.print("Next:", style="bold")
+    out.print(
+        f"  1. Say in {config} which types of resources there are, and which commands they allow.",
+        soft_wrap=True,
+    )
+    out.print(f"  2. cheops agent --config {config}", soft_wrap=True)
+
+
+def _listen_address(given: str | None, own_host: str) -> Address:
+    try:
+        return parse_address(given) if given else Address(own_host, DEFAULT_PORT)
+    except AddressError as error:
+        raise ClientError(f"--listen: {error}") from None
+
+
+def _advertised_url(given: str | None, listen: Address) -> str:
+    if given is None and listen.is_wildcard:
+        raise ClientError(f"--advertise is missing: {listen} is all addresses of this machine, and peers need one")
+    try:
+        return parse_url(given) if given else listen.url_as("https")
+    except AddressError as error:
+        raise ClientError(f"--advertise: {error}") from None
+
+
+def _configuration(  # noqa: PLR0913, PLR0917 - what stands in it
+    code: "Code", listen: Address, url: str, peers: dict[str, str], config: Path, folder: Path
+) -> str:
+    beside = config.absolute().parent
+    shown = os.path.relpath(folder, beside) if folder.absolute().is_relative_to(beside) else str(folder.absolute())
+    advertise = url if url != listen.url_as("https") else None
+    return site_file(code.site, listen, advertise, peers, shown)
+
+
+def _check_welcome(code: "Code", welcome: "Welcome") -> None:
+    if welcome.identity.site != code.site:
+        raise ClientError(f"{code.inviter} sent the certificate of another site; nothing was written")
+
+
+def _write_config(config: Path, text: str) -> None:
+    try:
+        config.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ClientError(
+            f"{config}: {(error.strerror or str(error)).lower()}. The certificate is there; 'cheops init' "
+            "writes a configuration"
+        ) from None
+
 
 app = typer.Typer(no_args_is_help=True, help="Invite, see, ping and forget the sites of the mesh.")
 app.command("invite", epilog="Example: cheops site invite site4")(invite_command)
@@ -19,7 +173,7 @@ app.command("join", epilog="Example: cheops site join CODE --listen 10.0.0.4:807
 def list_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the sites, whether they are up, and how far away."""
     found = agent(url).sites()
-    emit_answer(output, found, lambda out: draw_sites(out, found, wide=output is Output.WIDE))
+    emit_answer(output, found, lambda out: draw_site_list(out, found, wide=output is Output.WIDE))
 
 
 @app.command("ping", epilog="Example: cheops site ping site2")
@@ -40,10 +194,8 @@ def ping_command(
 
 @app.command("forget", epilog="Example: cheops site forget site3 --force")
 def forget_command(
-    name: NameArgument,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also one that is up, or that resources still have.")
-    ] = False,
+    name: SiteArgument,
+    force: Annotated[bool, typer.Option("--force", help="Also one that is up, or that resources still have.")] = False,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -53,7 +205,7 @@ def forget_command(
 
 
 @app.command("admit", epilog="Example: cheops site admit site3")
-def admit_command(name: NameArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+def admit_command(name: SiteArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Take a forgotten site in again."""
     found = agent(url).admit(name)
     emit_answer(output, found, lambda out: out.print(f"{printable(found.name)} is part of the mesh again"))

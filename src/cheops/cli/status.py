@@ -1,21 +1,68 @@
-"""`cheops status` and `cheops wait`: is all well with a resource, and tell me when it is."""
+"""`cheops status`, `wait`, `verify` and `check`: are a resource, its application and the agent healthy."""
 
 import shlex
 import time
 from enum import StrEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from cheops.cli.asking import FAILED, NOT_YET, IdArgument, TimeoutOption, UrlOption, agent
-from cheops.cli.output import Output, OutputOption, emit_answer, print_table, table
-from cheops.cli.words import age, coloured
+from cheops.cli.options import FAILED, NOT_YET, IdArgument, ShowingOption, TimeoutOption, UrlOption, agent
+from cheops.cli.output import (
+    Output,
+    OutputOption,
+    age,
+    emit_answer,
+    one_line,
+    print_table,
+    printable_lines,
+    styled_status,
+    table,
+)
 from cheops.text import printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import ResourceStatus, SiteStatus
+    from cheops.api.models import Check, Checks, ResourceStatus, SiteStatus, Verification
+
+
+_TICKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}
+
+
+def check_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Look at everything an agent depends on, and say what is wrong and what to do about it.
+
+    Configuration, store, clocks, security, peers, services, backends, versions. Ends with 1 if something has
+    failed.
+    """
+    found = agent(url).check()
+    emit_answer(output, found, lambda out: draw_checks(out, found))
+    raise typer.Exit(0 if found.ok else FAILED)
+
+
+def draw_checks(out: Console, found: "Checks") -> None:
+    for group, checks in groupby(found.checks, key=lambda check: check.group):
+        out.print(group, style="bold")
+        for check in checks:
+            _draw_check(out, check)
+    out.print()
+    bad = sum(not check.ok for check in found.checks)
+    warned = sum(check.level == "warning" for check in found.checks)
+    words = f"{found.site}: {len(found.checks)} checks, {bad} failed, {warned} with a warning"
+    out.print(words, style="red" if bad else "yellow" if warned else "green")
+
+
+def _draw_check(out: Console, check: "Check") -> None:
+    sign, style = _TICKS[check.level]
+    detail = f": {printable(check.detail)}" if check.detail else ""
+    out.print(Text.assemble("  ", (sign, style), f" {printable(check.name)}{detail}"), soft_wrap=True)
+    if check.level != "ok" and check.hint:
+        out.print(f"      {printable(check.hint)}", soft_wrap=True)
+    if check.level != "ok" and check.anchor:
+        out.print(f"      see {check.anchor}", style="dim", soft_wrap=True)
+
 
 _LOOK_AGAIN_S = 0.2
 _CODES = {"CONVERGED": 0, "DIVERGED": FAILED, "CONVERGING": NOT_YET, "UNREACHABLE": NOT_YET}
@@ -46,26 +93,24 @@ def wait_command(
 
     Ends with 0 as soon as it is so; when the time is over, with 1 if it is DIVERGED, else with 3.
     """
-    found, is_so = _awaited(id_, condition, timeout, url)
+    found, is_so = _wait_for(id_, condition, timeout, url)
     emit_answer(output, found, lambda out: draw_status(out, found, wide=output is Output.WIDE))
     raise typer.Exit(0 if is_so else _CODES[found.overall] or NOT_YET)
 
 
-def _awaited(
-    id_: str, condition: Condition, timeout: float, url: str | None
-) -> "tuple[ResourceStatus, bool]":
+def _wait_for(id_: str, condition: Condition, timeout: float, url: str | None) -> "tuple[ResourceStatus, bool]":
     """How it is, and whether that is what was waited for."""
     asked, begun_s = agent(url), time.monotonic()
     while True:
         found = asked.status(id_)
         waited_s = time.monotonic() - begun_s
-        is_so = found.overall == condition.upper() and _is_heard(found, waited_s)
+        is_so = found.overall == condition.upper() and _all_heard(found, waited_s)
         if is_so or waited_s >= timeout:
             return found, is_so
         time.sleep(min(_LOOK_AGAIN_S, timeout - waited_s))
 
 
-def _is_heard(found: "ResourceStatus", within_s: float) -> bool:
+def _all_heard(found: "ResourceStatus", within_s: float) -> bool:
     """Whether every site has spoken since then. What was heard of one before that may have gone away and come
     back since, perhaps with an empty disk."""
     return all(site.as_of_s is not None and site.as_of_s <= within_s for site in found.sites)
@@ -73,11 +118,9 @@ def _is_heard(found: "ResourceStatus", within_s: float) -> bool:
 
 def draw_status(out: Console, found: "ResourceStatus", *, wide: bool = False) -> None:
     """The verdict first, then site by site."""
-    out.print(
-        Text.assemble(coloured(found.overall), f"  {printable(found.id)}: {found.sentence}"), soft_wrap=True
-    )
+    out.print(Text.assemble(styled_status(found.overall), f"  {printable(found.id)}: {found.sentence}"), soft_wrap=True)
     out.print()
-    draw_sites(out, found.sites, wide=wide)
+    draw_site_states(out, found.sites, wide=wide)
     if found.order_not_enforced:
         out.print("\norder-not-enforced: operations ran here in another order than they count", style="red")
     if found.overall == "DIVERGED":
@@ -86,7 +129,7 @@ def draw_status(out: Console, found: "ResourceStatus", *, wide: bool = False) ->
         out.print(hint, style="dim", soft_wrap=True)
 
 
-def draw_sites(out: Console, sites: "tuple[SiteStatus, ...]", *, wide: bool) -> None:
+def draw_site_states(out: Console, sites: "tuple[SiteStatus, ...]", *, wide: bool) -> None:
     made = table("SITE", "REACHABLE", "AS OF", "PENDING", "FAILED", "UNKNOWN", *(["DIGEST"] if wide else []))
     for site in sites:
         reachable = Text("yes", style="green") if site.reachable else Text("no", style="red")
@@ -103,3 +146,60 @@ def draw_sites(out: Console, sites: "tuple[SiteStatus, ...]", *, wide: bool) -> 
 
 def _names(troubles: "tuple[object, ...]") -> str:
     return ", ".join(str(getattr(trouble, "operation", "")) for trouble in troubles) or "-"
+
+
+_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def verify_command(
+    id_: IdArgument,
+    command: ShowingOption = "",
+    timeout: TimeoutOption = 30.0,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Compare the real state of the application at every site of a resource, and show how it differs.
+
+    Runs the type's read command everywhere, past all that Cheops believes. Ends with 0 if all are the same, 1
+    if they differ or one cannot be read, 3 if those that answered are the same but one did not.
+    """
+    found = agent(url).verify(id_, command, timeout)
+    emit_answer(output, found, lambda out: draw_verification(out, found, wide=output is Output.WIDE))
+    raise typer.Exit(verify_exit_code(found))
+
+
+def verify_exit_code(found: "Verification") -> int:
+    if found.same:
+        return 0
+    answered = [state for state in found.states if state.status != "TIMEOUT"]
+    agree = len({state.output for state in answered}) <= 1 and all(s.status == "OK" for s in answered)
+    return NOT_YET if agree and len(answered) < len(found.states) else FAILED
+
+
+def draw_verification(out: Console, found: "Verification", *, wide: bool = False) -> None:
+    made = table("SITE", "STATUS", "STATE")
+    for state in found.states:
+        text = printable_lines(state.output) if wide else one_line(state.output)
+        made.add_row(state.site, styled_status(state.status), text)
+    print_table(out, made)
+    for site, lines in found.diff.items():
+        out.print(f"\nhow {site} differs from {found.states[0].site}:", style="bold")
+        for line in lines:
+            out.print(Text(printable(line.rstrip("\n")), _DIFF_STYLES.get(line[:1], "")), soft_wrap=True)
+    out.print()
+    out.print(_verify_verdict(found), style="green" if found.same else "red", soft_wrap=True)
+
+
+def _verify_verdict(found: "Verification") -> str:
+    if found.same:
+        sites = [state.site for state in found.states]
+        return f"the same at all {len(sites)} sites" if len(sites) > 1 else f"only at {sites[0]}"
+    silent = [state.site for state in found.states if state.status == "TIMEOUT"]
+    if verify_exit_code(found) == NOT_YET:
+        return f"no answer from {', '.join(silent)}; the others have the same"
+    id_ = shlex.quote(printable(found.resource))
+    return (
+        f"the sites differ; why: cheops explain {id_}\n"
+        "  If that says CONVERGED, something has changed the application past Cheops. To make the sites "
+        f"equal: cheops exec --force --id {id_} …"
+    )

@@ -139,9 +139,7 @@ def operation(id_: str, op: str) -> Call[OperationView]:
     return Call("GET", of(id_, f"/operations/{segment(op)}"), OperationView)
 
 
-def submit(
-    id_: str, request: SubmitRequest, wait: Wait, timeout_s: float, *, accept: str = JSON
-) -> Call[Accepted]:
+def submit(id_: str, request: SubmitRequest, wait: Wait, timeout_s: float, *, accept: str = JSON) -> Call[Accepted]:
     query = {"wait": wait.value, "timeout": str(timeout_s)}
     body = to_json(request)
     path = of(id_, "/operations")

@@ -105,7 +105,7 @@ def url_at(value: Value, *, with_path: bool = False) -> str:
         raise value.fail(str(error)) from None
 
 
-def place_of(url: str) -> Address:
+def address_of_url(url: str) -> Address:
     """Host and port of a URL that `parse_url` gave: two URLs with the same lead to the same server."""
     parts = urlsplit(url)
     return Address(parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme])
@@ -113,7 +113,7 @@ def place_of(url: str) -> Address:
 
 def is_loopback(url: str) -> bool:
     """Whether only this machine can use the URL."""
-    host = place_of(url).host
+    host = address_of_url(url).host
     return ip_address(host).is_loopback if _is_ip(host) else host in ("localhost", "localhost.")
 
 

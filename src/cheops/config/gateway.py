@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cheops.config.address import Address, address_at, is_loopback, place_of, url_at
-from cheops.config.keys import GATEWAY, given
+from cheops.config.address import Address, address_at, address_of_url, is_loopback, url_at
 from cheops.config.security import SecurityConfig
-from cheops.config.units import duration_s, size
+from cheops.config.settings import GATEWAY, duration_s, optional, size
 from cheops.documents import Value
 from cheops.text import listed, printable, shortened
 
@@ -31,7 +30,7 @@ _OURS = ("scope", "host", "content-length", "transfer-encoding", "connection")
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class ServiceListener:
     """Where the gateway stands in front of a service. Without `listen` it does not."""
 
     listen: Address | None = None  # clients, and the gateways of other sites
@@ -42,7 +41,7 @@ class Front:
     add_carrier: bool = True
 
 
-class Told(StrEnum):
+class ForwardedHeaders(StrEnum):
     """What a service is told of who asked, as it sees the gateway's address only."""
 
     CLIENT = "for"  # X-Forwarded-For
@@ -57,7 +56,7 @@ class GatewayConfig:
     listen: Address | None = None  # the gateways of other sites, over TLS, for all services
     advertise: str = ""  # the URL at which those reach it
     proxy: Address | None = None
-    forwarded_headers: Told = Told.CLIENT  # what services learn of who asked
+    forwarded_headers: ForwardedHeaders = ForwardedHeaders.CLIENT  # what services learn of who asked
     connections: int = 10_000
     head_size_bytes: int = 32 * 1024
     repeat_size_bytes: int = 64 * 1024
@@ -80,7 +79,7 @@ def gateway_at(value: Value, site_url: str, security: SecurityConfig) -> Gateway
     """`site_url` is where others reach the agent."""
     record = GATEWAY.read(value)
     default = GatewayConfig()
-    listen = given(record, "listen", address_at, None)
+    listen = optional(record, "listen", address_at, None)
     if listen and not security.is_on:
         raise record["listen"].fail(
             "this is for gateways that show certificates, and there are none; without them they use the "
@@ -88,46 +87,46 @@ def gateway_at(value: Value, site_url: str, security: SecurityConfig) -> Gateway
         )
     if listen is None and "advertise" in record:
         raise record["advertise"].fail("without 'listen' there is nothing that others could reach")
-    advertise = given(record, "advertise", url_at, _advertised(listen, site_url, security.scheme))
+    advertise = optional(record, "advertise", url_at, _advertised(listen, site_url, security.scheme))
     if listen and not advertise.startswith("https://"):
         raise record["advertise"].fail("gateways speak TLS with each other, so this starts with https://")
     return GatewayConfig(
         listen,
         advertise,
-        given(record, "proxy", address_at, None),
-        given(record, "forwarded_headers", _told, default.forwarded_headers),
-        given(record, "connections", _count, default.connections),
-        given(record, "head_size", _head_size, default.head_size_bytes),
-        given(record, "repeat_size", size, default.repeat_size_bytes),
-        given(record, "connect_timeout", duration_s, default.connect_timeout_s),
-        given(record, "head_timeout", duration_s, default.head_timeout_s),
-        given(record, "stall_timeout", duration_s, default.stall_timeout_s),
-        given(record, "silence_timeout", duration_s, default.silence_timeout_s),
-        given(record, "tunnel_timeout", duration_s, default.tunnel_timeout_s),
-        given(record, "keep_alive", duration_s, default.keep_alive_s),
-        given(record, "warm", lambda at: at.whole(minimum=0, maximum=10_000), default.warm),
-        given(record, "warm_for", duration_s, default.warm_for_s),
-        given(record, "carriers", _count, default.carriers),
-        given(record, "carriers_for", duration_s, default.carriers_for_s),
-        given(record, "stop_timeout", duration_s, default.stop_timeout_s),
-        given(record, "data_plane", _data_plane, default.data_plane),
-        given(record, "flows", _count, default.flows),
+        optional(record, "proxy", address_at, None),
+        optional(record, "forwarded_headers", _forwarded_headers, default.forwarded_headers),
+        optional(record, "connections", _count, default.connections),
+        optional(record, "head_size", _head_size, default.head_size_bytes),
+        optional(record, "repeat_size", size, default.repeat_size_bytes),
+        optional(record, "connect_timeout", duration_s, default.connect_timeout_s),
+        optional(record, "head_timeout", duration_s, default.head_timeout_s),
+        optional(record, "stall_timeout", duration_s, default.stall_timeout_s),
+        optional(record, "silence_timeout", duration_s, default.silence_timeout_s),
+        optional(record, "tunnel_timeout", duration_s, default.tunnel_timeout_s),
+        optional(record, "keep_alive", duration_s, default.keep_alive_s),
+        optional(record, "warm", lambda at: at.whole(minimum=0, maximum=10_000), default.warm),
+        optional(record, "warm_for", duration_s, default.warm_for_s),
+        optional(record, "carriers", _count, default.carriers),
+        optional(record, "carriers_for", duration_s, default.carriers_for_s),
+        optional(record, "stop_timeout", duration_s, default.stop_timeout_s),
+        optional(record, "data_plane", _data_plane, default.data_plane),
+        optional(record, "flows", _count, default.flows),
     )
 
 
-def front_at(record: dict[str, Value], site_url: str) -> Front:
+def listener_at(record: dict[str, Value], site_url: str) -> ServiceListener:
     """What a service's own section says of the gateway; `site_url` is where others reach the agent."""
-    listen = given(record, "listen", address_at, None)
+    listen = optional(record, "listen", address_at, None)
     if listen is None and "advertise" in record:
         raise record["advertise"].fail("without 'listen' there is nothing that others could reach")
-    advertise = given(record, "advertise", url_at, _advertised(listen, site_url))
-    return Front(
+    advertise = optional(record, "advertise", url_at, _advertised(listen, site_url))
+    return ServiceListener(
         listen,
         advertise,
-        given(record, "outbound", address_at, None),
-        given(record, "hosts", _hosts, ()),
-        given(record, "carriers", _carriers, DEFAULT_CARRIERS),
-        given(record, "add_carrier", Value.boolean, True),
+        optional(record, "outbound", address_at, None),
+        optional(record, "hosts", _hosts, ()),
+        optional(record, "carriers", _carriers, DEFAULT_CARRIERS),
+        optional(record, "add_carrier", Value.boolean, True),
     )
 
 
@@ -135,12 +134,12 @@ def _advertised(listen: Address | None, site_url: str, scheme: str = "http") -> 
     """A wildcard is no address for others: they take the host at which they reach the agent."""
     if listen is None:
         return ""
-    at = Address(place_of(site_url).host, listen.port) if listen.is_wildcard else listen
+    at = Address(address_of_url(site_url).host, listen.port) if listen.is_wildcard else listen
     return at.url_as(scheme)
 
 
-def doubts(
-    fronts: Iterable[tuple[str, Front]], gateway: GatewayConfig, site_url: str, *, has_peers: bool
+def gateway_warnings(
+    fronts: Iterable[tuple[str, ServiceListener]], gateway: GatewayConfig, site_url: str, *, has_peers: bool
 ) -> Iterable[str]:
     """What is possible, but hardly meant so."""
     fronts, is_secure = tuple(fronts), site_url.startswith("https://")
@@ -162,7 +161,7 @@ def doubts(
             )
 
 
-def used_twice(addresses: Iterable[tuple[str, Address]]) -> str | None:
+def address_conflict(addresses: Iterable[tuple[str, Address]]) -> str | None:
     """What is wrong with several places to listen at, if two of them are the same."""
     seen: list[tuple[str, Address]] = []
     for key, address in addresses:
@@ -182,8 +181,8 @@ def _data_plane(value: Value) -> str:
     return _one_of(value, DATA_PLANES)
 
 
-def _told(value: Value) -> Told:
-    return Told(_one_of(value, tuple(Told)))
+def _forwarded_headers(value: Value) -> ForwardedHeaders:
+    return ForwardedHeaders(_one_of(value, tuple(ForwardedHeaders)))
 
 
 def _one_of(value: Value, names: tuple[str, ...]) -> str:

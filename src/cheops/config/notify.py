@@ -1,4 +1,4 @@
-"""Whom to tell what: the targets of notifications in the configuration file.
+"""Notifications in the configuration file: the kinds of events, and the targets that receive them.
 
     notify:
       ops:
@@ -6,26 +6,54 @@
         summary: true
         types: [counter]
 
-A target has one of `webhook`, `command` and `mail`, and filters, of which all must agree.
+A target has one of `webhook`, `command` and `mail`, and filters, all of which must match.
 """
 
 import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
 
 from cheops.config.address import Address, AddressError, address_at, is_loopback, parse_url
-from cheops.config.event_kinds import CHOSEN, EventKind
-from cheops.config.keys import NOTIFY, NOTIFY_MAIL, NOTIFY_WEBHOOK, given
-from cheops.config.line import command_line
-from cheops.config.names import named_at
-from cheops.config.paths import path_at
-from cheops.config.units import duration_s
+from cheops.config.command import command_line
+from cheops.config.settings import NOTIFY, NOTIFY_MAIL, NOTIFY_WEBHOOK, duration_s, named_at, optional, path_at
 from cheops.documents import Value
 from cheops.log.operation import Status
 from cheops.text import listed, nearest, printable, shortened
+
+
+class EventKind(StrEnum):
+    """What happened. docs/notifications.md has the same list."""
+
+    ACCEPTED = "accepted"  # an operation is durable at its origin, and was not run yet
+    DECIDED = "decided"  # an operation was run at its origin, and goes to the others
+    VOID = "void"  # an operation failed at its origin: it has no effect anywhere
+    SUPERSEDED = "superseded"  # another operation took the effect of this one
+    ORPHANED = "estranged"  # an operation came too late for what all sites had settled
+    SITES = "sites"  # the list of sites of a resource was changed
+    RAN = "ran"  # a site ran an operation
+    REPLAYED = "replayed"  # a site ran operations again, in the right order
+    DIVERGED = "diverged"  # an operation failed at a site, and not at its origin
+    UNKNOWN = "unknown"  # nobody knows whether an operation ran at a site
+    RESOLVED = "resolved"  # now it is known
+    ORDER_NOT_ENFORCED = "order-not-enforced"
+    UNIT_REFUSED = "unit-refused"
+    CHECKPOINT = "checkpoint"
+    NO_CHECKPOINT = "no-checkpoint"
+    RESET_FAILED = "reset-failed"
+    COPY_NOT_DELETED = "copy-not-deleted"  # a site that a resource left should have, and could not
+    SITE_UP = "site-up"
+    SITE_DOWN = "site-down"
+    SUMMARY = "summary"  # all sites have dealt with an operation
+    DROPPED = "dropped"  # too many events waited for a receiver: some are gone
+
+
+# What can be asked for by name. A summary is asked for with `summary`; of what is dropped everybody hears.
+SELECTABLE_EVENTS = tuple(kind for kind in EventKind if kind not in (EventKind.SUMMARY, EventKind.DROPPED))
+
 
 MAX_TARGETS = 50
 MAX_RECIPIENTS = 100
@@ -65,7 +93,7 @@ class TargetConfig:
 
     name: str
     channel: Channel
-    on: tuple[EventKind, ...] = CHOSEN
+    on: tuple[EventKind, ...] = SELECTABLE_EVENTS
     summary: bool = False
     others: bool = False
     types: tuple[str, ...] = ()
@@ -85,19 +113,19 @@ def targets_at(value: Value, folder: Path) -> tuple[TargetConfig, ...]:
 
 def _target(name: str, value: Value, folder: Path) -> TargetConfig:
     record = NOTIFY.read(value)
-    summary = given(record, "summary", Value.boolean, False)
+    summary = optional(record, "summary", Value.boolean, False)
     target = TargetConfig(
         name,
         _channel(value, record, folder),
-        given(record, "on", _kinds, () if summary else CHOSEN),
+        optional(record, "on", _kinds, () if summary else SELECTABLE_EVENTS),
         summary,
-        given(record, "others", Value.boolean, False),
-        given(record, "types", _texts, ()),
-        given(record, "operations", _texts, ()),
-        given(record, "resources", _texts, ()),
-        given(record, "statuses", _statuses, ()),
-        given(record, "timeout", duration_s, DEFAULT_TIMEOUT_S),
-        given(record, "retry_most", duration_s, DEFAULT_RETRY_MOST_S),
+        optional(record, "others", Value.boolean, False),
+        optional(record, "types", _texts, ()),
+        optional(record, "operations", _texts, ()),
+        optional(record, "resources", _texts, ()),
+        optional(record, "statuses", _statuses, ()),
+        optional(record, "timeout", duration_s, DEFAULT_TIMEOUT_S),
+        optional(record, "retry_most", duration_s, DEFAULT_RETRY_MOST_S),
     )
     if not target.on and not summary:
         raise record["on"].fail("an empty list tells nothing; leave it out for everything")
@@ -114,7 +142,7 @@ def _channel(value: Value, record: dict[str, Value], folder: Path) -> Channel:
         case "webhook":
             return _webhook(at, folder)
         case "command":
-            return CommandConfig(_line(at))
+            return CommandConfig(_command(at))
         case _:
             return _mail(at, folder)
 
@@ -123,7 +151,7 @@ def _webhook(value: Value, folder: Path) -> WebhookConfig:
     record = NOTIFY_WEBHOOK.read(value)
     return WebhookConfig(
         _url(record["url"]),
-        given(record, "secret_file", lambda at: path_at(at, folder), None),
+        optional(record, "secret_file", lambda at: path_at(at, folder), None),
     )
 
 
@@ -140,7 +168,7 @@ def _url(value: Value) -> str:
     return text
 
 
-def _line(value: Value) -> str:
+def _command(value: Value) -> str:
     """A command as one line, or as a list of its words."""
     if not value.is_list:
         return command_line(value, shell=False)
@@ -154,7 +182,7 @@ def _mail(value: Value, folder: Path) -> MailConfig:
     record = NOTIFY_MAIL.read(value)
     smtp = address_at(record["smtp"])
     local = is_loopback(smtp.url)
-    starttls = given(record, "starttls", Value.boolean, not local)
+    starttls = optional(record, "starttls", Value.boolean, not local)
     if ("user" in record) != ("password_file" in record):
         raise value.fail("'user' and 'password_file' go together")
     if "user" in record and not starttls and not local:
@@ -164,8 +192,8 @@ def _mail(value: Value, folder: Path) -> MailConfig:
         _mailbox(record["from"]),
         _recipients(record["to"]),
         starttls,
-        given(record, "user", Value.string, None),
-        given(record, "password_file", lambda at: path_at(at, folder), None),
+        optional(record, "user", Value.string, None),
+        optional(record, "password_file", lambda at: path_at(at, folder), None),
     )
 
 
@@ -191,7 +219,7 @@ def _texts(value: Value) -> tuple[str, ...]:
 
 
 def _kinds(value: Value) -> tuple[EventKind, ...]:
-    return tuple(EventKind(_one_of(item, CHOSEN)) for item in value.items())
+    return tuple(EventKind(_one_of(item, SELECTABLE_EVENTS)) for item in value.items())
 
 
 def _statuses(value: Value) -> tuple[Status, ...]:

@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cheops.config.address import Address, is_loopback
-from cheops.config.keys import SECURITY, given
-from cheops.config.paths import path_at
-from cheops.config.units import duration_s, long_duration_s
+from cheops.config.settings import SECURITY, duration_s, long_duration_s, optional, path_at
 from cheops.documents import DocumentError, Value
 
 NONE = "none"
 DEFAULT_FOLDER = "tls"
 _DAY_S = 86_400.0
 MAX_VALID_FOR_S = 825 * _DAY_S  # what browsers accept; records that revoke are kept for a little longer
-MISSING = (
+MISSING_SECURITY = (
     "'security' is missing, and no agent starts without it: "
     "write 'security: none' where all sites are on this machine, "
     "or let 'cheops site join' or 'cheops ca issue' make certificates (docs/security.md)"
@@ -40,7 +38,7 @@ class SecurityConfig:
     clock_skew_s: float = 60.0
     renew_before_s: float = 30 * _DAY_S
     valid_for_s: float = 365 * _DAY_S  # of certificates that are issued here
-    is_said: bool = True  # whether the file says anything about it at all
+    is_specified: bool = True  # whether the file says anything about it at all
 
     @property
     def is_on(self) -> bool:
@@ -51,10 +49,10 @@ class SecurityConfig:
         return "https" if self.is_on else "http"
 
 
-UNSAID = SecurityConfig(is_said=False)
+UNSPECIFIED = SecurityConfig(is_specified=False)
 
 
-class Place(NamedTuple):
+class ConfiguredAddress(NamedTuple):
     """An address of the configuration: what it is called, where it is written, and a URL that leads there."""
 
     key: str
@@ -72,11 +70,11 @@ def security_at(value: Value, folder: Path) -> SecurityConfig:
     record = SECURITY.read(value)
     default = SecurityConfig()
     return SecurityConfig(
-        given(record, "folder", lambda at: path_at(at, folder), folder / DEFAULT_FOLDER),
-        given(record, "ca_key", lambda at: path_at(at, folder), None),
-        given(record, "clock_skew", duration_s, default.clock_skew_s),
-        given(record, "renew_before", long_duration_s, default.renew_before_s),
-        given(record, "valid_for", _valid_for, default.valid_for_s),
+        optional(record, "folder", lambda at: path_at(at, folder), folder / DEFAULT_FOLDER),
+        optional(record, "ca_key", lambda at: path_at(at, folder), None),
+        optional(record, "clock_skew", duration_s, default.clock_skew_s),
+        optional(record, "renew_before", long_duration_s, default.renew_before_s),
+        optional(record, "valid_for", _valid_for, default.valid_for_s),
     )
 
 
@@ -87,21 +85,21 @@ def _valid_for(value: Value) -> float:
     return found
 
 
-def place(record: Mapping[str, Value], root: Value, key: str, address: Address) -> Place:
+def configured_address(record: Mapping[str, Value], root: Value, key: str, address: Address) -> ConfiguredAddress:
     """Where a server listens, by the first part of its key."""
-    return Place(key, record.get(key.split(".", maxsplit=1)[0], root), address.url, address.is_wildcard)
+    return ConfiguredAddress(key, record.get(key.split(".", maxsplit=1)[0], root), address.url, address.is_wildcard)
 
 
-def check_places(security: SecurityConfig, places: Iterable[Place]) -> None:
+def check_addresses(security: SecurityConfig, places: Iterable[ConfiguredAddress]) -> None:
     """All on this machine, or all of agents over TLS; raises DocumentError."""
-    if not security.is_said:
+    if not security.is_specified:
         return
     for one in places:
-        if problem := _problem(security, one):
+        if problem := _address_problem(security, one):
             raise problem
 
 
-def _problem(security: SecurityConfig, one: Place) -> DocumentError | None:
+def _address_problem(security: SecurityConfig, one: ConfiguredAddress) -> DocumentError | None:
     if not security.is_on and (one.is_wildcard or not is_loopback(one.url)):
         return one.at.fail(
             f"'{one.key}' can be reached over a network, and 'security: none' is only for addresses of this "
@@ -111,7 +109,5 @@ def _problem(security: SecurityConfig, one: Place) -> DocumentError | None:
     if one.is_agent and not one.url.startswith(f"{security.scheme}:"):
         rest = one.url.partition("://")[2]
         why = "agents speak TLS with each other" if security.is_on else "there are no certificates"
-        return one.at.fail(
-            f"'{one.key}' must be {security.scheme}://{rest}, because {why} with this 'security'"
-        )
+        return one.at.fail(f"'{one.key}' must be {security.scheme}://{rest}, because {why} with this 'security'")
     return None

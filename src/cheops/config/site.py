@@ -1,4 +1,4 @@
-"""The configuration file of a site: who it is, where it listens, whom it knows, and what it runs.
+"""The configuration file of a site: its name, where it listens, its peers, and what it runs.
 
     site: site1
     listen: 10.0.0.1:8079
@@ -8,34 +8,89 @@
         matrix: matrices/counter.json
         allow: ["redis-cli incrby * *"]
 
-Only `site` is required. All sites may share one list of peers, so a site's own name is accepted in it and
-ignored, but it must say the same as `advertise`. What is doubtful but possible is not refused: see
-`SiteConfig.warnings`. docs/configuration.md has every key.
+Only `site` is required. All sites may share one list of peers, so a site's own name is accepted in it and ignored,
+but its URL must equal `advertise`. What is doubtful but possible is not refused: see `SiteConfig.warnings`.
+docs/configuration.md has every key.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from cheops.config import policy
-from cheops.config.address import DEFAULT_LISTEN, Address, address_at, is_loopback
-from cheops.config.clients import ClientsConfig, clients_at
-from cheops.config.demo import wires_at
-from cheops.config.gateway import GatewayConfig, doubts, gateway_at, used_twice
-from cheops.config.keys import SITE, given
-from cheops.config.limits import HeartbeatConfig, heartbeat_at, limits_at
-from cheops.config.names import name_at, named_at
+from cheops.config.address import DEFAULT_LISTEN, Address, address_at, address_of_url, is_loopback, url_at
+from cheops.config.gateway import GatewayConfig, address_conflict, gateway_at, gateway_warnings
+from cheops.config.limits import ClientsConfig, HeartbeatConfig, clients_at, heartbeat_at, limits_at
 from cheops.config.notify import TargetConfig, targets_at
-from cheops.config.paths import path_at
-from cheops.config.peers import Peer, advertised, others, peers_at
-from cheops.config.replication import resource_type, service_of, type_name
-from cheops.config.security import UNSAID, Place, SecurityConfig, check_places, place, security_at
-from cheops.config.services import ServiceConfig, services_at, wrong_with
-from cheops.config.types import TypeConfig, type_at
+from cheops.config.security import (
+    UNSPECIFIED,
+    ConfiguredAddress,
+    SecurityConfig,
+    check_addresses,
+    configured_address,
+    security_at,
+)
+from cheops.config.services import ServiceConfig, resource_type, service_conflict, service_of, services_at, type_name
+from cheops.config.settings import DEMO, SITE, name_at, named_at, optional, path_at
+from cheops.config.types import UNKNOWN_TYPE_POLICY, TypeConfig, type_at
 from cheops.documents import Value, parse_document, read_document
-from cheops.engine.types import Limits, Settings
+from cheops.engine.settings import Limits, Settings
 from cheops.errors import ClientError
 from cheops.text import listed, nearest, printable, shortened
+
+
+def wires_at(value: Value, folder: Path) -> Path:
+    """The Unix socket of whoever holds the wires."""
+    return path_at(DEMO.read(value)["wires"], folder)
+
+
+class ConfiguredPeer(NamedTuple):
+    """A URL, and where it is written."""
+
+    at: Value
+    url: str
+
+
+def peers_at(value: Value, folder: Path) -> dict[str, ConfiguredPeer]:
+    """Names and URLs, and where each stands: here, or in a file that all sites share."""
+    held = read_document(path_at(value, folder)) if value.is_text else value
+    return {name: ConfiguredPeer(at, url_at(at)) for name, at in named_at(held).items()}
+
+
+def advertised_url(  # noqa: PLR0913, PLR0917 - all of it may say so
+    root: Value,
+    record: Mapping[str, Value],
+    listen: Address,
+    name: str,
+    peers: Mapping[str, ConfiguredPeer],
+    scheme: str = "http",
+) -> str:
+    """The URL at which others reach this site."""
+    if "advertise" in record:
+        return url_at(record["advertise"])
+    if listen.is_wildcard and name in peers:
+        return peers[name].url
+    if listen.is_wildcard and peers:
+        raise root.fail(
+            f"'advertise' is missing: {listen} is all addresses of this machine, and peers need one, "
+            f"such as advertise: {scheme}://10.0.0.1:{listen.port}"
+        )
+    return listen.url_as(scheme)
+
+
+def other_sites(name: str, advertise: str, peers: Mapping[str, ConfiguredPeer]) -> dict[str, str]:
+    """The peers without the site itself; no two of them, nor the site, at one address."""
+    places = {address_of_url(advertise): name}
+    for peer, (at, url) in peers.items():
+        if peer == name and url != advertise:
+            raise at.fail(
+                f"this site itself is at {advertise} (by 'advertise' or 'listen'), not at {url}; "
+                "say the same in both places"
+            )
+        if (holder := places.setdefault(address_of_url(url), peer)) != peer:
+            raise at.fail(f"{url} is the address of '{holder}' already; each site has its own")
+    return {peer: url for peer, (_, url) in peers.items() if peer != name}
+
 
 DEFAULT_FILE = Path("cheops.yaml")
 DEFAULT_TYPE = "default"
@@ -63,7 +118,7 @@ class SiteConfig:
     warnings: tuple[str, ...] = ()
     notify: tuple[TargetConfig, ...] = ()
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
-    security: SecurityConfig = UNSAID
+    security: SecurityConfig = UNSPECIFIED
     clients: ClientsConfig = field(default_factory=ClientsConfig)
     wires: Path | None = None  # in demo mode: the socket of whoever can cut this site off
 
@@ -101,7 +156,7 @@ class SiteConfig:
         if not self.security.is_on:
             return Settings(types, self.limits)
         with_policy = {name: replace(one, policy=self.type_named(name).policy) for name, one in types.items()}
-        return Settings(with_policy, self.limits, policy.UNKNOWN)
+        return Settings(with_policy, self.limits, UNKNOWN_TYPE_POLICY)
 
     @property
     def http_types(self) -> dict[str, TypeConfig]:
@@ -138,53 +193,53 @@ def _site(root: Value, path: Path) -> SiteConfig:
     record = SITE.read(root)
     folder = path.absolute().parent
     name = name_at(record["site"])
-    listen = given(record, "listen", address_at, DEFAULT_LISTEN)
-    written: dict[str, Peer] = given(record, "peers", lambda at: peers_at(at, folder), {})
-    security = given(record, "security", lambda at: security_at(at, folder), UNSAID)
-    advertise = advertised(root, record, listen, name, written, security.scheme)
-    peers = others(name, advertise, written)
-    services: dict[str, ServiceConfig] = given(
+    listen = optional(record, "listen", address_at, DEFAULT_LISTEN)
+    written: dict[str, ConfiguredPeer] = optional(record, "peers", lambda at: peers_at(at, folder), {})
+    security = optional(record, "security", lambda at: security_at(at, folder), UNSPECIFIED)
+    advertise = advertised_url(root, record, listen, name, written, security.scheme)
+    peers = other_sites(name, advertise, written)
+    services: dict[str, ServiceConfig] = optional(
         record, "services", lambda at: services_at(at, listen, advertise, folder), {}
     )
-    gateway = given(record, "gateway", lambda at: gateway_at(at, advertise, security), GatewayConfig())
+    gateway = optional(record, "gateway", lambda at: gateway_at(at, advertise, security), GatewayConfig())
     listeners = tuple(_listeners(services.values(), gateway))
-    if wrong := used_twice([("listen", listen), *listeners]) or wrong_with(services, listeners):
+    if wrong := address_conflict([("listen", listen), *listeners]) or service_conflict(services, listeners):
         raise record.get("services", root).fail(wrong)
-    check_places(
+    check_addresses(
         security,
         (
-            *(place(record, root, key, address) for key, address in (("listen", listen), *listeners)),
-            Place("advertise", record.get("advertise", root), advertise, is_agent=True),
+            *(configured_address(record, root, key, address) for key, address in (("listen", listen), *listeners)),
+            ConfiguredAddress("advertise", record.get("advertise", root), advertise, is_agent=True),
             *(
-                Place(f"services.{one.name}.advertise", record["services"], one.front.advertise)
+                ConfiguredAddress(f"services.{one.name}.advertise", record["services"], one.front.advertise)
                 for one in services.values()
                 if one.front.advertise
             ),
-            *(Place(f"peers.{peer}", at, url, is_agent=True) for peer, (at, url) in written.items()),
+            *(ConfiguredAddress(f"peers.{peer}", at, url, is_agent=True) for peer, (at, url) in written.items()),
         ),
     )
-    types: dict[str, TypeConfig] = given(record, "types", lambda at: _types(at, folder), {})
+    types: dict[str, TypeConfig] = optional(record, "types", lambda at: _types(at, folder), {})
     fronts = [(service.name, service.front) for service in services.values()]
     return SiteConfig(
         name,
         listen,
         advertise,
-        given(record, "data", lambda at: path_at(at, folder), folder / DEFAULT_DATA),
+        optional(record, "data", lambda at: path_at(at, folder), folder / DEFAULT_DATA),
         peers,
         services,
         types,
-        given(record, "limits", limits_at, Limits()),
-        given(record, "heartbeat", heartbeat_at, HeartbeatConfig()),
+        optional(record, "limits", limits_at, Limits()),
+        optional(record, "heartbeat", heartbeat_at, HeartbeatConfig()),
         path,
         (
             *_warnings(advertise, peers, types.values(), services),
-            *doubts(fronts, gateway, advertise, has_peers=bool(peers)),
+            *gateway_warnings(fronts, gateway, advertise, has_peers=bool(peers)),
         ),
-        given(record, "notify", lambda at: targets_at(at, folder), ()),
+        optional(record, "notify", lambda at: targets_at(at, folder), ()),
         gateway,
         security,
-        given(record, "clients", clients_at, ClientsConfig()),
-        given(record, "demo", lambda at: wires_at(at, folder), None),
+        optional(record, "clients", clients_at, ClientsConfig()),
+        optional(record, "demo", lambda at: wires_at(at, folder), None),
     )
 
 

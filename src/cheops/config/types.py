@@ -1,8 +1,8 @@
-"""Resource types in the configuration file: how operations combine, and how a site runs their commands.
+"""Resource types in the configuration file: how operations combine, how a site runs their commands, and the policy.
 
-The commands that the operator writes here (`read`, `reset`, `checkpoint`, `on_error`) need not match `allow`,
-which is for the commands that come with operations, nor `show`, which is for those that come with a question
-for the state of a resource.
+The commands that the operator writes here (`read`, `reset`, `checkpoint`, `on_error`) need not match `allow`, which
+is for the commands that come with operations, nor `show`, which is for those that come with a request for the state
+of a resource.
 """
 
 import re
@@ -11,25 +11,63 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from cheops.config.command import command_settings, patterns_at
-from cheops.config.command_settings import CommandSettings
-from cheops.config.decompose import unit_steps
-from cheops.config.keys import CHECKPOINT, TYPE, given
-from cheops.config.line import MAX_STATE_BYTES, StateWriter, command_line, shell_sign, state_writer
-from cheops.config.paths import path_at
-from cheops.config.policy import policy_at
+from cheops.config.command import (
+    MAX_STATE_BYTES,
+    CommandSettings,
+    StateWriter,
+    command_line,
+    command_settings,
+    patterns_at,
+    shell_sign,
+    state_writer,
+    unit_steps,
+)
+from cheops.config.settings import CHECKPOINT, POLICY, TYPE, name_at, optional, path_at
 from cheops.documents import Value
-from cheops.engine.types import Checkpoint, Decompose, ResourceType
+from cheops.engine.settings import Checkpoint, Decompose, ResourceType
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command
-from cheops.log.policy import Policy
+from cheops.log.policy import Allowed, Policy, SiteGroup
 from cheops.matrix_file import matrix_within, read_matrix
 from cheops.plugins import PluginError, logic_named, on_error_named
+from cheops.text import printable, shortened
+
+MAX_POLICY_SITES = 1_000
+
+# What is replicated by HTTP is asked for at any site, and each hands on what belongs to others; the
+# application has its own say in who may do what.
+HTTP_POLICY = Policy(sites=SiteGroup.INVOLVED, matrix=SiteGroup.CREATOR, operate=SiteGroup.MESH)
+# Of types that are not configured here nothing is run, and what others allow is not known.
+UNKNOWN_TYPE_POLICY = Policy(sites=SiteGroup.MESH, matrix=SiteGroup.MESH, operate=SiteGroup.MESH)
+
+
+def policy_at(value: Value) -> Policy:
+    record, default = POLICY.read(value), Policy()
+    return Policy(
+        optional(record, "sites", lambda at: _allowed(at, *SiteGroup), default.sites),
+        optional(record, "matrix", lambda at: _allowed(at, *SiteGroup), default.matrix),
+        optional(record, "operate", lambda at: _allowed(at, SiteGroup.INVOLVED, SiteGroup.MESH), default.operate),
+    )
+
+
+def _allowed(value: Value, *words: SiteGroup) -> Allowed:
+    if not value.is_text:
+        names = tuple(name_at(item) for item in value.items())
+        if len(names) > MAX_POLICY_SITES:
+            raise value.fail(f"at most {MAX_POLICY_SITES} sites can be named, not {len(names)}")
+        return tuple(dict.fromkeys(names))
+    text = value.string()
+    if text not in words:
+        known = ", ".join(word.value for word in words)
+        shown = printable(shortened(text))
+        raise value.fail(f"expected {known}, or a list of sites such as [site1, site2], found '{shown}'")
+    return SiteGroup(text)
+
 
 T = TypeVar("T")
 
 MAX_AFTER = 1_000_000
-_BUILTIN = "decompose"
+_BUILTIN_ON_ERROR = "decompose"
 _PLUGIN_NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 
@@ -109,31 +147,31 @@ def type_at(name: str, value: Value, folder: Path) -> TypeConfig:
     def line(at: Value) -> str:
         return command_line(at, shell=command.shell)
 
-    on_error = given(record, "on_error", line, None)
+    on_error = optional(record, "on_error", line, None)
     decompose, hook = _on_error(value, record, on_error, shell=command.shell)
     return TypeConfig(
         name,
-        given(record, "matrix", lambda at: _matrix(at, folder), Matrix()),
+        optional(record, "matrix", lambda at: _matrix(at, folder), Matrix()),
         ResourceType(
             name,
-            given(record, "reset", lambda at: Command(line(at)), None),
-            given(record, "checkpoint", lambda at: _checkpoint(at, record, shell=command.shell), None),
+            optional(record, "reset", lambda at: Command(line(at)), None),
+            optional(record, "checkpoint", lambda at: _checkpoint(at, record, shell=command.shell), None),
             hook,
             decompose,
-            given(record, "logic", lambda at: _plugin(at, logic_named), None),
-            given(record, "parallel", Value.boolean, False),
+            optional(record, "logic", lambda at: _plugin(at, logic_named), None),
+            optional(record, "parallel", Value.boolean, False),
         ),
-        given(record, "read", line, None),
+        optional(record, "read", line, None),
         on_error,
-        given(record, "logic", Value.string, None),
+        optional(record, "logic", Value.string, None),
         command,
-        given(record, "retry_on", _texts, ()),
-        given(record, "show", patterns_at, None),
-        given(record, "policy", policy_at, Policy()),
+        optional(record, "retry_on", _output_texts, ()),
+        optional(record, "show", patterns_at, None),
+        optional(record, "policy", policy_at, Policy()),
     )
 
 
-def _texts(value: Value) -> tuple[str, ...]:
+def _output_texts(value: Value) -> tuple[str, ...]:
     texts = tuple(item.string() for item in value.items())
     if not all(texts):
         raise value.fail("an empty text is found in every output")
@@ -153,10 +191,8 @@ def _checkpoint(value: Value, type_record: dict[str, Value], *, shell: bool) -> 
     read = record.get("read", type_record.get("read"))
     if read is None:
         raise value.fail("'read' is missing, here or in the type: the command that prints the state")
-    checkpoint = Checkpoint(
-        Command(command_line(read, shell=shell)), state_writer(record["write"], shell=shell)
-    )
-    after = given(record, "after", lambda at: at.whole(minimum=1, maximum=MAX_AFTER), checkpoint.after)
+    checkpoint = Checkpoint(Command(command_line(read, shell=shell)), state_writer(record["write"], shell=shell))
+    after = optional(record, "after", lambda at: at.whole(minimum=1, maximum=MAX_AFTER), checkpoint.after)
     return replace(checkpoint, after=after)
 
 
@@ -164,11 +200,11 @@ def _on_error(
     value: Value, record: dict[str, Value], on_error: str | None, *, shell: bool
 ) -> tuple[Decompose | None, Command | None]:
     """One word is the built-in or a plugin; a command of one word is told apart by its path."""
-    if "decompose" in record and on_error != _BUILTIN:
-        raise record["decompose"].fail(f"this is without effect unless 'on_error' is {_BUILTIN}")
+    if "decompose" in record and on_error != _BUILTIN_ON_ERROR:
+        raise record["decompose"].fail(f"this is without effect unless 'on_error' is {_BUILTIN_ON_ERROR}")
     if on_error is None:
         return None, None
-    if on_error == _BUILTIN:
+    if on_error == _BUILTIN_ON_ERROR:
         if "decompose" not in record:
             raise value.fail("'on_error: decompose' needs 'decompose: {amount: …, unit: …}' beside it")
         return unit_steps(record["decompose"], shell=shell), None

@@ -1,15 +1,59 @@
-"""minicloud at the sites of the demo: its ports, its part of their configuration, and how it is started.
+"""minicloud at the sites of the demo: its ports, its configuration, how it is started, and HTTP requests to it.
 
-It is the application of examples/minicloud: two HTTP services, image and compute, of which each site has its
-own instances. They are asked through the gateway of a site (`url`) or past it (`own`).
+minicloud is the application of examples/minicloud: two HTTP services, image and compute; each site has its own
+instances. Requests go through the gateway of a site (`url`) or directly to an instance (`own`).
 """
 
+import http.client
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
+from typing import Any
 
-from cheops.demo.answers import HttpAnswer, http_answer
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    status: int
+    headers: Message
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def log_of(url: str, id_: str) -> list[dict[str, Any]]:
+    """The operations of a resource, as the API's log has them."""
+    return list(_get(url, f"/api/v1/resources/{id_}/log")["operations"])
+
+
+def sees_all_up(url: str) -> bool:
+    """Whether an agent has heard of all sites that it knows of."""
+    return all(site["state"] == "up" for site in _get(url, "/api/v1/sites")["sites"])
+
+
+def send_request(
+    url: str, method: str, path: str, headers: Mapping[str, str] | None = None, body: str | None = None
+) -> HttpResponse:
+    """What a service answers, whoever stands before it. Raises OSError."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=_TIMEOUT_S)
+    with closing(connection):
+        connection.request(method, path, None if body is None else body.encode(), dict(headers or {}))
+        answer = connection.getresponse()
+        return HttpResponse(answer.status, answer.headers, answer.read())
+
+
+def _get(url: str, path: str) -> dict[str, Any]:
+    answer: dict[str, Any] = send_request(url, "GET", path).json
+    return answer
+
 
 SERVICES = ("image", "compute")
 _PROGRAMS = Path(__file__).parent / "minicloud"
@@ -28,10 +72,10 @@ class Minicloud:
         """Where the gateway of a site takes requests for a service."""
         return f"http://{_HOST}:{self._ports[site][service.upper()]}"
 
-    def own(self, site: str, service: str, path: str) -> HttpAnswer:
+    def own(self, site: str, service: str, path: str) -> HttpResponse:
         """What a site's own instance answers, asked past Cheops."""
         port = self._ports[site][f"{service.upper()}_OWN"]
-        return http_answer(f"http://{_HOST}:{port}", "GET", path)
+        return send_request(f"http://{_HOST}:{port}", "GET", path)
 
     @property
     def lines(self) -> dict[str, tuple[str, int]]:
@@ -68,8 +112,7 @@ class Minicloud:
             paths = {"image": "/images", "compute": "/servers"}
             owned = all(self.own(site, service, path).status == 200 for service, path in paths.items())
             return owned and all(
-                http_answer(self.url(site, service), "GET", "/", headers).status == 200
-                for service in SERVICES
+                send_request(self.url(site, service), "GET", "/", headers).status == 200 for service in SERVICES
             )
         except OSError:
             return False

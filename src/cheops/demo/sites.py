@@ -21,11 +21,9 @@ from typing import Any, Self
 
 import yaml
 
-from cheops.demo.answers import sees_all_up
-from cheops.demo.cloud import Minicloud
+from cheops.demo.cloud import Minicloud, sees_all_up
 from cheops.demo.folder import DemoFolder
-from cheops.demo.wire_desk import WireDesk
-from cheops.demo.wires import Wires
+from cheops.demo.wires import WireControl, Wires
 from cheops.errors import CheopsError
 
 NAMES = ("site1", "site2", "site3")
@@ -54,7 +52,7 @@ class Sites:
             self.cloud = Minicloud(NAMES, lambda: self._reserved(0))
             self.wires = Wires(ports, self._pids, self.cloud.lines)
             self._stack.callback(self.wires.close)
-            self._stack.callback(WireDesk(self.wires, self.path / "wires.sock").close)
+            self._stack.callback(WireControl(self.wires, self.path / "wires.sock").close)
             self._stack.callback(self._stop)
             self._write_files(ports)
         except BaseException:

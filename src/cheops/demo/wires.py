@@ -1,13 +1,17 @@
-"""The network of the demo: wires to each site, by which the others come to it, and which can be cut.
+"""The network of the demo: TCP proxies ("wires") between the sites, which can be cut and healed.
 
-Users without rights have no network namespaces, so a cut is made where the traffic passes: each agent tells
-the others the addresses of its wires, small TCP proxies here. Who calls is found by the process that has the
-other end of the connection (/proc), so any pair of sites can be cut. A cut breaks what is open and refuses
-what is new, in both directions. People do not come by a wire: their agent answers, whatever is cut.
+Users without rights have no network namespaces, so a cut is made where the traffic passes: each agent announces
+the addresses of its wires, small TCP proxies in this process, to the others. The caller is found by the process
+that has the other end of the connection (/proc), so any pair of sites can be cut. A cut breaks open connections and
+refuses new ones, in both directions. Users do not pass a wire: their agent answers, whatever is cut.
+
+`WireControl` is the Unix socket by which the agents' pages cut and heal: one line of JSON in, such as
+{"do": "cut", "site": "site3"}, and one line out.
 """
 
 import asyncio
 import contextlib
+import json
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -16,6 +20,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cheops.api import server
 from cheops.errors import CheopsError
 
 _HOST = "127.0.0.1"
@@ -46,9 +51,7 @@ class Wires:
     There may be `more` by which one comes to something else of an agent: a name, and the site and port.
     """
 
-    def __init__(
-        self, ports: Mapping[str, int], pids: Pids, more: Mapping[str, tuple[str, int]] | None = None
-    ) -> None:
+    def __init__(self, ports: Mapping[str, int], pids: Pids, more: Mapping[str, tuple[str, int]] | None = None) -> None:
         self._ports = ports
         self._more = more or {}
         self._pids = pids
@@ -113,8 +116,8 @@ class Wires:
                 call.hang_up()
 
     async def _take_up(self) -> None:
-        for server in self._servers:
-            server.close()
+        for listener in self._servers:
+            listener.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -178,3 +181,53 @@ def _has_open(pid: int, wanted: str) -> bool:
                 if os.readlink(entry) == wanted:  # noqa: PTH115 - what it links to is no path
                     return True
     return False
+
+
+_MOST_BYTES = 65_536
+_BACKLOG = 16
+_PATIENCE_S = 5.0
+
+
+class WireControl:
+    """Serves within the loop of the wires, until they are closed."""
+
+    def __init__(self, wires: Wires, path: Path) -> None:
+        self._wires = wires
+        wires.wait(self._open(path))
+
+    async def _open(self, path: Path) -> None:
+        listening = server.listen_local(path, _BACKLOG)
+        self._server = await asyncio.start_unix_server(self._answer, sock=listening, limit=_MOST_BYTES)
+
+    def close(self) -> None:
+        self._wires.wait(self._close())
+
+    async def _close(self) -> None:
+        self._server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                told = await self._told(await reader.readline())
+                writer.write(json.dumps(told).encode() + b"\n")
+                await writer.drain()
+        except (OSError, TimeoutError, ValueError):
+            pass  # whoever asked has left, or said nothing that could be answered
+        finally:
+            writer.close()
+
+    async def _told(self, line: bytes) -> dict[str, Any]:
+        wish = json.loads(line)
+        try:
+            match wish.get("do"):
+                case "cut":
+                    await self._wires.sever(str(wish.get("site")))
+                case "join":
+                    self._wires.join(str(wish.get("site")))
+                case "look":
+                    pass
+                case other:
+                    return {"problem": f"nobody knows how to '{other}'"}
+        except WireError as error:
+            return {"problem": str(error)}
+        return {"cut": sorted(sorted(pair) for pair in self._wires.severed)}

@@ -12,7 +12,7 @@ from cheops.engine.events import Effects, Notify
 from cheops.engine.messages import Message
 from cheops.engine.replica import Replica
 from cheops.log.operation import Operation, OpId, Reply
-from cheops.log.policy import Act, against, is_of, objection
+from cheops.log.policy import Action, is_participant, operation_violation, violation
 
 REFUSED = "refused"
 MOST_REFUSED = 100  # remembered for one resource
@@ -22,8 +22,8 @@ _STRANGERS_SHARE = 100  # one in so many of what may wait is for sites that are 
 def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     """Whether an operation, whose past is here, says what its origin may say."""
     policy = replica.policy_of(op.rtype)
-    vouched = op.id in replica.vouched
-    problem = objection(op, policy, replica.history, vouched=vouched) if policy else None
+    endorsed = op.id in replica.endorsed
+    problem = operation_violation(op, policy, replica.history, endorsed=endorsed) if policy else None
     if problem is None:
         replica.refused.pop(op.id, None)
         return True
@@ -35,10 +35,10 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     return False
 
 
-def note_vouching(replica: Replica, peer: str, op: Operation) -> None:
+def note_endorsement(replica: Replica, peer: str, op: Operation) -> None:
     """Whoever is one of the resource's sites, and brings an operation of another, has taken it itself."""
-    if peer != op.origin.site and peer in replica.history.former:
-        replica.vouched.add(op.id)
+    if peer != op.origin.site and peer in replica.history.ever_listed:
+        replica.endorsed.add(op.id)
 
 
 def may_wait(replica: Replica, op: Operation) -> bool:
@@ -46,10 +46,10 @@ def may_wait(replica: Replica, op: Operation) -> bool:
     if len(replica.waiting) >= replica.limits.waiting:
         return False
     history, site = replica.history, op.origin.site
-    if replica.policy_of(op.rtype) is None or not history.former or site in history.former:
+    if replica.policy_of(op.rtype) is None or not history.ever_listed or site in history.ever_listed:
         return True
-    strangers = sum(waiting.origin.site not in history.former for waiting in replica.waiting.values())
-    return strangers < max(1, replica.limits.waiting // _STRANGERS_SHARE)
+    orphans = sum(waiting.origin.site not in history.ever_listed for waiting in replica.waiting.values())
+    return orphans < max(1, replica.limits.waiting // _STRANGERS_SHARE)
 
 
 def admits_reply(replica: Replica, reply: Reply) -> bool:
@@ -57,7 +57,7 @@ def admits_reply(replica: Replica, reply: Reply) -> bool:
     dropped, and comes again."""
     if replica.policy_of(replica.type.name) is None or reply.origin in replica.known_replies:
         return True
-    return is_of(reply.origin.site, replica.history)
+    return is_participant(reply.origin.site, replica.history)
 
 
 def admits_snapshot(replica: Replica, peer: str, message: Message, out: Effects) -> bool:
@@ -79,13 +79,13 @@ def _may_tell_what_is_left(replica: Replica, peer: str, message: Message) -> boo
         return True
     if listing is None or not _names_known_matrix(message):
         return False
-    if peer in history.roster:
+    if peer in history.site_list:
         return True
-    ours = history.roster_by
+    ours = history.site_list_op
     if peer not in (listing.sites or ()) or ours is None:
         return peer in (listing.sites or ()) and not history.ops
-    act = Act(listing.origin.site, listing.kind, changes_sites=True)
-    return listing.stamp > ours.stamp and against(act, policy, ours) is None
+    act = Action(listing.origin.site, listing.kind, changes_sites=True)
+    return listing.stamp > ours.stamp and violation(act, policy, ours) is None
 
 
 def waiting_for_refused(replica: Replica) -> dict[OpId, list[OpId]]:

@@ -6,8 +6,8 @@ all replies that it had made by then: it has passed over it, because something h
 
 from cheops.engine.events import Answer, Effects, Stage
 from cheops.engine.replica import Replica
+from cheops.log.causality import NOTHING, Vector, contains, covers
 from cheops.log.operation import Operation, OpId, Reply, Status, Verdict
-from cheops.log.vector import NOTHING, Vector, contains, covers
 
 _LAST_WORDS = (Status.OK, Status.KO)
 _WORDS = (*_LAST_WORDS, Status.UNKNOWN)
@@ -61,7 +61,7 @@ def _settled(replica: Replica, site: str) -> Vector:
     """
     if not replica.is_involved:
         return NOTHING
-    view, by = replica.peers.get(site), replica.history.roster_by
+    view, by = replica.peers.get(site), replica.history.site_list_op
     settled = replica.settled if site == replica.site else view.settled if view else NOTHING
     if by is None or not contains(settled, by.id) or not covers(replica.history.known, settled):
         return NOTHING

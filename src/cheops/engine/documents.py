@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cheops.engine.messages import Base
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock, Vector
 from cheops.log.history import Epoch
 from cheops.log.matrix import Matrix
 from cheops.log.operation import MatrixRef, Operation, OpId, Origin, Reply, Stamp
-from cheops.log.vector import Vector
 
 Key: TypeAlias = tuple[object, ...]
 

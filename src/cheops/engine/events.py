@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from cheops.engine.documents import Document, Key
 from cheops.engine.messages import Message
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
 from cheops.log.operation import NO_TIME, Command, Kind, OpId, Status, Timing
 
@@ -97,7 +97,7 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class Involving:
+class Enumerated:
     """The resources in which a peer is involved, as asked for with `Enumerate`."""
 
     peer: str
@@ -114,15 +114,15 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Queried:
     """Somebody wants to know how a resource is: have it in memory, and perhaps ask the other sites anew."""
 
     resource: str
-    anew: bool = True
+    refresh: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class ClientLeft:
     """The client that waited for what becomes of an operation is gone."""
 
     resource: str
@@ -130,14 +130,14 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class MatricesReceived:
     """Matrices that came on their own."""
 
     matrices: tuple[Matrix, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class SitesRemoved:
     """All the sites that were removed for good: where one has left a resource, nobody waits for its word."""
 
     sites: frozenset[str]
@@ -152,12 +152,12 @@ Event: TypeAlias = (
     | PeerDown
     | Loaded
     | Recovered
-    | Involving
+    | Enumerated
     | Resolved
-    | Asked
-    | Left
-    | Brought
-    | Gone
+    | Queried
+    | ClientLeft
+    | MatricesReceived
+    | SitesRemoved
 )
 
 

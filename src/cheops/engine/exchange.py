@@ -17,11 +17,11 @@ from cheops.engine import admission
 from cheops.engine.documents import Started, key_of, op_key, reply_key
 from cheops.engine.events import Effects, Send
 from cheops.engine.messages import Base, Message, Snapshot, document_size
-from cheops.engine.replica import PeerView, Replica
-from cheops.engine.types import Limits
+from cheops.engine.replica import PeerProgress, Replica
+from cheops.engine.settings import Limits
+from cheops.log.causality import NOTHING, Vector, contains, covers, joined
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Reply
-from cheops.log.vector import NOTHING, Vector, contains, covers, joined
 
 Document = TypeVar("Document", Operation, Reply)
 
@@ -32,7 +32,7 @@ def targets(replica: Replica) -> Iterator[str]:
     for site in replica.sites:
         if site != replica.site:
             yield site
-    for site in sorted(history.former.difference(history.roster)):
+    for site in sorted(history.ever_listed.difference(history.site_list)):
         if site != replica.site and not _is_gone(replica, site):
             yield site
 
@@ -44,7 +44,7 @@ def _is_gone(replica: Replica, site: str) -> bool:
     """
     if site in replica.gone:
         return True
-    view, by = replica.peers.get(site), replica.history.roster_by
+    view, by = replica.peers.get(site), replica.history.site_list_op
     if view is None or by is None or view.busy:
         return False
     why = (by.id, *_seals_against(replica, site))
@@ -54,13 +54,13 @@ def _is_gone(replica: Replica, site: str) -> bool:
 def _seals_against(replica: Replica, site: str) -> Iterator[OpId]:
     """What a site must know to see that a list which it is on does not count."""
     history = replica.history
-    for id_, fate in history.strangers.items():
+    for id_, fate in history.orphans.items():
         if fate.by and site in (history.ops[id_].sites or ()):
             yield fate.by
 
 
-def view_of(replica: Replica, peer: str) -> PeerView:
-    return replica.peers.setdefault(peer, PeerView())
+def view_of(replica: Replica, peer: str) -> PeerProgress:
+    return replica.peers.setdefault(peer, PeerProgress())
 
 
 # -- sending ---------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def ask(replica: Replica, peer: str, out: Effects) -> None:
     _send(replica, peer, _message(replica, ask=True), out)
 
 
-def _lacking_replies(replica: Replica, view: PeerView) -> Iterator[Reply]:
+def _lacking_replies(replica: Replica, view: PeerProgress) -> Iterator[Reply]:
     for origin, last in replica.known_replies.items():
         known = view.known_replies.get(origin, 0)
         retained = replica.replies.get(origin, {})
@@ -232,9 +232,7 @@ def _message(  # noqa: PLR0913 - a message's fields
 # -- receiving -------------------------------------------------------------------------------------------
 
 
-def take(
-    replica: Replica, peer: str, message: Message, matrices: Mapping[str, Matrix], out: Effects
-) -> set[str]:
+def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, Matrix], out: Effects) -> set[str]:
     """Take what is new in a message; gives the hashes of matrices that are lacking."""
     if message.snapshot and not covers(replica.history.known, message.snapshot.floor):
         if not admission.admits_snapshot(replica, peer, message, out):
@@ -245,7 +243,7 @@ def take(
     for op in message.ops:
         if not contains(replica.history.known, op.id) and admission.may_wait(replica, op):
             replica.waiting[op.id] = op
-            admission.note_vouching(replica, peer, op)
+            admission.note_endorsement(replica, peer, op)
     lacking = deliver(replica, matrices, out)
     known = dict(replica.known_replies)
     for reply in sorted(message.replies, key=lambda reply: reply.n):
@@ -276,9 +274,7 @@ def deliver(replica: Replica, matrices: Mapping[str, Matrix], out: Effects) -> s
     return lacking
 
 
-def _is_taken(
-    replica: Replica, op: Operation, matrices: Mapping[str, Matrix], lacking: set[str], out: Effects
-) -> bool:
+def _is_taken(replica: Replica, op: Operation, matrices: Mapping[str, Matrix], lacking: set[str], out: Effects) -> bool:
     if contains(replica.history.known, op.id):
         _waits_no_more(replica, op)
     elif not _is_ready(replica, op):
@@ -291,7 +287,7 @@ def _is_taken(
         _waits_no_more(replica, op)
         replica.add(op)
         out.documents[key_of(op)] = op
-        if replica.history.dethroned:
+        if replica.history.lost_root:
             _give_way(replica, out)
         return True
     return False
@@ -299,7 +295,7 @@ def _is_taken(
 
 def _waits_no_more(replica: Replica, op: Operation) -> None:
     replica.waiting.pop(op.id, None)
-    replica.vouched.discard(op.id)
+    replica.endorsed.discard(op.id)
 
 
 def _behind(replica: Replica, op: Operation) -> Operation | None:
@@ -360,7 +356,7 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
 
 def _give_way(replica: Replica, out: Effects) -> None:
     """What we had forgotten belonged to a resource that stands back: begin with what the other one is."""
-    replica.history.dethroned = False
+    replica.history.lost_root = False
     _begin_anew(replica, None, out)
     save_ledger(replica, out)
 
@@ -389,7 +385,7 @@ def note_peer(replica: Replica, peer: str, message: Message, now_ms: int) -> Non
     if covers(message.settled, view.settled):  # not one that was overtaken
         view.digest, view.busy, view.incarnation = message.digest, message.busy, message.incarnation
     view.settled = joined(view.settled, message.settled)
-    view.heard_ms = now_ms
+    view.last_contact_ms = now_ms
     if progress:
         view.wait_ms = 0
     if go_on:

@@ -7,10 +7,10 @@ One form for everything. A message without documents is an acknowledgement, or a
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cheops.log.causality import Vector
 from cheops.log.history import Epoch
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, MatrixRef, Operation, Reply, Stamp
-from cheops.log.vector import Vector
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ type's `on_error` sees to it, or the operator. What was definitely not run is tr
 have had an effect is never guessed: see `doubt`.
 """
 
-from cheops.engine import clients, exchange, forgetting
+from cheops.engine import clients, exchange, retention
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Outcome, Result
 from cheops.engine.replica import Purpose, Replica, Running, Unknown
@@ -28,9 +28,7 @@ def finish(replica: Replica, n: int, outcomes: tuple[Outcome, ...], out: Effects
         return
     if outcomes[-1].result not in _FINISHED:
         _interrupted(replica, running, outcomes, out)
-        replica.retry_ms = min(
-            max(replica.limits.retry_ms, replica.retry_ms * 2), replica.limits.retry_most_ms
-        )
+        replica.retry_ms = min(max(replica.limits.retry_ms, replica.retry_ms * 2), replica.limits.retry_most_ms)
         replica.retry_at_ms = now_ms + replica.retry_ms
         return
     replica.retry_ms = 0
@@ -55,7 +53,7 @@ def _interrupted(replica: Replica, running: Running, outcomes: tuple[Outcome, ..
     maybe = last.result is Result.MAYBE
     match running.purpose:
         case Purpose.REPLAY:
-            taint(replica, running.plan, out)
+            invalidate_replay(replica, running.plan, out)
         case Purpose.UNITS if op and (maybe or len(outcomes) > 1):
             doubt(replica, op, f"some of its units ran, then: {last.output}", out)
         case Purpose.UNITS | Purpose.HOOK if op and not maybe:
@@ -83,15 +81,15 @@ def _rebase(replica: Replica, name: str, out: Effects) -> bool:
     """Have everything replayed from a base that wipes this key, if there is one."""
     for base in reversed(replica.history.effective):
         if replica.matrix.replaces(base.key, name):
-            taint(replica, Plan((base,)), out)
+            invalidate_replay(replica, Plan((base,)), out)
             return True
     if replica.type.reset or replica.base:
-        taint(replica, Plan(from_start=True), out)
+        invalidate_replay(replica, Plan(from_start=True), out)
         return True
     return False
 
 
-def taint(replica: Replica, wanted: Plan, out: Effects) -> None:
+def invalidate_replay(replica: Replica, wanted: Plan, out: Effects) -> None:
     """A replay was cut short: what its base wipes counts as not applied, so it is run again."""
     dirty: tuple[str, ...] = ()
     replica.last_replay = None  # the same again is now worth trying
@@ -100,12 +98,12 @@ def taint(replica: Replica, wanted: Plan, out: Effects) -> None:
         replica.applied, replica.agreed = [], 0
     elif wanted.run:
         dirty = replica.matrix.wiped_by(wanted.run[0].key)
-        soil(replica, dirty)
+        mark_dirty(replica, dirty)
     started = Started(replica.resource, 0, None, replay=True, from_start=wanted.from_start, dirty=dirty)
     out.documents[key_of(started)] = started  # until the replay is done, also over a crash
 
 
-def soil(replica: Replica, keys: tuple[str, ...]) -> None:
+def mark_dirty(replica: Replica, keys: tuple[str, ...]) -> None:
     """Of these keys the application may hold anything, until they are wiped."""
     replica.note_run(None, "", keys)
     replica.dirty = keys
@@ -113,7 +111,7 @@ def soil(replica: Replica, keys: tuple[str, ...]) -> None:
 
 def leave_dirty(replica: Replica, keys: tuple[str, ...], out: Effects) -> None:
     """Soil, and remember it over a crash."""
-    soil(replica, keys)
+    mark_dirty(replica, keys)
     started = Started(replica.resource, 0, None, replay=True, dirty=keys)
     out.documents[key_of(started)] = started
 
@@ -245,11 +243,7 @@ def _units_ran(replica: Replica, running: Running, outcomes: tuple[Outcome, ...]
     assert op is not None  # noqa: S101
     done = sum(o.result is Result.OK for o in outcomes)
     refused = next((o.output for o in outcomes if o.result is Result.KO), "")
-    detail = (
-        f"applied {done} units; unit {done + 1} was refused: {refused}"
-        if refused or done < len(outcomes)
-        else ""
-    )
+    detail = f"applied {done} units; unit {done + 1} was refused: {refused}" if refused or done < len(outcomes) else ""
     exchange.push(replica, (), (_apply(replica, op, out, detail=detail),))
     if detail:
         out.others.append(Notify(replica.resource, "unit-refused", op.id, detail))
@@ -276,15 +270,13 @@ def _copy_deleted(replica: Replica, running: Running, outcome: Outcome, out: Eff
     out.others.append(Notify(replica.resource, "copy-not-deleted", op.id, outcome.output))
 
 
-def replayed(
-    replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects, now_ms: int
-) -> None:
+def replayed(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects, now_ms: int) -> None:
     """A replay came to its end."""
     wanted, results = running.plan, list(outcomes)
     if wanted.from_start:
         start = results.pop(0) if running.has_start else Outcome(Result.OK)
         if start.result is not Result.OK:
-            taint(replica, wanted, out)
+            invalidate_replay(replica, wanted, out)
             out.others.append(Notify(replica.resource, "reset-failed", None, start.output))
             replica.retry_at_ms = now_ms + replica.limits.retry_most_ms
             return
@@ -328,7 +320,7 @@ def _fold(replica: Replica, outcome: Outcome, out: Effects) -> None:
         why = "no command can write so large a state"
         out.others.append(Notify(replica.resource, "no-checkpoint", None, why))
         return
-    forgetting.fold(replica, write, out)
+    retention.fold(replica, write, out)
 
 
 def resolve(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> None:

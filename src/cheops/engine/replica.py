@@ -7,14 +7,14 @@ from enum import Enum, auto
 
 from cheops.engine.documents import Document, Ledger, Started
 from cheops.engine.messages import Base
-from cheops.engine.types import Limits, ResourceType
+from cheops.engine.settings import Limits, ResourceType
+from cheops.log.causality import contains, joined
 from cheops.log.digest import digest
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix, is_wiped
 from cheops.log.operation import SILENT_KEYS, Applied, Operation, OpId, Origin, Reply, Status
 from cheops.log.plan import Plan
 from cheops.log.policy import Policy
-from cheops.log.vector import contains, joined
 
 
 class Purpose(Enum):
@@ -40,7 +40,7 @@ class Running:
 
 
 @dataclass(slots=True)
-class PeerView:
+class PeerProgress:
     """What we know of another site's knowledge of this resource."""
 
     incarnation: str = ""
@@ -50,7 +50,7 @@ class PeerView:
     known_replies: dict[Origin, int] = field(default_factory=dict)
     settled: dict[Origin, int] = field(default_factory=dict)
     digest: str = ""
-    heard_ms: int | None = None
+    last_contact_ms: int | None = None
     unfinished: bool = False  # what we sent last was not all: go on as soon as it is acknowledged
     next_send_ms: int = 0
     wait_ms: int = 0
@@ -89,10 +89,10 @@ class Replica:
         self.gone: AbstractSet[str] = frozenset()  # sites that will not be back
         self.drafts: list[Operation] = []
         self.waiting: dict[OpId, Operation] = {}
-        self.vouched: set[OpId] = set()  # of those: what a site of this resource has taken
+        self.endorsed: set[OpId] = set()  # of those: what a site of this resource has taken
         self.refused: dict[OpId, str] = {}  # what came and was dropped lately, and why: see admission.py
         self.clients: dict[OpId, Client] = {}  # who wait for what the sites answer
-        self.peers: dict[str, PeerView] = {}
+        self.peers: dict[str, PeerProgress] = {}
         self.new_ops: list[Operation] = []  # to be sent at the end of this step
         self.new_replies: list[Reply] = []
         self.owed: dict[str, set[str]] = {}  # peers to be acknowledged, and the matrices we want of them
@@ -107,12 +107,8 @@ class Replica:
         self.dirty: tuple[str, ...] = ()  # a replay was cut short: these keys must be wiped before all else
         self.skipped: set[OpId] = set()  # drafts that failed out of turn: they wait for it
         self.order_not_enforced = False
-        self.last_replay: tuple[OpId, ...] | None = (
-            None  # a replay that changes nothing is not begun a second time
-        )
-        self.rewritten: list[OpId] | None = (
-            None  # the effective list that a logic plugin's commands stand for
-        )
+        self.last_replay: tuple[OpId, ...] | None = None  # a replay that changes nothing is not begun a second time
+        self.rewritten: list[OpId] | None = None  # the effective list that a logic plugin's commands stand for
         self.running: Running | None = None
         self.retry_at_ms = 0
         self.retry_ms = 0
@@ -143,11 +139,11 @@ class Replica:
     def sites(self) -> tuple[str, ...]:
         """The sites that count: those on the list, but for such as will not be back. The list itself stays:
         a site that is taken in again is one of them again."""
-        return tuple(site for site in self.history.roster if site not in self.gone or site == self.site)
+        return tuple(site for site in self.history.site_list if site not in self.gone or site == self.site)
 
     @property
     def is_involved(self) -> bool:
-        return self.site in self.history.roster
+        return self.site in self.history.site_list
 
     @property
     def next_reply(self) -> int:
@@ -246,9 +242,7 @@ class Replica:
     def drop_stale_failures(self) -> None:
         """What is not effective any more need not have succeeded."""
         fates = self.history.fates
-        self.failed = {
-            id_: why for id_, why in self.failed.items() if id_ in self.history.ops and id_ not in fates
-        }
+        self.failed = {id_: why for id_, why in self.failed.items() if id_ in self.history.ops and id_ not in fates}
         self.troubled = [id_ for id_ in self.troubled if id_ in self.history.ops and id_ not in fates]
 
     def _load_ledger(self, ledger: Ledger) -> None:

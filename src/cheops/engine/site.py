@@ -4,53 +4,41 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from cheops.engine import clients, exchange, forgetting, outcome, running
+from cheops.engine import clients, exchange, outcome, retention, scheduler
 from cheops.engine.documents import Peers, SiteClock, Started, key_of
 from cheops.engine.events import (
     Answer,
-    Asked,
-    Brought,
+    ClientLeft,
     Effect,
     Effects,
     Enumerate,
+    Enumerated,
     Event,
-    Gone,
-    Involving,
-    Left,
     Load,
     Loaded,
+    MatricesReceived,
     Notify,
     PeerDown,
     PeerUp,
+    Queried,
     Ran,
     Received,
     Recovered,
     Resolved,
+    SitesRemoved,
     Stage,
     Submitted,
     Tick,
 )
 from cheops.engine.messages import Message
-from cheops.engine.refusing import NO_RULES, matrix_in_force, refusal
 from cheops.engine.replica import Client, Replica, is_due
-from cheops.engine.types import Settings
-from cheops.log.clock import Clock
+from cheops.engine.settings import Settings
+from cheops.engine.submission import NO_RULES, matrix_in_force, refusal
+from cheops.log.causality import Clock, joined
 from cheops.log.matrix import Matrix
-from cheops.log.operation import (
-    SILENT_KINDS,
-    Command,
-    Kind,
-    MatrixRef,
-    Operation,
-    OpId,
-    Origin,
-    Seal,
-    Status,
-    Verdict,
-)
+from cheops.log.operation import SILENT_KINDS, Command, Kind, MatrixRef, Operation, OpId, Origin, Seal, Status, Verdict
 from cheops.log.plan import Plan
 from cheops.log.rules import Rule
-from cheops.log.vector import joined
 
 _REST_MS = 1_000  # after so long without an event a resource is at rest
 
@@ -69,9 +57,7 @@ class Site:
         self._seen: dict[str, str] = {}  # every peer's last incarnation
         self._loading: dict[str, list[Event]] = {}
         self._active: set[str] = set()  # resources with something left to do or to tell
-        self._parked: dict[
-            str, set[str]
-        ] = {}  # those that can only wait, and for which sites; perhaps unloaded
+        self._parked: dict[str, set[str]] = {}  # those that can only wait, and for which sites; perhaps unloaded
         self._backlog: dict[str, None] = {}  # to be loaded and looked after, some with each tick
         self._now_ms = 0
         # Resources in memory, in the order in which something last happened to them.
@@ -81,9 +67,9 @@ class Site:
             Recovered: self._recovered,
             PeerUp: self._peer_up,
             PeerDown: self._peer_down,
-            Involving: self._involving,
-            Brought: self._brought,
-            Gone: self._gone,
+            Enumerated: self._enumerated,
+            MatricesReceived: self._matrices_received,
+            SitesRemoved: self._sites_removed,
             Tick: self._tick,
             Loaded: self._loaded,
         }
@@ -150,11 +136,11 @@ class Site:
         del out
         self.up.pop(event.peer, None)
 
-    def _involving(self, event: Involving, out: Effects) -> None:
+    def _enumerated(self, event: Enumerated, out: Effects) -> None:
         self._backlog |= dict.fromkeys(event.resources)
         self._wake_some(out)
 
-    def _gone(self, event: Gone, out: Effects) -> None:
+    def _sites_removed(self, event: SitesRemoved, out: Effects) -> None:
         back = self.gone - event.sites
         self.gone.clear()
         self.gone |= event.sites
@@ -162,7 +148,7 @@ class Site:
         out.others += [Enumerate(site) for site in sorted(back)]  # what has happened without them, they lack
         self._wake_some(out)
 
-    def _brought(self, event: Brought, out: Effects) -> None:
+    def _matrices_received(self, event: MatricesReceived, out: Effects) -> None:
         self._keep_matrices(event.matrices, out)
 
     def _keep_matrices(self, matrices: tuple[Matrix, ...], out: Effects) -> None:
@@ -188,7 +174,7 @@ class Site:
         del event
         self._wake_some(out)
         for replica in list(self._active_replicas()):
-            running.advance(replica, out, self._now_ms)
+            scheduler.advance(replica, out, self._now_ms)
             for peer in exchange.targets(replica):
                 self._tell(replica, peer, out)
             exchange.pay(replica)
@@ -257,18 +243,18 @@ class Site:
                 self._receive(replica, event.peer, event.message, out)
             case Ran():
                 outcome.finish(replica, event.n, event.outcomes, out, self._now_ms)
-            case Asked():
-                if event.anew:
+            case Queried():
+                if event.refresh:
                     self._ask(replica, out)
                 return
-            case Left():
+            case ClientLeft():
                 replica.clients.pop(event.op, None)
                 return
             case Resolved():
                 outcome.resolve(replica, event.op, happened=event.happened, out=out)
             case _:
                 raise AssertionError(f"not an event of a resource: {event}")
-        running.advance(replica, out, self._now_ms)
+        scheduler.advance(replica, out, self._now_ms)
         self._look_after(replica, out)
 
     def _loaded(self, event: Loaded, out: Effects) -> None:
@@ -282,7 +268,7 @@ class Site:
             _after_crash(replica, started, out)
         for waiting in self._loading.pop(event.resource, []):
             self._take_for(replica, waiting, out)
-        running.advance(replica, out, self._now_ms)
+        scheduler.advance(replica, out, self._now_ms)
         self._active.add(event.resource)
         self._look_after(replica, out)
 
@@ -298,7 +284,7 @@ class Site:
         """Tell, forget what can be forgotten, and remember whether there is more to do or to tell."""
         if replica.clients:
             clients.tell_of_sites(replica, out)  # before what they wait for is forgotten
-        forgetting.prune(replica, out)
+        retention.prune(replica, out)
         self._seal_if_due(replica, out)
         exchange.flush(replica, out, self._now_ms)
         if len(replica.history.disowned) != replica.disowned_kept:
@@ -317,13 +303,13 @@ class Site:
 
     def _seal_if_due(self, replica: Replica, out: Effects) -> None:
         """Where no operation comes along that could carry a seal, one is made for it."""
-        if replica.drafts or replica.running or not forgetting.seal_due(replica, at_rest=True):
+        if replica.drafts or replica.running or not retention.seal_due(replica, at_rest=True):
             return
         seal = self._draft(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
         self._save_clock(out)
         replica.drafts.append(seal)
         out.documents[key_of(seal)] = seal  # its turn may not have come: what is numbered must be kept
-        running.advance(replica, out, self._now_ms)
+        scheduler.advance(replica, out, self._now_ms)
 
     # -- submitting --------------------------------------------------------------------------------
 
@@ -345,9 +331,7 @@ class Site:
         out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site))
         if draft.verdict is not None:
             exchange.push(replica, (draft,), ())
-            out.others.append(
-                Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING)
-            )
+            out.others.append(Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING))
 
     def _draft(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
         self.clock = self.clock.tick(self._now_ms)
@@ -357,7 +341,7 @@ class Site:
             replica.type = self.settings.type_named(event.rtype)
         parallel = replica.type.parallel and event.kind not in SILENT_KINDS
         deps = joined(replica.history.known, {self.origin: own} if own else {})
-        stable = forgetting.seal_due(replica, at_rest=event.kind is Kind.SEAL)
+        stable = retention.seal_due(replica, at_rest=event.kind is Kind.SEAL)
         return Operation(
             event.resource,
             replica.type.name,
@@ -369,7 +353,7 @@ class Site:
             deps,
             stamp,
             self._matrix_ref(replica, event, MatrixRef("", stamp), out),
-            event.sites if (own == 0 and not replica.history.roster) or event.kind is Kind.SITES else None,
+            event.sites if (own == 0 and not replica.history.site_list) or event.kind is Kind.SITES else None,
             parallel,
             Verdict.OK if parallel else None,
             seal=Seal(stable, replica.history.root or stamp) if stable else None,
@@ -393,9 +377,9 @@ class Site:
     def _receive(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
         self._keep_matrices(message.matrices, out)
         before = len(replica.history.ops)
-        strangers = set(replica.history.strangers)
+        orphans = set(replica.history.orphans)
         lacking = exchange.take(replica, peer, message, self.matrices, out)
-        self._tell_of_strangers(replica, strangers, out)
+        self._report_orphans(replica, orphans, out)
         if replica.history.latest:
             self.clock = self.clock.seen(replica.history.latest)
         if len(replica.history.ops) != before:
@@ -403,7 +387,7 @@ class Site:
             self._save_clock(out)
         if self._seen.get(peer, message.incarnation) == message.incarnation:
             exchange.note_peer(replica, peer, message, self._now_ms)
-        running.advance(replica, out, self._now_ms)
+        scheduler.advance(replica, out, self._now_ms)
         if message.ask or lacking:
             exchange.acknowledge(replica, peer, lacking)
         elif message.ops or message.replies:
@@ -414,10 +398,10 @@ class Site:
                 exchange.give_matrices(replica, peer, found, out)
         self._tell(replica, peer, out)
 
-    def _tell_of_strangers(self, replica: Replica, before: set[OpId], out: Effects) -> None:
+    def _report_orphans(self, replica: Replica, before: set[OpId], out: Effects) -> None:
         """What was acknowledged here and has come to nothing, somebody should hear of."""
-        for id_, fate in replica.history.strangers.items():
-            if id_ not in before and id_.origin == self.origin and fate.rule is Rule.ESTRANGED:
+        for id_, fate in replica.history.orphans.items():
+            if id_ not in before and id_.origin == self.origin and fate.rule is Rule.ORPHANED:
                 out.others.append(Notify(replica.resource, "estranged", id_, fate.rule.sentence))
 
     def _tell(self, replica: Replica, peer: str, out: Effects) -> None:
@@ -446,7 +430,7 @@ class Site:
 def _resource_of(event: Event) -> str:
     if isinstance(event, Received):
         return event.message.resource
-    assert isinstance(event, Submitted | Ran | Resolved | Asked | Left)  # noqa: S101 - the others are registered above
+    assert isinstance(event, Submitted | Ran | Resolved | Queried | ClientLeft)  # noqa: S101 - the others are registered above
     return event.resource
 
 
@@ -456,9 +440,9 @@ def _after_crash(replica: Replica, started: Started, out: Effects) -> None:
     op = replica.history.ops.get(started.op) if started.op else None
     op = op or next((draft for draft in replica.drafts if draft.id == started.op), None)
     if started.replay and started.from_start:
-        outcome.taint(replica, Plan(from_start=True), out)
+        outcome.invalidate_replay(replica, Plan(from_start=True), out)
     elif started.replay:
-        outcome.soil(replica, started.dirty)
+        outcome.mark_dirty(replica, started.dirty)
         out.documents[key_of(started)] = started
     elif op is not None and op.kind is Kind.SITES:
         outcome.leave_dirty(replica, started.dirty, out)  # half of the copy may be deleted

@@ -5,9 +5,9 @@ from enum import StrEnum
 
 from cheops.engine import exchange
 from cheops.engine.admission import waiting_for_refused
-from cheops.engine.replica import PeerView, Replica
+from cheops.engine.replica import PeerProgress, Replica
+from cheops.log.causality import contains, covers
 from cheops.log.operation import OpId, Status, Verdict
-from cheops.log.vector import contains, covers
 
 
 class Overall(StrEnum):
@@ -23,7 +23,7 @@ class SiteStatus:
 
     site: str
     reachable: bool
-    heard_ms: int | None  # None: this site itself, or never
+    last_contact_ms: int | None  # None: this site itself, or never
     digest: str
     pending: int  # operations it is not known to have dealt with
     failed: tuple[OpId, ...]
@@ -48,9 +48,7 @@ def status(replica: Replica, up: set[str]) -> ResourceStatus:
     counted = replica.sites or ((replica.site,) if replica.unknown else ())
     sites = tuple(_site(replica, site, up) for site in counted)
     unreachable = tuple(site.site for site in sites if not site.reachable)
-    return ResourceStatus(
-        replica.resource, _overall(replica, sites), unreachable, replica.order_not_enforced, sites
-    )
+    return ResourceStatus(replica.resource, _overall(replica, sites), unreachable, replica.order_not_enforced, sites)
 
 
 def _overall(replica: Replica, sites: tuple[SiteStatus, ...]) -> Overall:
@@ -71,13 +69,13 @@ def _site(replica: Replica, site: str, up: set[str]) -> SiteStatus:
     failed = _with_status(replica, site, Status.KO)
     unknown = _with_status(replica, site, Status.UNKNOWN)
     if site == replica.site:
-        pending = _pending(replica, PeerView(settled=replica.settled)) + len(replica.drafts)
+        pending = _pending(replica, PeerProgress(settled=replica.settled)) + len(replica.drafts)
         return SiteStatus(site, True, None, replica.digest(), pending, failed, unknown)
     view = exchange.view_of(replica, site)
-    return SiteStatus(site, site in up, view.heard_ms, view.digest, _pending(replica, view), failed, unknown)
+    return SiteStatus(site, site in up, view.last_contact_ms, view.digest, _pending(replica, view), failed, unknown)
 
 
-def _pending(replica: Replica, view: PeerView) -> int:
+def _pending(replica: Replica, view: PeerProgress) -> int:
     if covers(view.settled, replica.history.known):
         return 0
     return sum(not contains(view.settled, op.id) for op in replica.history.ops.values())

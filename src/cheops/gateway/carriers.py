@@ -18,38 +18,38 @@ from hashlib import blake2b
 from typing import Protocol
 
 from cheops.errors import CheopsError, ClientError, Fault
-from cheops.gateway.seam import Head, Header, Headers, first, without
+from cheops.gateway.headers import Header, Headers, RequestHead, first, without
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
 _BAGGAGE_MEMBER = "cheops"
 _LONG = 200
 _LOOK_AT = 64  # how many old ones are looked at for one that can go
 
-Carried = tuple[str, str]  # the name of a carrier, in small letters, and its value
-Known = str | None  # a scope's text, or that there was none
+Carrier = tuple[str, str]  # the name of a carrier, in small letters, and its value
+KnownScope = str | None  # a scope's text, or that there was none
 
 
 class Follower(Protocol):
     """Who has learned from here what values stand for, and must not be wrong about it."""
 
-    def began(self, one: Carried, scope: Known) -> None:
+    def began(self, one: Carrier, scope: KnownScope) -> None:
         """A request with a value begins, and the value may stand for this scope too from now on."""
         ...
 
-    def forgot(self, one: Carried) -> None:
+    def forgot(self, one: Carrier) -> None:
         """A value was pushed out by others."""
         ...
 
-    async def settled(self, values: Iterable[Carried]) -> None:
+    async def settled(self, values: Iterable[Carrier]) -> None:
         """Until nobody believes of these values what is not so any more. Raises CheopsError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredScope:
     """A call of the application whose scope its carriers told."""
 
-    head: Head
+    head: RequestHead
     scope: str  # as it is remembered
 
 
@@ -66,7 +66,7 @@ class TooManyScopesError(CheopsError):
     status = 503
 
 
-def carried(head: Head, names: Iterable[str]) -> list[Carried]:
+def carriers_in(head: RequestHead, names: Iterable[str]) -> list[Carrier]:
     """The carriers of a request, of these names, that can be told apart."""
     found = []
     for name in names:
@@ -87,7 +87,7 @@ def _mark(name: str, value: str) -> str | None:
     return value if len(value) <= _LONG else blake2b(value.encode("latin-1")).hexdigest()
 
 
-def added(headers: Headers, names: Sequence[str], mark: str) -> Headers:
+def with_new_carrier(headers: Headers, names: Sequence[str], mark: str) -> Headers:
     """Headers with a carrier of our own: the first of these that the request does not have. `mark` is 32
     hexadecimal digits that nobody has used."""
     present = {name.lower() for name, _ in headers}
@@ -118,15 +118,15 @@ class _Use:
 class _Table:
     """Values and the scopes that they were seen with, as many as may be."""
 
-    def __init__(self, most: int, on_forgotten: Callable[[Carried], None]) -> None:
+    def __init__(self, most: int, on_forgotten: Callable[[Carrier], None]) -> None:
         self._most = most
         self._on_forgotten = on_forgotten
-        self._uses: OrderedDict[Carried, dict[Known, _Use]] = OrderedDict()
+        self._uses: OrderedDict[Carrier, dict[KnownScope, _Use]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._uses)
 
-    def begin(self, key: Carried, scope: Known, now_s: float) -> bool:
+    def begin(self, key: Carrier, scope: KnownScope, now_s: float) -> bool:
         """Whether there was room for it."""
         if key not in self._uses and len(self._uses) >= self._most and not self._make_room():
             return False
@@ -137,17 +137,17 @@ class _Table:
         uses.setdefault(scope, _Use()).under_way += 1
         return True
 
-    def end(self, key: Carried, scope: Known, until_s: float) -> None:
+    def end(self, key: Carrier, scope: KnownScope, until_s: float) -> None:
         use = self._uses.get(key, {}).get(scope)
         if use is not None:
             use.under_way -= 1
             use.until_s = until_s
 
-    def scopes(self, key: Carried, now_s: float) -> set[Known]:
+    def scopes(self, key: Carrier, now_s: float) -> set[KnownScope]:
         uses = self._uses.get(key, {})
         return {scope for scope, use in uses.items() if use.under_way or use.until_s >= now_s}
 
-    def until_s(self, key: Carried, scope: Known, under_way_s: float) -> float:
+    def until_s(self, key: Carrier, scope: KnownScope, under_way_s: float) -> float:
         """How long a value surely stands for a scope; `under_way_s` for one that is under way."""
         use = self._uses[key][scope]
         return under_way_s if use.under_way else use.until_s
@@ -177,7 +177,7 @@ class Carriers:
     def __len__(self) -> int:
         return len(self._scoped) + len(self._others)
 
-    def begin(self, carriers: Iterable[Carried], scope: Known) -> "Ticket":
+    def begin(self, carriers: Iterable[Carrier], scope: KnownScope) -> "CarrierUse":
         """A request goes to a service of this site; `Ticket.end` when it is answered."""
         now_s, kept = self._clock(), []
         for one in carriers:
@@ -188,18 +188,18 @@ class Carriers:
             elif scope is not None:
                 self.end(kept, scope)
                 raise TooManyScopesError("too many requests with scopes are under way; try again later")
-        return Ticket(self, tuple(kept), scope)
+        return CarrierUse(self, tuple(kept), scope)
 
-    def end(self, carriers: Iterable[Carried], scope: Known) -> None:
+    def end(self, carriers: Iterable[Carrier], scope: KnownScope) -> None:
         until_s = self._clock() + self._for_s
         for one in carriers:
             self._table(scope).end(one, scope, until_s)
 
-    def is_clear(self, carriers: Iterable[Carried], scope: Known) -> bool:
+    def is_clear(self, carriers: Iterable[Carrier], scope: KnownScope) -> bool:
         """Whether one of these values would lead back to this scope, and to no other."""
         return any(self._scopes(one) <= {scope} for one in carriers)
 
-    def recover(self, carriers: Sequence[Carried]) -> Known:
+    def recover(self, carriers: Sequence[Carrier]) -> KnownScope:
         """The scope of a call that carries these. Raises AmbiguousScopeError."""
         told = [(one, scopes) for one in carriers if (scopes := self._scopes(one))]
         if not told:
@@ -213,7 +213,7 @@ class Carriers:
             "Pass the header Scope on, or use a new value for every request"
         )
 
-    def surely_until_s(self, carriers: Sequence[Carried], scope: str) -> float | None:
+    def surely_until_s(self, carriers: Sequence[Carrier], scope: str) -> float | None:
         """Until when `recover` gives this scope, if nothing begins or is forgotten; None where it does not
         even now."""
         try:
@@ -224,25 +224,25 @@ class Carriers:
         under_way_s = self._clock() + self._for_s
         return min(self._scoped.until_s(one, scope, under_way_s) for one in carriers if self._scopes(one))
 
-    def _forgot(self, one: Carried) -> None:
+    def _forgot(self, one: Carrier) -> None:
         if self.follower is not None:
             self.follower.forgot(one)
 
-    def _scopes(self, one: Carried) -> set[Known]:
+    def _scopes(self, one: Carrier) -> set[KnownScope]:
         now_s = self._clock()
         return self._scoped.scopes(one, now_s) | self._others.scopes(one, now_s)
 
-    def _table(self, scope: Known) -> _Table:
+    def _table(self, scope: KnownScope) -> _Table:
         return self._others if scope is None else self._scoped
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class CarrierUse:
     """A request that is under way at a service of this site."""
 
     carriers: Carriers
-    values: tuple[Carried, ...]
-    scope: Known
+    values: tuple[Carrier, ...]
+    scope: KnownScope
 
     async def settled(self) -> None:
         """Until the request may go on: nobody believes that its values stand for something else only.

@@ -1,12 +1,60 @@
-"""Headers on their way through: what belongs to one connection goes, what a proxy must add comes. Pure."""
+"""Request heads and headers: types, hop-by-hop rules, what a proxy adds, and which methods may be repeated. Pure.
+
+A head is kept as it was sent: spelling, order and repetitions. Text has one character per byte (latin-1), so that
+nothing is lost on the way.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import TypeAlias
 from urllib.parse import quote, unquote
 
-from cheops.config.gateway import Told
-from cheops.gateway.seam import Head, Header, Headers, every, first, without
+from cheops.config.gateway import ForwardedHeaders
+
+Header: TypeAlias = tuple[str, str]
+Headers: TypeAlias = tuple[Header, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A request without its body. `target` is path and query, as sent: `/v2/images?limit=3`."""
+
+    method: str
+    target: str
+    headers: Headers = ()
+
+
+def first(head: RequestHead, name: str) -> str | None:
+    """The value of the first header with a name, whatever its spelling."""
+    wanted = name.lower()
+    return next((value for given, value in head.headers if given.lower() == wanted), None)
+
+
+def every(head: RequestHead, name: str) -> list[str]:
+    """The values of all headers with a name, in their order."""
+    wanted = name.lower()
+    return [value for given, value in head.headers if given.lower() == wanted]
+
+
+def without(headers: Iterable[Header], *names: str) -> Headers:
+    """Headers without those of these names."""
+    unwanted = {name.lower() for name in names}
+    return tuple((name, value) for name, value in headers if name.lower() not in unwanted)
+
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"})
+IDEMPOTENT_METHODS = SAFE_METHODS | {"PUT", "DELETE"}
+
+
+def is_idempotent(head: RequestHead) -> bool:
+    """Whether to run it twice is as good as once."""
+    return head.method in IDEMPOTENT_METHODS or first(head, "Idempotency-Key") is not None
+
+
+def is_safe(head: RequestHead) -> bool:
+    return head.method in SAFE_METHODS
+
 
 SCOPE = "Scope"
 HOP = "Cheops-Hop"  # in a request: which site's gateway sent it on
@@ -15,12 +63,10 @@ SITE = "Cheops-Site"  # in an answer: which site served it
 FALLBACK = "Cheops-Fallback"  # in an answer: which sites were tried before, and why they did not do
 EFFECT = "Cheops-Effect"  # in an answer: `none` where the request certainly changed nothing
 OPERATION = "Cheops-Operation"
-CREDENTIALS = (
-    "Cheops-Credentials"  # in an answer: `dropped` where the client's were not sent to the other site
-)
-FOR = "Cheops-For"  # in a request between gateways: `replication` where it may become an operation
+CREDENTIALS = "Cheops-Credentials"  # in an answer: `dropped` where the client's were not sent to the other site
+PURPOSE = "Cheops-For"  # in a request between gateways: `replication` where it may become an operation
 DRY_RUN = "Cheops-Dry-Run"
-SHOWN = "Cheops-Certificate"  # of another gateway, as HAProxy tells the agent; from nobody else
+PEER_CERTIFICATE = "Cheops-Certificate"  # of another gateway, as HAProxy tells the agent; from nobody else
 
 MESH_PREFIX = "cheops-"
 # Of the headers with our prefix, those that are for clients to send. All others are the mesh's own.
@@ -33,13 +79,13 @@ _FORWARDED = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host", "x-f
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class ForwardingInfo:
     """Who passes a request on, and for whom."""
 
     here: str  # this site
     client: str  # the address that it came from
     proto: str = "http"
-    told: Told = Told.CLIENT
+    told: ForwardedHeaders = ForwardedHeaders.CLIENT
 
 
 def connection_tokens(headers: Iterable[Header]) -> set[str]:
@@ -54,7 +100,7 @@ def end_to_end(headers: Headers) -> Headers:
     return tuple((name, value) for name, value in headers if name.lower() not in dropped)
 
 
-def wanted_upgrade(headers: Headers) -> str | None:
+def requested_upgrade(headers: Headers) -> str | None:
     """The protocol that a request would change to. HTTP/2 is none: nobody here could look into it."""
     if "upgrade" not in connection_tokens(headers):
         return None
@@ -64,12 +110,12 @@ def wanted_upgrade(headers: Headers) -> str | None:
     return ", ".join(kept) or None
 
 
-def takes_trailers(headers: Headers) -> bool:
+def accepts_trailers(headers: Headers) -> bool:
     values = (value for name, value in headers if name.lower() == "te")
     return any(part.strip().lower().startswith("trailers") for value in values for part in value.split(","))
 
 
-def at_the_edge(head: Head) -> Head:
+def without_forged_headers(head: RequestHead) -> RequestHead:
     """A client's request without the headers with which it could pass for a part of the mesh. Some
     applications read `_` as `-`, so that spelling goes too."""
     kept = (
@@ -77,31 +123,29 @@ def at_the_edge(head: Head) -> Head:
         for name, value in head.headers
         if not (lower := name.lower().replace("_", "-")).startswith(MESH_PREFIX) or lower in _FOR_CLIENTS
     )
-    return Head(head.method, head.target, tuple(kept))
+    return RequestHead(head.method, head.target, tuple(kept))
 
 
 def without_mesh(headers: Headers) -> Headers:
     """What an application gets to see, and what may be believed of what it says."""
-    return tuple(
-        (name, value) for name, value in headers if not name.lower().replace("_", "-").startswith(MESH_PREFIX)
-    )
+    return tuple((name, value) for name, value in headers if not name.lower().replace("_", "-").startswith(MESH_PREFIX))
 
 
 def with_scope(headers: Headers, scope: str | None) -> Headers:
     """With this scope, or with none."""
     kept = without(headers, SCOPE)
-    return kept if scope is None else (*kept, (SCOPE, as_header(scope)))
+    return kept if scope is None else (*kept, (SCOPE, encode_header(scope)))
 
 
-def passed_on(head: Head, passage: Passage, *, upgrade: str | None) -> Headers:
+def headers_for_upstream(head: RequestHead, passage: ForwardingInfo, *, upgrade: str | None) -> Headers:
     """The headers of a request as the next program gets them, but for its length."""
-    own: list[Header] = [("Via", f"1.1 {pseudonym(passage.here)}")]
+    own: list[Header] = [("Via", f"1.1 {via_name(passage.here)}")]
     if upgrade:
         own += [("Connection", "upgrade"), ("Upgrade", upgrade)]
-    elif takes_trailers(head.headers):
+    elif accepts_trailers(head.headers):
         own += [("Connection", "TE"), ("TE", "trailers")]
     kept = end_to_end(head.headers)
-    if passage.told is not Told.NOTHING:
+    if passage.told is not ForwardedHeaders.NOTHING:
         told = _forwarded(head, passage)
         mine = {name.lower() for name, _ in told}
         kept = tuple((name, value) for name, value in kept if not _is_mine(name.lower(), mine))
@@ -114,9 +158,9 @@ def _is_mine(name: str, mine: set[str]) -> bool:
     return name in mine or ("_" in name and name.replace("_", "-") in _FORWARDED)
 
 
-def _forwarded(head: Head, passage: Passage) -> list[Header]:
+def _forwarded(head: RequestHead, passage: ForwardingInfo) -> list[Header]:
     """Each program on the way adds who it got the request from; what was first asked for stays."""
-    if passage.told is Told.CLIENT:
+    if passage.told is ForwardedHeaders.CLIENT:
         return [("X-Forwarded-For", ", ".join([*every(head, "X-Forwarded-For"), passage.client]))]
     host = first(head, "Host") or ""
     own = f"for={_node(passage.client)};proto={passage.proto}" + (f';host="{host}"' if host else "")
@@ -136,27 +180,37 @@ def _node(client: str) -> str:
         return "unknown"
 
 
-def pseudonym(site: str) -> str:
+def via_name(site: str) -> str:
     """How this gateway signs in `Via`."""
     return f"cheops-{quote(site, safe='')}"
 
 
-def has_passed(head: Head, site: str) -> bool:
+def has_passed_through(head: RequestHead, site: str) -> bool:
     """Whether a request has come through the gateway of a site before."""
-    mark = pseudonym(site)
+    mark = via_name(site)
     vias = (part.split() for value in every(head, "Via") for part in value.split(","))
     return any(len(words) > 1 and words[1] == mark for words in vias)
 
 
-def as_header(text: str) -> str:
+def encode_header(text: str) -> str:
     """A text with characters beyond ASCII as a header holds it: its UTF-8 bytes, one character each."""
     return text.encode().decode("latin-1")
 
 
-def site_name(site: str) -> str:
+def encode_name(site: str) -> str:
     """The name of a site as a header holds it."""
     return quote(site)
 
 
-def site_named(value: str) -> str:
+def decode_name(value: str) -> str:
     return unquote(value)
+
+
+def body_size(head: RequestHead) -> int | None:
+    """How many bytes the body has; None where only its end will tell."""
+    if first(head, "Transfer-Encoding") is not None:
+        return None
+    return int(first(head, "Content-Length") or 0)
+
+
+FOR_REPLICATION = "replication"

@@ -13,46 +13,29 @@ from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from cheops.config.address import place_of
+from cheops.config.address import address_of_url
 from cheops.errors import CheopsError, Fault
-from cheops.gateway.client import Client
-from cheops.gateway.headers import HOP, SHOWN, site_named
-from cheops.gateway.pool import Place, place_of_url
-from cheops.gateway.seam import Head, first
-from cheops.node.identity import FORGED_SENDER, NO_SITE, banned
+from cheops.gateway.client_connection import ClientConnection
+from cheops.gateway.connection import UpstreamAddress, upstream_address
+from cheops.gateway.headers import HOP, PEER_CERTIFICATE, RequestHead, decode_name, first
+from cheops.gateway.interfaces import NoGatewayError, SiteDownError
+from cheops.node.enrollment import FORGED_SENDER, NO_SITE, rejection_of
 from cheops.node.node import Node
-from cheops.security.connection import certificate_at, identity_in
-from cheops.sync.asking import Credentials
-from cheops.sync.heart import now
+from cheops.peers.client import Credentials
+from cheops.peers.prober import now
+from cheops.security.certificates import Identity
+from cheops.security.tls import certificate_at, identity_in
 from cheops.text import printable, shortened
 
-if TYPE_CHECKING:
-    from cheops.security.certificates import Identity
-
-OnProved: TypeAlias = "Callable[[bytes, Identity], None]"  # a certificate that is good, and whose it is
+OnProved: TypeAlias = Callable[[bytes, Identity], None]  # a certificate that is good, and whose it is
 
 _KNOWN_FOR_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-class SiteDownError(CheopsError):
-    """A site cannot be asked now. Nothing was sent there, so nothing can have happened."""
-
-    fault = Fault.PEER
-    definite = False
-    status = 503
-
-
-class NoGatewayError(CheopsError):
-    """A site has the service, but nothing there takes requests for it."""
-
-    fault = Fault.PEER
-    status = 502
-
-
-class StrangerError(CheopsError):
+class UntrustedSenderError(CheopsError):
     """Not a site, or not the one that it says it is."""
 
     fault = Fault.PEER
@@ -73,18 +56,18 @@ class PeerGateways:
         """What this site shows to other gateways."""
         return self._node.keyring
 
-    async def sender(self, client: Client, head: Head, *, is_mesh: bool) -> str | None:
+    async def sender(self, client: ClientConnection, head: RequestHead, *, is_mesh: bool) -> str | None:
         """The site whose gateway sent a request; None for a client, whatever it says. Raises StrangerError
         where only gateways may ask."""
         if is_mesh:
             return self._proved(client, head)
         peer, hop = client.peer, first(head, HOP)
         if self._node.keyring is not None and hop is not None:
-            self._doubt(site_named(hop), peer)
+            self._doubt(decode_name(hop), peer)
             return None
         if hop is None:
             return None
-        site = site_named(hop)
+        site = decode_name(hop)
         if site != self._node.name and self._node.mesh.entry_of(site) is not None:
             known = await self.addresses_of(site)
             if peer in known or (_is_loopback(peer) and any(map(_is_loopback, known))):
@@ -92,7 +75,7 @@ class PeerGateways:
         self._doubt(site, peer)
         return None
 
-    def _proved(self, client: Client, head: Head) -> str:
+    def _proved(self, client: ClientConnection, head: RequestHead) -> str:
         """By its certificate, which counts as at the agent's address; and it speaks for itself alone."""
         try:
             der = self._shown(client, head)
@@ -101,9 +84,9 @@ class PeerGateways:
             raise self._stranger(NO_SITE, client.peer, str(error)) from None
         if identity is None:
             raise self._stranger(NO_SITE, client.peer, "only gateways of other sites may ask here")
-        if out := banned(self._node.mesh, identity, time.time()):
+        if out := rejection_of(self._node.mesh, identity, time.time()):
             raise self._stranger(out.reason, identity.site, out.detail)
-        said = site_named(first(head, HOP) or "")
+        said = decode_name(first(head, HOP) or "")
         if said != identity.site:
             detail = f"'{identity.site}' cannot ask as '{printable(shortened(said))}'"
             raise self._stranger(FORGED_SENDER, identity.site, detail)
@@ -112,20 +95,20 @@ class PeerGateways:
         return identity.site
 
     @staticmethod
-    def _shown(client: Client, head: Head) -> bytes | None:
+    def _shown(client: ClientConnection, head: RequestHead) -> bytes | None:
         """The certificate that was verified when the connection was made, here or by HAProxy."""
         if not client.wire.is_handed:
             return certificate_at(client.wire.transport)
         try:
-            return b64decode(first(head, SHOWN) or "", validate=True)
+            return b64decode(first(head, PEER_CERTIFICATE) or "", validate=True)
         except ValueError:
             return None
 
-    def _stranger(self, reason: str, who: str, detail: str) -> StrangerError:
+    def _stranger(self, reason: str, who: str, detail: str) -> UntrustedSenderError:
         self._node.refusals.count(reason, who, detail)
-        return StrangerError(detail)
+        return UntrustedSenderError(detail)
 
-    def place(self, site: str, service: str) -> Place:
+    def place(self, site: str, service: str) -> UpstreamAddress:
         """Where the gateway of a site takes requests for a service."""
         entry = self._node.mesh.entry_of(site)
         if entry is None:
@@ -137,10 +120,10 @@ class PeerGateways:
                 f"{'gateway.listen' if self._node.keyring else f'services.{service}.listen'} there"
             )
         if self._node.keyring is None:
-            return place_of_url(address)
+            return upstream_address(address)
         if not address.startswith("https://"):
             raise NoGatewayError(f"{site} has no address over TLS for '{service}': set gateway.listen there")
-        return replace(place_of_url(address), site=site)
+        return replace(upstream_address(address), site=site)
 
     def is_up(self, site: str) -> bool:
         info = self._node.snapshot().sites.get(site)
@@ -153,9 +136,7 @@ class PeerGateways:
         since = "it was never heard of" if heard_ms is None else f"last heard of {heard_ms / 1000:,.0f} s ago"
         if heard_ms is None and view and view.heard:
             since = "it has not answered since this agent's start"
-        return SiteDownError(
-            f"{site} is down: {since}; see 'cheops describe site {site}' at {self._node.name}"
-        )
+        return SiteDownError(f"{site} is down: {since}; see 'cheops describe site {site}' at {self._node.name}")
 
     def hurry(self, site: str) -> None:
         """It did not answer: have a look at it."""
@@ -173,7 +154,7 @@ class PeerGateways:
         entry = self._node.mesh.entry_of(site)
         urls = [entry.url, *(address for _, address in entry.services if address)] if entry else []
         found: set[str] = set()
-        for host in {place_of(url).host for url in urls}:
+        for host in {address_of_url(url).host for url in urls}:
             try:
                 infos = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
             except OSError as error:

@@ -1,23 +1,75 @@
-"""A request as the gateway understands it: which service it is for, who sent it, and with which scope.
+"""One request: which service it is for, who sent it, and with which scope.
 
-The same for all three ways in: the address of a service for clients (and for the gateways of other sites),
-the one for the application of this site, and the proxy, where the host says which service is meant.
+The same for all ways in: a service's address for clients (and other sites' gateways), the address for the local
+application's own calls, and the proxy, where the host names the service.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
 
 from cheops.config.services import ServiceConfig
+from cheops.config.site import SiteConfig
 from cheops.errors import ClientError
-from cheops.gateway.errors import GatewayRequestError
-from cheops.gateway.headers import DRY_RUN, SERVICE, site_named
-from cheops.gateway.seam import Head, first, without
+from cheops.gateway.carriers import Carriers, RecoveredScope, carriers_in
+from cheops.gateway.client_connection import ClientBody, ClientConnection
+from cheops.gateway.connection import upstream_address
+from cheops.gateway.haproxy.handover import original_request
+from cheops.gateway.headers import (
+    DRY_RUN,
+    FOR_REPLICATION,
+    HOP,
+    PURPOSE,
+    SCOPE,
+    SERVICE,
+    ForwardingInfo,
+    RequestHead,
+    body_size,
+    decode_name,
+    every,
+    first,
+    has_passed_through,
+    with_scope,
+    without,
+    without_forged_headers,
+)
+from cheops.gateway.interfaces import GatewayRequestError
+from cheops.gateway.peers import PeerGateways
+from cheops.gateway.request_log import RequestTrace
+from cheops.gateway.routing import parse_scope
+from cheops.gateway.upstream import DisconnectWatch
+from cheops.scope.functions import Functions
+from cheops.scope.parser import parse
+from cheops.scope.tree import Scope
 from cheops.text import listed, nearest, printable, shortened
 
 
-class Way(StrEnum):
+class ReceivedRequest:
+    def __init__(
+        self,
+        client: ClientConnection,
+        head: RequestHead,
+        upload: ClientBody,
+        passage: ForwardingInfo,
+        *,
+        is_forwarded: bool,
+    ) -> None:
+        self.head = head
+        self.passage = passage
+        self.peer = client.peer
+        self.is_forwarded = is_forwarded
+        self.size = upload.size
+        self._client = client
+        self._upload = upload
+
+    async def body(self) -> AsyncIterator[bytes]:
+        await self._client.continue_if_awaited()
+        async for piece in self._upload.pieces():
+            yield piece
+
+
+class ListenerKind(StrEnum):
     INBOUND = "inbound"
     MESH = "mesh"  # of other gateways only, over TLS
     OUTBOUND = "outbound"
@@ -25,17 +77,17 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
+class Listener:
     """An address where the gateway listens; at the proxy's and the mesh's the service is in the request."""
 
-    way: Way
+    way: ListenerKind
     service: str = ""
     is_again: bool = False  # for what HAProxy has tried in vain
     is_sent: bool = False  # and what another gateway sent on, as HAProxy has seen
 
     @property
     def is_for_application(self) -> bool:
-        return self.way in (Way.OUTBOUND, Way.PROXY)
+        return self.way in (ListenerKind.OUTBOUND, ListenerKind.PROXY)
 
 
 class UnknownHostError(ClientError):
@@ -58,30 +110,28 @@ class NoTunnelError(ClientError):
     status = 501
 
 
-def addressed(head: Head, entrance: Entrance, hosts: Mapping[str, str]) -> tuple[str, Head]:
+def find_service(head: RequestHead, entrance: Listener, hosts: Mapping[str, str]) -> tuple[str, RequestHead]:
     """The service that a request is for, and the request with path and query alone as its target.
 
     `hosts` are the names by which the application calls services, for the proxy.
     """
     if head.method == "CONNECT":
-        raise NoTunnelError(
-            "CONNECT is not possible here: nobody sees the scope in a tunnel. Use http:// for services"
-        )
+        raise NoTunnelError("CONNECT is not possible here: nobody sees the scope in a tunnel. Use http:// for services")
     target, authority = _origin_form(head.target)
-    if entrance.way is Way.PROXY:
+    if entrance.way is ListenerKind.PROXY:
         if authority is None:
             raise GatewayRequestError(
                 "this address is a proxy: set it as HTTP_PROXY, so that requests name the host of a service"
             )
         service = _service_called(authority, hosts)
-    elif entrance.way is Way.MESH:
+    elif entrance.way is ListenerKind.MESH:
         service = _service_named(head, set(hosts.values()))
     else:
         service = entrance.service
     if authority is None:
         return service, head
     headers = (("Host", authority), *without(head.headers, "Host"))
-    return service, Head(head.method, target, headers)
+    return service, RequestHead(head.method, target, headers)
 
 
 def _origin_form(target: str) -> tuple[str, str | None]:
@@ -114,25 +164,101 @@ def _service_called(authority: str, hosts: Mapping[str, str]) -> str:
     return service
 
 
-def _service_named(head: Head, services: set[str]) -> str:
-    service = site_named(first(head, SERVICE) or "")
+def _service_named(head: RequestHead, services: set[str]) -> str:
+    service = decode_name(first(head, SERVICE) or "")
     if service not in services:
         shown = printable(shortened(service))
         raise UnknownServiceError(f"this site has no service '{shown}'; it has {listed(services)}")
     return service
 
 
-def size_of(head: Head) -> int | None:
-    """How many bytes the body has; None where only its end will tell."""
-    if first(head, "Transfer-Encoding") is not None:
-        return None
-    return int(first(head, "Content-Length") or 0)
-
-
-def is_dry_run(head: Head) -> bool:
+def is_dry_run(head: RequestHead) -> bool:
     return (first(head, DRY_RUN) or "0").strip().lower() not in ("0", "", "false", "no")
 
 
-def hosts_of(services: Mapping[str, ServiceConfig]) -> dict[str, str]:
+def service_hosts(services: Mapping[str, ServiceConfig]) -> dict[str, str]:
     """Which service is meant by which host name."""
     return {host: service.name for service in services.values() for host in service.hosts}
+
+
+_ANOTHER = "another site"  # HAProxy has seen that it is one
+_HANDED = (ListenerKind.INBOUND, ListenerKind.OUTBOUND)  # by HAProxy, where it forwards
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that was understood."""
+
+    client: ClientConnection
+    service: str
+    head: RequestHead  # as the client sent it, without what it may not say
+    scope: Scope | None
+    sender: str | None  # the site whose gateway sent it on
+    upload: ClientBody
+    watched: DisconnectWatch
+    story: RequestTrace
+    sent_scope: str | None = None  # as the header had it
+    is_news: bool = False  # to the fast path, which may learn from it
+    recovered: RecoveredScope | None = None  # how its scope was found, where it had none
+
+
+class RequestParser:
+    """Knows the services, the other gateways, and the carriers of scopes."""
+
+    def __init__(
+        self, config: SiteConfig, functions: Functions, peers: PeerGateways, carriers: Carriers | None
+    ) -> None:
+        self._config = config
+        self._here = config.name
+        self._settings = config.gateway
+        self._hosts = service_hosts(config.services)
+        self._functions = functions
+        self._peers = peers
+        self._carriers = carriers
+
+    async def parse_request(
+        self,
+        client: ClientConnection,
+        entrance: Listener,
+        head: RequestHead,
+        story: RequestTrace,
+        watched: DisconnectWatch,
+    ) -> Request:
+        """What a head means. Raises CheopsError where it cannot be right."""
+        upload = ClientBody(client, body_size(head), self._settings.repeat_size_bytes)
+        story.service, head = find_service(head, entrance, self._hosts)
+        if entrance.is_again:
+            base = upstream_address(self._config.services[entrance.service].url).path
+            head = original_request(head, self._here, base, self._settings.forwarded_headers)
+        sender, purpose = None, ""
+        is_mesh = entrance.way is ListenerKind.MESH
+        if is_mesh or (first(head, HOP) is not None and not entrance.is_for_application):
+            sender = await self._peers.sender(client, head, is_mesh=is_mesh)
+            if sender is None and has_passed_through(head, self._here):
+                raise LoopError(f"this request came through {self._here} before, and would go round for ever")
+            purpose = (first(head, PURPOSE) or "") if sender else ""
+        if entrance.is_sent:
+            sender = _ANOTHER
+        if sender is None:
+            head = without_forged_headers(head)
+        scope, sent, recovered = None, first(head, SCOPE), None
+        if sender is None or purpose == FOR_REPLICATION:
+            scope, recovered = self._scope(entrance, head, story)
+            head = RequestHead(head.method, head.target, with_scope(head.headers, str(scope) if scope else None))
+        story.scope = str(scope) if scope else first(head, SCOPE) or ""
+        if recovered:
+            sent = first(head, SCOPE)
+        is_news = sender is None and entrance.way in _HANDED and not entrance.is_again
+        return Request(client, story.service, head, scope, sender, upload, watched, story, sent, is_news, recovered)
+
+    def _scope(
+        self, entrance: Listener, head: RequestHead, story: RequestTrace
+    ) -> tuple[Scope | None, RecoveredScope | None]:
+        scope = parse_scope(every(head, SCOPE), story.service, self._functions)
+        if scope is not None or not entrance.is_for_application or self._carriers is None:
+            return scope, None
+        text = self._carriers.recover(carriers_in(head, self._config.carrier_names))
+        story.recovered = text is not None
+        if not text:
+            return None, None
+        return parse(text.encode("latin-1").decode(), self._functions), RecoveredScope(head, text)

@@ -1,25 +1,24 @@
-"""Where a request goes: its scope, the service it is for, and what this site knows. Pure.
+"""Where a request goes, and whether the next target is tried when one fails. Pure.
 
     Local            this site's own instance
-    Forward(site)    the instance of another site, by way of its gateway
-    InTurn(choices)  the first that works, in this order
+    Forward(site)    the instance of another site, through its gateway
+    InTurn(targets)  the first that works, in this order
     Replicate(route) an operation at each of the sites
 
-What cannot be is raised: a scope that is none, sites that nobody knows, and what does not exist yet.
+Raises for what cannot be routed: an invalid scope, unknown sites, and what the gateway does not support.
 """
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from cheops.errors import CheopsError, Fault
-from cheops.scope.builtin import BUILTIN
+from cheops.gateway.headers import EFFECT, Headers, RequestHead, is_idempotent
+from cheops.gateway.interfaces import NoGatewayError, SiteDownError, UpstreamError
 from cheops.scope.errors import ScopeSyntaxError
-from cheops.scope.functions import Functions
-from cheops.scope.methods import Method
-from cheops.scope.parse import parse
-from cheops.scope.reach import in_order
-from cheops.scope.resolve import resolve
-from cheops.scope.route import Cross, Direct, Fallback, One, Replicas, Route
+from cheops.scope.explanation import Method
+from cheops.scope.functions import BUILTIN, Functions
+from cheops.scope.parser import parse
+from cheops.scope.route import Cross, Direct, Fallback, One, Replicas, Route, in_order, resolve
 from cheops.scope.snapshot import Snapshot
 from cheops.scope.tree import Binding, Scope
 
@@ -56,18 +55,18 @@ class Replicate:
     route: Replicas
 
 
-Choice: TypeAlias = Local | Forward | Replicate
+Target: TypeAlias = Local | Forward | Replicate
 
 
 @dataclass(frozen=True, slots=True)
 class InTurn:
-    choices: tuple[Choice, ...]
+    choices: tuple[Target, ...]
 
 
-Decision: TypeAlias = Choice | InTurn
+Decision: TypeAlias = Target | InTurn
 
 
-def scope_of(lines: list[str], service: str, functions: Functions = BUILTIN) -> Scope | None:
+def parse_scope(lines: list[str], service: str, functions: Functions = BUILTIN) -> Scope | None:
     """The scope that the `Scope` headers of a request hold, one character per byte; None for none.
 
     The bare form speaks of the service that is asked, and is written out: it must not come to mean another
@@ -87,7 +86,7 @@ def scope_of(lines: list[str], service: str, functions: Functions = BUILTIN) -> 
     return Scope((Binding(service, scope.bindings[0].location),)) if scope.is_bare else scope
 
 
-def route_of(
+def resolve_route(
     scope: Scope | None, service: str, snapshot: Snapshot, functions: Functions = BUILTIN
 ) -> Route | None:
     """The route of a request; None where nothing says that it should leave this site."""
@@ -106,7 +105,7 @@ def decide(route: Route | None, snapshot: Snapshot, *, reading: bool) -> Decisio
     return choices[0] if len(choices) == 1 else InTurn(choices)
 
 
-def decide_forwarded(route: Route | None, here: str, snapshot: Snapshot, *, reading: bool) -> Choice:
+def decide_forwarded(route: Route | None, here: str, snapshot: Snapshot, *, reading: bool) -> Target:
     """What to do with what another site's replicating half sent: it goes no further, but here it may become
     an operation for other sites."""
     for one in in_order(route, snapshot, reading=reading) if route else ():
@@ -137,7 +136,7 @@ def _alternatives(route: Route) -> tuple[Direct, ...]:
     return route.alternatives if isinstance(route, Fallback) else (route,)
 
 
-def _choice(direct: Direct, snapshot: Snapshot) -> Choice:
+def _choice(direct: Direct, snapshot: Snapshot) -> Target:
     match direct:
         case One(site) if site == snapshot.here:
             return Local()
@@ -147,3 +146,72 @@ def _choice(direct: Direct, snapshot: Snapshot) -> Choice:
             return Replicate(direct)
         case Cross():
             raise AssertionError("refused before")
+
+
+_FAILED = (502, 503, 504)
+_REFUSED_FOR_NOW = 503  # who says so did nothing
+
+
+@dataclass(frozen=True, slots=True)
+class RetryState:
+    """What there is for another attempt."""
+
+    head: RequestHead
+    can_restart: bool  # all of the body that was read is kept
+    choices_left: int
+
+
+def may_try_next_after_response(status: int, headers: Headers, choice: Target, at_hand: RetryState) -> bool:
+    """Whether this answer is no reason to stop. Of 502 and 504 another gateway says whether anything can have
+    happened, where it knows."""
+    if status not in _FAILED or not at_hand.choices_left or not at_hand.can_restart:
+        return False
+    told = any(name.lower() == EFFECT.lower() and value == "none" for name, value in headers)
+    did_nothing = status == _REFUSED_FOR_NOW or (told and isinstance(choice, Forward))
+    return did_nothing or is_idempotent(at_hand.head)
+
+
+def may_try_next_after_error(error: CheopsError, choice: Target, at_hand: RetryState) -> bool:
+    if not at_hand.choices_left or not _is_about_the_place(error, choice) or not at_hand.can_restart:
+        return False
+    return not _may_have_had_effect(error) or is_idempotent(at_hand.head)
+
+
+def final_error(error: CheopsError, name: str, failed: list[str], at_hand: RetryState) -> CheopsError:
+    """The error with all that is to be known of it: where, after what, and why not elsewhere."""
+    if not isinstance(error, UpstreamError):
+        return error
+    before = f" (before that {'; '.join(failed)})" if failed else ""
+    elsewhere = ""
+    if at_hand.choices_left and not at_hand.can_restart:
+        elsewhere = ". It is not tried elsewhere: part of its body is sent, and it is too large to be kept"
+    elif at_hand.choices_left:
+        elsewhere = ". It is not tried elsewhere: it may have had an effect, and has no Idempotency-Key"
+    text = f"{name}: {error}{before}{elsewhere}"
+    return UpstreamError(text, error.why, may_have_had_effect=error.may_have_had_effect, status=error.status)
+
+
+def short_reason(error: CheopsError) -> str:
+    """In a word or two, without a comma."""
+    match error:
+        case UpstreamError():
+            return error.why
+        case SiteDownError():
+            return "down"
+        case NoGatewayError():
+            return "no gateway"
+        case _:
+            return str(error.status)
+
+
+def _is_about_the_place(error: CheopsError, choice: Target) -> bool:
+    """And not about the request, with which it would be the same elsewhere."""
+    if isinstance(error, UpstreamError | SiteDownError | NoGatewayError):
+        return True
+    return isinstance(choice, Replicate) and error.status in _FAILED
+
+
+def _may_have_had_effect(error: CheopsError) -> bool:
+    if isinstance(error, UpstreamError):
+        return error.may_have_had_effect
+    return not isinstance(error, SiteDownError | NoGatewayError) and error.status != _REFUSED_FOR_NOW

@@ -4,13 +4,11 @@ import hashlib
 import json
 from collections.abc import Iterable
 
+from cheops.log.causality import Vector
 from cheops.log.operation import OpId
-from cheops.log.vector import Vector
 
 
-def digest(
-    settled: Vector, matrix_hash: str, failed: Iterable[OpId], unenforced_order: Iterable[OpId]
-) -> str:
+def digest(settled: Vector, matrix_hash: str, failed: Iterable[OpId], unenforced_order: Iterable[OpId]) -> str:
     """The effective list is a function of the operations known, which the vector names; what can differ
     between sites that know the same is what failed, and an order that nothing could enforce."""
     parts = [

@@ -18,20 +18,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from cheops.log.causality import Vector, contains, covers, joined
 from cheops.log.matrix import Matrix
 from cheops.log.operation import MatrixRef, Operation, OpId, Origin, Stamp
-from cheops.log.rules import (
-    Fate,
-    Rule,
-    canonical,
-    fate_at_origin,
-    fate_of_stranger,
-    merged,
-    reason_for,
-    rule_between,
-)
-from cheops.log.seals import estranges, estranging, latest, standing
-from cheops.log.vector import Vector, contains, covers, joined
+from cheops.log.rules import Fate, Rule, canonical, fate_at_origin, fate_of_orphan, merged, reason_for, rule_between
+from cheops.log.seals import excludes, excluding_seal, latest, standing
 
 FindMatrix = Callable[[str], Matrix]
 
@@ -64,20 +55,20 @@ class History:
         self.known: dict[Origin, int] = {}
         self.floor: dict[Origin, int] = {}  # up to here, what is not in `ops` was forgotten on purpose
         self.folded: dict[Origin, int] = {}  # up to here, a checkpoint holds the effect
-        self.roster: tuple[str, ...] = ()
-        self.roster_by: Operation | None = None
-        self.former: set[str] = set()
+        self.site_list: tuple[str, ...] = ()
+        self.site_list_op: Operation | None = None
+        self.ever_listed: set[str] = set()
         self._listings: list[Operation] = []  # those operations in `ops` that set a list of sites
-        self._brought: list[Operation] = []  # those operations in `ops` that introduced a matrix
+        self._introducers: list[Operation] = []  # those operations in `ops` that introduced a matrix
         self.latest: Stamp | None = None
         self._by_key: dict[str, dict[OpId, Operation]] = {}
         self._silent: dict[OpId, None] = {}  # those in `ops` that touch no application
         self.epochs: dict[Stamp, Epoch] = {}  # for each matrix ever introduced, by stamp
         self.seals: list[Operation] = []  # those that count, in their order
         self._sealing: dict[OpId, Operation] = {}  # those operations in `ops` that carry a seal
-        self.strangers: dict[OpId, Fate] = {}
+        self.orphans: dict[OpId, Fate] = {}
         self.disowned: set[Stamp] = set()  # matrices that strangers introduced: never in force
-        self.dethroned = False  # what was forgotten here belonged to a resource that has to give way
+        self.lost_root = False  # what was forgotten here belonged to a resource that has to give way
 
     # -- growing ------------------------------------------------------------------------------
 
@@ -89,11 +80,11 @@ class History:
         self._index(op)
         if op.seal and self._take_seal(op):
             return self._reconsider()
-        if fate := fate_of_stranger(op, self.seals):
+        if fate := fate_of_orphan(op, self.seals):
             return self._set_aside(op, fate)
         self.disowned.discard(op.stamp)  # somebody may have taken it for a stranger's
         # Where a resource is and by which rules is not the application's affair: also of one that failed.
-        self._note_roster(op)
+        self._note_site_list(op)
         self._note_epoch(op)
         if fate := fate_at_origin(op):
             self.fates[op.id] = fate
@@ -111,7 +102,7 @@ class History:
 
     def _index(self, op: Operation) -> None:
         if op.sites is not None:
-            self.former.update(op.sites)
+            self.ever_listed.update(op.sites)
             self._listings.append(op)
         if op.is_silent:
             self._silent[op.id] = None
@@ -200,12 +191,10 @@ class History:
     def _note_epoch(self, op: Operation) -> None:
         """Remember what was superseded in the past of the operation that introduced a matrix."""
         if op.matrix.introduced == op.stamp:
-            self._brought.append(op)
+            self._introducers.append(op)
         if op.matrix.introduced in self.epochs or op.matrix.introduced in self.disowned:
             return
-        past = [
-            other for other in self.ops.values() if other.is_before(op) and other.id not in self.strangers
-        ]
+        past = [other for other in self.ops.values() if other.is_before(op) and other.id not in self.orphans]
         in_force = self._newest_matrix(past)
         before = self.epochs.get(in_force.introduced, Epoch()) if in_force else Epoch()
         settled = dict(before.settled)
@@ -217,13 +206,13 @@ class History:
     def _recompute(self) -> int:
         before = self.effective
         settled = self._settled()
-        aside = self.strangers.keys() | settled.keys()
+        aside = self.orphans.keys() | settled.keys()
         open_ = [op for op in self.ops.values() if op.id not in aside and not self._is_folded(op)]
         result = merged(open_, self.matrix, self._past())
         self.effective = list(result.effective)
         folded = {op.id: Fate(Rule.FOLDED) for op in self.ops.values() if self._is_folded(op)}
         kept = {id_: fate for id_, fate in settled.items() if id_ in self.ops}
-        self.fates = folded | result.fates | kept | self.strangers
+        self.fates = folded | result.fates | kept | self.orphans
         self._by_key = {}
         for op in self.effective:
             self._by_key.setdefault(op.key, {})[op.id] = op
@@ -240,19 +229,19 @@ class History:
 
     # -- sites ---------------------------------------------------------------------------------
 
-    def _note_roster(self, op: Operation) -> None:
+    def _note_site_list(self, op: Operation) -> None:
         """The list of sites is that of the operation with the greatest stamp that sets one."""
         if op.sites is None:
             return
-        if self.roster_by is None or op.stamp > self.roster_by.stamp:
-            self.roster, self.roster_by = op.sites, op
+        if self.site_list_op is None or op.stamp > self.site_list_op.stamp:
+            self.site_list, self.site_list_op = op.sites, op
 
     def listing_before(self, op: Operation) -> Operation | None:
         """The operation that set the list of sites under which another one was made."""
-        if self.roster_by is not None and self.roster_by.is_before(op):
-            return self.roster_by  # the usual case
+        if self.site_list_op is not None and self.site_list_op.is_before(op):
+            return self.site_list_op  # the usual case
         seals = [sealing for sealing in self.seals if sealing.is_before(op)]
-        past = (other for other in self._listings if other.is_before(op) and not estranging(other, seals))
+        past = (other for other in self._listings if other.is_before(op) and not excluding_seal(other, seals))
         return max(past, key=_stamp, default=None)
 
     def may_have_forgotten_newer(self, listing: Operation) -> bool:
@@ -278,37 +267,35 @@ class History:
         before, root = self.seals, self.root
         self.seals = standing(self._sealing.values())
         if any(other not in self.seals for other in before):
-            self.dethroned = root != self.root and bool(self.floor)
+            self.lost_root = root != self.root and bool(self.floor)
             return True
         if op not in self.seals:
             return False
-        return any(estranges(op, other) for other in self.ops.values() if not self._is_folded(other))
+        return any(excludes(op, other) for other in self.ops.values() if not self._is_folded(other))
 
     def _set_aside(self, op: Operation, fate: Fate) -> int:
-        self.fates[op.id] = self.strangers[op.id] = fate
+        self.fates[op.id] = self.orphans[op.id] = fate
         if op.matrix.introduced == op.stamp:
             self.disowned.add(op.stamp)
         return len(self.effective)
 
     def _reconsider(self) -> int:
         """Judge everything again, without those that have become strangers."""
-        if self.dethroned:
+        if self.lost_root:
             self.folded = {}
         open_ = [op for op in self.ops.values() if not self._is_folded(op)]
-        fates = {op.id: fate_of_stranger(op, self.seals) for op in open_}
-        self.strangers = {id_: fate for id_, fate in fates.items() if fate}
-        strangers = [self.ops[id_] for id_ in self.strangers]
-        loyal = sorted((op for op in self.ops.values() if op.id not in self.strangers), key=_stamp)
+        fates = {op.id: fate_of_orphan(op, self.seals) for op in open_}
+        self.orphans = {id_: fate for id_, fate in fates.items() if fate}
+        orphans = [self.ops[id_] for id_ in self.orphans]
+        loyal = sorted((op for op in self.ops.values() if op.id not in self.orphans), key=_stamp)
         self.disowned.difference_update(op.stamp for op in loyal)
-        self.disowned.update(op.stamp for op in strangers if op.matrix.introduced == op.stamp)
-        self.roster, self.roster_by, self._brought = (), None, []
-        stale = [
-            op for op in loyal if op.matrix.introduced == op.stamp and any(o.is_before(op) for o in strangers)
-        ]
+        self.disowned.update(op.stamp for op in orphans if op.matrix.introduced == op.stamp)
+        self.site_list, self.site_list_op, self._introducers = (), None, []
+        stale = [op for op in loyal if op.matrix.introduced == op.stamp and any(o.is_before(op) for o in orphans)]
         for stamp in (*self.disowned, *(op.stamp for op in stale)):
             self.epochs.pop(stamp, None)
         for op in loyal:
-            self._note_roster(op)
+            self._note_site_list(op)
             self._note_epoch(op)
         self.adopted = self._newest_matrix(loyal)
         self.matrix = self.find_matrix(self.adopted.hash) if self.adopted else Matrix()
@@ -318,12 +305,12 @@ class History:
 
     def forgettable(self, stable: Vector) -> list[Operation]:
         """What has no effect and is known everywhere, so that it can go."""
-        bringer = self._bringer()
-        if bringer is not None and not contains(stable, bringer.id):
+        introducer = self._matrix_introducer()
+        if introducer is not None and not contains(stable, introducer.id):
             return []  # another matrix may come that was made without knowing this one
         without_effect = dict.fromkeys((*self.fates, *self._silent))  # few: they go as soon as they can
         needed = self._needed_seals() | {
-            op.id for op in (self.roster_by, bringer, self._listing_in(stable)) if op
+            op.id for op in (self.site_list_op, introducer, self._listing_in(stable)) if op
         }
         idle = (self.ops[id_] for id_ in without_effect if id_ in self.ops and id_ not in needed)
         return [op for op in idle if self._is_within(op, stable)]
@@ -337,7 +324,7 @@ class History:
         gone = [op.id for op in self.forgettable(stable)]
         for id_ in gone:
             del self.ops[id_]
-            for index in (self.fates, self._silent, self._sealing, self.strangers):
+            for index in (self.fates, self._silent, self._sealing, self.orphans):
                 index.pop(id_, None)
             for epoch in self.epochs.values():
                 epoch.settled.pop(id_, None)
@@ -352,7 +339,7 @@ class History:
 
         The operations that set the list of sites and the matrix are kept, without effect on the application.
         """
-        kept = (self.roster_by, self._bringer(), latest(self.seals))
+        kept = (self.site_list_op, self._matrix_introducer(), latest(self.seals))
         gone = [op.id for op in self.ops.values() if op not in kept]
         for id_ in gone:
             del self.ops[id_]
@@ -360,28 +347,28 @@ class History:
         self.folded, self.floor = dict(self.known), dict(self.known)
         self.fates = {id_: Fate(Rule.FOLDED) for id_ in self.ops}
         self.epochs = {introduced: Epoch(epoch.past) for introduced, epoch in self.epochs.items()}
-        self.effective, self._by_key, self.strangers = [], {}, {}
+        self.effective, self._by_key, self.orphans = [], {}, {}
         self._silent = {id_: None for id_ in self._silent if id_ in self.ops}
         self._sealing = {id_: op for id_, op in self._sealing.items() if id_ in self.ops}
         self.seals = standing(self._sealing.values())
         return gone
 
-    def _bringer(self) -> Operation | None:
+    def _matrix_introducer(self) -> Operation | None:
         """The operation that introduced the matrix in force. It is never forgotten: by that matrix is judged
         what had been superseded when the next one comes, and it must be in force again after a restart."""
-        self._brought = [op for op in self._brought if op.id in self.ops and op.stamp not in self.disowned]
-        return max(self._brought, key=_stamp, default=None)
+        self._introducers = [op for op in self._introducers if op.id in self.ops and op.stamp not in self.disowned]
+        return max(self._introducers, key=_stamp, default=None)
 
     def _listing_in(self, stable: Vector) -> Operation | None:
         """The newest list of sites that all know. What is still to come was made under that or a newer one,
         and by it is judged who may say what (see policy.py)."""
-        loyal = (op for op in self._listings if op.id not in self.strangers)
+        loyal = (op for op in self._listings if op.id not in self.orphans)
         return max((op for op in loyal if contains(stable, op.id)), key=_stamp, default=None)
 
     def _needed_seals(self) -> set[OpId]:
         """The newest, for what is still to come; and those that say why a stranger is one, without which it
         would be none after a restart."""
-        wanted = (latest(self.seals), *(estranging(self.ops[id_], self.seals) for id_ in self.strangers))
+        wanted = (latest(self.seals), *(excluding_seal(self.ops[id_], self.seals) for id_ in self.orphans))
         return {sealing.id for sealing in wanted if sealing}
 
     def _is_within(self, op: Operation, stable: Vector) -> bool:

@@ -193,12 +193,8 @@ def _check_closure(entries: tuple[Entry, ...], replaced: Mapping[str, frozenset[
             Result.REVERSE_ORDER: (True, False),
         }[entry.result]
         if (after_replaces, before_replaces) != said:
-            who, whom = (
-                (entry.after, entry.before) if after_replaces and not said[0] else (entry.before, entry.after)
-            )
-            raise MatrixError(
-                f"{entry} contradicts the other entries, by which '{who}' replaces '{whom}'", entry
-            )
+            who, whom = (entry.after, entry.before) if after_replaces and not said[0] else (entry.before, entry.after)
+            raise MatrixError(f"{entry} contradicts the other entries, by which '{who}' replaces '{whom}'", entry)
 
 
 def _overrides(entries: tuple[Entry, ...]) -> Iterable[tuple[str, str]]:

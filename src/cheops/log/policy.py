@@ -27,30 +27,30 @@ from typing import TypeAlias
 
 from cheops.log.history import History
 from cheops.log.operation import Kind, MatrixRef, Operation
-from cheops.log.seals import estranging
+from cheops.log.seals import excluding_seal
 from cheops.text import in_words
 
 
-class Who(StrEnum):
+class SiteGroup(StrEnum):
     CREATOR = "creator"
     INVOLVED = "involved"  # the sites on the resource's list
     MESH = "mesh"  # every site: those that are not involved hand it on to one that is
 
 
-Allowed: TypeAlias = Who | tuple[str, ...]  # or by name
+Allowed: TypeAlias = SiteGroup | tuple[str, ...]  # or by name
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Of a type. The same at all sites, as its matrix is."""
 
-    sites: Allowed = Who.CREATOR
-    matrix: Allowed = Who.CREATOR
-    operate: Allowed = Who.INVOLVED
+    sites: Allowed = SiteGroup.CREATOR
+    matrix: Allowed = SiteGroup.CREATOR
+    operate: Allowed = SiteGroup.INVOLVED
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class Action:
     """What a site wants, as far as a policy has a say in it."""
 
     site: str
@@ -59,25 +59,25 @@ class Act:
     changes_matrix: bool = False
 
 
-def objection(op: Operation, policy: Policy, history: History, *, vouched: bool = False) -> str | None:
+def operation_violation(op: Operation, policy: Policy, history: History, *, endorsed: bool = False) -> str | None:
     """Why an operation of somebody else does not count; None if nothing is against it. Its past is here. One
     that is vouched for was taken by a site of the resource."""
-    if estranging(op, history.seals):
+    if excluding_seal(op, history.seals):
         return None
     listing = history.listing_before(op)
     if listing is None or history.may_have_forgotten_newer(listing):
-        listing = _in_place_of_forgotten(op, listing, history, vouched=vouched)
+        listing = _in_place_of_forgotten(op, listing, history, endorsed=endorsed)
     if listing is None:
-        return _against_beginning(op, policy, history, vouched=vouched)
+        return _against_beginning(op, policy, history, endorsed=endorsed)
     if problem := _inconsistency(op, listing, history):
         return problem
     brings = op.matrix.introduced == op.stamp
     changes = op.kind is Kind.SITES or (op.sites is not None and op.sites != listing.sites)
-    return against(Act(op.origin.site, op.kind, changes, brings), policy, listing)
+    return violation(Action(op.origin.site, op.kind, changes, brings), policy, listing)
 
 
 def _in_place_of_forgotten(
-    op: Operation, before: Operation | None, history: History, *, vouched: bool
+    op: Operation, before: Operation | None, history: History, *, endorsed: bool
 ) -> Operation | None:
     """Of an operation that begins nothing, and was made under a list that may be forgotten here: it is judged
     by the last list before it that is left, or the oldest of all, as if everybody were on it who ever was.
@@ -87,17 +87,17 @@ def _in_place_of_forgotten(
     listing = before or (history.oldest_listing if history.floor and not is_beginning else None)
     if listing is None:
         return None
-    sites = history.former.union(origin.site for origin in history.known)
-    if vouched:
+    sites = history.ever_listed.union(origin.site for origin in history.known)
+    if endorsed:
         sites.add(op.origin.site)
     return replace(listing, sites=tuple(sorted(sites)))
 
 
-def against(act: Act, policy: Policy, listing: Operation) -> str | None:
+def violation(act: Action, policy: Policy, listing: Operation) -> str | None:
     """Why a site may not do this to a resource that is there, given the operation that set its list."""
     involved = listing.sites or ()
     if act.kind is Kind.SEAL:  # made by the sites themselves, in the course of things
-        return None if act.site in involved else _told("operate", Who.INVOLVED, act.site, "", involved)
+        return None if act.site in involved else _told("operate", SiteGroup.INVOLVED, act.site, "", involved)
     if act.kind is not Kind.SITES and not _allows(policy.operate, act.site, "", involved):
         return _told("operate", policy.operate, act.site, "", involved)
     creator = listing.origin.site
@@ -109,28 +109,28 @@ def against(act: Act, policy: Policy, listing: Operation) -> str | None:
     return None
 
 
-def against_new(site: str, sites: Collection[str], policy: Policy) -> str | None:
+def creation_violation(site: str, sites: Collection[str], policy: Policy) -> str | None:
     """Why a site may not have a resource made at these sites."""
     if _allows(policy.operate, site, site, sites):
         return None
     return _told("operate", policy.operate, site, "", sites)
 
 
-def is_of(site: str, history: History) -> bool:
+def is_participant(site: str, history: History) -> bool:
     """Whether a site has to do with a resource, as far as is known: on a list of it, or heard of before."""
-    return site in history.former or any(origin.site == site for origin in history.known)
+    return site in history.ever_listed or any(origin.site == site for origin in history.known)
 
 
-def _against_beginning(op: Operation, policy: Policy, history: History, *, vouched: bool) -> str | None:
+def _against_beginning(op: Operation, policy: Policy, history: History, *, endorsed: bool) -> str | None:
     site = op.origin.site
-    if policy.operate is Who.MESH:
+    if policy.operate is SiteGroup.MESH:
         return None
     if not op.sites or site not in op.sites:
         return f"{site} is not one of the sites of this resource"
-    if problem := against_new(site, op.sites, policy):
+    if problem := creation_violation(site, op.sites, policy):
         return problem
-    if history.former and not vouched and not is_of(site, history):
-        where = in_words(sorted(history.former))
+    if history.ever_listed and not endorsed and not is_participant(site, history):
+        where = in_words(sorted(history.ever_listed))
         return (
             f"another resource of this name is at {where}, and {site} is not one of its sites. "
             f"If the two are to be one, put {site} on its list: cheops sites add"
@@ -160,9 +160,7 @@ def _knows_its_matrix(op: Operation, listing: Operation, history: History) -> bo
     return _is_in_past(op, listing, history, lambda other: other.matrix == op.matrix)
 
 
-def _is_in_past(
-    op: Operation, listing: Operation, history: History, is_wanted: Callable[[Operation], bool]
-) -> bool:
+def _is_in_past(op: Operation, listing: Operation, history: History, is_wanted: Callable[[Operation], bool]) -> bool:
     """Whether there is such an operation before this one. Mostly that of the list is, or one of the last."""
     return is_wanted(listing) or any(
         is_wanted(other) and other.is_before(op) for other in reversed(history.ops.values())
@@ -177,7 +175,7 @@ def _author_of(matrix: MatrixRef) -> str:
 def _allows(allowed: Allowed, site: str, creator: str, involved: Collection[str]) -> bool:
     if isinstance(allowed, tuple):
         return site in allowed
-    return {Who.CREATOR: site == creator, Who.INVOLVED: site in involved, Who.MESH: True}[allowed]
+    return {SiteGroup.CREATOR: site == creator, SiteGroup.INVOLVED: site in involved, SiteGroup.MESH: True}[allowed]
 
 
 _DEEDS = {
@@ -191,6 +189,6 @@ def _told(key: str, allowed: Allowed, site: str, creator: str, involved: Collect
     if isinstance(allowed, tuple):
         who, written = in_words(allowed) if allowed else "nobody", f"[{', '.join(allowed)}]"
     else:
-        who = f"{creator}, which made it," if allowed is Who.CREATOR else in_words(sorted(involved))
+        who = f"{creator}, which made it," if allowed is SiteGroup.CREATOR else in_words(sorted(involved))
         written = allowed.value
     return f"only {who} may {_DEEDS[key]} (policy '{key}: {written}' of its type), not {site}"

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from cheops.log.causality import NOTHING, Vector, contains
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Origin, Verdict
-from cheops.log.seals import estranging, standing
-from cheops.log.vector import NOTHING, Vector, contains
+from cheops.log.seals import excluding_seal, standing
 
 
 class Rule(IntEnum):
@@ -32,7 +32,7 @@ class Rule(IntEnum):
     LAST_WRITER = 5
     BEATEN_AT_ORIGIN = 8
     FOLDED = 9
-    ESTRANGED = 10
+    ORPHANED = 10
 
     @property
     def sentence(self) -> str:
@@ -46,7 +46,7 @@ _SENTENCES = {
     Rule.LAST_WRITER: "of two that replace each other the later stamp stays",
     Rule.BEATEN_AT_ORIGIN: "it was superseded before it could run at its origin",
     Rule.FOLDED: "its effect is part of a checkpoint",
-    Rule.ESTRANGED: "it was made without knowing what all sites had settled for good",
+    Rule.ORPHANED: "it was made without knowing what all sites had settled for good",
 }
 
 
@@ -73,10 +73,10 @@ def fate_at_origin(op: Operation) -> Fate | None:
     return Fate(Rule.BEATEN_AT_ORIGIN) if op.verdict is Verdict.SUPERSEDED else None
 
 
-def fate_of_stranger(op: Operation, seals: Iterable[Operation]) -> Fate | None:
+def fate_of_orphan(op: Operation, seals: Iterable[Operation]) -> Fate | None:
     """Of what comes too late: see seals.py."""
-    sealing = estranging(op, seals)
-    return (fate_at_origin(op) or Fate(Rule.ESTRANGED, sealing.id)) if sealing else None
+    sealing = excluding_seal(op, seals)
+    return (fate_at_origin(op) or Fate(Rule.ORPHANED, sealing.id)) if sealing else None
 
 
 def superseding_rule(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
@@ -118,7 +118,7 @@ def merged(ops: Iterable[Operation], matrix: Matrix, past: Vector = NOTHING) -> 
     ops = list(ops)
     seals = standing(op for op in ops if op.seal)
     for op in ops:
-        if fate := fate_of_stranger(op, seals) or fate_at_origin(op):
+        if fate := fate_of_orphan(op, seals) or fate_at_origin(op):
             fates[op.id] = fate
         elif not op.is_silent:
             candidates.append(op)
@@ -136,9 +136,7 @@ def merged(ops: Iterable[Operation], matrix: Matrix, past: Vector = NOTHING) -> 
     return Merged(canonical(effective, matrix), fates)
 
 
-def reason_for(
-    x: Operation, superseders: Iterable[Operation], matrix: Matrix, past: Vector = NOTHING
-) -> Fate | None:
+def reason_for(x: Operation, superseders: Iterable[Operation], matrix: Matrix, past: Vector = NOTHING) -> Fate | None:
     """Rule 8: of all that supersede x, the one with the greatest stamp, so that every site names the same."""
     beating = [(y.stamp, y.id, rule) for y in superseders if (rule := rule_between(y, x, matrix, past))]
     if not beating:

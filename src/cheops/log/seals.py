@@ -15,11 +15,11 @@ that was sealed first (`root`) stands.
 
 from collections.abc import Iterable, Sequence
 
+from cheops.log.causality import contains, covers
 from cheops.log.operation import Operation
-from cheops.log.vector import contains, covers
 
 
-def estranges(sealing: Operation, op: Operation) -> bool:
+def excludes(sealing: Operation, op: Operation) -> bool:
     """Whether an operation was made outside of what this one seals."""
     seal = sealing.seal
     if seal is None or op == sealing or contains(sealing.deps, op.id):
@@ -27,9 +27,9 @@ def estranges(sealing: Operation, op: Operation) -> bool:
     return not covers(op.deps, seal.stable)
 
 
-def estranging(op: Operation, seals: Iterable[Operation]) -> Operation | None:
+def excluding_seal(op: Operation, seals: Iterable[Operation]) -> Operation | None:
     """The seal for which an operation comes too late: the newest of them, so that all sites name the same."""
-    found = [sealing for sealing in seals if estranges(sealing, op)]
+    found = [sealing for sealing in seals if excludes(sealing, op)]
     return max(found, key=lambda sealing: sealing.stamp, default=None)
 
 
@@ -37,7 +37,7 @@ def standing(sealing: Iterable[Operation]) -> list[Operation]:
     """The seals that count, in their order: those of the resource that was sealed first."""
     found: list[Operation] = []
     for op in sorted(sealing, key=_rank):
-        if not any(estranges(senior, op) for senior in found):
+        if not any(excludes(senior, op) for senior in found):
             found.append(op)
     return found
 

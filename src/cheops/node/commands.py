@@ -14,14 +14,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from cheops.backends.command import CommandNotAllowedError, CommandRunner, CommandStatus, Completed
-from cheops.config.command_settings import CommandSettings
-from cheops.config.line import StateWriter
+from cheops.backends.command.line import CommandNotAllowedError
+from cheops.backends.command.runner import CommandRunner, Completed
+from cheops.backends.command.wire import CommandStatus
+from cheops.config.command import CommandSettings, StateWriter
 from cheops.config.types import TypeConfig
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.errors import CheopsError, ClientError
 from cheops.log.operation import Command, Timing
-from cheops.node.files import Files
+from cheops.node.files import FileStore
 
 _TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h
 _ANY = ("...",)
@@ -39,7 +40,7 @@ class Commands:
         self,
         runner: CommandRunner,
         types: Mapping[str, TypeConfig],
-        files: Files,
+        files: FileStore,
         fetch: Callable[[str, str], None],
         refused: Callable[[str, str], None] = _nobody_counts,
     ) -> None:
@@ -123,15 +124,15 @@ def _outcome(done: Completed, type_: TypeConfig, at_ms: int) -> Outcome:
     if done.status is CommandStatus.NOT_STARTED:
         return Outcome(Result.RETRY if done.passing else Result.KO, done.output, timing)
     if done.status is not CommandStatus.EXITED:
-        return Outcome(Result.MAYBE, _said(done), timing)
+        return Outcome(Result.MAYBE, _failure_text(done), timing)
     if done.exit_code == 0:
         cut = not done.exact or len(done.output) > _MOST_KEPT
         return Outcome(Result.OK, done.output[:_MOST_KEPT], timing, cut)
     retry = done.exit_code == _TEMPORARY or any(text in done.output for text in type_.retry_on)
-    return Outcome(Result.RETRY if retry else Result.KO, _said(done), timing)
+    return Outcome(Result.RETRY if retry else Result.KO, _failure_text(done), timing)
 
 
-def _said(done: Completed) -> str:
+def _failure_text(done: Completed) -> str:
     why = {CommandStatus.TIMED_OUT: f"timed out after {done.duration_s:.1f} s"}.get(done.status, "")
     if done.status is CommandStatus.EXITED:
         code = done.exit_code or 0

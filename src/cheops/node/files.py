@@ -1,25 +1,37 @@
-"""Files that came with operations, kept once each, by content.
+"""Files that came with operations: kept once each by content, counted by the operations that name them, fetched
+from peers.
 
-A file's name on disk is the SHA-256 of what is in it, so it is there whole or not at all: it is written to a
-temporary name and renamed. What arrives in pieces from a peer grows under `<hash>.part`, and goes on
-there after a break.
+A file's name on disk is the SHA-256 of its content, so it is there whole or not at all: it is written to a
+temporary name and renamed. A file that arrives in pieces from a peer grows under `<hash>.part`, and the transfer
+continues there after a break. A file goes when the last operation that names it is forgotten: when every site has
+settled it and it has no effect any more, or a checkpoint holds it; until then it may have to be replayed.
 """
 
+import asyncio
 import hashlib
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import aiohttp
+
+from cheops.config.services import service_of
+from cheops.engine.documents import Document, Key, key_of
+from cheops.engine.events import Save
 from cheops.errors import CheopsError, ClientError
+from cheops.log.operation import Operation, OpId
+from cheops.peers.client import PeerClient
+from cheops.store.codec import resource_of
+from cheops.store.interface import Store
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _CHUNK = 1024 * 1024
-_log = logging.getLogger(__name__)
 
 
 class FileError(CheopsError):
@@ -30,7 +42,7 @@ class NoSuchFileError(ClientError):
     status = 404
 
 
-class Files:
+class FileStore:
     """The files of one site. Methods block, for as long as a piece takes to write."""
 
     def __init__(self, folder: Path) -> None:
@@ -60,9 +72,9 @@ class Files:
                 writing.write(chunk)
             return writing.keep()
 
-    def begin(self) -> "Writing":
+    def begin(self) -> "FileWriter":
         """A file that comes bit by bit from outside, and whose hash is known at its end."""
-        return Writing(self._folder, self._keep)
+        return FileWriter(self._folder, self._keep)
 
     # -- in pieces ---------------------------------------------------------------------------------------
 
@@ -107,7 +119,7 @@ class Files:
         return hash_
 
 
-class Writing:
+class FileWriter:
     """A file on its way in. To be used as a context: what is not kept in it leaves nothing behind."""
 
     def __init__(self, folder: Path, keep: Callable[[Path, str], str]) -> None:
@@ -150,3 +162,185 @@ class Writing:
             yield
         except OSError as error:
             raise FileError(f"the file cannot be kept in {self._folder}: {error.strerror}") from error
+
+
+FILES_PATH = "peer/files"  # below the address of an agent
+_PIECE = 1024 * 1024
+_PAUSE_S, _PAUSE_MOST_S = 0.2, 10.0
+_NOTED = 1_000
+_log = logging.getLogger(__name__)
+
+
+class FileFetcher:
+    """One task per file that is missing."""
+
+    def __init__(self, files: FileStore, asking: PeerClient, own: str) -> None:
+        """`own` is the name of this site, of which nothing is fetched."""
+        self._files = files
+        self._asking = asking
+        self._own = own
+        self._nowhere: dict[str, frozenset[str]] = {}  # files that were not at any of these sites
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._sites: dict[str, dict[str, None]] = {}  # who may have them
+
+    def want(self, hash_: str, sites: Iterable[str]) -> None:
+        """Have a file here, from any of these sites."""
+        if self._files.has(hash_):
+            return
+        self._sites.setdefault(hash_, {}).update(dict.fromkeys(sites))
+        self._nowhere.pop(hash_, None)
+        if hash_ not in self._tasks:
+            task = asyncio.get_running_loop().create_task(self._fetch(hash_))
+            self._tasks[hash_] = task
+            task.add_done_callback(lambda _task: self._done(hash_))
+
+    def is_nowhere(self, hash_: str, sites: Iterable[str]) -> bool:
+        """Whether all of these said, when they were last asked, that they do not have a file."""
+        return hash_ in self._nowhere and self._nowhere[hash_].issuperset(sites)
+
+    def _done(self, hash_: str) -> None:
+        self._tasks.pop(hash_, None)
+        self._sites.pop(hash_, None)
+
+    def close(self) -> None:
+        for task in list(self._tasks.values()):
+            task.cancel()
+
+    async def _fetch(self, hash_: str) -> None:
+        pause_s = _PAUSE_S
+        while True:
+            asked = tuple(self._sites[hash_])
+            lacking = [site for site in asked if await self._is_lacking(site, hash_)]
+            if self._files.has(hash_):
+                return
+            if len(lacking) == len(asked) == len(self._sites[hash_]):
+                self._note_nowhere(hash_, frozenset(asked))
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MOST_S)
+
+    async def _is_lacking(self, site: str, hash_: str) -> bool:
+        """Fetch a file from a site, unless it is here; whether that site says that it does not have it."""
+        if self._files.has(hash_) or site == self._own or self._asking.address_of(site) is None:
+            return False
+        try:
+            await self._fetch_from(site, hash_)
+        except aiohttp.ClientResponseError as error:
+            _log.info("the file %s… was not fetched from %s: %s", hash_[:12], site, error)
+            return error.status == 404
+        except (aiohttp.ClientError, TimeoutError, OSError, CheopsError) as error:
+            _log.info("the file %s… was not fetched from %s: %s", hash_[:12], site, error)
+        return False
+
+    def _note_nowhere(self, hash_: str, sites: frozenset[str]) -> None:
+        self._nowhere[hash_] = sites
+        while len(self._nowhere) > _NOTED:
+            del self._nowhere[next(iter(self._nowhere))]
+
+    async def _fetch_from(self, site: str, hash_: str) -> None:
+        begun = self._files.received(hash_)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
+        headers = {"Range": f"bytes={begun}-"} if begun else {}
+        path = f"/{FILES_PATH}/{hash_}"
+        async with self._asking.request(site, "GET", path, headers=headers, timeout=timeout) as answer:
+            if answer.status == 416:  # all of it is here
+                await asyncio.to_thread(self._files.finish, hash_)
+                return
+            answer.raise_for_status()
+            at = begun if answer.status == 206 else 0
+            await asyncio.to_thread(self._files.append, hash_, at, b"")  # a file may be empty
+            async for piece in answer.content.iter_chunked(_PIECE):
+                await asyncio.to_thread(self._files.append, hash_, at, piece)
+                at += len(piece)
+        await asyncio.to_thread(self._files.finish, hash_)
+
+
+_PAGE = 200
+
+
+class FileReferences:
+    """Counts only what it has seen: nothing is removed before everything that is kept was `learn`ed."""
+
+    def __init__(self, files: FileStore) -> None:
+        self._files = files
+        self._hashes: dict[Key, tuple[str, ...]] = {}
+        self._users: dict[str, set[Key]] = {}
+        self._bodies: dict[Key, tuple[str, OpId]] = {}
+        self._pinned: Counter[str] = Counter()
+        self._knows_all = not files.hashes()
+
+    @property
+    def is_needed(self) -> bool:
+        return not self._knows_all
+
+    def learn(self, store: Store) -> None:
+        """What the store holds. Blocks, for as long as it takes to read all operations."""
+        for document in _kept(store):
+            self._note(document)
+        self._knows_all = True
+
+    def committed(self, saves: Iterable[Save]) -> list[str]:
+        """Follow what was saved and forgotten; gives the files that nobody needs any more."""
+        loose: list[str] = []
+        for save in saves:
+            for key in save.forget:
+                loose += self._drop(key)
+            for document in save.documents:
+                self._note(document)
+        return [hash_ for hash_ in loose if self._is_loose(hash_)]
+
+    @contextmanager
+    def pinned(self, hashes: Iterable[str]) -> Iterator[None]:
+        """Keep files that an operation is about to name."""
+        hashes = tuple(hashes)
+        self._pinned.update(hashes)
+        try:
+            yield
+        finally:
+            self._pinned.subtract(hashes)
+            for hash_ in hashes:
+                if self._is_loose(hash_):
+                    self._files.forget(hash_)
+
+    def release(self, key: Key) -> list[str]:
+        """An operation does not need its files any more, though it is not forgotten; gives those that now
+        nobody needs."""
+        return [hash_ for hash_ in list(self._drop(key)) if self._is_loose(hash_)]
+
+    def bodies(self) -> list[tuple[Key, str, OpId]]:
+        """The operations by HTTP that need files, and their resources."""
+        return [(key, resource, id_) for key, (resource, id_) in self._bodies.items()]
+
+    def users(self, hash_: str) -> frozenset[str]:
+        """The resources whose operations name a file, as far as is known."""
+        return frozenset(map(resource_of, self._users.get(hash_, ())))
+
+    def _is_loose(self, hash_: str) -> bool:
+        return self._knows_all and hash_ not in self._users and self._pinned[hash_] <= 0
+
+    def _note(self, document: Document) -> None:
+        if isinstance(document, Operation) and document.payload.files:
+            key = key_of(document)
+            self._hashes[key] = tuple(hash_ for _, hash_ in document.payload.files)
+            if service_of(document.rtype):
+                self._bodies[key] = (document.resource, document.id)
+            for hash_ in self._hashes[key]:
+                self._users.setdefault(hash_, set()).add(key)
+
+    def _drop(self, key: Key) -> Iterator[str]:
+        self._bodies.pop(key, None)
+        for hash_ in self._hashes.pop(key, ()):
+            users = self._users.get(hash_, set())
+            users.discard(key)
+            if not users:
+                self._users.pop(hash_, None)
+                yield hash_
+
+
+def _kept(store: Store) -> Iterator[Document]:
+    since = 0
+    while changes := store.changes(since, _PAGE):
+        yield from store.read(change.key for change in changes).values()
+        since = changes[-1].seq
+    for resource in store.recovered().unsynced:  # drafts are in no feed, but they are not finished
+        yield from store.load(resource)

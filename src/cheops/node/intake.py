@@ -1,18 +1,217 @@
-"""What other sites say, on its way to the engine: what cannot be believed stays outside (trust.py)."""
+"""Document intake: what other sites send, checked before the engine sees it.
 
-from collections.abc import Callable, Iterable, Sequence
+Each document must be what its origin signed. One that is not is dropped and counted, and the rest is taken.
+Nothing then says that we have it, so the sender sends it again: a document that only came too early (its stamp
+lies in the future, its origin is not known yet) is taken later.
+
+Of a forgotten site, documents that it made before are taken from everybody. Those that it made later, with a key
+from before, are taken only from a site of the resource in question: that one took them before it heard of the
+decision, and what it made in knowledge of them would otherwise wait here for ever.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import TYPE_CHECKING, Protocol
 
 from cheops.engine.documents import Document, Key, key_of
-from cheops.engine.events import Brought, Received
+from cheops.engine.events import MatricesReceived, Received
 from cheops.engine.messages import Message
 from cheops.errors import CheopsError, Fault
+from cheops.log.causality import contains
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
-from cheops.log.vector import contains
-from cheops.node.fetching import Fetching
+from cheops.node.files import FileFetcher
 from cheops.node.pump import Pump
-from cheops.node.trust import Trust
+from cheops.peers.heartbeat import MembershipRecord
+from cheops.security import signatures
+from cheops.security.audit import AuditWriter
+from cheops.security.audit_entries import Entry
+from cheops.security.refusals import Refusals
+from cheops.store.codec import content_of
+from cheops.text import printable, shortened
+
+if TYPE_CHECKING:
+    from cheops.security.certificates import Identity
+
+
+_MOST = 256  # characters of anything that came from outside
+
+
+class RefusalLog:
+    def __init__(self, refusals: Refusals, audit: AuditWriter) -> None:
+        self._refusals = refusals
+        self._audit = audit
+
+    def refused(self, reason: str, site: str, what: str = "", resource: str = "", detail: str = "") -> None:
+        """Something that a site sent or made was not taken, or is not done here."""
+        named = f"{what} of '{resource}': {detail}" if what else detail
+        self._refusals.count(reason, site, named)
+        who = printable(shortened(site, _MOST))
+        self._audit.refused(
+            Entry(
+                at=self._audit.now(),
+                who=f"peer:{who}" if site else "nobody",
+                source=who,
+                what="document",
+                resource=printable(shortened(resource, _MOST)),
+                operation=printable(shortened(what, _MOST)),
+                outcome="refused",
+                reason=reason,
+            )
+        )
+
+
+NOT_SIGNED, WRONG_SIGNATURE, UNKNOWN_KEY = "not signed", "wrong signature", "unknown key"
+FUTURE_STAMP, FORGOTTEN_ORIGIN = "future stamp", "operation of a forgotten site"
+FOREIGN_STAMP = "stamp of another site"
+_PACE = 50  # signatures checked in a row, before others on this loop have their turn
+_MOST_WRONG = 200  # in one request: whoever sends more has not checked any of them, or means harm
+_TOO_FAR_MS = 24 * 3600 * 1000  # nobody waits so long for a stamp to come true
+
+SignedDocument = Operation | Reply
+IsInvolved = Callable[[str, str], Awaitable[bool]]  # a site, a resource
+
+
+class KeySource(Protocol):
+    """Who knows the keys of sites: see origins.py."""
+
+    def get(self, site: str, key_id: str) -> "Identity | None": ...
+
+    async def learn(self, wanted: Mapping[str, set[str]], sender: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    reason: str  # the same for all of its kind
+    detail: str
+    later: bool = False  # it may be taken at another time
+
+
+class DocumentVerifier:
+    """Belongs to one event loop."""
+
+    def __init__(  # noqa: PLR0913 - what it asks, and of whom
+        self,
+        keys: KeySource,
+        refusal_log: RefusalLog,
+        member_of: Callable[[str], MembershipRecord | None],
+        is_involved: IsInvolved,
+        *,
+        clock_skew_s: float,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._keys = keys
+        self._refusal_log = refusal_log
+        self._member_of = member_of
+        self._is_involved = is_involved
+        self._skew_ms = int(clock_skew_s * 1000)
+        self._now_s = now_s
+        self._verifier = signatures.Verifier()
+
+    async def admitted(self, sender: str, messages: Sequence[Message]) -> list[Message]:
+        """The messages of a site without what cannot be believed."""
+        documents: list[SignedDocument] = []
+        for message in messages:
+            documents += [*message.ops, *message.replies]
+        bad = await self.objections(sender, documents)
+        return [_without(message, bad) for message in messages] if bad else list(messages)
+
+    async def objections(self, sender: str, documents: Sequence[SignedDocument]) -> dict[int, Objection]:
+        """What speaks against some of these, by the `id` of the object; all of it is counted."""
+        await self._keys.learn(self._lacking(documents), sender)
+        found: dict[int, Objection] = {}
+        checked = self._verifier.checked
+        for document in documents:
+            if len(found) >= _MOST_WRONG:
+                problem: Objection | None = Objection(WRONG_SIGNATURE, "too much of this request was wrong", True)
+            else:
+                problem = self._objection(document) or await self._objection_to_late(sender, document)
+            if problem is not None:
+                found[id(document)] = problem
+                self._count(sender, document, problem)
+            if self._verifier.checked - checked >= _PACE:
+                checked = self._verifier.checked
+                await asyncio.sleep(0)
+        return found
+
+    def _count(self, sender: str, document: SignedDocument, problem: Objection) -> None:
+        origin = document.origin.site
+        who = origin if problem.reason == FUTURE_STAMP else sender or origin
+        self._refusal_log.refused(problem.reason, who, _name(document), document.resource, problem.detail)
+
+    def _lacking(self, documents: Iterable[SignedDocument]) -> dict[str, set[str]]:
+        """Of which sites which keys would be needed."""
+        lacking: dict[str, set[str]] = {}
+        for document in documents:
+            try:
+                wanted = signatures.read(document.signature).key_id
+            except signatures.SignatureError:
+                continue
+            if self._keys.get(document.origin.site, wanted) is None:
+                lacking.setdefault(document.origin.site, set()).add(wanted)
+        return lacking
+
+    def _objection(self, document: SignedDocument) -> Objection | None:
+        if not document.signature:
+            return Objection(NOT_SIGNED, f"'{document.origin.site}' has not signed it")
+        try:
+            signature = signatures.read(document.signature)
+            identity = self._keys.get(document.origin.site, signature.key_id)
+            if identity is None:
+                what = f"no certificate of '{document.origin.site}' for the key {signature.key_id} can be had"
+                return Objection(UNKNOWN_KEY, what, later=True)
+            self._verifier.check(content_of(document), signature, identity.signing_key)
+        except signatures.SignatureError as error:
+            return Objection(WRONG_SIGNATURE, str(error))
+        return self._objection_to_stamp(document) if isinstance(document, Operation) else None
+
+    def _objection_to_stamp(self, op: Operation) -> Objection | None:
+        if op.stamp.origin != op.origin:
+            return Objection(FOREIGN_STAMP, f"it has a stamp of '{op.stamp.origin.site}'")
+        ahead_ms = op.stamp.time_ms - int(self._now_s() * 1000)
+        if ahead_ms <= self._skew_ms:
+            return None
+        what = (
+            f"it is stamped {ahead_ms / 1000:,.0f} s ahead of our clock, and security.clock_skew is "
+            f"{self._skew_ms / 1000:g} s"
+        )
+        return Objection(FUTURE_STAMP, what, later=ahead_ms < _TOO_FAR_MS)
+
+    async def _objection_to_late(self, sender: str, document: SignedDocument) -> Objection | None:
+        """To what a forgotten site made after it was forgotten."""
+        site = document.origin.site
+        member = self._member_of(site)
+        if member is None:
+            return None
+        identity = self._keys.get(site, signatures.read(document.signature).key_id)
+        made_ms = document.stamp.time_ms if isinstance(document, Operation) else document.timing.at_ms
+        if identity is None or identity.made_ms > member.stamp_ms or made_ms <= member.stamp_ms:
+            return None
+        if sender and sender != site and await self._is_involved(sender, document.resource):
+            return None
+        return Objection(FORGOTTEN_ORIGIN, f"'{site}' made it after it was forgotten")
+
+
+def _without(message: Message, bad: Mapping[int, Objection]) -> Message:
+    """A message without these documents, and without what would say that we have them."""
+    ops = tuple(op for op in message.ops if id(op) not in bad)
+    replies = tuple(reply for reply in message.replies if id(reply) not in bad)
+    if len(ops) == len(message.ops) and len(replies) == len(message.replies):
+        return message
+    if message.snapshot:  # it counts as a whole
+        return replace(message, ops=(), replies=(), snapshot=None, replies_after={})
+    holes = {reply.origin for reply in message.replies if id(reply) in bad}
+    after = {origin: n for origin, n in message.replies_after.items() if origin not in holes}
+    return replace(message, ops=ops, replies=replies, replies_after=after)
+
+
+def _name(document: SignedDocument) -> str:
+    if isinstance(document, Operation):
+        return str(document.id)
+    return f"reply {document.origin.site}:{document.n}"
 
 
 class NotYetError(CheopsError):
@@ -23,11 +222,11 @@ class NotYetError(CheopsError):
     status = 503
 
 
-class Intake:
+class DocumentIntake:
     """Belongs to one event loop."""
 
     def __init__(
-        self, pump: Pump, fetching: Fetching, trust: Trust | None, check: Callable[[], None]
+        self, pump: Pump, fetching: FileFetcher, trust: DocumentVerifier | None, check: Callable[[], None]
     ) -> None:
         """`check` raises where nothing can be taken now. Without `trust` everything is believed."""
         self._pump = pump
@@ -55,7 +254,7 @@ class Intake:
         replica = self._pump.site.replicas.get(op.resource)
         if replica is None:
             return True
-        is_strange = self._trust is not None and op.origin.site not in replica.history.former
+        is_strange = self._trust is not None and op.origin.site not in replica.history.ever_listed
         return not is_strange and not contains(replica.history.known, op.id)
 
     async def accept(self, documents: Sequence[Document]) -> dict[Key, str]:
@@ -68,7 +267,7 @@ class Intake:
         shared = [d for d in shared if id(d) not in bad]
         matrices = tuple(d for d in documents if isinstance(d, Matrix))
         if matrices:
-            self._pump.post(Brought(matrices))
+            self._pump.post(MatricesReceived(matrices))
         shared.sort(key=lambda document: document.resource)
         for resource, group in groupby(shared, key=lambda document: document.resource):
             own = list(group)

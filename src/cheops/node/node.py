@@ -15,57 +15,37 @@ import aiohttp
 import msgspec
 
 from cheops import __version__
-from cheops.backends.command import CommandRunner
-from cheops.config.replication import service_of
+from cheops.backends.command.runner import CommandRunner
+from cheops.config.services import service_of
 from cheops.config.site import SiteConfig
-from cheops.engine.events import (
-    Gone,
-    Left,
-    Outcome,
-    Ran,
-    Result,
-    Run,
-    Submitted,
-    Tick,
-)
+from cheops.engine.events import ClientLeft, Outcome, Ran, Result, Run, SitesRemoved, Submitted, Tick
 from cheops.engine.site import Site
 from cheops.errors import CheopsError
 from cheops.log.operation import Kind, Origin
-from cheops.node.accounts import Accounts
-from cheops.node.admitting import Admitting
-from cheops.node.clocks import Clocks
 from cheops.node.commands import Commands
-from cheops.node.fetching import Fetching
-from cheops.node.files import Files
-from cheops.node.hands import Hands
-from cheops.node.identity import keyring_of
-from cheops.node.intake import Intake
-from cheops.node.keeping import Keeping
-from cheops.node.origins import Origins
+from cheops.node.effects import Answers, EffectExecutor, PendingRequests
+from cheops.node.enrollment import CertificateRenewal, Enrollment, keyring_of
+from cheops.node.files import FileFetcher, FileReferences, FileStore
+from cheops.node.intake import DocumentIntake, DocumentVerifier, RefusalLog
+from cheops.node.limits import ClockCheck, DiskQuota
 from cheops.node.pump import Pump
-from cheops.node.renewing import Renewing
 from cheops.node.replicants import Replicants
-from cheops.node.room import Room
-from cheops.node.signing import begin_signing
-from cheops.node.trust import Trust
-from cheops.node.waiting import Answers, Waiting
-from cheops.node.witness import Witness
+from cheops.node.site_keys import SiteKeys, start_signing
 from cheops.notify.notifier import Notifier
+from cheops.peers import heartbeat
+from cheops.peers.client import PeerClient
+from cheops.peers.couchdb.database import Databases
+from cheops.peers.heartbeat import SavedMesh, SiteRecord
+from cheops.peers.links import PeerLinks
+from cheops.peers.mesh import Mesh, PeerEvent
+from cheops.peers.prober import Prober, now
+from cheops.peers.settings import MeshSettings
 from cheops.scope.snapshot import Snapshot
 from cheops.security import audit, invitations, tokens
+from cheops.security.accounts import Accounts
 from cheops.security.refusals import COMMAND_NOT_ALLOWED, Refusals
-from cheops.store.base import Store
-from cheops.store.errors import StoreError
+from cheops.store.interface import Store, StoreError
 from cheops.store.sqlite import SQLiteStore
-from cheops.sync import heartbeat
-from cheops.sync.announcements import PeerEvent
-from cheops.sync.asking import Asking
-from cheops.sync.couch_database import Databases
-from cheops.sync.heart import Heart, now
-from cheops.sync.heartbeat import Entry, Saved
-from cheops.sync.links import Links
-from cheops.sync.mesh import Mesh
-from cheops.sync.mesh_settings import MeshSettings
 
 _TICK_S = 0.1
 _SAVE_MESH_S = 30.0
@@ -91,26 +71,26 @@ class Node:
     def __init__(self, config: SiteConfig) -> None:
         self.config = config
         self.name = config.name
-        self.waiting = Waiting(lambda resource, op: self.pump.post(Left(resource, op)))
-        self.files = Files(config.data / "files")
-        self.keeping = Keeping(self.files)
+        self.waiting = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
+        self.files = FileStore(config.data / "files")
+        self.file_references = FileReferences(self.files)
         self._runner = CommandRunner()
         self.commands = Commands(self._runner, config.types, self.files, self._fetch, self._command_refused)
-        self.replicants = Replicants(config, self.files, self.keeping, self._runner)
+        self.replicants = Replicants(config, self.files, self.file_references, self._runner)
         self.notifier = Notifier(config, self._runner)
         self.refusals = Refusals()
         self.keyring = keyring_of(config, self.refusals)
         clients = config.clients
-        self.room = Room(config.data / _STORE, clients.store_bytes, clients.free_bytes)
-        self.audit = audit.Audit(config.data / audit.FILE, clients.audit_bytes, clients.audit_files)
-        self.witness = Witness(self.refusals, self.audit)
+        self.room = DiskQuota(config.data / _STORE, clients.store_bytes, clients.free_bytes)
+        self.audit = audit.AuditWriter(config.data / audit.FILE, clients.audit_bytes, clients.audit_files)
+        self.refusal_log = RefusalLog(self.refusals, self.audit)
         self._writer = ThreadPoolExecutor(1, "store")
         self._readers = ThreadPoolExecutor(1, "store-read")
         self._tasks: list[asyncio.Task[None]] = []
         self._runs: set[asyncio.Task[None]] = set()
         self._interest: set[str] = set()
         self._snapshot: tuple[float, Snapshot] | None = None
-        self.membership_heeded: list[Callable[[], Awaitable[None]]] = []  # who must have heard of a decision
+        self.membership_listeners: list[Callable[[], Awaitable[None]]] = []  # who must have heard of a decision
         self.peer_listeners: list[Callable[[PeerEvent], None]] = []  # told when a site goes up or down
 
     # -- starting and stopping ---------------------------------------------------------------------------
@@ -128,7 +108,7 @@ class Node:
 
     async def _begin(self) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writer, begin_signing, self.store, self.name, self.keyring)
+        await loop.run_in_executor(self._writer, start_signing, self.store, self.name, self.keyring)
         self.store = await loop.run_in_executor(self._writer, self.notifier.followed, self.store)
         known = await loop.run_in_executor(self._writer, self.store.local, tokens.NOTE)
         self.accounts = Accounts(tokens.Tokens.of_note(known), self._keep_tokens)
@@ -136,15 +116,15 @@ class Node:
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
         await self._runner.start()
         self.mesh = await self._make_mesh()
-        self.asking = Asking(self.session, self.address_of, self.keyring)
-        self.heart = Heart(self.mesh, self.asking, self._tell)
-        self.links = Links(self.name, self.asking, self.mesh.hurry)
-        self.fetching = Fetching(self.files, self.asking, self.name)
+        self.asking = PeerClient(self.session, self.address_of, self.keyring)
+        self.heart = Prober(self.mesh, self.asking, self._tell)
+        self.links = PeerLinks(self.name, self.asking, self.mesh.hurry)
+        self.fetching = FileFetcher(self.files, self.asking, self.name)
         await self._begin_admitting()
         await self._begin_checking()
         site = Site(Origin(self.name, self.store.incarnation), self.config.engine)
-        self.pump = Pump(site, self.store, Hands(self), self._writer)
-        self.intake = Intake(self.pump, self.fetching, self.trust, self._refuse_while_in_trouble)
+        self.pump = Pump(site, self.store, EffectExecutor(self), self._writer)
+        self.intake = DocumentIntake(self.pump, self.fetching, self.trust, self._refuse_while_in_trouble)
         self.databases = Databases(self.store, self._readers, self.intake.accept)
         await self.replicants.start(self.pump, self.fetching)
         self.pump.post(await loop.run_in_executor(self._writer, self.store.recovered))
@@ -160,7 +140,7 @@ class Node:
                 *self._renewing(),
             )
         ]
-        if self.keeping.is_needed:
+        if self.file_references.is_needed:
             self._begin_task(self._learn_files())
 
     async def _make_mesh(self) -> Mesh:
@@ -168,7 +148,7 @@ class Node:
         note = await loop.run_in_executor(self._writer, self.store.local, _MESH_NOTE)
         interest = await loop.run_in_executor(self._writer, self.store.local, _INTEREST_NOTE)
         config = self.config
-        own = Entry(
+        own = SiteRecord(
             self.name,
             self.store.incarnation,
             config.advertise,
@@ -176,7 +156,7 @@ class Node:
             services=config.announced,
             issues=self.keyring.issues if self.keyring else "",
         )
-        saved = heartbeat.decode_saved(msgspec.json.encode(note)) if note else Saved()
+        saved = heartbeat.decode_saved(msgspec.json.encode(note)) if note else SavedMesh()
         settings = MeshSettings.from_heartbeat(config.heartbeat.every_s, config.heartbeat.down_after_s)
         mesh = Mesh(own, config.peers, now(), settings, saved)
         self._interest = set((interest or {}).get("sites", ()))
@@ -185,22 +165,22 @@ class Node:
 
     async def _begin_checking(self) -> None:
         """With security on, of what others send only what they signed is believed."""
-        self.trust: Trust | None = None
+        self.trust: DocumentVerifier | None = None
         if self.keyring is None:
             return
-        self.clocks = Clocks(self.mesh, self.config.security.clock_skew_s)
-        self.origins = Origins(self.keyring, self.asking, self.store, self._writer, self._some_others)
+        self.clocks = ClockCheck(self.mesh, self.config.security.clock_skew_s)
+        self.origins = SiteKeys(self.keyring, self.asking, self.store, self._writer, self._some_others)
         await self.origins.meet(self.keyring.identity)
-        self.trust = Trust(
+        self.trust = DocumentVerifier(
             self.origins,
-            self.witness,
+            self.refusal_log,
             self.mesh.member_of,
             self._is_involved,
             clock_skew_s=self.config.security.clock_skew_s,
         )
 
     async def _is_involved(self, site: str, resource: str) -> bool:
-        return site in (await self.pump.replica(resource)).history.roster
+        return site in (await self.pump.replica(resource)).history.site_list
 
     def _some_others(self) -> list[str]:
         return sorted(self.mesh.up)[:_MOST_ASKED]
@@ -209,14 +189,14 @@ class Node:
         loop = asyncio.get_running_loop()
         note = await loop.run_in_executor(self._writer, self.store.local, invitations.NOTE)
         known = invitations.Invitations.of_note(note)
-        self.admitting = Admitting(self.config, self.keyring, self.mesh, known, self._keep_invitations)
+        self.admitting = Enrollment(self.config, self.keyring, self.mesh, known, self._keep_invitations)
         if keyring := self.keyring:
             keyring.changed.append(lambda: self.mesh.describe(issues=keyring.issues))
 
     def _renewing(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
         if self.keyring is None:
             return []
-        renewing = Renewing(self.config.security, self.keyring, self.mesh, self.asking)
+        renewing = CertificateRenewal(self.config.security, self.keyring, self.mesh, self.asking)
         return [("renewing", renewing.run())]
 
     async def failed(self) -> str:
@@ -264,7 +244,7 @@ class Node:
         while True:
             if self.pump.trouble is None:
                 if (forgotten := self.mesh.forgotten) != self.pump.site.gone:
-                    self.pump.post(Gone(forgotten))
+                    self.pump.post(SitesRemoved(forgotten))
                 self.pump.post(Tick())
             await asyncio.sleep(_TICK_S)
 
@@ -279,22 +259,22 @@ class Node:
         await self._put_note(_MESH_NOTE, note)
 
     async def _learn_files(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._readers, self.keeping.learn, self.store)
+        await asyncio.get_running_loop().run_in_executor(self._readers, self.file_references.learn, self.store)
 
     async def _keep_tokens(self, note: dict[str, Any]) -> None:
         """Raises StoreError: who is told a token must be able to rely on it."""
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writer, self.store.put_local, tokens.NOTE, note)
+        await loop.run_in_executor(self._writer, self.store.put_note, tokens.NOTE, note)
 
     async def _keep_invitations(self, note: dict[str, Any]) -> None:
         """Raises StoreError: what was used up must remain so."""
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writer, self.store.put_local, invitations.NOTE, note)
+        await loop.run_in_executor(self._writer, self.store.put_note, invitations.NOTE, note)
 
     async def _put_note(self, name: str, note: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._writer, self.store.put_local, name, note)
+            await loop.run_in_executor(self._writer, self.store.put_note, name, note)
         except StoreError as error:
             _log.warning("a note could not be kept: %s", error)
 
@@ -311,19 +291,15 @@ class Node:
     def _check_clock(self, event: Submitted) -> None:
         """Raises ClockError where the other sites of a resource would not take what is made now."""
         replica = self.pump.site.replicas.get(event.resource)
-        sites = event.sites or (replica.history.roster if replica else ())
+        sites = event.sites or (replica.history.site_list if replica else ())
         if self.trust and any(site != self.name for site in sites):
             self.clocks.check(self.pump.site.clock.time_ms)
 
     def _refuse_while_in_trouble(self) -> None:
         if self.pump.trouble:
-            raise StoreError(
-                f"nothing can be saved at {self.name} now, so nothing is accepted: {self.pump.trouble}"
-            )
+            raise StoreError(f"nothing can be saved at {self.name} now, so nothing is accepted: {self.pump.trouble}")
         if self.pump.backlog > _MOST_BACKLOG:
-            raise OverloadedError(
-                f"{self.name} has more to save than its disk can take; try again in a moment"
-            )
+            raise OverloadedError(f"{self.name} has more to save than its disk can take; try again in a moment")
 
     def answers(self) -> Answers:
         return Answers(self.waiting)
@@ -333,7 +309,7 @@ class Node:
         decide = self.mesh.forget if forgotten else self.mesh.admit
         for event in decide(site, now()):
             self._tell(event)
-        for heeded in self.membership_heeded:
+        for heeded in self.membership_listeners:
             await heeded()
         await self._save_mesh()
 
@@ -351,13 +327,13 @@ class Node:
         return self._snapshot[1]
 
     def _command_refused(self, origin: str, why: str) -> None:
-        self.witness.refused(COMMAND_NOT_ALLOWED, origin, detail=why)
+        self.refusal_log.refused(COMMAND_NOT_ALLOWED, origin, detail=why)
 
     def _fetch(self, resource: str, hash_: str) -> None:
         """Have a file of a resource here, from any site that may have it."""
         replica = self.pump.site.replicas.get(resource)
         if replica is not None:
-            self.fetching.want(hash_, (*replica.history.roster, *sorted(replica.history.former)))
+            self.fetching.want(hash_, (*replica.history.site_list, *sorted(replica.history.ever_listed)))
 
     # -- what the engine wants done ----------------------------------------------------------------------
 
@@ -368,7 +344,7 @@ class Node:
         for told in self.peer_listeners:
             told(event)
 
-    def begin_run(self, effect: Run) -> None:
+    def start_run(self, effect: Run) -> None:
         self._begin_task(self._run(effect))
 
     def _begin_task(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -18,29 +18,28 @@ from typing import Protocol
 
 from cheops.engine.events import (
     Answer,
-    Asked,
     Effect,
     Enumerate,
+    Enumerated,
     Event,
-    Involving,
     Load,
     Loaded,
     Notify,
+    Queried,
     Run,
     Save,
     Send,
 )
 from cheops.engine.replica import Replica
 from cheops.engine.site import Site
-from cheops.store.base import Store
-from cheops.store.errors import StoreError
+from cheops.store.interface import Store, StoreError
 
 _log = logging.getLogger(__name__)
 _STEPS_PER_COMMIT = 500
 _RETRY_S, _RETRY_MOST_S = 0.1, 5.0
 
 
-class Hands(Protocol):
+class EffectHandler(Protocol):
     """Who does what the engine wants done beyond its store."""
 
     def run(self, effect: Run) -> None: ...
@@ -62,7 +61,7 @@ class Pump:
     """Belongs to one event loop; `thread` runs one call at a time, and is the only one that commits."""
 
     def __init__(
-        self, site: Site, store: Store, hands: Hands, thread: Executor, now_ms: Callable[[], int] = wall_ms
+        self, site: Site, store: Store, hands: EffectHandler, thread: Executor, now_ms: Callable[[], int] = wall_ms
     ) -> None:
         self.site = site
         self.trouble: str | None = None  # why the store cannot commit, while it cannot
@@ -86,9 +85,9 @@ class Pump:
             self._posted += 1
             self._work.set()
 
-    async def replica(self, resource: str, *, anew: bool = False) -> Replica:
+    async def replica(self, resource: str, *, refresh: bool = False) -> Replica:
         """A resource as this site knows it, loaded if it was not; with `anew` the others are asked too."""
-        self.post(Asked(resource, anew))
+        self.post(Queried(resource, refresh))
         while resource not in self.site.replicas:
             loaded = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(resource, []).append(loaded)
@@ -201,15 +200,13 @@ class Pump:
             else:
                 waiting.set_exception(error)
 
-    def _read(
-        self, wanted: list[Load | Enumerate]
-    ) -> list[tuple[Load | Enumerate, Loaded | Involving | StoreError]]:
+    def _read(self, wanted: list[Load | Enumerate]) -> list[tuple[Load | Enumerate, Loaded | Enumerated | StoreError]]:
         return [(effect, self._read_one(effect)) for effect in wanted]
 
-    def _read_one(self, effect: Load | Enumerate) -> Loaded | Involving | StoreError:
+    def _read_one(self, effect: Load | Enumerate) -> Loaded | Enumerated | StoreError:
         try:
             if isinstance(effect, Load):
                 return Loaded(effect.resource, self._store.load(effect.resource))
-            return Involving(effect.peer, self._store.involving(effect.peer))
+            return Enumerated(effect.peer, self._store.involving(effect.peer))
         except StoreError as error:
             return error

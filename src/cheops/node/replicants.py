@@ -11,19 +11,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from cheops.backends.command import CommandRunner
-from cheops.backends.http import FileAccess, HttpRunner
-from cheops.backends.http_copies import Copies
-from cheops.config.replication import service_of
+from cheops.backends.command.runner import CommandRunner
+from cheops.backends.http.backend import FileAccess, HttpBackend
+from cheops.backends.http.copies import Copies
+from cheops.config.services import service_of
 from cheops.config.site import SiteConfig
 from cheops.engine.documents import Key
 from cheops.engine.events import Outcome, Run, Save
 from cheops.engine.replica import Replica
+from cheops.log.causality import NOTHING, contains
 from cheops.log.operation import Kind, Operation, OpId
-from cheops.log.vector import NOTHING, contains
-from cheops.node.fetching import Fetching
-from cheops.node.files import Files
-from cheops.node.keeping import Keeping
+from cheops.node.files import FileFetcher, FileReferences, FileStore
 from cheops.node.pump import Pump
 
 FILE = "replicas.db"
@@ -44,8 +42,10 @@ class Replicants:
 
     guard: Guard | None = None
 
-    def __init__(self, config: SiteConfig, files: Files, keeping: Keeping, runner: CommandRunner) -> None:
-        self.runner = HttpRunner(
+    def __init__(
+        self, config: SiteConfig, files: FileStore, file_references: FileReferences, runner: CommandRunner
+    ) -> None:
+        self.runner = HttpBackend(
             config.services,
             Copies(config.data / FILE),
             FileAccess(self._path, self._is_gone, self._fetch),
@@ -53,13 +53,13 @@ class Replicants:
         )
         self._name = config.name
         self._files = files
-        self._keeping = keeping
+        self._file_references = file_references
         self._pump: Pump | None = None
-        self._fetching: Fetching | None = None
+        self._fetching: FileFetcher | None = None
         self._moved: set[str] = set()  # resources whose list of sites was changed
         self._is_first_look = True  # there may be files of operations that were settled before the start
 
-    async def start(self, pump: Pump, fetching: Fetching) -> None:
+    async def start(self, pump: Pump, fetching: FileFetcher) -> None:
         self._pump, self._fetching = pump, fetching
         await self.runner.start()
 
@@ -89,7 +89,7 @@ class Replicants:
         replica = self._pump.site.replicas.get(resource) if self._pump else None
         if replica is None:
             return ()
-        sites = (*replica.sites, *sorted(replica.history.former - replica.gone))
+        sites = (*replica.sites, *sorted(replica.history.ever_listed - replica.gone))
         return tuple(site for site in dict.fromkeys(sites) if site != self._name)
 
     def _is_gone(self, resource: str, hash_: str) -> bool:
@@ -113,8 +113,8 @@ class Replicants:
         while True:
             await asyncio.sleep(_LOOK_S)
             await self._follow_moves()
-            if not self._keeping.is_needed:
-                for key, resource, id_ in self._keeping.bodies():
+            if not self._file_references.is_needed:
+                for key, resource, id_ in self._file_references.bodies():
                     await self._release(key, resource, id_)
                 self._is_first_look = False
 
@@ -124,7 +124,7 @@ class Replicants:
             replica = await self._started().replica(self._moved.pop())
             if replica.is_involved:
                 await self.runner.copies.welcome(replica.resource)
-            elif replica.history.roster:
+            elif replica.history.site_list:
                 await self.runner.copies.send_away(replica.resource)
 
     async def _release(self, key: Key, resource: str, id_: OpId) -> None:
@@ -132,8 +132,8 @@ class Replicants:
         if self._is_first_look:
             await pump.replica(resource)
         replica = pump.site.replicas.get(resource)  # to what is not in memory nothing has happened
-        if replica is not None and is_dealt_with(replica, id_):
-            for hash_ in self._keeping.release(key):
+        if replica is not None and is_settled_everywhere(replica, id_):
+            for hash_ in self._file_references.release(key):
                 self._files.forget(hash_)
                 _log.info("the body %s… of %s was removed: every site has it", hash_[:12], resource)
 
@@ -142,7 +142,7 @@ class Replicants:
         return self._pump
 
 
-def is_dealt_with(replica: Replica, id_: OpId) -> bool:
+def is_settled_everywhere(replica: Replica, id_: OpId) -> bool:
     """Whether every site of a resource has settled an operation."""
     for site in replica.sites:
         view = replica.peers.get(site)

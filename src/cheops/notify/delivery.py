@@ -1,8 +1,8 @@
-"""Telling one target, in order: each event until it is taken, then the next.
+"""Delivers events to one target, in order: each event until it is accepted, then the next.
 
-What fails is tried again, later and later, for ever: nothing is left out, and nothing overtakes. A target
-that does not answer holds up nobody but itself. How far it has been told is kept after each event; a crash
-between the two makes the target hear one event twice, with the same id.
+A failed delivery is retried, later and later, without end: nothing is left out, and nothing overtakes. A target
+that does not answer delays only itself. How far it has got is saved after each event; a crash between the two
+makes the target receive one event twice, with the same id.
 """
 
 import asyncio
@@ -10,19 +10,46 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import msgspec
 
-from cheops.config.notify import TargetConfig
-from cheops.notify.derive import of_dropped
-from cheops.notify.events import Event, EventKind
+from cheops.config.notify import EventKind, TargetConfig
+from cheops.notify.derivation import of_dropped
+from cheops.notify.events import Event
 from cheops.notify.feed import Feed, Page
-from cheops.notify.filters import wants
 from cheops.notify.follower import wall_ms
 from cheops.notify.journal import Journal
-from cheops.notify.sending import DeliveryError, Sender
-from cheops.store.errors import StoreError
+from cheops.notify.senders import DeliveryError, Sender
+from cheops.store.interface import StoreError
+
+
+def wants(target: TargetConfig, event: Event, site: str) -> bool:
+    """Whether this site is to tell the target of an event. All filters must agree.
+
+    What happened at another site is that site's to tell, unless the target asks for `others`. So where all
+    sites have the same targets, each event is told by one of them.
+    """
+    if event.kind is EventKind.DROPPED:
+        return True
+    return (
+        _is_wanted_kind(target, event.kind)
+        and (target.others or event.site == site)
+        and (not target.types or event.resource_type in target.types)
+        and (not target.operations or event.type in target.operations)
+        and (not target.resources or _matches(event.resource, target.resources))
+        and (not target.statuses or event.status in target.statuses)
+    )
+
+
+def _is_wanted_kind(target: TargetConfig, kind: EventKind) -> bool:
+    return target.summary if kind is EventKind.SUMMARY else kind in target.on
+
+
+def _matches(resource: str, patterns: tuple[str, ...]) -> bool:
+    return bool(resource) and any(fnmatchcase(resource, pattern) for pattern in patterns)
+
 
 _NEWS_S = 3600.0  # how long one reading waits for something new
 _FIRST_WAIT_S = 0.2
@@ -68,9 +95,7 @@ class Delivery:
 
     @property
     def status(self) -> TargetStatus:
-        return TargetStatus(
-            self.target.name, self._told, self._failures, self._failing_since_ms, self._problem
-        )
+        return TargetStatus(self.target.name, self._told, self._failures, self._failing_since_ms, self._problem)
 
     async def run(self) -> None:
         """Tell until cancelled, or until the feed is closed."""

@@ -8,10 +8,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from cheops.config.event_kinds import EventKind
+from cheops.config.notify import EventKind
 from cheops.log.operation import Status
-
-__all__ = ["Event", "EventKind", "SiteResult", "cut", "decoded", "encoded", "shown_time"]
 
 MAX_TEXT_CHARACTERS = 4_000  # of a detail or an output: an event is a note, not an archive
 
@@ -38,9 +36,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: Status | None = None
     detail: str = ""
     output: str = ""
-    sites: tuple[
-        str, ...
-    ] = ()  # the resource's, where the list begins or changes; or those that are up or down
+    sites: tuple[str, ...] = ()  # the resource's, where the list begins or changes; or those that are up or down
     results: tuple[SiteResult, ...] = ()  # of a summary
     complete: bool = True  # False: a summary without word from some sites
     sequence: int = 0
@@ -49,9 +45,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def shown_time(at_ms: int) -> str:
     """`2026-11-16T01:41:31.885Z`."""
-    return (
-        datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    )
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def cut(text: str) -> str:

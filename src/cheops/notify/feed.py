@@ -13,19 +13,18 @@ from typing import NamedTuple
 
 from cheops.errors import ClientError
 from cheops.notify.events import Event
-from cheops.notify.journal import Journal
-from cheops.notify.tail import Stretch
+from cheops.notify.journal import EventRange, Journal
 
 MAX_PAGE = 1_000
 _PAGE = 100
 _PLACE = re.compile(r"([0-9a-f]{1,16})-([0-9]{1,18})")
 
 
-class PlaceError(ClientError):
+class PositionError(ClientError):
     """A text is not a place in a feed."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Between two events. The token is the journal's: a place in one that was lost is none in the next."""
 
     token: str
@@ -35,12 +34,10 @@ class Place(NamedTuple):
         return f"{self.token}-{self.seq}"
 
     @classmethod
-    def parse(cls, text: str) -> "Place":
+    def parse(cls, text: str) -> "Position":
         found = _PLACE.fullmatch(text)
         if not found:
-            raise PlaceError(
-                "a place in the feed looks like 'a1b2c3-17': give back what an earlier answer said"
-            )
+            raise PositionError("a place in the feed looks like 'a1b2c3-17': give back what an earlier answer said")
         return cls(found[1], int(found[2]))
 
 
@@ -49,20 +46,20 @@ class Page:
     """Events in their order, and where to go on. `reset`: some that were asked for are gone."""
 
     events: tuple[Event, ...]
-    last: Place
+    last: Position
     reset: bool = False
 
     @property
-    def start(self) -> Place:
+    def start(self) -> Position:
         """Right before the first of them."""
-        return Place(self.last.token, self.events[0].sequence - 1) if self.events else self.last
+        return Position(self.last.token, self.events[0].sequence - 1) if self.events else self.last
 
 
 class Feed:
     """Belongs to one event loop; `in_thread` runs what blocks."""
 
     def __init__(
-        self, journal: Journal, in_thread: Callable[[Callable[[], Stretch]], Awaitable[Stretch]]
+        self, journal: Journal, in_thread: Callable[[Callable[[], EventRange]], Awaitable[EventRange]]
     ) -> None:
         self._journal = journal
         self._in_thread = in_thread
@@ -73,16 +70,14 @@ class Feed:
     # -- reading ---------------------------------------------------------------------------------------------
 
     @property
-    def end(self) -> Place:
+    def end(self) -> Position:
         """After everything that is there now."""
         return self.at(self._journal.last)
 
-    def at(self, seq: int) -> Place:
-        return Place(self._journal.token, seq)
+    def at(self, seq: int) -> Position:
+        return Position(self._journal.token, seq)
 
-    async def read(
-        self, since: Place, limit: int = _PAGE, resource: str | None = None, wait_s: float = 0.0
-    ) -> Page:
+    async def read(self, since: Position, limit: int = _PAGE, resource: str | None = None, wait_s: float = 0.0) -> Page:
         """The events after a place, perhaps of one resource. If there are none, wait so long for the first.
 
         Of a place in another journal nobody can say what came after it: it goes on from now.
@@ -98,16 +93,14 @@ class Feed:
                 return Page(found.events, self.at(found.end), reset=not found.is_whole)
             seq = await self._next(found.end, resource, left_s)
 
-    async def follow(
-        self, since: Place, resource: str | None = None, *, silent_s: float
-    ) -> AsyncIterator[Page]:
+    async def follow(self, since: Position, resource: str | None = None, *, silent_s: float) -> AsyncIterator[Page]:
         """Pages as things happen, and an empty one after so much silence; until the feed is closed."""
         while not self.is_closed:
             page = await self.read(since, _PAGE, resource, silent_s)
             since = page.last
             yield page
 
-    async def _after(self, seq: int, limit: int, resource: str | None) -> Stretch:
+    async def _after(self, seq: int, limit: int, resource: str | None) -> EventRange:
         found = self._journal.tail.after(seq, limit, resource)
         if found is None:
             found = await self._in_thread(lambda: self._journal.after(seq, limit, resource))

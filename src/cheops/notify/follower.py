@@ -16,13 +16,12 @@ import msgspec
 from cheops.engine.documents import Document, Key, key_of, op_key
 from cheops.engine.events import Save
 from cheops.log.operation import Operation, OpId, Origin, Reply, Status, Verdict
-from cheops.notify.derive import About, of_operation, of_reply, of_summary, op_text, words_of
+from cheops.notify.derivation import About, of_operation, of_reply, of_summary, op_text, words_of
 from cheops.notify.events import Event, SiteResult, cut
 from cheops.notify.journal import Journal, put_meta
-from cheops.notify.waiting_list import WaitingList
-from cheops.store.base import Store
-from cheops.store.codec import is_shared
-from cheops.store.ids import id_of
+from cheops.notify.summaries import PendingSummaries
+from cheops.store.codec import id_of, is_shared
+from cheops.store.interface import Store
 
 _PAGE = 500
 _REMEMBERED = 10_000  # operations of which the types are known without asking the store
@@ -47,7 +46,7 @@ class Follower:
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self.origin = Origin(site, store.incarnation)
-        self.awaited = WaitingList(journal, self.origin) if with_summaries else None
+        self.awaited = PendingSummaries(journal, self.origin) if with_summaries else None
         self._store = store
         self._journal = journal
         self._now_ms = now_ms
@@ -154,9 +153,7 @@ class Follower:
     def _owes_summary(self, op: Operation) -> bool:
         return op.verdict is not None and op.origin == self.origin and not op.is_silent
 
-    def _await(
-        self, db: sqlite3.Connection, awaited: WaitingList, op: Operation, at_ms: int
-    ) -> Iterator[Event]:
+    def _await(self, db: sqlite3.Connection, awaited: PendingSummaries, op: Operation, at_ms: int) -> Iterator[Event]:
         """A summary is to come; at once for what has no effect anywhere: no other site runs it."""
         summary = of_summary(op, at_ms)
         status = _NOBODY_ELSE.get(op.verdict) if op.verdict else None
@@ -204,7 +201,7 @@ def _of_nobody_else(op: Operation, summary: Event, word: SiteResult) -> Event:
     return msgspec.structs.replace(summary, status=status, results=(word,))
 
 
-class FollowedStore:
+class JournaledStore:
     """A store whose commits the journal follows. See `store.base.Store`."""
 
     def __init__(self, store: Store, journal: Journal, follower: Follower) -> None:
@@ -222,7 +219,7 @@ class FollowedStore:
         self.last_seq = store.last_seq
         self.changes = store.changes
         self.local = store.local
-        self.put_local = store.put_local
+        self.put_note = store.put_note
 
     def commit(self, saves: Sequence[Save]) -> int:
         forgotten = [key for save in saves for key in save.forget if key[0] in _FORGETTABLE]

@@ -1,31 +1,95 @@
-"""The journal of a site: its events in their order, and how far each target has been told.
+"""The journal of a site: its events in order, and how far each target has received them.
 
 One SQLite file beside the store. The store can be ahead of it, never the other way round; how far it has
-followed the store's feed (`followed`) is kept in the same transaction as the events, so after a crash it
-goes on there and nothing is told twice or left out.
+followed the store's feed (`followed`) is saved in the same transaction as the events, so after a crash it
+continues there and nothing is reported twice or left out.
 
 A commit is not synced each time: what a power cut takes from the end is followed again, because the store
 still has it. Where the store is about to forget something, `sync` comes first. Numbers of events skip some at
 each start, so that a number that a power cut took is not given to another event.
 
-Bounded: the last KEPT events are there for followers of the feed, and more only while a target has not been
-told of them, up to MOST_KEPT. Beyond that the oldest go, and the target is told that they did. The newest are
-in memory, too (tail.py).
+Bounded: the last KEPT events are there for readers of the feed, and more only while a target has not received
+them, up to MOST_KEPT. Beyond that the oldest are deleted, and the target is notified that they are. The newest
+events are also in memory (`EventBuffer`), filled in whichever thread writes and read in the event loop.
 """
 
 import secrets
 import sqlite3
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 import msgspec
 
 from cheops.notify.events import Event, decoded, encoded
-from cheops.notify.tail import Stretch, Tail
-from cheops.store.connection import make_file, told_plainly, transaction
-from cheops.store.errors import StoreError
+from cheops.store.database import make_file, transaction, translate_errors
+from cheops.store.interface import StoreError
+
+
+class EventRange(NamedTuple):
+    """Events in their order: all that there are up to the number `end`."""
+
+    events: tuple[Event, ...]
+    end: int
+    is_whole: bool = True  # False: some that were asked for are gone
+
+
+class EventBuffer:
+    """Every event after a number that moves on. May be used from any thread."""
+
+    def __init__(self, end: int, kept: int) -> None:
+        self._kept = kept
+        self._lock = Lock()
+        self._start = self._end = end
+        self._events: deque[Event] = deque()
+        self._by_resource: dict[str, deque[Event]] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def end(self) -> int:
+        """The number of the newest event."""
+        return self._end
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Events with their numbers, which the journal has."""
+        with self._lock:
+            for event in events:
+                self._events.append(event)
+                self._by_resource.setdefault(event.resource, deque()).append(event)
+                self._counts[event.kind.value, event.status or ""] += 1
+                self._end = event.sequence
+            while len(self._events) > self._kept:
+                self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        oldest = self._events.popleft()
+        self._start = oldest.sequence
+        own = self._by_resource[oldest.resource]
+        own.popleft()
+        if not own:
+            del self._by_resource[oldest.resource]
+
+    def after(self, seq: int, limit: int, resource: str | None = None) -> EventRange | None:
+        """The events after a number, perhaps of one resource only; None where the journal must be asked."""
+        with self._lock:
+            if seq < self._start:
+                return None
+            kept = self._events if resource is None else self._by_resource.get(resource, ())
+            newest_first = list(takewhile(lambda event: event.sequence > seq, reversed(kept)))
+            end = self._end
+        found = tuple(newest_first[: -limit - 1 : -1])
+        return EventRange(found, found[-1].sequence if len(found) == limit else end)
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many events of each kind and status were journalled since the start."""
+        with self._lock:
+            return dict(self._counts)
+
 
 APPLICATION_ID = 0x43_48_50_4E  # "CHPN"
 VERSION = 1
@@ -59,14 +123,12 @@ _AFTER_OF_ONE = "SELECT seq, body FROM events WHERE seq > ? AND resource = ? ORD
 class Journal:
     """Methods block, and may be called from any thread."""
 
-    def __init__(
-        self, path: Path, *, kept: int = KEPT, most_kept: int = MOST_KEPT, in_memory: int = IN_MEMORY
-    ) -> None:
+    def __init__(self, path: Path, *, kept: int = KEPT, most_kept: int = MOST_KEPT, in_memory: int = IN_MEMORY) -> None:
         self.path = path
         self._kept, self._most_kept = kept, most_kept
         self._lock = Lock()
         self._is_open = False
-        with told_plainly(path):
+        with translate_errors(path):
             make_file(path)
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             try:
@@ -81,7 +143,7 @@ class Journal:
         with self._using() as db:
             self.token = str(_meta(db, "token"))
             last = _one(db, "SELECT coalesce(max(seq), 0) FROM sqlite_sequence")
-        self.tail = Tail(last, in_memory)
+        self.tail = EventBuffer(last, in_memory)
 
     def _prepare(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
@@ -168,7 +230,7 @@ class Journal:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def after(self, seq: int, limit: int, resource: str | None = None) -> Stretch:
+    def after(self, seq: int, limit: int, resource: str | None = None) -> EventRange:
         """The events after a number, perhaps of one resource only."""
         with self._using() as db:
             if resource is None:
@@ -178,7 +240,7 @@ class Journal:
             end = rows[-1][0] if len(rows) == limit else self.last
             trimmed = int(str(_meta(db, "trimmed") or 0))
         found = tuple(_numbered(decoded(body), number) for number, body in rows)
-        return Stretch(found, end, is_whole=seq >= trimmed)
+        return EventRange(found, end, is_whole=seq >= trimmed)
 
     @property
     def last(self) -> int:
@@ -199,13 +261,9 @@ class Journal:
         with self.writing() as db:
             now = [(name, self.last) for name in names]
             db.executemany("INSERT OR IGNORE INTO cursors VALUES (?, ?)", now)
-            gone = {
-                name: seq for name, seq in db.execute("SELECT target, seq FROM cursors") if name not in names
-            }
+            gone = {name: seq for name, seq in db.execute("SELECT target, seq FROM cursors") if name not in names}
             db.executemany("DELETE FROM cursors WHERE target = ?", [(name,) for name in gone])
-            return {
-                name: _one(db, "SELECT count(*) FROM events WHERE seq > ?", seq) for name, seq in gone.items()
-            }
+            return {name: _one(db, "SELECT count(*) FROM events WHERE seq > ?", seq) for name, seq in gone.items()}
 
     def cursor(self, target: str) -> int:
         with self._using() as db:
@@ -228,7 +286,7 @@ class Journal:
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, told_plainly(self.path):
+        with self._lock, translate_errors(self.path):
             if not self._is_open:
                 raise StoreError(f"{self.path}: the journal is closed")
             yield self._db

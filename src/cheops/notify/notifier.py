@@ -19,21 +19,18 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from cheops.backends.command import CommandRunner
+from cheops.backends.command.runner import CommandRunner
 from cheops.config.notify import CommandConfig, MailConfig, TargetConfig, WebhookConfig
 from cheops.config.site import SiteConfig
 from cheops.engine.events import Notify, PeerDown, PeerUp, Save
 from cheops.log.operation import Operation, Reply
-from cheops.notify.command import Command
 from cheops.notify.delivery import Delivery, TargetStatus
 from cheops.notify.feed import Feed
-from cheops.notify.follower import FollowedStore, Follower
+from cheops.notify.follower import Follower, JournaledStore
 from cheops.notify.journal import Journal
-from cheops.notify.looks import Engine, Looks
-from cheops.notify.mail import Mail
-from cheops.notify.sending import Sender
-from cheops.notify.webhook import Webhook, session
-from cheops.store.base import Store
+from cheops.notify.observer import Engine, EngineObserver
+from cheops.notify.senders import CommandSender, MailSender, Sender, WebhookSender, webhook_session
+from cheops.store.interface import Store
 
 FILE = "notify.db"
 FOLDER = "notify"
@@ -60,7 +57,7 @@ class Notifier:
         self._tasks: list[asyncio.Task[None]] = []
         self._deliveries: list[Delivery] = []
         self._http: aiohttp.ClientSession | None = None
-        self._looks: Looks | None = None
+        self._looks: EngineObserver | None = None
         self._gone: dict[str, int] = {}  # targets that are no more, and how much they were not told of
 
     # -- starting and stopping -------------------------------------------------------------------------------
@@ -77,14 +74,14 @@ class Notifier:
         except BaseException:
             self.journal.close()
             raise
-        return FollowedStore(store, self.journal, self._follower)
+        return JournaledStore(store, self.journal, self._follower)
 
     async def start(self, engine: Engine) -> None:
         for name, count in self._gone.items():
             _log.warning("notify %s: not configured any more; %d events will not be told there", name, count)
         self.feed = Feed(self.journal, self._in_thread)
-        self._looks = Looks(self.journal, self._follower, engine, self._in_thread, self.feed.tell)
-        self._http = session()
+        self._looks = EngineObserver(self.journal, self._follower, engine, self._in_thread, self.feed.tell)
+        self._http = webhook_session()
         self._begin("looks", self._looks.run())
         for target in self._config.notify:
             sender = self._sender(target)
@@ -108,12 +105,12 @@ class Notifier:
         assert self._http is not None  # noqa: S101 - made in start
         match target.channel:
             case WebhookConfig():
-                return Webhook(target.channel, target.timeout_s, self._http)
+                return WebhookSender(target.channel, target.timeout_s, self._http)
             case CommandConfig():
                 path = self._config.data / FOLDER / _file_name(target.name)
-                return Command(target.channel, target.timeout_s, self._runner, path)
+                return CommandSender(target.channel, target.timeout_s, self._runner, path)
             case MailConfig():
-                return Mail(target.channel, target.timeout_s, self._config.name)
+                return MailSender(target.channel, target.timeout_s, self._config.name)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -4,25 +4,12 @@ scope = parse("{compute: site1, image: site1 & site2}")
 resolve(scope, "image", snapshot)  # Replicas(("site1", "site2"), Consistency.EVENTUAL)
 """
 
-from cheops.scope.builtin import BUILTIN
 from cheops.scope.errors import ScopeError, ScopeResolutionError, ScopeSyntaxError
-from cheops.scope.functions import Context, Function, Functions, Kind, Parameter
-from cheops.scope.parse import parse
-from cheops.scope.resolve import resolve
-from cheops.scope.route import Cross, Fallback, One, Replicas, Route
+from cheops.scope.functions import BUILTIN, Context, Function, Functions, Kind, Parameter
+from cheops.scope.parser import parse
+from cheops.scope.route import Cross, Fallback, One, Replicas, Route, resolve
 from cheops.scope.snapshot import SiteInfo, Snapshot
-from cheops.scope.tree import (
-    Across,
-    And,
-    At,
-    Binding,
-    Call,
-    Consistency,
-    Duration,
-    Location,
-    Otherwise,
-    Scope,
-)
+from cheops.scope.tree import Across, And, At, Binding, Call, Consistency, Duration, Location, Otherwise, Scope
 
 __all__ = [
     "BUILTIN",

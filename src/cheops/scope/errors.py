@@ -13,7 +13,7 @@ _SPELLING = re.compile(r'"(?:[^"\\]|\\.)*"|\w[\w.\-]*(?: [\w.\-]+)*')
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Span:
     """Where in which text: characters `start` to `end`, counted from 0."""
 
     text: str
@@ -24,7 +24,7 @@ class Place:
 class ScopeError(ClientError):
     """A scope is refused."""
 
-    def __init__(self, problem: str, *, place: Place | None = None, hint: str | None = None) -> None:
+    def __init__(self, problem: str, *, place: Span | None = None, hint: str | None = None) -> None:
         self.problem = problem
         self.place = place
         self.hint = hint
@@ -48,7 +48,7 @@ class NowhereError(ScopeResolutionError):
     status = 503
 
 
-def pointed(place: Place) -> str:
+def pointed(place: Span) -> str:
     """The text with carets under the place, cut to an excerpt where it is long."""
     text = printable(place.text.translate({9: " ", 10: " ", 13: " "}))
     start = max(0, min(place.start, len(text)))
@@ -60,17 +60,15 @@ def pointed(place: Place) -> str:
     return f"  {head}{text[first:last]}{tail}\n  {' ' * indent}{'^' * carets}"
 
 
-def find_name(text: str, name: str, *, service: bool) -> Place | None:
+def find_name(text: str, name: str, *, service: bool) -> Span | None:
     """Where a site (or service) name stands in a canonical scope text."""
     for match in _SPELLING.finditer(text):
         is_service = text.startswith(":", match.end())
         if is_service == service and read_name(match.group()) == name:
-            return Place(text, match.start(), match.end())
+            return Span(text, match.start(), match.end())
     return None
 
 
 def _width(text: str) -> int:
     """Columns that the text takes on a terminal."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -1,8 +1,8 @@
-"""Functions of scope-lang: what `around(site1, 10ms)` stands for, and how to add one.
+"""Functions of scope-lang: the registry, the built-in ones, and how a call is expanded.
 
-A function is built on the operators: it takes places and durations and gives back a location, which
-is then resolved like any other. So a new function needs no change of parser or interpreter. It is a
-pure function of its arguments and of what the site knows (`Context`).
+A function is built on the operators: it takes locations and durations and returns a location, which is then
+resolved like any other. So a new function needs no change of parser or resolver. It is a pure function of its
+arguments and of what the site knows (`Context`).
 
     def ring(context: Context, centre: At) -> Location: ...
 
@@ -10,8 +10,9 @@ pure function of its arguments and of what the site knows (`Context`).
     functions = BUILTIN.with_function(RING)
     parse("ring(site1)", functions)
 
-An installed package adds one to the `cheops` command and the agent by naming such a `Function` under the
-entry point group `cheops.scope_functions` (docs/scope-lang.md shows it whole).
+An installed package adds one to the `cheops` command and the agent with the entry point group
+`cheops.scope_functions` (docs/scope-lang.md has the whole example). So functions are not trusted: `expand` checks
+the kind, the sites and the size of what they return, and turns what they raise into an error with their name.
 """
 
 import re
@@ -19,8 +20,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from cheops.scope.errors import ScopeError, ScopeResolutionError
 from cheops.scope.snapshot import Snapshot
-from cheops.scope.tree import Location
+from cheops.scope.tree import (
+    Across,
+    And,
+    Argument,
+    At,
+    Call,
+    Consistency,
+    Duration,
+    Leveled,
+    Location,
+    Nowhere,
+    Otherwise,
+    sites_in,
+)
+from cheops.text import shortened
 
 _NAME = re.compile(r"\w[\w.\-]*")
 
@@ -83,3 +99,152 @@ class Functions:
 
     def __iter__(self) -> Iterator[Function]:
         return iter(self._by_name.values())
+
+
+def around(context: Context, centre: At, radius: Duration) -> Location:
+    """The sites that have the service within `radius` of `centre`, nearest first, as `a ; b ; c`.
+
+    The centre itself is the nearest of all. A site whose distance is not known is not near.
+    """
+    snapshot = context.snapshot
+    distances = [
+        (rtt_ms, site.name)
+        for site in snapshot.offering(context.service)
+        if (rtt_ms := snapshot.rtt_ms(centre.site, site.name)) is not None
+    ]
+    near = [At(name) for rtt_ms, name in sorted(distances) if rtt_ms <= radius.ms]
+    if not near:
+        return _nothing_near(context, centre, radius, sorted(distances))
+    return near[0] if len(near) == 1 else Otherwise(tuple(near))
+
+
+def _nothing_near(context: Context, centre: At, radius: Duration, distances: list[tuple[float, str]]) -> Nowhere:
+    wanted = f"service '{context.service}'" if context.service else "site"
+    hint = "No round-trip time from there is known."
+    if distances:
+        hint = f"The nearest is '{distances[0][1]}', {distances[0][0]:g} ms away."
+    return Nowhere(f"no {wanted} is known within {radius} of '{centre.site}'", hint)
+
+
+def _level(level: Consistency, summary: str) -> Function:
+    def expand(_context: Context, location: Location) -> Location:
+        return _leveled(level, location)
+
+    return Function(level.value, (Parameter("replication", Kind.LOCATION),), summary, expand)
+
+
+def _leveled(level: Consistency, location: Location) -> Location:
+    match location:
+        case And():
+            return Leveled(level, location)
+        case Otherwise(parts):
+            return Otherwise(tuple(_leveled(level, part) for part in parts))
+        case Leveled(other, _):
+            raise ScopeResolutionError(
+                f"'{shortened(str(location))}' has a level already: it is either {other} or {level}"
+            )
+        case Nowhere():
+            return location
+        case At() | Across() | Call():
+            raise ScopeResolutionError(
+                f"{level}(…) is a level of replication, and '{shortened(str(location))}' is not replicated",
+                hint=f"Put it around a whole replication: {level}(site1 & site2).",
+            )
+
+
+BUILTIN = Functions(
+    (
+        Function(
+            "around",
+            (Parameter("site", Kind.SITE), Parameter("radius", Kind.DURATION)),
+            "the sites within a round-trip time of a site, nearest first, as a ; b ; c",
+            around,
+        ),
+        _level(Consistency.NONE, "replicas get each request once; nothing is repeated or repaired"),
+        _level(Consistency.EVENTUAL, "replicas become equal as soon as they can reach each other (the default)"),
+        _level(Consistency.ATOMIC, "a write happens at every replica or at none"),
+        _level(Consistency.STRONG, "a majority of the replicas agrees on one order of all writes"),
+    )
+)
+
+
+MAX_EXPANDED_SITES = 8_192
+_MAX_NESTING = 16  # functions that expand to functions
+
+
+def expand(location: Location, context: Context, functions: Functions) -> Location:
+    """The same location without functions; `Nowhere` if nothing is left of it."""
+    return _Expansion(context, functions).location(location, 0)
+
+
+class _Expansion:
+    def __init__(self, context: Context, functions: Functions) -> None:
+        self._context = context
+        self._functions = functions
+        self._sites_left = MAX_EXPANDED_SITES
+
+    def location(self, location: Location, depth: int) -> Location:
+        match location:
+            case At() | Nowhere():
+                return location
+            case And(parts) | Across(parts):
+                expanded = tuple(self.location(part, depth) for part in parts)
+                missing = next((part for part in expanded if isinstance(part, Nowhere)), None)
+                return missing or type(location)(expanded)
+            case Otherwise(parts):
+                return _first_of(tuple(self.location(part, depth) for part in parts))
+            case Leveled(level, inner):
+                inner = self.location(inner, depth)
+                return inner if isinstance(inner, Nowhere) else Leveled(level, inner)
+            case Call():
+                return self._call(location, depth)
+
+    def _call(self, call: Call, depth: int) -> Location:
+        function = self._functions.get(call.function)
+        if function is None:
+            raise ScopeResolutionError(f"unknown function '{call.function}'")
+        if depth == _MAX_NESTING:
+            raise ScopeResolutionError(f"'{function.name}' expands to functions again and again, without an end")
+        arguments = [a if isinstance(a, Duration) else self.location(a, depth) for a in call.arguments]
+        for argument in arguments:
+            if isinstance(argument, Nowhere):
+                return argument
+        _check_sites(function, arguments)
+        result = self._applied(function, arguments)
+        return self.location(result, depth + 1)
+
+    def _applied(self, function: Function, arguments: list[Argument]) -> Location:
+        try:
+            result: object = function.expand(self._context, *arguments)
+        except ScopeError:
+            raise
+        except Exception as error:
+            why = shortened(f"{type(error).__name__}: {error}", 200)
+            raise ScopeResolutionError(f"the scope function '{function.name}' failed: {why}") from error
+        if not isinstance(result, At | And | Across | Otherwise | Call | Leveled | Nowhere):
+            raise ScopeResolutionError(
+                f"the scope function '{function.name}' gave a {type(result).__name__}, not a location"
+            )
+        for site in sites_in(result):
+            self._sites_left -= 1
+            if self._sites_left < 0:
+                raise ScopeResolutionError(f"the functions expand to more than {MAX_EXPANDED_SITES:,} sites")
+            if site not in self._context.snapshot.sites:
+                raise ScopeResolutionError(f"the scope function '{function.name}' gave the unknown site '{site}'")
+        return result
+
+
+def _first_of(parts: tuple[Location, ...]) -> Location:
+    """`nowhere ; a` is a: an alternative that is not there now is passed over."""
+    there = tuple(part for part in parts if not isinstance(part, Nowhere))
+    if not there:
+        return parts[0]
+    return there[0] if len(there) == 1 else Otherwise(there)
+
+
+def _check_sites(function: Function, arguments: list[Argument]) -> None:
+    for parameter, argument in zip(function.parameters, arguments, strict=True):
+        if parameter.kind is Kind.SITE and not isinstance(argument, At):
+            raise ScopeResolutionError(
+                f"the {parameter.name} in {function.signature} is one site, and '{argument}' is not"
+            )

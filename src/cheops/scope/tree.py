@@ -70,9 +70,7 @@ class _Operator:
         return part.parts if isinstance(part, _Operator) and type(part) is type(self) else (part,)
 
     def __str__(self) -> str:
-        return f" {self.sign} ".join(
-            f"({part})" if part.binding < self.binding else str(part) for part in self.parts
-        )
+        return f" {self.sign} ".join(f"({part})" if part.binding < self.binding else str(part) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

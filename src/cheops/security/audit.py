@@ -1,12 +1,12 @@
-"""The audit log of a site: `audit.log`, JSON lines that are only ever added to, each tied to the one before.
+"""Writes the audit log of a site: `audit.log`, JSON lines, append-only, each chained to the one before.
 
-Whoever notes something does not wait for the disk: a thread writes what has gathered, some times a second,
-and all of it before the agent stops. If the disk is full, lines wait in memory, up to a limit; beyond that
-they are counted, and the next line that can be written tells how many are missing. Files are renamed when
-they are large (`audit.log.1`, `.2`, …), and the oldest goes; the chain goes on in the next one.
+Callers do not wait for the disk: a thread writes what has gathered, some times a second, and all of it before the
+agent stops. If the disk is full, lines wait in memory, up to a limit; beyond that they are counted, and the next
+line that can be written says how many are missing. Large files are renamed (`audit.log.1`, `.2`, …), and the
+oldest is deleted; the chain continues in the next one.
 
-What is refused may come as fast as a network allows. Of each sender only some refusals are told one by one;
-the rest of the same kind is told as one line with its number.
+Refusals may come as fast as a network allows. Of each sender only some are written one by one; the rest of the
+same kind becomes one line with a count.
 """
 
 import logging
@@ -20,15 +20,52 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from cheops.errors import CheopsError
-from cheops.security.audit_entry import START, BrokenLineError, Entry, entry_of, line_of, time_text
-from cheops.security.audit_flood import Flood
+from cheops.security.audit_entries import START, Entry, last_entry, line_of, numbered, time_text
+
+SINGLY = 20  # refusals of one sender that are told one by one …
+WINDOW_S = 10.0  # … within this time
+_MOST_KINDS = 1_000  # that are counted apart
+
+
+class RefusalAggregator:
+    """Counts what is not told yet, by its kind."""
+
+    def __init__(self) -> None:
+        self._since_s = 0.0
+        self._singly: dict[str, int] = {}
+        self._counted: dict[tuple[str, ...], Entry] = {}
+
+    def takes(self, entry: Entry, now_s: float) -> bool:
+        """Whether it is counted here, to be told later."""
+        if now_s - self._since_s >= WINDOW_S:
+            self._since_s = now_s
+            self._singly.clear()
+        told = self._singly.get(entry.source, 0)
+        if told < SINGLY and (told or len(self._singly) < _MOST_KINDS):
+            self._singly[entry.source] = told + 1
+            return False
+        key: tuple[str, ...] = (entry.source, entry.who, entry.what, entry.reason)
+        if key not in self._counted and len(self._counted) >= _MOST_KINDS:
+            key = ("others",)
+            entry = replace(entry, source="others", who="others", what="others", reason="others", resource="")
+        before = self._counted.get(key)
+        self._counted[key] = replace(entry, times=(before.times if before else 0) + entry.times)
+        return True
+
+    def told(self, now_s: float, *, at_end: bool) -> list[Entry]:
+        """What was counted, once its time is over."""
+        if not at_end and now_s - self._since_s < WINDOW_S:
+            return []
+        found = list(self._counted.values())
+        self._counted.clear()
+        return found
+
 
 FILE = "audit.log"
 MOST_WAITING = 100_000
 _GATHER_S = 0.02
 _SYNC_S = 1.0
 _RETRY_S = 1.0
-_TAIL = 64 * 1024  # in which the last line is looked for
 _log = logging.getLogger(__name__)
 
 
@@ -36,7 +73,7 @@ class AuditError(CheopsError):
     """The log cannot be opened."""
 
 
-class Audit:
+class AuditWriter:
     """May be told from any thread; `start` it, and `close` it in the end."""
 
     def __init__(
@@ -54,7 +91,7 @@ class Audit:
         self._now_s = now_s
         self._waiting: deque[Entry] = deque()
         self._lock = threading.Condition()
-        self._flood = Flood()
+        self._flood = RefusalAggregator()
         self._n, self._before = 0, START
         self._put = self._written = 0
         self._is_closing = False
@@ -94,9 +131,7 @@ class Audit:
             return
         if self.lost and self.trouble is None:
             self._waiting.append(
-                Entry(
-                    at=self.now(), who="agent", what="audit", outcome="failed", reason="lost", times=self.lost
-                )
+                Entry(at=self.now(), who="agent", what="audit", outcome="failed", reason="lost", times=self.lost)
             )
             self._put += 1
             self.lost = 0
@@ -114,7 +149,7 @@ class Audit:
     def start(self) -> None:
         """Open the file, and go on after its last line; raises AuditError."""
         try:
-            last = last_entry(self.path) or last_entry(_numbered(self.path, 1))
+            last = last_entry(self.path) or last_entry(numbered(self.path, 1))
             self._open()
             self._mend_end()
         except OSError as error:
@@ -212,37 +247,10 @@ class Audit:
     def _turn_over(self) -> None:
         self._sync()
         for number in range(self.files - 1, 0, -1):
-            older = self.path if number == 1 else _numbered(self.path, number - 1)
+            older = self.path if number == 1 else numbered(self.path, number - 1)
             if older.exists():
-                older.replace(_numbered(self.path, number))
+                older.replace(numbered(self.path, number))
         if self.files == 1:
             self.path.unlink()
         os.close(self._fd)
         self._open()
-
-
-def _numbered(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.name}.{number}")
-
-
-def all_files(path: Path, files: int) -> list[Path]:
-    """The files of a log that are there, the newest first."""
-    found = [path, *(_numbered(path, number) for number in range(1, files))]
-    return [one for one in found if one.exists()]
-
-
-def last_entry(path: Path) -> tuple[int, str] | None:
-    """Number and hash of the last whole line of a file."""
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TAIL))
-        lines = file.read().splitlines()
-    for line in reversed(lines):
-        try:
-            entry, digest = entry_of(line)
-        except BrokenLineError:
-            continue
-        return entry.n, digest
-    return None

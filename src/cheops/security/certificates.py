@@ -1,7 +1,7 @@
-"""Authorities and the certificates of sites: made, issued, read, and verified.
+"""Authorities and the certificates of sites: create, issue, read, and verify.
 
-An authority (ECDSA P-256) issues certificates for sites itself, with nothing in between, so that to verify
-one is one signature. What a certificate says is an `Identity`; the names are in names.py.
+An authority (ECDSA P-256) issues certificates for sites itself, without intermediates, so that verifying one is
+one signature check. What a certificate says is an `Identity`; the names it carries are in names.py.
 """
 
 import datetime as dt
@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -22,10 +23,67 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from cheops.errors import CheopsError
 from cheops.security import names
-from cheops.security.extensions import PURPOSES, CertificateError, common_name, general_names, usage
 from cheops.text import printable, shortened
+
+MAX_ADDRESSES = 32
+
+
+class CertificateError(CheopsError):
+    """Something is not a certificate that can be used here; it says why."""
+
+    status = 400
+
+
+def general_names(addresses: Iterable[str]) -> list[x509.GeneralName]:
+    """Host names and IP addresses, as a certificate has them; raises CertificateError."""
+    found: list[x509.GeneralName] = []
+    for address in addresses:
+        try:
+            found.append(x509.IPAddress(ip_address(address)))
+        except ValueError:
+            found.append(_host(address))
+    if len(found) > MAX_ADDRESSES:
+        raise CertificateError(f"a certificate is for at most {MAX_ADDRESSES} addresses, not {len(found)}")
+    return found
+
+
+def _host(address: str) -> x509.DNSName:
+    if names.is_reserved(address) or not address:
+        raise CertificateError(
+            f"'{printable(shortened(address))}' cannot be the host name of a site: "
+            f"names below {names.DOMAIN} and those with * are not given away"
+        )
+    try:
+        return x509.DNSName(address)
+    except ValueError as error:
+        raise CertificateError(f"'{printable(shortened(address))}' is not a host name: {error}") from None
+
+
+PURPOSES = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+
+
+def usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def common_name(text: str) -> x509.Name:
+    """For people; nothing is decided by it. 64 bytes are allowed."""
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text.encode()[:64].decode(errors="ignore"))])
+
 
 AUTHORITY_VALID_FOR_S = 3650 * 86_400.0
 _BACK = dt.timedelta(hours=1)  # clocks that are behind must not refuse what is new
@@ -62,7 +120,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CertificateSpec:
     """What a certificate is to be issued for. Private keys stay where they were made."""
 
     site: str
@@ -78,7 +136,7 @@ class Authority:
     certificate: x509.Certificate
     key: EllipticCurvePrivateKey
 
-    def issue(self, request: Request, now_s: float, valid_for_s: float, least_made_ms: int = 0) -> Identity:
+    def issue(self, request: CertificateSpec, now_s: float, valid_for_s: float, least_made_ms: int = 0) -> Identity:
         """A certificate, made at `least_made_ms` or later, whatever the clock; raises CertificateError."""
         now = _moment(now_s)
         end = min(now + dt.timedelta(seconds=valid_for_s), self.certificate.not_valid_after_utc)
@@ -100,9 +158,7 @@ class Authority:
             .add_extension(PURPOSES, critical=False)
             .add_extension(x509.SubjectAlternativeName(_names(request, made_ms)), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(request.public_key), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
         )
         return identity_of(builder.sign(self.key, SHA256()).public_bytes(Encoding.DER))
 
@@ -198,7 +254,7 @@ def identity_of(der: bytes) -> Identity:
     return Identity(site, key, made_ms, begin.timestamp(), end.timestamp(), der, (*own, *addresses))
 
 
-def _names(request: Request, made_ms: int) -> list[x509.GeneralName]:
+def _names(request: CertificateSpec, made_ms: int) -> list[x509.GeneralName]:
     uris = (names.site_uri(request.site), names.key_uri(request.signing_key), names.made_uri(made_ms))
     return [
         *(x509.UniformResourceIdentifier(uri) for uri in uris),

@@ -14,6 +14,7 @@ from cheops.security.signatures import key_id
 if TYPE_CHECKING:
     from cheops.security.certificates import Authorities, Identity
 
+
 MOST_KEYS = 64  # of one site
 MOST_SITES = 4_096  # in memory
 MOST_BYTES = 512 * 1024  # of what one site tells of another
@@ -26,7 +27,7 @@ class IdentityError(CheopsError):
     status = 403
 
 
-class Known:
+class SiteCertificates:
     """The keys of one site."""
 
     def __init__(self, site: str) -> None:
@@ -55,17 +56,17 @@ class Known:
         return {"certificates": [b64encode(der).decode("ascii") for der in self.certificates]}
 
 
-def known_of_note(site: str, note: object) -> Known:
+def certificates_of_note(site: str, note: object) -> SiteCertificates:
     """What was kept. It was verified when it came in: authorities may have gone since."""
     from cheops.security.certificates import identity_of  # noqa: PLC0415 - slow to import
 
-    known = Known(site)
+    known = SiteCertificates(site)
     for der in certificates_in(note) if note is not None else ():
         known.add(identity_of(der))
     return known
 
 
-def verified(site: str, told: object, authorities: "Authorities") -> "list[Identity]":
+def verify_certificates(site: str, told: object, authorities: "Authorities") -> "list[Identity]":
     """What was told of a site, if all of it is that site's and of the mesh; raises a CheopsError."""
     found = [authorities.verify(der, None) for der in certificates_in(told)]
     if strange := next((identity for identity in found if identity.site != site), None):

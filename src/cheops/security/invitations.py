@@ -69,9 +69,7 @@ def parse_code(text: str) -> Code:
         raw = base64.b64decode(word.removeprefix(_START) + "==", altchars=b"-_", validate=False)
         body, check = raw[:-4], raw[-4:]
         if zlib.crc32(body).to_bytes(4, "big") != check:
-            raise CodeError(
-                "the code is damaged: it was not copied as a whole, or something was changed in it"
-            )
+            raise CodeError("the code is damaged: it was not copied as a whole, or something was changed in it")
         code = msgspec.msgpack.decode(body, type=Code)
         parse_url(code.url)
     except (binascii.Error, ValueError, msgspec.MsgspecError, AddressError):
@@ -113,9 +111,7 @@ class Invitations:
         """With one more; another one for the same site no longer counts."""
         left = {h: one for h, one in self._current(now_ms).items() if one.site != invitation.site}
         if len(left) >= MAX_INVITATIONS:
-            raise TooManyInvitationsError(
-                f"{MAX_INVITATIONS:,} sites are invited already; wait until some have joined"
-            )
+            raise TooManyInvitationsError(f"{MAX_INVITATIONS:,} sites are invited already; wait until some have joined")
         return Invitations({**left, _hash(secret): invitation})
 
     def taken(self, secret: bytes, now_ms: int) -> "tuple[Invitation, Invitations]":

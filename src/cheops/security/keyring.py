@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cheops.config.security import SecurityConfig
 from cheops.security.certificates import Authorities, Authority, Identity
-from cheops.security.folder import AUTHORITIES, CERTIFICATE, Folder, load_authority, load_folder, write_file
+from cheops.security.key_folder import AUTHORITIES, CERTIFICATE, KeyFolder, load_authority, load_key_folder, write_file
 from cheops.security.names import dns_name
 from cheops.security.refusals import Refusals
 from cheops.security.tls import ServerContext, client_context
@@ -32,7 +32,7 @@ class Keyring:
         self._refusals = refusals
         self._hosts: dict[str, str] = {}  # names of sites, by the host names that stand for them
         self.changed: list[Callable[[], None]] = []  # called when something new is held
-        self._hold(load_folder(self._path, site))
+        self._hold(load_key_folder(self._path, site))
         self.server = ServerContext(self.folder, self._refused_caller)
         self.server_for_sites = ServerContext(self.folder, self._refused_caller, sites_only=True)
 
@@ -59,7 +59,7 @@ class Keyring:
 
     def reload(self) -> None:
         """Take what stands in the folder now; on FolderError all stays as it was."""
-        self._hold(load_folder(self._path, self.site))
+        self._hold(load_key_folder(self._path, self.site))
         self.server.replace(self.folder)
         self.server_for_sites.replace(self.folder)
         for tell in self.changed:
@@ -76,11 +76,11 @@ class Keyring:
             write_file(self._path / AUTHORITIES, authorities.pem, secret=False)
         self.reload()
 
-    def _hold(self, folder: Folder) -> None:
+    def _hold(self, folder: KeyFolder) -> None:
         ca_key = self._config.ca_key
         authority = load_authority(ca_key, folder.authorities) if ca_key else None
         client = client_context(folder, self._refused_site)
-        self.folder: Folder = folder
+        self.folder: KeyFolder = folder
         self.client: ssl.SSLContext = client
         self._authority = authority
 

@@ -23,6 +23,7 @@ from cheops.errors import CheopsError, Fault
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+
 MOST_LEAVES = 64  # of one tree: beyond that a longer way costs more than another signature
 MOST_LEVELS = 16  # of a tree that somebody else made
 _LEAF, _NODE, _ROOT = b"\x00", b"\x01", b"cheops documents 1\x00"
@@ -158,9 +159,7 @@ class Verifier:
         try:
             self._key(public_key).verify(signature, _ROOT + root)
         except InvalidSignature:
-            raise SignatureError(
-                "its signature does not fit: it was altered, or somebody else made it"
-            ) from None
+            raise SignatureError("its signature does not fit: it was altered, or somebody else made it") from None
 
     def _key(self, public_key: bytes) -> "Ed25519PublicKey":
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415

@@ -1,25 +1,199 @@
-"""TLS 1.3 between sites, and for people who connect to one.
+"""TLS 1.3 between sites, and for clients of one site: contexts, the acceptor of connections, and peer identities.
 
-A server asks for a certificate and takes a connection without one: people and programs have none, and show a
-token. One that is shown must be of the mesh and in time, or the handshake fails, which is counted. A
-client checks that it reached the very site that it meant, whatever the address: by the host name that stands
-for that site (`names.dns_name`), given as `server_hostname`.
+A server asks for a certificate but accepts a connection without one: people and programs have none, and use a
+token. A certificate that is shown must be one of the mesh and in time, or the handshake fails, which is counted.
+A client checks that it reached the very site it meant, whatever the address: `server_hostname` is the host name
+that stands for the site (`names.dns_name`).
 
 Sessions are not resumed: a ticket would carry an old certificate past its end, and connections are kept warm
-anyway. A server's context can be replaced while it serves: each handshake takes the one that is current.
+anyway. A server's context can be replaced while it serves: each handshake takes the current one.
+
+Connections that have not finished their handshake are limited too, in all and per address. Otherwise a sender
+that opens connections and stays silent would use up the file descriptors of the process, long before anything
+counts them as clients.
 """
 
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from cheops.security.folder import Folder
-from cheops.security.handshakes import BAD_HANDSHAKE, NO_CERTIFICATE, reason_of
+from cheops.errors import CheopsError
+from cheops.security.key_folder import KeyFolder
+
+if TYPE_CHECKING:
+    from cheops.security.certificates import Identity
+
+
+TOO_MANY, TOO_MANY_OF_ONE = "too many connections", "too many connections of one address"
+_AT_A_TIME = 64  # accepted before others have their turn
+_PAUSE_S = 0.2  # when the system has no more files for us
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeLimits:
+    """What is expected of whoever connects."""
+
+    context: ssl.SSLContext
+    handshake_s: float
+    most: int  # that shake hands at a time
+    most_each: int  # of one address
+    refused: Callable[[str, str], None]  # why, and from which address
+
+
+class TlsAcceptor:
+    """Belongs to one event loop, and has what uvicorn and asyncio ask of a server: `close`."""
+
+    def __init__(
+        self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol], manners: HandshakeLimits
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listening = listening
+        self._protocol = protocol
+        self._manners = manners
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._by_address: Counter[str] = Counter()
+        self._is_closed = False
+        listening.setblocking(False)
+        self._listen()
+
+    @property
+    def handshakes(self) -> int:
+        """Under way."""
+        return len(self._tasks)
+
+    def close(self) -> None:
+        """Take no more; the socket is closed, and whoever has not come in yet is not let in."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _listen(self) -> None:
+        if not self._is_closed:
+            self._loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_AT_A_TIME):
+            try:
+                one, address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._cannot_accept(error)
+                return
+            self._take(one, str(address[0]))
+
+    def _cannot_accept(self, error: OSError) -> None:
+        """There are no more files to be had: it is tried again, and not a hundred thousand times a second."""
+        if error.errno not in _NO_ROOM:
+            _log.error("no connection can be accepted: %s", error)
+        else:
+            _log.warning("no more connections can be accepted for now: %s", error.strerror)
+        self._loop.remove_reader(self._listening)
+        self._loop.call_later(_PAUSE_S, self._listen)
+
+    def _take(self, one: socket.socket, address: str) -> None:
+        reason = ""
+        if len(self._tasks) >= self._manners.most:
+            reason = TOO_MANY
+        elif self._by_address[address] >= self._manners.most_each:
+            reason = TOO_MANY_OF_ONE
+        if reason:
+            one.close()  # without a word: there is no way yet to say one
+            self._manners.refused(reason, address)
+            return
+        one.setblocking(False)
+        self._by_address[address] += 1
+        task = self._loop.create_task(self._greet(one))
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._greeted(done, address))
+
+    async def _greet(self, one: socket.socket) -> None:
+        """A handshake that fails is counted by the context, which knows why (tls.py)."""
+        try:
+            with contextlib.suppress(OSError, TimeoutError, CheopsError):  # ssl.SSLError is an OSError
+                await self._loop.connect_accepted_socket(
+                    self._protocol,
+                    one,
+                    ssl=self._manners.context,
+                    ssl_handshake_timeout=self._manners.handshake_s,
+                )
+        except BaseException:
+            one.close()
+            raise
+
+    def _greeted(self, task: asyncio.Task[None], address: str) -> None:
+        self._tasks.discard(task)
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("a connection could not be taken", exc_info=error)
+
+
+_MOST_KNOWN = 1_024
+
+
+def identity_at(transport: asyncio.BaseTransport) -> "Identity | None":
+    """None without TLS, or without a certificate; raises CertificateError where that is none of a site."""
+    der = certificate_at(transport)
+    return identity_in(der) if der else None
+
+
+def certificate_at(transport: asyncio.BaseTransport) -> bytes | None:
+    """The certificate of the other side, in DER."""
+    connection = transport.get_extra_info("ssl_object")
+    return connection.getpeercert(binary_form=True) if connection else None
+
+
+@lru_cache(_MOST_KNOWN)
+def identity_in(der: bytes) -> "Identity":
+    """Whom a certificate is of; raises CertificateError where that is no site."""
+    from cheops.security.certificates import identity_of  # noqa: PLC0415 - only where there is TLS
+
+    return identity_of(der)
+
+
+WRONG_AUTHORITY, EXPIRED = "certificate of unknown authority", "expired certificate"
+ANOTHER_SITE = "another site at its address"
+BAD_CERTIFICATE, BAD_HANDSHAKE = "bad certificate", "failed TLS handshake"
+NO_CERTIFICATE = "no certificate"
+_EXPIRED = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
+_HOSTNAME_MISMATCH = 62
+_UNKNOWN = (2, 18, 19, 20, 21, 24)  # no issuer, self-signed, not verifiable, not an authority
+
+
+def reason_of(code: int) -> str:
+    """Why a certificate is refused, by OpenSSL's number for it."""
+    if code in _EXPIRED:
+        return EXPIRED
+    if code == _HOSTNAME_MISMATCH:
+        return ANOTHER_SITE
+    return WRONG_AUTHORITY if code in _UNKNOWN else BAD_CERTIFICATE
+
 
 _NONE_SHOWN = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 Count = Callable[[str, str, str | None], None]  # reason, detail, the host name that was asked for
 
 
-def server_context(folder: Folder, *, sites_only: bool = False) -> ssl.SSLContext:
+def server_context(folder: KeyFolder, *, sites_only: bool = False) -> ssl.SSLContext:
     """For connections that are accepted with this certificate: of anybody, or of those who show one."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, folder)
     context.verify_mode = ssl.CERT_REQUIRED if sites_only else ssl.CERT_OPTIONAL
@@ -28,7 +202,7 @@ def server_context(folder: Folder, *, sites_only: bool = False) -> ssl.SSLContex
     return context
 
 
-def client_context(folder: Folder, count: Count | None = None) -> ssl.SSLContext:
+def client_context(folder: KeyFolder, count: Count | None = None) -> ssl.SSLContext:
     """For connections to other sites; give `server_hostname=dns_name(site)`."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, folder)
     if count:
@@ -40,14 +214,14 @@ def client_context(folder: Folder, count: Count | None = None) -> ssl.SSLContext
 class ServerContext:
     """A context that stays while what it serves with is replaced, and counts the handshakes it refused."""
 
-    def __init__(self, folder: Folder, count: Count, *, sites_only: bool = False) -> None:
+    def __init__(self, folder: KeyFolder, count: Count, *, sites_only: bool = False) -> None:
         self._sites_only = sites_only
         self._current = server_context(folder, sites_only=sites_only)
         self.context = server_context(folder, sites_only=sites_only)
         self.context.sni_callback = self._choose
         self.context.sslobject_class = _counting(count)
 
-    def replace(self, folder: Folder) -> None:
+    def replace(self, folder: KeyFolder) -> None:
         """From the next handshake on; connections that are there stay as they are."""
         self._current = server_context(folder, sites_only=self._sites_only)
 
@@ -55,7 +229,7 @@ class ServerContext:
         connection.context = self._current
 
 
-def _context(protocol: int, folder: Folder) -> ssl.SSLContext:
+def _context(protocol: int, folder: KeyFolder) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_flags |= ssl.VERIFY_X509_STRICT

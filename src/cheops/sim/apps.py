@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from cheops.engine.types import Checkpoint, ResourceType
+from cheops.engine.settings import Checkpoint, ResourceType
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command
 

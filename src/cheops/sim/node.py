@@ -6,9 +6,9 @@ from random import Random
 
 from cheops.engine.documents import Document, Key, Ledger, Peers, SiteClock, key_of
 from cheops.engine.events import Event, Loaded, Outcome, Recovered, Result, Run, Save
+from cheops.engine.settings import Settings
 from cheops.engine.site import Site
-from cheops.engine.types import Settings
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
 from cheops.log.operation import OpId, Origin
 from cheops.sim.apps import App, RefusedError, State
@@ -126,14 +126,10 @@ class Node:
             self.states[run.resource] = app.run(self.states.get(run.resource, app.start), line)
         except RefusedError as error:
             self.log.append(
-                Execution(
-                    run.resource, op, run.replay, ok=False, partial=run.until_failure and not run.replay
-                )
+                Execution(run.resource, op, run.replay, ok=False, partial=run.until_failure and not run.replay)
             )
             return self._note(run, op, Outcome(Result.KO, str(error)), done=False)
-        self.log.append(
-            Execution(run.resource, op, run.replay, ok=True, partial=run.until_failure and not run.replay)
-        )
+        self.log.append(Execution(run.resource, op, run.replay, ok=True, partial=run.until_failure and not run.replay))
         if lost:
             self.injected["application timed out after its effect"] += 1
             return self._note(run, op, Outcome(Result.MAYBE, "timeout"), done=True)

@@ -23,13 +23,13 @@ from random import Random
 from typing import TypeVar
 
 from cheops.engine.events import Resolved, Submitted
-from cheops.engine.types import ResourceType
+from cheops.engine.settings import ResourceType
 from cheops.errors import ClientError
 from cheops.log.matrix import Entry, Matrix, Result, result_named
 from cheops.log.operation import Command, Kind, OpId, Origin
 from cheops.sim.apps import APPS, App, RefusedError
-from cheops.sim.hand_world import Flight, HandWorld, Resource, Trouble
-from cheops.sim.script_view import alike, described_log, described_state
+from cheops.sim.scripted_world import Flight, Resource, ScriptedWorld, Trouble
+from cheops.sim.transcript import alike, described_log, described_state
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class ScriptError(ClientError):
 
 def replayed(text: str) -> str:
     """The script with what its commands print now; raises ScriptError with the line's number."""
-    world, lines = HandWorld(), []
+    world, lines = ScriptedWorld(), []
     for number, line in enumerate(text.splitlines(), start=1):
         if line[:1].isspace():
             continue  # what a command printed when the script was last replayed
@@ -52,8 +52,8 @@ def replayed(text: str) -> str:
                 _obey(world, line)
             except ClientError as error:
                 raise ScriptError(f"line {number}: {error}") from error
-            lines += (f"  {told}" for told in world.told)
-            world.told.clear()
+            lines += (f"  {output}" for output in world.output)
+            world.output.clear()
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -133,7 +133,7 @@ def _command(usage: str) -> Callable[[Callable[..., None]], Callable[..., None]]
     return register
 
 
-def _obey(world: HandWorld, line: str) -> None:
+def _obey(world: ScriptedWorld, line: str) -> None:
     try:
         word, *arguments = shlex.split(line)
     except ValueError as error:
@@ -154,7 +154,7 @@ def _usage(word: str) -> ScriptError:
 
 
 @_command("sites NAME...")
-def _sites(world: HandWorld, *names: str) -> None:
+def _sites(world: ScriptedWorld, *names: str) -> None:
     for name in names:
         if name in world.nodes:
             raise ScriptError(f"there is a site '{name}' already")
@@ -162,7 +162,7 @@ def _sites(world: HandWorld, *names: str) -> None:
 
 
 @_command("matrix NAME BEFORE AFTER RESULT [both-when-concurrent]")
-def _matrix(world: HandWorld, name: str, *words: str) -> None:
+def _matrix(world: ScriptedWorld, name: str, *words: str) -> None:
     """One entry; more lines with the same name add more."""
     match words:
         case (before, after, result, *option) if option in ([], ["both-when-concurrent"]):
@@ -174,7 +174,7 @@ def _matrix(world: HandWorld, name: str, *words: str) -> None:
 
 
 @_command("resource NAME APP at SITE... [with plain | parallel | matrix NAME ...]")
-def _resource(world: HandWorld, name: str, app_name: str, at: str, *rest: str) -> None:
+def _resource(world: ScriptedWorld, name: str, app_name: str, at: str, *rest: str) -> None:
     if at != "at":
         raise _usage("resource")
     sites, options = _split(rest, "with")
@@ -191,7 +191,7 @@ def _resource(world: HandWorld, name: str, app_name: str, at: str, *rest: str) -
 
 
 @_command('submit SITE RESOURCE TYPE "COMMAND" [force | delete] [matrix NAME]')
-def _submit(world: HandWorld, site: str, name: str, type_: str, line: str, *options: str) -> None:
+def _submit(world: ScriptedWorld, site: str, name: str, type_: str, line: str, *options: str) -> None:
     kind, matrix = Kind.NORMAL, None
     match options:
         case ():
@@ -206,7 +206,7 @@ def _submit(world: HandWorld, site: str, name: str, type_: str, line: str, *opti
 
 
 @_command("move SITE RESOURCE to SITE...")
-def _move(world: HandWorld, site: str, name: str, to: str, *sites: str) -> None:
+def _move(world: ScriptedWorld, site: str, name: str, to: str, *sites: str) -> None:
     if to != "to" or not sites:
         raise _usage("move")
     resource = _one_of(world.resources, name, "resource")
@@ -215,7 +215,7 @@ def _move(world: HandWorld, site: str, name: str, to: str, *sites: str) -> None:
     resource.sites = named
 
 
-def _ask(world: HandWorld, site: str, wish: Submitted) -> None:
+def _ask(world: ScriptedWorld, site: str, wish: Submitted) -> None:
     """A client's request, with what only a client can say where the site knows nothing."""
     resource = _one_of(world.resources, wish.resource, "resource")
     _running(world, site)
@@ -234,7 +234,7 @@ def _ask(world: HandWorld, site: str, wish: Submitted) -> None:
 
 
 @_command("partition SITE... | SITE... [| ...]")
-def _partition(world: HandWorld, *words: str) -> None:
+def _partition(world: ScriptedWorld, *words: str) -> None:
     side, sides = 0, {}
     for word in words:
         if word == "|":
@@ -248,7 +248,7 @@ def _partition(world: HandWorld, *words: str) -> None:
 
 
 @_command("cut SITE -> SITE, or cut SITE <-> SITE")
-def _cut(world: HandWorld, one: str, arrow: str, other: str) -> None:
+def _cut(world: ScriptedWorld, one: str, arrow: str, other: str) -> None:
     if arrow not in ("->", "<->"):
         raise _usage("cut")
     link = (_site(world, one), _site(world, other))
@@ -256,7 +256,7 @@ def _cut(world: HandWorld, one: str, arrow: str, other: str) -> None:
 
 
 @_command("heal")
-def _heal(world: HandWorld) -> None:
+def _heal(world: ScriptedWorld) -> None:
     world.set_cut(set())
 
 
@@ -264,51 +264,51 @@ def _heal(world: HandWorld) -> None:
 
 
 @_command("deliver [FROM TO]")
-def _deliver(world: HandWorld, sender: str = "", peer: str = "") -> None:
+def _deliver(world: ScriptedWorld, sender: str = "", peer: str = "") -> None:
     if not sender:
         world.settle(lambda flight: _tell_if_new(world, flight))
         return
     if not peer:
         raise _usage("deliver")
     flight = _first(world, sender, peer)
-    world.told.append(str(flight))
+    world.output.append(str(flight))
     world.deliver(flight)
 
 
-def _tell_if_new(world: HandWorld, flight: Flight) -> None:
+def _tell_if_new(world: ScriptedWorld, flight: Flight) -> None:
     """Acknowledgements, repetitions and replies are many, and what replies bring is told as an answer."""
     if world.is_news(flight):
-        world.told.append(str(flight))
+        world.output.append(str(flight))
 
 
 @_command("drop FROM TO")
-def _drop(world: HandWorld, sender: str, peer: str) -> None:
+def _drop(world: ScriptedWorld, sender: str, peer: str) -> None:
     flight = _first(world, sender, peer)
-    world.told.append(f"lost: {flight}")
+    world.output.append(f"lost: {flight}")
     world.flights.remove(flight)
 
 
 @_command("duplicate FROM TO")
-def _duplicate(world: HandWorld, sender: str, peer: str) -> None:
+def _duplicate(world: ScriptedWorld, sender: str, peer: str) -> None:
     flight = _first(world, sender, peer)
-    world.told.append(f"twice: {flight}")
+    world.output.append(f"twice: {flight}")
     world.flights.insert(world.flights.index(flight), flight)
 
 
 @_command("delay FROM TO")
-def _delay(world: HandWorld, sender: str, peer: str) -> None:
+def _delay(world: ScriptedWorld, sender: str, peer: str) -> None:
     flight = _first(world, sender, peer)
-    world.told.append(f"later: {flight}")
+    world.output.append(f"later: {flight}")
     world.flights.remove(flight)
     world.flights.append(flight)
 
 
 @_command("messages")
-def _messages(world: HandWorld) -> None:
-    world.told += map(str, world.flights)
+def _messages(world: ScriptedWorld) -> None:
+    world.output += map(str, world.flights)
 
 
-def _first(world: HandWorld, sender: str, peer: str) -> Flight:
+def _first(world: ScriptedWorld, sender: str, peer: str) -> Flight:
     link = (_site(world, sender), _site(world, peer))
     for flight in world.flights:
         if (flight.sender, flight.peer) == link:
@@ -320,7 +320,7 @@ def _first(world: HandWorld, sender: str, peer: str) -> Flight:
 
 
 @_command("crash SITE [after run]")
-def _crash(world: HandWorld, site: str, after: str = "", run: str = "") -> None:
+def _crash(world: ScriptedWorld, site: str, after: str = "", run: str = "") -> None:
     held = world.benches[_running(world, site)].held
     if after and (after, run) != ("after", "run"):
         raise _usage("crash")
@@ -332,40 +332,40 @@ def _crash(world: HandWorld, site: str, after: str = "", run: str = "") -> None:
 
 
 @_command("restart SITE")
-def _restart(world: HandWorld, site: str) -> None:
+def _restart(world: ScriptedWorld, site: str) -> None:
     if world.nodes[_site(world, site)].site is not None:
         raise ScriptError(f"{site} is running; crash it first")
     world.restart(site)
 
 
 @_command("lose-disk SITE")
-def _lose_disk(world: HandWorld, site: str) -> None:
+def _lose_disk(world: ScriptedWorld, site: str) -> None:
     world.lose_disk(_running(world, site))
 
 
 @_command("pause SITE")
-def _pause(world: HandWorld, site: str) -> None:
+def _pause(world: ScriptedWorld, site: str) -> None:
     world.benches[_running(world, site)].paused = True
 
 
 @_command("resume SITE")
-def _resume(world: HandWorld, site: str) -> None:
+def _resume(world: ScriptedWorld, site: str) -> None:
     world.resume(_running(world, site))
 
 
 @_command("refuse SITE TIMES")
-def _refuse(world: HandWorld, site: str, times: str) -> None:
+def _refuse(world: ScriptedWorld, site: str, times: str) -> None:
     world.benches[_running(world, site)].trouble.extend([Trouble.REFUSED] * _number(times))
 
 
 @_command("timeout SITE [before | after]")
-def _timeout(world: HandWorld, site: str, when: str = "after") -> None:
+def _timeout(world: ScriptedWorld, site: str, when: str = "after") -> None:
     kinds = {"before": Trouble.TIMEOUT_BEFORE, "after": Trouble.TIMEOUT_AFTER}
     world.benches[_running(world, site)].trouble.append(_one_of(kinds, when, "moment"))
 
 
 @_command("resolve SITE RESOURCE OPERATION happened | did-not-happen")
-def _resolve(world: HandWorld, site: str, name: str, operation: str, what: str) -> None:
+def _resolve(world: ScriptedWorld, site: str, name: str, operation: str, what: str) -> None:
     happened = _one_of({"happened": True, "did-not-happen": False}, what, "outcome")
     origin, _, seq = operation.rpartition(":")
     id_ = OpId(Origin(_site(world, origin), world.nodes[origin].origin.incarnation), _number(seq))
@@ -374,12 +374,12 @@ def _resolve(world: HandWorld, site: str, name: str, operation: str, what: str) 
 
 
 @_command("clock SITE MILLISECONDS")
-def _clock(world: HandWorld, site: str, by_ms: str) -> None:
+def _clock(world: ScriptedWorld, site: str, by_ms: str) -> None:
     world.nodes[_site(world, site)].skew_ms += _number(by_ms)
 
 
 @_command("tick [MILLISECONDS]")
-def _tick(world: HandWorld, duration_ms: str = "100") -> None:
+def _tick(world: ScriptedWorld, duration_ms: str = "100") -> None:
     world.pass_time(_number(duration_ms))
 
 
@@ -387,14 +387,14 @@ def _tick(world: HandWorld, duration_ms: str = "100") -> None:
 
 
 @_command("log RESOURCE")
-def _log(world: HandWorld, name: str) -> None:
+def _log(world: ScriptedWorld, name: str) -> None:
     _one_of(world.resources, name, "resource")
     for lines, sites in alike({site: _log_lines(world, site, name) for site in world.nodes}):
-        world.told.append(f"at {sites}")
-        world.told += (f"  {line}" for line in lines)
+        world.output.append(f"at {sites}")
+        world.output += (f"  {line}" for line in lines)
 
 
-def _log_lines(world: HandWorld, site: str, name: str) -> tuple[str, ...]:
+def _log_lines(world: ScriptedWorld, site: str, name: str) -> tuple[str, ...]:
     if world.nodes[site].site is None:
         return ("(down)",)
     replica = world.replica(site, name)
@@ -402,14 +402,14 @@ def _log_lines(world: HandWorld, site: str, name: str) -> tuple[str, ...]:
 
 
 @_command("state RESOURCE")
-def _state(world: HandWorld, name: str) -> None:
+def _state(world: ScriptedWorld, name: str) -> None:
     resource = _one_of(world.resources, name, "resource")
     states = {
         site: described_state(node.states.get(name, resource.app.start))
         for site, node in world.nodes.items()
         if name in node.states or site in resource.sites
     }
-    world.told += (f"{sites}: {state}" for state, sites in alike(states))
+    world.output += (f"{sites}: {state}" for state, sites in alike(states))
 
 
 # -- words ---------------------------------------------------------------------------------------------
@@ -421,12 +421,12 @@ def _one_of(known: Mapping[str, T], name: str, what: str) -> T:
     return known[name]
 
 
-def _site(world: HandWorld, name: str) -> str:
+def _site(world: ScriptedWorld, name: str) -> str:
     _one_of(world.nodes, name, "site")
     return name
 
 
-def _running(world: HandWorld, name: str) -> str:
+def _running(world: ScriptedWorld, name: str) -> str:
     if world.nodes[_site(world, name)].site is None:
         raise ScriptError(f"{name} is down; restart it first")
     return name

@@ -74,9 +74,7 @@ def _submit(world: World, resource: _Resource, number: int) -> None:
     elif luck > 1 - profile.matrix_changes:
         matrix = resource.matrix = _other_matrix(resource, other_rules=profile.other_rules)
         world.inject("matrix changed")
-    world.inject(
-        "operation submitted", f"{site} gets {type_} {line!r} for {resource.name} {sites or ''}".rstrip()
-    )
+    world.inject("operation submitted", f"{site} gets {type_} {line!r} for {resource.name} {sites or ''}".rstrip())
     request = f"{resource.name}#{number}"
     event = Submitted(request, resource.name, type_, Command(line), kind, resource.app.name, sites, matrix)
     world.deliver(site, event)
@@ -84,9 +82,7 @@ def _submit(world: World, resource: _Resource, number: int) -> None:
 
 def _last_list(world: World, resource: _Resource) -> tuple[str, ...]:
     """The newest list of sites that was ever decided, though others may not have heard of it yet."""
-    lists = [
-        op for op in world.decided.get(resource.name, {}).values() if op.sites and op.verdict is Verdict.OK
-    ]
+    lists = [op for op in world.decided.get(resource.name, {}).values() if op.sites and op.verdict is Verdict.OK]
     newest = max(lists, key=lambda op: op.stamp, default=None)
     return newest.sites if newest and newest.sites else resource.first
 
@@ -145,7 +141,5 @@ def _jump(world: World, name: str) -> None:
 def _reborn(world: World, name: str) -> None:
     """A disk is lost, when everything that was acknowledged there is known elsewhere."""
     node = world.nodes[name]
-    if node.site is not None and not any(
-        d.unsynced for d in node.disk.durable.values() if hasattr(d, "unsynced")
-    ):
+    if node.site is not None and not any(d.unsynced for d in node.disk.durable.values() if hasattr(d, "unsynced")):
         world.reborn(name)

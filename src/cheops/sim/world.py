@@ -11,8 +11,8 @@ from cheops.engine.events import (
     Answer,
     Effect,
     Enumerate,
+    Enumerated,
     Event,
-    Involving,
     Load,
     Notify,
     PeerDown,
@@ -26,12 +26,12 @@ from cheops.engine.events import (
     Stage,
     Tick,
 )
-from cheops.engine.types import Limits, ResourceType, Settings
+from cheops.engine.settings import Limits, ResourceType, Settings
 from cheops.log.operation import Operation, OpId, Reply, Status, Verdict
-from cheops.log.policy import Policy, Who
+from cheops.log.policy import Policy, SiteGroup
 from cheops.sim.apps import APPS, App
 from cheops.sim.node import Node
-from cheops.sim.profile import Profile
+from cheops.sim.profiles import Profile
 
 _TICK_MS = 100
 _HEARTBEAT_MS = 250
@@ -39,7 +39,7 @@ _HEARTBEAT_MS = 250
 
 _MAX_RUNS_PER_OPERATION = 60  # at all sites together, replays included
 _MAX_OPERATIONS = 10  # of a resource, per one that a client made in the whole history: the others are seals
-_POLICY = Policy(sites=Who.INVOLVED, matrix=Who.INVOLVED)
+_POLICY = Policy(sites=SiteGroup.INVOLVED, matrix=SiteGroup.INVOLVED)
 _LAST_WORDS = (Status.OK, Status.KO, Status.SUPERSEDED)
 
 
@@ -201,10 +201,8 @@ class World:
             case Load():
                 self._soon(node, lambda: self.deliver(node.name, node.loaded(effect.resource)))
             case Enumerate():
-                resources = tuple(
-                    sorted({d.resource for d in node.disk.durable.values() if isinstance(d, Operation)})
-                )
-                self._soon(node, lambda: self.deliver(node.name, Involving(effect.peer, resources)))
+                resources = tuple(sorted({d.resource for d in node.disk.durable.values() if isinstance(d, Operation)}))
+                self._soon(node, lambda: self.deliver(node.name, Enumerated(effect.peer, resources)))
 
     def _soon(self, node: Node, what: Callable[[], None]) -> None:
         life = node.life
@@ -298,7 +296,7 @@ def _hasty(type_: ResourceType) -> ResourceType:
     return replace(type_, checkpoint=replace(checkpoint, after=4)) if checkpoint else type_
 
 
-def rosters(ops: dict[OpId, Operation]) -> set[str]:
+def ever_listed_sites(ops: dict[OpId, Operation]) -> set[str]:
     """Every site that was ever on the list of a resource."""
     return {site for op in ops.values() if op.sites for site in op.sites}
 

@@ -1,46 +1,34 @@
-"""Documents and messages as JSON, for keeping and for sending; forms.py says how each looks.
+"""Documents, messages and keys as text: JSON for storing and sending, and the ids that CouchDB knows them by.
 
 What is read may come from anywhere. It is checked in full (types, required fields, sizes), and whatever is
-wrong with it, the error is a CodecError. What is written is held to the same: nothing is kept that could
+wrong with it, the error is a CodecError. What is written is held to the same: nothing is stored that could
 not be read. Equal documents give equal bytes, so a hash of them can stand for their content.
+
+The id of a document is its key as text:
+
+    op/<resource>/<site>/<incarnation>/<seq>   reply/<resource>/<site>/<incarnation>/<n>
+    matrix/<hash>   started/<resource>   ledger/<resource>   clock   peers
+
+Each part is percent-encoded, so any name will do. A key has one spelling; any other is refused, or one
+document could be stored under two ids.
 """
 
+import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
+from urllib.parse import quote, unquote
 
 import msgspec
 
-from cheops.engine.documents import Document
+from cheops.engine.documents import Document, Key
 from cheops.engine.messages import Message
 from cheops.log.matrix import Matrix, MatrixError
-from cheops.log.operation import Operation, Reply
+from cheops.log.operation import Operation, Origin, Reply
 from cheops.store.converter import VERSION
-from cheops.store.errors import CodecError
 from cheops.store.forms import CONVERTERS, MESSAGE, DocumentForm, MessageForm
-from cheops.store.ids import id_of, key_of_id
+from cheops.store.interface import CodecError
 from cheops.text import printable, shortened
-
-__all__ = [
-    "MAX_DOCUMENT_BYTES",
-    "MAX_MESSAGE_BYTES",
-    "CodecError",
-    "content_of",
-    "decode",
-    "decode_message",
-    "decode_plain",
-    "encode",
-    "encode_message",
-    "encode_plain",
-    "from_json",
-    "id_of",
-    "is_shared",
-    "key_of_id",
-    "message_from_json",
-    "message_to_json",
-    "signed",
-    "to_json",
-    "unsigned",
-]
 
 MAX_DOCUMENT_BYTES = 8_000_000  # what a CouchDB takes unless it is told otherwise
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -106,9 +94,7 @@ def _signature_member(signature: str) -> bytes:
 
 def is_shared(document: Document) -> bool:
     """Whether other sites may have it: a draft and what a site notes for itself are its own affair."""
-    return isinstance(document, Reply | Matrix) or (
-        isinstance(document, Operation) and document.verdict is not None
-    )
+    return isinstance(document, Reply | Matrix) or (isinstance(document, Operation) and document.verdict is not None)
 
 
 # -- messages --------------------------------------------------------------------------------------------
@@ -179,9 +165,7 @@ def _written(form: msgspec.Struct, check: Callable[[bytes], object], limit: int)
     except _FOREIGN as error:
         raise CodecError(f"this cannot be kept or sent: {printable(shortened(str(error), 300))}") from None
     if len(data) > limit:
-        raise CodecError(
-            f"this has {len(data):,} bytes, too many to be kept or sent; at most {limit:,} are accepted"
-        )
+        raise CodecError(f"this has {len(data):,} bytes, too many to be kept or sent; at most {limit:,} are accepted")
     return data
 
 
@@ -198,3 +182,73 @@ def decode_plain(data: bytes) -> dict[str, Any]:
         return msgspec.json.decode(data, type=dict[str, Any])
     except _FOREIGN as error:
         raise CodecError(f"not plain JSON data: {printable(shortened(str(error), 300))}") from None
+
+
+_MAX_ID_CHARACTERS = 50_000  # three names of the greatest length, every byte of them encoded
+_NUMBER = re.compile("[1-9][0-9]{0,15}")
+_NUMBERED = {kind: kind for kind in ("op", "reply")}
+_NAMED = {kind: kind for kind in ("matrix", "started", "ledger")}
+_SINGLE = {kind: kind for kind in ("clock", "peers")}
+_PARTS = {**dict.fromkeys(_NUMBERED, 5), **dict.fromkeys(_NAMED, 2), **dict.fromkeys(_SINGLE, 1)}
+
+
+def id_of(key: Key) -> str:
+    """The text under which a key is kept and sent; raises CodecError."""
+    try:
+        return _id(*key)
+    except (TypeError, ValueError, KeyError):  # ValueError: also half of a surrogate pair, which is no text
+        raise CodecError(f"{printable(shortened(repr(key)))} is not the key of a document") from None
+
+
+def _id(kind: Any, name: Any = None, origin: Any = None, number: Any = None) -> str:
+    if origin is not None:
+        site, incarnation = origin
+        return f"{_NUMBERED[kind]}/{_quoted(name)}/{_quoted(site)}/{_quoted(incarnation)}/{number:d}"
+    return f"{_NAMED[kind]}/{_quoted(name)}" if name is not None else _SINGLE[kind]
+
+
+def key_of_id(id_: str) -> Key:
+    """The opposite of `id_of`; raises CodecError."""
+    kind, *rest = parts = id_.split("/") if len(id_) <= _MAX_ID_CHARACTERS else [""]
+    if _PARTS.get(kind) == len(parts) and all(rest):
+        key = _key(kind, rest)
+        if key is not None and id_of(key) == id_:
+            return key
+    raise CodecError(f"'{printable(shortened(id_))}' is not the id of a document of Cheops")
+
+
+_LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
+
+
+def ascii_lower(text: str) -> str:
+    """A text as stores compare it in a search: SQLite has no other small letters."""
+    return text.translate(_LOWER)
+
+
+def resource_of(key: Key) -> str:
+    """The resource that a document belongs to; empty for one of the site."""
+    return str(key[1]) if len(key) > 1 and key[0] != "matrix" else ""
+
+
+def _key(kind: str, parts: list[str]) -> Key | None:
+    if not parts:
+        return (kind,)
+    try:
+        names = [_unquoted(part) for part in parts[:3]]
+    except UnicodeDecodeError:
+        return None
+    if len(parts) == 1:
+        return (kind, names[0])
+    if not _NUMBER.fullmatch(parts[3]):
+        return None
+    return (kind, names[0], Origin(names[1], names[2]), int(parts[3]))
+
+
+@lru_cache(maxsize=4_096)
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
+@lru_cache(maxsize=4_096)
+def _unquoted(part: str) -> str:
+    return unquote(part, errors="strict")

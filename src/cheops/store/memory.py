@@ -14,11 +14,9 @@ from typing import Any
 
 from cheops.engine.documents import Document, Key
 from cheops.engine.events import Recovered, Save
-from cheops.store.base import Change, recovered_from
-from cheops.store.codec import decode, decode_plain, encode_plain
-from cheops.store.errors import StoreError
-from cheops.store.ids import ascii_lower
-from cheops.store.writes import AddSignatures, Forget, Put, writes_of
+from cheops.store.batch import AddSignatures, Forget, Put, writes_of
+from cheops.store.codec import ascii_lower, decode, decode_plain, encode_plain
+from cheops.store.interface import Change, StoreError, recovered_from
 
 _EVERYTHING, _MATRICES = object(), object()  # feeds beside those of the sites
 
@@ -117,9 +115,7 @@ class MemoryStore:
         with self._lock:
             return tuple(sorted(resource for resource in self._by_resource if resource > after)[:limit])
 
-    def search(
-        self, text: str, site: str | None = None, after: str = "", limit: int = 1000
-    ) -> tuple[str, ...]:
+    def search(self, text: str, site: str | None = None, after: str = "", limit: int = 1000) -> tuple[str, ...]:
         among = self.resources(after, len(self._by_resource)) if site is None else self.involving(site)
         text = ascii_lower(text)
         found = (resource for resource in among if resource > after and text in ascii_lower(resource))
@@ -154,7 +150,7 @@ class MemoryStore:
         body = self._notes.get(name)
         return None if body is None else decode_plain(body)
 
-    def put_local(self, name: str, note: dict[str, Any] | None) -> None:
+    def put_note(self, name: str, note: dict[str, Any] | None) -> None:
         self._check_open()
         if note is None:
             self._notes.pop(name, None)

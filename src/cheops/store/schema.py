@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from cheops.store.errors import StoreError
+from cheops.store.interface import StoreError
 
 APPLICATION_ID = 0x43_48_50_53  # "CHPS"
 EVERYTHING, EVERYBODY = 0, 1  # feeds beside those of the sites, which begin at 2

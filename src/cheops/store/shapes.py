@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta
 
-from cheops.log.clock import Clock
+from cheops.log.causality import Clock
 from cheops.log.history import Epoch
 from cheops.log.operation import Applied, OpId, Origin, Stamp, Timing
 from cheops.log.rules import Fate, Rule
@@ -27,9 +27,7 @@ MAX_NUMBER = 2**53 - 1  # what every reader of JSON takes exactly
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 MaybeName: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
 # Nothing that JSON would escape, so that it can be cut off (see codec.unsigned).
-SignatureForm: TypeAlias = Annotated[
-    str, Meta(max_length=MAX_SIGNATURE_CHARACTERS, pattern=r"^[A-Za-z0-9+/]*\Z")
-]
+SignatureForm: TypeAlias = Annotated[str, Meta(max_length=MAX_SIGNATURE_CHARACTERS, pattern=r"^[A-Za-z0-9+/]*\Z")]
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
 
@@ -121,9 +119,7 @@ def _distinct(items: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
 _OP_ID = Shape(_pack_op_id, _unpack_op_id)
 _OPTIONAL_OP_ID = _OP_ID.optional()
 _STAMP = Shape(_pack_stamp, _unpack_stamp)
-_STAMPS = Shape(
-    lambda stamps: sorted(map(_pack_stamp, stamps)), lambda value: frozenset(map(_unpack_stamp, value))
-)
+_STAMPS = Shape(lambda stamps: sorted(map(_pack_stamp, stamps)), lambda value: frozenset(map(_unpack_stamp, value)))
 
 OriginForm: TypeAlias = Annotated[_OriginTuple, Shape(tuple, lambda value: _origin(*value))]
 OpIdForm: TypeAlias = Annotated[_OpIdTuple, _OP_ID]

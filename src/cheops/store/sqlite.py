@@ -2,15 +2,20 @@
 
 Durable: a write-ahead log, synced at every commit, so what was committed survives kill -9 and power loss.
 One connection writes and a second one reads: a follower of the feed and a commit do not wait for each
-other. One process at a time has the file (see lock.py), which must be on a local disk.
+other. One process at a time has the file (see database.py), which must be on a local disk.
 
 Bounded: SQLite folds the log into the file every 1000 pages; pages that forgetting has set free are used
 again, and given back to the disk a few at a time when a good part of the file is free.
+
+Invariants of the feeds: a shared document has a row in the whole feed, and one in the feed of each site that
+its resource involves (a matrix: one for everybody). Its number is the same in all of them, unless `late` has
+another for a site. No number is given twice, even when the document that had it is forgotten.
 """
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
+from itertools import count
 from os import PathLike
 from pathlib import Path
 from threading import Lock
@@ -18,15 +23,153 @@ from typing import Any
 
 from cheops.engine.documents import Document, Key
 from cheops.engine.events import Recovered, Save
-from cheops.store.base import Change, recovered_from
-from cheops.store.codec import decode, decode_plain, encode_plain, id_of, key_of_id
-from cheops.store.connection import make_file, open_reader, open_writer, told_plainly, transaction
-from cheops.store.errors import CodecError, StoreError
-from cheops.store.ids import ascii_lower, resource_of
-from cheops.store.lock import FileLock
+from cheops.store.batch import AddSignatures, Forget, Put, Write, writes_of
+from cheops.store.codec import ascii_lower, decode, decode_plain, encode_plain, id_of, key_of_id, resource_of
+from cheops.store.database import FileLock, make_file, open_reader, open_writer, transaction, translate_errors
+from cheops.store.interface import Change, CodecError, StoreError, recovered_from
 from cheops.store.schema import EVERYBODY, EVERYTHING
-from cheops.store.writer import Writer
-from cheops.store.writes import AddSignatures, writes_of
+
+_MAX_REMEMBERED = 10_000  # resources whose sites are kept in memory
+
+_UPSERT = (
+    "INSERT INTO documents (resource, id, unsynced, seq, body) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT (resource, id)"
+    " DO UPDATE SET body = excluded.body, unsynced = excluded.unsynced, seq = coalesce(seq, excluded.seq)"
+)
+_UPSERT_SHARED = _UPSERT + " RETURNING doc, seq"
+
+
+class Writer:
+    """Knows the last number, and who is involved in what was written lately."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._sites: dict[str, int] = {}
+        self._involved: dict[str, tuple[int, ...]] = {}
+        self._feed_rows: list[tuple[int, int, int]] = []  # site, seq, doc: written together
+        self._must_note_seq = False
+        self._next = self._last = self._kept_last()
+
+    @property
+    def last_seq(self) -> int:
+        """The last number that is durable."""
+        return self._last
+
+    def commit(self, writes: Sequence[Write]) -> None:
+        try:
+            with transaction(self._connection):
+                self._apply(writes)
+        except BaseException:
+            self._sites.clear()  # they may hold what was not written
+            self._involved.clear()
+            self._next = self._last
+            raise
+        finally:
+            self._feed_rows.clear()
+            self._must_note_seq = False
+        self._last = self._next
+
+    def _apply(self, writes: Sequence[Write]) -> None:
+        own: list[tuple[str, str, bool, None, bytes]] = []  # what is not shared has no number to be found out
+        for write in writes:
+            if isinstance(write, Forget):
+                self._forget(write)
+            elif write.is_shared:
+                self._put_shared(write)
+            else:
+                self._involve(write.sites, write.resource)
+                own.append((write.resource, write.id, write.is_unsynced, None, write.body))
+        self._connection.executemany(_UPSERT, own)
+        self._flush()
+        forgotten = {write.resource for write in writes if isinstance(write, Forget)}
+        self._drop_empty(forgotten.difference(write.resource for write in writes if isinstance(write, Put)))
+        if self._must_note_seq:
+            self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('last_seq', ?)", (self._next,))
+
+    def _put_shared(self, put: Put) -> None:
+        self._involve(put.sites, put.resource)
+        row = (put.resource, put.id, put.is_unsynced, self._next + 1, put.body)
+        ((doc, seq),) = self._connection.execute(_UPSERT_SHARED, row).fetchall()
+        if seq == self._next + 1:  # else it was there before
+            self._next = seq
+            feeds = (EVERYTHING, *(self._sites_of(put.resource) if put.resource else (EVERYBODY,)))
+            self._feed_rows.extend((feed, seq, doc) for feed in feeds)
+
+    def _forget(self, forget: Forget) -> None:
+        statement = "DELETE FROM documents WHERE resource = ? AND id = ? RETURNING doc, seq"
+        for doc, seq in self._all(statement, forget.resource, forget.id):
+            if seq is not None:
+                self._leave_feeds(doc, seq, forget.resource)
+
+    def _leave_feeds(self, doc: int, seq: int, resource: str) -> None:
+        self._flush()
+        late = self._all("SELECT site, seq FROM late WHERE doc = ?", doc)
+        own = [(feed, seq) for feed in (EVERYTHING, EVERYBODY, *self._sites_of(resource))]
+        self._connection.executemany("DELETE FROM feeds WHERE site = ? AND seq = ?", [*own, *late])
+        if late:
+            self._connection.execute("DELETE FROM late WHERE doc = ?", (doc,))
+        self._must_note_seq = True
+
+    # -- who is involved ---------------------------------------------------------------------------
+
+    def _involve(self, names: Iterable[str], resource: str) -> None:
+        if not names:
+            return
+        known = self._sites_of(resource)
+        new = [site for site in dict.fromkeys(map(self._site, names)) if site not in known]
+        if not new:
+            return
+        self._connection.executemany("INSERT INTO involved VALUES (?, ?)", [(site, resource) for site in new])
+        self._involved[resource] = (*known, *new)
+        earlier = self._all("SELECT doc FROM documents WHERE resource = ? AND seq IS NOT NULL ORDER BY seq", resource)
+        for site in new:
+            self._give_new_numbers(site, [doc for (doc,) in earlier])
+
+    def _give_new_numbers(self, site: int, docs: Sequence[int]) -> None:
+        """At the end of the feed of one site: it may have read beyond the numbers that others know."""
+        if docs:
+            rows = [(doc, site, seq) for doc, seq in zip(docs, count(self._next + 1), strict=False)]
+            self._connection.executemany("INSERT INTO late VALUES (?, ?, ?)", rows)
+            self._feed_rows.extend((site, seq, doc) for doc, site, seq in rows)
+            self._next += len(docs)
+            self._must_note_seq = True
+
+    def _sites_of(self, resource: str) -> tuple[int, ...]:
+        if resource not in self._involved:
+            if len(self._involved) >= _MAX_REMEMBERED:
+                self._involved.clear()
+            rows = self._all("SELECT site FROM involved WHERE resource = ?", resource)
+            self._involved[resource] = tuple(site for (site,) in rows)
+        return self._involved[resource]
+
+    def _site(self, name: str) -> int:
+        if name not in self._sites:
+            self._connection.execute("INSERT OR IGNORE INTO sites (name) VALUES (?)", (name,))
+            ((self._sites[name],),) = self._all("SELECT site FROM sites WHERE name = ?", name)
+        return self._sites[name]
+
+    def _drop_empty(self, resources: Iterable[str]) -> None:
+        """Nothing is left of a resource without documents."""
+        for resource in resources:
+            if not self._all("SELECT 1 FROM documents WHERE resource = ? LIMIT 1", resource):
+                self._connection.execute("DELETE FROM involved WHERE resource = ?", (resource,))
+                self._involved.pop(resource, None)
+
+    # -- small things ------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        if self._feed_rows:
+            self._connection.executemany("INSERT INTO feeds VALUES (?, ?, ?)", sorted(self._feed_rows))
+            self._feed_rows.clear()
+
+    def _kept_last(self) -> int:
+        ((kept,),) = self._all("SELECT coalesce(max(value), 0) FROM meta WHERE name = 'last_seq'")
+        ((given,),) = self._all("SELECT coalesce(max(seq), 0) FROM feeds WHERE site = ?", EVERYTHING)
+        return max(int(kept), int(given))
+
+    def _all(self, statement: str, *values: object) -> list[tuple[int, ...]]:
+        return self._connection.execute(statement, values).fetchall()
+
 
 _TIDY_EVERY = 256  # commits
 _TIDY_PAGES = 512  # at a time, so that no commit waits long
@@ -62,14 +205,12 @@ _SHARES = "SELECT name, count(*) FROM involved JOIN sites USING (site) GROUP BY 
 class SQLiteStore:
     """See `base.Store`. `site`, if given, is noted in a new file; with an existing one it must agree."""
 
-    def __init__(
-        self, path: str | PathLike[str], site: str | None = None, *, busy_timeout_s: float = 5.0
-    ) -> None:
+    def __init__(self, path: str | PathLike[str], site: str | None = None, *, busy_timeout_s: float = 5.0) -> None:
         self.path = Path(path).absolute()
         self._write_lock, self._read_lock = Lock(), Lock()
         self._commits = 0
         self.add_signatures: AddSignatures | None = None
-        with ExitStack() as stack, told_plainly(self.path):
+        with ExitStack() as stack, translate_errors(self.path):
             lock = FileLock(self.path)
             stack.callback(lock.release)
             make_file(self.path)
@@ -89,8 +230,7 @@ class SQLiteStore:
                 self._connection.execute("INSERT INTO meta VALUES ('site', ?)", (site,))
         elif site is not None and site != kept:
             raise StoreError(
-                f"{self.path} is the store of site '{kept}', not of '{site}':"
-                " give each site a file of its own"
+                f"{self.path} is the store of site '{kept}', not of '{site}': give each site a file of its own"
             )
 
     def _meta(self, name: str) -> object:
@@ -101,7 +241,7 @@ class SQLiteStore:
 
     def commit(self, saves: Sequence[Save]) -> int:
         writes = writes_of(saves, self.add_signatures)
-        with self._write_lock, told_plainly(self.path):
+        with self._write_lock, translate_errors(self.path):
             self._check_open()
             self._writer.commit(writes)
             self._commits += 1
@@ -133,8 +273,7 @@ class SQLiteStore:
 
     def involving(self, site: str) -> tuple[str, ...]:
         rows = self._rows(
-            "SELECT resource FROM involved WHERE site = (SELECT site FROM sites WHERE name = ?)"
-            " ORDER BY resource",
+            "SELECT resource FROM involved WHERE site = (SELECT site FROM sites WHERE name = ?) ORDER BY resource",
             site,
         )
         return tuple(resource for (resource,) in rows)
@@ -142,9 +281,7 @@ class SQLiteStore:
     def resources(self, after: str = "", limit: int = 1000) -> tuple[str, ...]:
         return tuple(resource for (resource,) in self._rows(_RESOURCES, after, limit))
 
-    def search(
-        self, text: str, site: str | None = None, after: str = "", limit: int = 1000
-    ) -> tuple[str, ...]:
+    def search(self, text: str, site: str | None = None, after: str = "", limit: int = 1000) -> tuple[str, ...]:
         text = ascii_lower(text)
         if site is None:
             rows = self._rows(_SEARCH, after, text, text, limit)
@@ -181,9 +318,9 @@ class SQLiteStore:
         rows = self._rows("SELECT body FROM notes WHERE name = ?", name)
         return self._decoded(decode_plain, f"note {name}", rows[0][0]) if rows else None
 
-    def put_local(self, name: str, note: dict[str, Any] | None) -> None:
+    def put_note(self, name: str, note: dict[str, Any] | None) -> None:
         body = None if note is None else encode_plain(note)
-        with self._write_lock, told_plainly(self.path):
+        with self._write_lock, translate_errors(self.path):
             self._check_open()
             with transaction(self._connection):
                 self._connection.execute("DELETE FROM notes WHERE name = ?", (name,))
@@ -193,13 +330,13 @@ class SQLiteStore:
     # -- the file --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        with self._write_lock, self._read_lock, told_plainly(self.path):
+        with self._write_lock, self._read_lock, translate_errors(self.path):
             resources, self._resources = self._resources, None
             if resources is not None:
                 resources.close()
 
     def _rows(self, statement: str, *values: object) -> list[Any]:
-        with self._read_lock, told_plainly(self.path):
+        with self._read_lock, translate_errors(self.path):
             self._check_open()
             return self._reader.execute(statement, values).fetchall()
 

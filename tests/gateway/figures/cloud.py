@@ -85,9 +85,7 @@ class Cloud(Stage):
             told = [self.call(site, "GET", "/images", scope=scope, Cheops_Dry_Run="1") for site in wanted]
             if any(answer.status != 200 for answer in told):
                 return False
-            return all(
-                one["up"] and one["rtt_ms"] is not None for answer in told for one in answer.json["sites"]
-            )
+            return all(one["up"] and one["rtt_ms"] is not None for answer in told for one in answer.json["sites"])
 
         until(do, f"for {', '.join(wanted)} to see each other")
 
@@ -109,9 +107,7 @@ class Cloud(Stage):
         scoped = {} if scope is None else {"Scope": scope}
         return self._sent(site, self.address(site, service), method, target, content, **scoped, **named)
 
-    def direct(
-        self, site: str, method: str, target: str, content: Any = None, *, service: str = "image"
-    ) -> Answer:
+    def direct(self, site: str, method: str, target: str, content: Any = None, *, service: str = "image") -> Answer:
         """To the site's own service, past its gateway."""
         return self._sent(site, ("127.0.0.1", self.own(site, service)), method, target, content)
 
@@ -134,9 +130,7 @@ class Cloud(Stage):
 
     def boot(self, site: str, name: str, image: str, *, scope: str | None = None) -> Answer:
         """Create a server: the workflow s.e → t.h."""
-        return self.call(
-            site, "POST", "/servers", {"name": name, "image": image}, scope=scope, service="compute"
-        )
+        return self.call(site, "POST", "/servers", {"name": name, "image": image}, scope=scope, service="compute")
 
     # -- what is there -----------------------------------------------------------------------------------
 

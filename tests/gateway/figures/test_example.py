@@ -33,8 +33,4 @@ def test_the_readme_names_the_ports() -> None:
 def test_the_example_is_what_is_shipped() -> None:
     for name in ("image", "compute", "rest"):
         assert (MINICLOUD / f"{name}.py").resolve().parent.name == "minicloud"
-        assert (
-            (MINICLOUD / f"{name}.py")
-            .resolve()
-            .is_relative_to(MINICLOUD.parents[1] / "src" / "cheops" / "demo")
-        )
+        assert (MINICLOUD / f"{name}.py").resolve().is_relative_to(MINICLOUD.parents[1] / "src" / "cheops" / "demo")

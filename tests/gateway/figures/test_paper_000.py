@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from cheops.backends.http_ids import is_meta_id
+from cheops.backends.http.ids import is_meta_id
 from tests.agent.rig import RefusedByAgentError, until
 from tests.gateway.figures.cloud import Cloud, digest
 

@@ -6,7 +6,7 @@ of its own, so that a server's checksum tells whose image it was booted from.
 
 import pytest
 
-from cheops.backends.http_ids import is_meta_id
+from cheops.backends.http.ids import is_meta_id
 from tests.agent.rig import until
 from tests.gateway.figures.cloud import BALANCED, Cloud, digest
 
@@ -67,9 +67,7 @@ def test_figure_8_resources_are_shared_by_forwarding(cloud: Cloud, debian: dict[
     assert (made.status, made.site) == (201, "site1"), made.body
     assert booted_from(cloud, "site1", "shared") == digest(content("site2"))
     assert cloud.reads("site1") == reads  # t1 was not asked
-    assert debian["site2"] not in [
-        image["id"] for image in cloud.images("site1").values()
-    ]  # nor given anything
+    assert debian["site2"] not in [image["id"] for image in cloud.images("site1").values()]  # nor given anything
     # The same request without the scope does not find the image: the scope alone makes the difference.
     assert cloud.boot("site1", "unshared", debian["site2"]).status == 400
 
@@ -111,9 +109,7 @@ def test_figure_10_otherwise_and_around(cloud: Cloud, debian: dict[str, str]) ->
     try:
         for scope in ("{image: site1 ; site2}", around):
             answer = cloud.call("site3", "GET", path, scope=scope)
-            assert (answer.status, answer.site, answer.json["id"]) == (200, "site2", debian["site2"]), (
-                answer.body
-            )
+            assert (answer.status, answer.site, answer.json["id"]) == (200, "site2", debian["site2"]), answer.body
     finally:
         cloud.wan.heal()
         cloud.all_see_all()
@@ -144,9 +140,7 @@ def test_section_4_a_replicated_image_boots_on_both_sides_of_a_partition(cloud: 
         cloud.all_see_all()
 
 
-def test_section_4_locally_scoped_requests_do_not_wait_for_dead_sites(
-    cloud: Cloud, debian: dict[str, str]
-) -> None:
+def test_section_4_locally_scoped_requests_do_not_wait_for_dead_sites(cloud: Cloud, debian: dict[str, str]) -> None:
     """Section 4: a request that mixes locations is refused when one of them is gone, and says so; it goes
     through again as soon as the site is back."""
     scope = "{compute: site1, image: site2}"

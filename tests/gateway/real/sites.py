@@ -100,9 +100,7 @@ class RealSites(Stage):
         """To a site's own instance, past its gateway."""
         return asked(("127.0.0.1", self.own(site, self.name)), method, target, body, headers)
 
-    def reference(
-        self, method: str, target: str, body: bytes | None = None, headers: Headers | None = None
-    ) -> Answer:
+    def reference(self, method: str, target: str, body: bytes | None = None, headers: Headers | None = None) -> Answer:
         return asked(("127.0.0.1", self.reference_port), method, target, body, headers)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cheops.backends.http_ids import is_meta_id
+from cheops.backends.http.ids import is_meta_id
 from tests.gateway.real.sites import EVERYWHERE, SITES, Headers, RealSites, essence, running
 from tests.support.npm import installed
 
@@ -212,9 +212,7 @@ def test_ids_within_an_answer_are_those_of_their_own_collection(sites: RealSites
     """A comment may have the number of a replicated post, and is something else all the same."""
     post = new_post(sites, "embedding")
     own = own_ids(sites, "posts", title="embedding")["site2"]
-    sites.direct(
-        "site2", "POST", "/comments", packed({"id": own, "body": "same number", "postId": own}), JSON
-    )
+    sites.direct("site2", "POST", "/comments", packed({"id": own, "body": "same number", "postId": own}), JSON)
     read = sites.through("site2", "GET", f"/posts/{post}?_embed=comments").json
     assert read["id"] == post
     assert read["comments"] == [{"id": own, "body": "same number", "postId": post}]
@@ -223,9 +221,7 @@ def test_ids_within_an_answer_are_those_of_their_own_collection(sites: RealSites
 def test_what_is_embedded_shows_no_local_id(sites: RealSites) -> None:
     """json-server's relations: a post within its comment, comments within each post of a list, and all at once."""
     post = new_post(sites, "related")
-    made = sites.through(
-        "site1", "POST", "/comments", packed({"body": "rel", "postId": post}), JSON, EVERYWHERE
-    )
+    made = sites.through("site1", "POST", "/comments", packed({"body": "rel", "postId": post}), JSON, EVERYWHERE)
     comment = made.json["id"]
     own = {"id": comment, "body": "rel", "postId": post}
     for site in SITES:
@@ -249,9 +245,7 @@ def test_a_number_that_is_given_again_is_not_taken_for_the_replicant_that_had_it
     comment = sites.through("site1", "POST", "/comments", body, JSON, EVERYWHERE).json["id"]
     number = own_ids(sites, "comments", body="gone+with+it")["site2"]
     assert sites.through("site2", "DELETE", f"/posts/{post}").status == 200
-    made = sites.through(
-        "site2", "POST", "/comments", packed({"body": "new", "postId": SEEDS["site2"]}), JSON
-    )
+    made = sites.through("site2", "POST", "/comments", packed({"body": "new", "postId": SEEDS["site2"]}), JSON)
     assert made.json == {"id": number, "body": "new", "postId": SEEDS["site2"]}
     assert made.headers["Location"].endswith(f"/comments/{number}")
     assert sites.through("site2", "GET", f"/comments/{number}").json == made.json

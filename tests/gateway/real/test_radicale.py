@@ -165,9 +165,7 @@ def test_credentials_are_asked_for_as_by_the_service(sites: RealSites) -> None:
 
 def shared(sites: RealSites, method: str, target: str, body: bytes | None = None, **headers: str) -> Answer:
     """A client at site1, who has an account at site2, works with the calendars there."""
-    given = (
-        login("site2") | {"Scope": "{shared: site2}"} | {k.replace("_", "-"): v for k, v in headers.items()}
-    )
+    given = login("site2") | {"Scope": "{shared: site2}"} | {k.replace("_", "-"): v for k, v in headers.items()}
     return asked(sites.address("site1", "shared"), method, target, body, given)
 
 
@@ -313,8 +311,6 @@ def test_a_password_is_good_for_its_own_site_only(sites: RealSites) -> None:
     path = f"{HOME}/team/login.ics"
     made = put(sites, "site2", path, event("l", "here"))
     assert made.status == 201, made.body
-    refused = sites.through(
-        "site2", "PUT", f"{HOME}/team/no.ics", event("n", "no"), login("site1") | ICS, EVERYWHERE
-    )
+    refused = sites.through("site2", "PUT", f"{HOME}/team/no.ics", event("n", "no"), login("site1") | ICS, EVERYWHERE)
     assert refused.status == 401
     assert [own(sites, site, f"{HOME}/team/no.ics") for site in SITES] == [404] * 3

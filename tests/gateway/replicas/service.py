@@ -93,9 +93,7 @@ class Handler(BaseHTTPRequestHandler):
             return False
         if fault.get("after"):  # does it, and then breaks off
             with self.state.lock:
-                self._serve(
-                    [p for p in self.path.split("?")[0].split("/") if p], "", self._last, answer=False
-                )
+                self._serve([p for p in self.path.split("?")[0].split("/") if p], "", self._last, answer=False)
         if "hang_s" in fault:
             time.sleep(fault["hang_s"])
         if "status" in fault:
@@ -144,17 +142,13 @@ class Handler(BaseHTTPRequestHandler):
         if any(item.get("name") == given.get("name") for item in items.values() if given.get("name")):
             self._answer(409, {"error": f"{given['name']} exists"})
             return
-        if "image" in given and given["image"] not in {
-            item["id"] for item in self.state.items["images"].values()
-        }:
+        if "image" in given and given["image"] not in {item["id"] for item in self.state.items["images"].values()}:
             self._answer(422, {"error": f"no such image: {given['image']}"})
             return
         id_ = self.state.new_id()
         item = {**given, "id": id_, "self": f"/{name}/{id_}"}
         items[str(id_)] = item
-        said = (
-            {"Link": f"</{name}/{id_}>; title={self.headers['X-Title']}"} if "X-Title" in self.headers else {}
-        )
+        said = {"Link": f"</{name}/{id_}>; title={self.headers['X-Title']}"} if "X-Title" in self.headers else {}
         self._answer(201, item, {"Location": f"http://{self.headers['Host']}/{name}/{id_}", **said})
 
     def _item(self, name: str, items: dict[str, dict[str, Any]], id_: str, body: bytes) -> None:
@@ -192,9 +186,7 @@ class Handler(BaseHTTPRequestHandler):
                 size += len(piece)
                 digest.update(piece)
             with self.state.lock:
-                self.state.told.append(
-                    {"method": "PUT", "path": self.path, "headers": dict(self.headers), "body": ""}
-                )
+                self.state.told.append({"method": "PUT", "path": self.path, "headers": dict(self.headers), "body": ""})
                 known = parts[1] in self.state.items[parts[0]]
                 self.state.files[parts[1]] = (size, digest.hexdigest())
             self._answer(204 if known else 404, None)
@@ -247,9 +239,7 @@ class Handler(BaseHTTPRequestHandler):
             self._silent = False
             return
         raw = b"" if content is None else json.dumps(content).encode()
-        kind = {
-            "Content-Type": "text/plain" if self.headers.get("Accept") == "text/plain" else "application/json"
-        }
+        kind = {"Content-Type": "text/plain" if self.headers.get("Accept") == "text/plain" else "application/json"}
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         if asked and (self.command, status) == ("GET", 200):
             start, end = int(asked[1]), int(asked[2])

@@ -24,9 +24,7 @@ FIRST_IDS = {"site1": 0, "site2": 40, "site3": 500}
 class Sites(Stage):
     """`settings` are those of the service in the configuration of each site."""
 
-    def __init__(
-        self, base: Path, sites: tuple[str, ...] = SITES, wan: Wan | None = None, **settings: Any
-    ) -> None:
+    def __init__(self, base: Path, sites: tuple[str, ...] = SITES, wan: Wan | None = None, **settings: Any) -> None:
         self.options: dict[str, list[str]] = {}
         self.applications: dict[str, subprocess.Popen[Any]] = {}
         super().__init__(base, sites, ("image",), wan=wan, **settings)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from cheops.backends.http_ids import is_meta_id
+from cheops.backends.http.ids import is_meta_id
 from tests.agent.rig import until
 from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites
 

@@ -87,14 +87,10 @@ def test_a_named_one_is_adopted_or_left_alone(finding: Sites) -> None:
 def test_a_collection_is_adopted_only_if_it_is_there(finding: Sites) -> None:
     """409 can also mean that something is missing above it."""
     finding.direct("site2", "MKCOL", "/notes/folder")
-    made = finding.call(
-        "site1", "MKCOL", "/notes/folder", scope=EVERYWHERE, Cheops_Wait="all", Cheops_Exists="adopt"
-    )
+    made = finding.call("site1", "MKCOL", "/notes/folder", scope=EVERYWHERE, Cheops_Wait="all", Cheops_Exists="adopt")
     assert (made.status, made.headers["Cheops-Replicas"].count("status=OK")) == (201, 3)
     finding.direct("site3", "PUT", "/_fault", {"status": 409, "method": "MKCOL", "times": 1})
-    made = finding.call(
-        "site1", "MKCOL", "/notes/orphan", scope=EVERYWHERE, Cheops_Wait="all", Cheops_Exists="adopt"
-    )
+    made = finding.call("site1", "MKCOL", "/notes/orphan", scope=EVERYWHERE, Cheops_Wait="all", Cheops_Exists="adopt")
     assert "site3; status=KO" in made.headers["Cheops-Replicas"]
 
 

@@ -84,9 +84,7 @@ def test_no_local_id_of_a_replica_gets_out(
 
 @pytest.mark.parametrize("by", ["meta-id", "local id"])
 @pytest.mark.parametrize("scope", [None, HERE])
-def test_a_change_reaches_every_replica(
-    by: str, scope: str | None, two: Sites, replica: tuple[str, str]
-) -> None:
+def test_a_change_reaches_every_replica(by: str, scope: str | None, two: Sites, replica: tuple[str, str]) -> None:
     id_ = replica[0] if by == "meta-id" else replica[1]
     text = f"changed by {by} {scope}"
     answer = two.call("site1", "PATCH", f"/images/{id_}", {"text": text}, scope, Cheops_Wait="all")

@@ -116,9 +116,7 @@ def test_a_site_that_is_cut_off_serves_its_replica_and_takes_updates(make_sites:
     sites.all_have(by="site3", at="site1")
 
 
-def test_where_no_replica_can_be_reached_that_is_said_and_nothing_else(
-    make_sites: MakeSites, wan: Wan
-) -> None:
+def test_where_no_replica_can_be_reached_that_is_said_and_nothing_else(make_sites: MakeSites, wan: Wan) -> None:
     sites = started(make_sites, wan)
     meta_id = sites.create("site1", "site1 & site2", name="away")
     wan.isolate("site3")
@@ -197,9 +195,7 @@ def test_a_resource_that_leaves_a_site_is_an_ordinary_one_there(make_sites: Make
     assert sites.call("site3", "GET", "/images").json["images"][0]["id"] == meta_id
 
 
-def test_a_copy_may_be_deleted_where_a_resource_leaves_and_everywhere_by_hand(
-    make_sites: MakeSites, wan: Wan
-) -> None:
+def test_a_copy_may_be_deleted_where_a_resource_leaves_and_everywhere_by_hand(make_sites: MakeSites, wan: Wan) -> None:
     sites = started(make_sites, wan)
     meta_id = sites.create(name="moved")
     kind = {"Content-Type": "application/json"}

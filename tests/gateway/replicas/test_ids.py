@@ -5,14 +5,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cheops.backends.http_ids import (
-    RANDOM_BYTES,
-    is_meta_id,
-    may_be_made_at,
-    meta_id_of,
-    meta_ids_in,
-    new_meta_id,
-)
+from cheops.backends.http.ids import RANDOM_BYTES, is_meta_id, may_be_made_at, meta_id_of, meta_ids_in, new_meta_id
 
 RANDOMNESS = st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cheops.backends.http_answer import result_of
+from cheops.backends.http.payload import result_of
 from cheops.engine.events import Result
 from tests.agent.rig import until
 from tests.gateway.replicas.conftest import MakeSites
@@ -129,9 +129,7 @@ def test_a_kill_in_the_middle_of_a_create_is_not_guessed(make_sites: MakeSites) 
     sites.rig.kill("site1")
     sites.rig.start("site1")
     meta_id = answer.json["resource"]
-    until(
-        lambda: "nobody knows whether site1:1 ran here" in (sites.replicant("site1", meta_id)["waits"] or "")
-    )
+    until(lambda: "nobody knows whether site1:1 ran here" in (sites.replicant("site1", meta_id)["waits"] or ""))
     assert len(sites.told("site1")) == 1
     assert sites.told("site2") == []
 

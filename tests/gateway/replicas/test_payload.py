@@ -8,24 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cheops.backends.http_answer import Said, read_said, said, written
-from cheops.backends.http_auth import TICKET_S, Tickets
-from cheops.backends.http_request import (
+from cheops.backends.http.credentials import TICKET_S, Tickets
+from cheops.backends.http.payload import (
     MAX_LINE_BYTES,
+    KeptResponse,
     PayloadError,
     Request,
     RequestTooLargeError,
     command_of,
+    decode_response,
+    encode_response,
     end_to_end,
+    kept_response,
     operation_type,
     request_of,
     with_body,
 )
-from cheops.config.replication import ReplicationConfig
-from cheops.gateway.replicas.errors import ReplicationRequestError
-from cheops.gateway.replicas.preferences import Wait, preferences_of
-from cheops.gateway.replicas.streams import unpacked
-from cheops.gateway.seam import Head, Outgoing
+from cheops.backends.http.request import ReplicationRequestError, Wait, preferences_of
+from cheops.backends.http.translation import decompressed
+from cheops.config.services import ReplicationConfig
+from cheops.gateway.headers import RequestHead
+from cheops.gateway.interfaces import Response
 from cheops.log.operation import Command
 
 
@@ -109,15 +112,15 @@ def test_what_the_matrix_calls_it(method: str, sub_path: str, content_type: str,
 @given(st.binary(max_size=300), st.integers(0, 300))
 def test_an_answer_is_kept_if_it_is_small_and_else_its_size(body: bytes, most: int) -> None:
     headers = (("Content-Type", "x"), ("Set-Cookie", "secret"), ("X-Other", "y"))
-    kept = read_said(written(said(200, headers, body, most, len(body))))
+    kept = decode_response(encode_response(kept_response(200, headers, body, most, len(body))))
     assert kept is not None
     assert kept.headers == (("Content-Type", "x"),)
     assert (kept.body, kept.cut_bytes) == ((body, 0) if len(body) <= most else (b"", len(body)))
 
 
 def test_a_text_that_is_no_answer_is_none() -> None:
-    assert read_said("connection refused") is None
-    assert read_said(written(Said(status=204))) == Said(status=204)
+    assert decode_response("connection refused") is None
+    assert decode_response(encode_response(KeptResponse(status=204))) == KeptResponse(status=204)
 
 
 def test_a_packed_answer_is_opened() -> None:
@@ -129,9 +132,7 @@ def test_a_packed_answer_is_opened() -> None:
             yield packed[start : start + 100]
 
     async def read() -> bytes:
-        return b"".join(
-            [piece async for piece in unpacked(Outgoing(200, (("Content-Encoding", "gzip"),), body()))]
-        )
+        return b"".join([piece async for piece in decompressed(Response(200, (("Content-Encoding", "gzip"),), body()))])
 
     assert asyncio.run(read()) == raw
 
@@ -163,11 +164,11 @@ def test_a_ticket_is_good_for_a_while_and_here_alone() -> None:
     ],
 )
 def test_how_long_and_for_whom(headers: tuple[tuple[str, str], ...], wait: Wait, wait_s: float) -> None:
-    found = preferences_of(Head("POST", "/", headers))
+    found = preferences_of(RequestHead("POST", "/", headers))
     assert (found.wait, found.wait_s) == (wait, wait_s)
     assert [one.needed(5) for one in Wait] == [1, 3, 5]
 
 
 def test_a_key_that_is_too_long_is_refused() -> None:
     with pytest.raises(ReplicationRequestError):
-        preferences_of(Head("POST", "/", (("Idempotency-Key", "x" * 256),)))
+        preferences_of(RequestHead("POST", "/", (("Idempotency-Key", "x" * 256),)))

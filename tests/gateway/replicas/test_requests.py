@@ -2,10 +2,10 @@
 
 import pytest
 
-from cheops.gateway.replicas.conditions import check_conditions
-from cheops.gateway.replicas.errors import NotMetError
-from cheops.gateway.replicas.streams import is_part_of_translatable
-from cheops.gateway.seam import Head, Outgoing
+from cheops.backends.http.request import NotMetError, check_conditions
+from cheops.backends.http.translation import is_partial_json
+from cheops.gateway.headers import RequestHead
+from cheops.gateway.interfaces import Response
 from tests.agent.rig import until
 from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites
 
@@ -36,7 +36,7 @@ def test_a_part_of_anything_else_is_a_part(three: Sites) -> None:
 
 def test_a_part_of_several_may_be_one_of_json() -> None:
     def is_part(status: int, media_type: str) -> bool:
-        return is_part_of_translatable(Outgoing(status, (("Content-Type", media_type),)))
+        return is_partial_json(Response(status, (("Content-Type", media_type),)))
 
     assert is_part(206, "application/json; charset=utf-8")
     assert is_part(206, "multipart/byteranges; boundary=x")
@@ -62,9 +62,7 @@ def test_if_match_is_held_against_the_local_replica(three: Sites) -> None:
 
 
 def test_if_none_match_keeps_from_replacing_what_is_there(three: Sites) -> None:
-    first = three.call(
-        "site1", "PUT", "/notes/once", {"n": 1}, EVERYWHERE, If_None_Match="*", Cheops_Wait="all"
-    )
+    first = three.call("site1", "PUT", "/notes/once", {"n": 1}, EVERYWHERE, If_None_Match="*", Cheops_Wait="all")
     assert first.status == 201
     second = three.call("site2", "PUT", "/notes/once", {"n": 2}, EVERYWHERE, If_None_Match="*")
     assert second.status == 412
@@ -100,7 +98,7 @@ def test_conditions_are_those_of_http(
 ) -> None:
     headers = [("ETag", tag)] if tag else []
     headers += [("Last-Modified", modified)] if modified else []
-    asked = Head("PUT", "/x", ((condition, value),))
+    asked = RequestHead("PUT", "/x", ((condition, value),))
     if holds:
         check_conditions(asked, 200, tuple(headers))
     else:
@@ -116,9 +114,7 @@ def test_of_two_at_once_with_the_same_tag_one_wins(three: Sites) -> None:
     tag = three.call("site1", "GET", path).headers["ETag"]
     with ThreadPoolExecutor(8) as pool:
         answers = list(
-            pool.map(
-                lambda n: three.call("site1", "PATCH", path, {"size": n}, If_Match=tag).status, range(1, 9)
-            )
+            pool.map(lambda n: three.call("site1", "PATCH", path, {"size": n}, If_Match=tag).status, range(1, 9))
         )
     assert sorted(answers) == [200] + [412] * 7
 
@@ -149,9 +145,7 @@ def test_headers_hold_any_text(three: Sites) -> None:
 
 
 def test_what_is_made_below_a_replicant_and_has_no_meta_id_says_so(three: Sites) -> None:
-    server = three.call("site1", "POST", "/servers", {"name": "holder"}, EVERYWHERE, Cheops_Wait="all").json[
-        "id"
-    ]
+    server = three.call("site1", "POST", "/servers", {"name": "holder"}, EVERYWHERE, Cheops_Wait="all").json["id"]
     made = three.call("site1", "POST", f"/servers/{server}/disks", {"name": "d"}, Cheops_Wait="all")
     assert made.status == 201
     assert "services.image.items" in made.headers["Cheops-Note"]
@@ -178,9 +172,7 @@ def test_a_key_makes_a_create_happen_once_at_whatever_site_it_comes(three: Sites
 def test_a_key_makes_an_update_happen_once(three: Sites) -> None:
     meta_id = three.create(name="rebooted")
     path = f"/images/{meta_id}/reboot"
-    answers = [
-        three.call("site1", "POST", path, {}, Idempotency_Key="k2", Cheops_Wait="all").json for _ in range(3)
-    ]
+    answers = [three.call("site1", "POST", path, {}, Idempotency_Key="k2", Cheops_Wait="all").json for _ in range(3)]
     assert answers == [{"done": "reboot", "times": 1}] * 3
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cheops.backends.http_sending import below_base
+from cheops.backends.http.upstream import below_base
 from cheops.config.services import ServiceConfig
 from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites, running
 from tests.support.command import run_process
@@ -20,9 +20,7 @@ def random(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
 
 def test_a_random_id_is_recognised_wherever_it_stands(random: Sites) -> None:
     image = random.create(name="image")
-    answer = random.call(
-        "site1", "POST", "/servers", {"name": "s", "image": image}, EVERYWHERE, Cheops_Wait="all"
-    )
+    answer = random.call("site1", "POST", "/servers", {"name": "s", "image": image}, EVERYWHERE, Cheops_Wait="all")
     assert answer.status == 201
     assert answer.json["image"] == image  # as it came back from the service, where it was the local id
     for site in SITES:
@@ -35,9 +33,7 @@ def test_a_random_id_is_recognised_wherever_it_stands(random: Sites) -> None:
 def test_a_body_with_the_local_id_of_one_site_is_right_at_all(random: Sites) -> None:
     image = random.create(name="by-local")
     own = random.replicant("site2", image)["local_id"]
-    answer = random.call(
-        "site2", "POST", "/servers", {"name": "l", "image": own}, EVERYWHERE, Cheops_Wait="all"
-    )
+    answer = random.call("site2", "POST", "/servers", {"name": "l", "image": own}, EVERYWHERE, Cheops_Wait="all")
     assert (answer.status, answer.json["image"]) == (201, image)
     for site in SITES:
         (server,) = [one for one in random.images(site, "servers") if one["name"] == "l"]
@@ -60,9 +56,7 @@ def test_what_is_below_a_replicant_may_be_a_replicant_of_its_own(
     items = {"/servers/*/disks": "/servers/*/disks/{id}"}
     made = Sites(tmp_path_factory.mktemp("items") / "rig", ("site1", "site2"), items=items)
     with running(made) as sites:
-        server = sites.call(
-            "site1", "POST", "/servers", {"name": "s"}, "site1 & site2", Cheops_Wait="all"
-        ).json["id"]
+        server = sites.call("site1", "POST", "/servers", {"name": "s"}, "site1 & site2", Cheops_Wait="all").json["id"]
         # without a scope: at the sites of what it is part of
         path = f"/servers/{server}/disks"
         disk = sites.call("site2", "POST", path, {"name": "d"}, Cheops_Wait="all")

@@ -10,18 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cheops.backends.http_answering import Answering, hosts_of
-from cheops.backends.http_ids import new_meta_id
-from cheops.backends.http_index import Copy, Index
-from cheops.backends.http_paths import canonical
-from cheops.backends.http_to_local import Form, NotHereError, ToLocal, text_to_local, to_local
-from cheops.backends.http_to_meta import MAX_ID_BYTES, ToMeta, to_meta
-from cheops.config.replication import ReplicationConfig
-from cheops.config.services import ServiceConfig
-from cheops.gateway.errors import UpstreamError
-from cheops.gateway.replicas.streams import unpacked, with_length
-from cheops.gateway.replicas.targets import target_of
-from cheops.gateway.seam import Outgoing
+from cheops.backends.http.copies import Copy, Index
+from cheops.backends.http.ids import (
+    MAX_ID_BYTES,
+    Form,
+    LocalIdTranslator,
+    MetaIdTranslator,
+    NoCopyError,
+    new_meta_id,
+    text_to_local,
+    to_local,
+    to_meta,
+)
+from cheops.backends.http.paths import canonical
+from cheops.backends.http.request import target_of
+from cheops.backends.http.translation import ResponseIds, buffer_if_small, decompressed, hosts_of
+from cheops.config.services import ReplicationConfig, ServiceConfig
+from cheops.gateway.interfaces import Response, UpstreamError
 
 FIVE = new_meta_id("site1", b"five" + bytes(6))
 LONG = new_meta_id("site1", b"long" + bytes(6))
@@ -39,7 +44,7 @@ INDEX = Index(
 
 
 def out(content: Any, path: str = "/images/5", config: ReplicationConfig | None = None) -> Any:
-    answering = Answering(INDEX, "image", config or ReplicationConfig(), path)
+    answering = ResponseIds(INDEX, "image", config or ReplicationConfig(), path)
     return json.loads(to_meta(json.dumps(content).encode(), answering))
 
 
@@ -132,7 +137,7 @@ def test_lists_within_lists_and_lists_of_several_kinds() -> None:
 def test_urls_of_other_hosts_are_left_alone() -> None:
     """Their paths mean something else; sent back by the client, they would be another at every site."""
     hosts = hosts_of(ServiceConfig("image", "http://127.0.0.1:9292"), "api.example:80")
-    answering = Answering(INDEX, "image", ReplicationConfig(), "/images/5", hosts)
+    answering = ResponseIds(INDEX, "image", ReplicationConfig(), "/images/5", hosts)
     for ours in ("http://127.0.0.1:9292", "http://API.example", "//image", ""):
         assert answering.in_text(f"{ours}/images/5", ("link",)) == f"{ours}/images/{FIVE}"
     for other in ("https://cdn.example", "//cdn.example", "http://[::1"):
@@ -183,13 +188,11 @@ def test_a_long_id_is_known_wherever_it_stands() -> None:
 def test_urls_and_paths_lead_to_replicants(text: str, expected: str) -> None:
     assert out({"link": text}) == {"link": expected}
     escaped = json.dumps({"link": text}).replace("/", "\\/").encode()  # as PHP writes it
-    assert json.loads(to_meta(escaped, Answering(INDEX, "image", ReplicationConfig(), "/"))) == {
-        "link": expected
-    }
+    assert json.loads(to_meta(escaped, ResponseIds(INDEX, "image", ReplicationConfig(), "/"))) == {"link": expected}
 
 
 def test_headers_too() -> None:
-    answering = Answering(INDEX, "image", ReplicationConfig(), "/images")
+    answering = ResponseIds(INDEX, "image", ReplicationConfig(), "/images")
     assert answering.in_header("/images/5") == f"/images/{FIVE}"
     link = '</images/5>; rel="next", <http://h/images/6>; rel="last"'
     assert answering.in_header(link) == link.replace("/images/5", f"/images/{FIVE}")
@@ -197,13 +200,13 @@ def test_headers_too() -> None:
 
 def test_spelling_stays() -> None:
     raw = b'{ "a" : 1.50 , "big":12345678901234567890123 ,\n"id" :5, "u": "\\u00e9" }'
-    translated = to_meta(raw, Answering(INDEX, "image", ReplicationConfig(), "/images/5"))
+    translated = to_meta(raw, ResponseIds(INDEX, "image", ReplicationConfig(), "/images/5"))
     assert translated == raw.replace(b":5", b':"' + FIVE.encode() + b'"')
 
 
 def test_what_is_no_json_passes_unharmed() -> None:
     for raw in (b"", b"<html>&quot;5</html>", b'{"open', b"\\", b'"' * 7, b"nan" * 9000, b"{" * 900):
-        assert to_meta(raw, Answering(INDEX, "image", ReplicationConfig(), "/images")) == raw
+        assert to_meta(raw, ResponseIds(INDEX, "image", ReplicationConfig(), "/images")) == raw
 
 
 # -- to the service --------------------------------------------------------------------------------------
@@ -221,7 +224,7 @@ def test_paths_queries_and_headers() -> None:
 
 def test_an_id_that_has_no_copy_here_is_refused_by_name() -> None:
     unknown = new_meta_id("site2", bytes(10))
-    with pytest.raises(NotHereError, match=unknown):
+    with pytest.raises(NoCopyError, match=unknown):
         back({"image": unknown})
 
 
@@ -251,18 +254,18 @@ def test_there_and_back_gives_what_was_sent(content: Any) -> None:
 @given(JSON, st.lists(st.integers(0, 3000), max_size=8), st.booleans())
 def test_pieces_make_no_difference(content: Any, cuts: list[int], indented: bool) -> None:
     raw = json.dumps(content, indent=2 if indented else None).encode()
-    answering = Answering(INDEX, "image", ReplicationConfig(), "/images/5")
+    answering = ResponseIds(INDEX, "image", ReplicationConfig(), "/images/5")
     whole = to_meta(raw, answering)
-    to_clients = ToMeta(answering)
+    to_clients = MetaIdTranslator(answering)
     assert b"".join([*map(to_clients.feed, pieces(raw, cuts)), to_clients.finish()]) == whole
-    to_service = ToLocal(INDEX.local_of, Form.JSON)
+    to_service = LocalIdTranslator(INDEX.local_of, Form.JSON)
     assert b"".join([*map(to_service.feed, pieces(whole, cuts)), to_service.finish()]) == to_local(
         whole, INDEX.local_of, Form.JSON
     )
 
 
 def test_long_strings_and_long_bodies_cost_no_memory() -> None:
-    translating = ToMeta(Answering(INDEX, "image", ReplicationConfig(), "/images/5"))
+    translating = MetaIdTranslator(ResponseIds(INDEX, "image", ReplicationConfig(), "/images/5"))
     given_bytes = sum(map(len, map(translating.feed, [b'{"x": "', *[b"y" * 65536] * 50, b'", "id": 5}'])))
     assert len(translating._held) <= MAX_ID_BYTES
     assert given_bytes + len(translating.finish()) == 50 * 65536 + len('{"x": "", "id": "') + 36 + 2
@@ -275,8 +278,8 @@ def opened(packed: bytes) -> tuple[bool, bytes]:
     """Whether it was held as a whole, and what it was."""
 
     async def do() -> tuple[bool, bytes]:
-        answer = Outgoing(200, (("Content-Encoding", "gzip"),), packed)
-        body = await with_length(unpacked(answer), len(packed))
+        answer = Response(200, (("Content-Encoding", "gzip"),), packed)
+        body = await buffer_if_small(decompressed(answer), len(packed))
         is_held = isinstance(body, bytes)
         return is_held, body if isinstance(body, bytes) else b"".join([piece async for piece in body])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cheops.backends.http_ids import meta_id_of
+from cheops.backends.http.ids import meta_id_of
 from tests.gateway.raw import connected
 from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites
 
@@ -48,9 +48,7 @@ def test_what_holds_no_replicants_is_changed_as_ever(three: Sites) -> None:
 # -- spellings of a path -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "spelling", ["/images/%{0:02X}{1}", "/imag%65s/{2}", "/images/./{2}", "/x/../images/{2}"]
-)
+@pytest.mark.parametrize("spelling", ["/images/%{0:02X}{1}", "/imag%65s/{2}", "/images/./{2}", "/x/../images/{2}"])
 def test_another_spelling_of_a_path_is_the_same_path(three: Sites, spelling: str) -> None:
     name = f"spelled {spelling}"
     meta_id = three.create(name=name)
@@ -151,9 +149,7 @@ def test_a_dry_run_tells_what_becomes_of_a_request_for_a_replicant(three: Sites)
 
 def test_a_service_is_told_who_asks_whether_it_has_replicas_or_not(three: Sites) -> None:
     three.create(name="asked")
-    three.call(
-        "site1", "POST", "/servers", {"name": "who asks"}, X_Forwarded_For="6.6.6.6", Forwarded="for=6.6.6.6"
-    )
+    three.call("site1", "POST", "/servers", {"name": "who asks"}, X_Forwarded_For="6.6.6.6", Forwarded="for=6.6.6.6")
     told = next(one for one in three.told("site1") if "who asks" in one["body"])["headers"]
     assert told["X-Forwarded-For"] == "6.6.6.6, 127.0.0.1"
     assert told["Forwarded"] == "for=6.6.6.6"

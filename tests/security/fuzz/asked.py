@@ -31,10 +31,7 @@ def _requests() -> tuple[bytes, ...]:
     )  # fmt: skip
     return (
         *(b"\n".join((line, headers, b"", body)) for line, headers, body in posts),
-        *(
-            b"GET " + path + b"\nAccept: application/json\nRange: bytes=0-5\nLast-Event-ID: x-1\n\n"
-            for path in gets
-        ),
+        *(b"GET " + path + b"\nAccept: application/json\nRange: bytes=0-5\nLast-Event-ID: x-1\n\n" for path in gets),
     )
 
 

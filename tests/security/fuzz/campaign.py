@@ -99,6 +99,4 @@ def limit_memory() -> None:
 def shares(targets: dict[str, Target], total: int) -> dict[str, int]:
     """How many inputs each target gets."""
     whole = sum(target.share for target in targets.values())
-    return {
-        name: max(len(target.seeds), -(-total * target.share // whole)) for name, target in targets.items()
-    }
+    return {name: max(len(target.seeds), -(-total * target.share // whole)) for name, target in targets.items()}

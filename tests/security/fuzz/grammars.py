@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from cheops.peers import links
 from cheops.store import codec
-from cheops.sync import links
 from tests.scope.strategies import scopes
 from tests.store.strategies import documents, messages
 

@@ -11,7 +11,8 @@ from cryptography.x509 import load_der_x509_certificate
 
 from cheops.security.certificates import (
     Authorities,
-    Request,
+    CertificateError,
+    CertificateSpec,
     UntrustedError,
     fingerprint,
     identity_of,
@@ -20,9 +21,8 @@ from cheops.security.certificates import (
     make_signing_key,
     raw_public_key,
 )
-from cheops.security.extensions import CertificateError
+from cheops.security.enrollment import JoinRequest, Renewal, accept_renewal, make_renewal, make_request, verify_request
 from cheops.security.invitations import Code, CodeError, parse_code
-from cheops.security.joining import JoinRequest, Renewal, accepted, make_request, proved, read_request
 from cheops.security.signatures import SignatureError, Signer, Verifier, read
 from tests.security.fuzz.targets import JSON_TOKENS, Target
 
@@ -36,11 +36,11 @@ def made() -> dict[str, list[str]]:
     """Samples of an authority and a site, as they are kept: signatures differ each time, and inputs are to be
     the same. `python -m tests.security.fuzz.identities` writes them anew. There is no secret among them."""
     authority, key, signing_key = make_authority(_NOW_S), make_key(), make_signing_key()
-    request = Request("paris", key.public_key(), raw_public_key(signing_key), ("10.0.0.1", "paris.example"))
+    request = CertificateSpec("paris", key.public_key(), raw_public_key(signing_key), ("10.0.0.1", "paris.example"))
     identity = authority.issue(request, _NOW_S + 10, 86_400.0)
     joining = make_request("lyon", make_key(), make_signing_key(), ("10.0.0.2",), b"s" * 16)
     code = Code("https://10.0.0.1:8079", "paris", "lyon", fingerprint(authority.certificate), b"s" * 16)
-    renewed = proved(authority, identity, Authorities([authority.certificate]))
+    renewed = make_renewal(authority, identity, Authorities([authority.certificate]))
     signer = Signer(signing_key)
     found: dict[str, list[bytes]] = {
         "code": [str(code).encode()],
@@ -75,11 +75,11 @@ def _join(data: bytes) -> None:
         sent = msgspec.json.decode(data, type=JoinRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return
-    read_request(sent)
+    verify_request(sent)
 
 
 def _request(data: bytes) -> None:
-    read_request(JoinRequest(b"", data, b"0" * 64))
+    verify_request(JoinRequest(b"", data, b"0" * 64))
 
 
 def _certificate(data: bytes) -> None:
@@ -92,7 +92,7 @@ def _renewal(data: bytes) -> None:
         renewal = msgspec.json.decode(data, type=Renewal)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return
-    accepted(renewal, identity_of(_samples()["certificate"][0]), _believed())
+    accept_renewal(renewal, identity_of(_samples()["certificate"][0]), _believed())
 
 
 def _signature(data: bytes) -> None:

@@ -29,9 +29,7 @@ ODD_VALUES: tuple[Any, ...] = (
 _OPENERS = (b"[", b"{", b"(", b'{"a":', b"[[", b"- ", b'["', b"a: {b: ", b"around(", b"{\r\n")
 
 
-def mutated(
-    seeds: Sequence[bytes], tokens: Sequence[bytes], draw: random.Random, most_bytes: int = MAX_BYTES
-) -> bytes:
+def mutated(seeds: Sequence[bytes], tokens: Sequence[bytes], draw: random.Random, most_bytes: int = MAX_BYTES) -> bytes:
     """One input. `tokens` are words that mean something to whoever reads it."""
     data = draw.choice(seeds)
     if draw.random() < 0.4 and (tree := _tree(data)) is not _NO_JSON:
@@ -100,9 +98,7 @@ def _nest(data: bytes, _seeds: Sequence[bytes], _tokens: Sequence[bytes], draw: 
     return data[:at] + draw.choice(_OPENERS) * draw.choice((2, 20, 200, 2_000, 20_000)) + data[at:]
 
 
-def _grow_number(
-    data: bytes, _seeds: Sequence[bytes], _tokens: Sequence[bytes], draw: random.Random
-) -> bytes:
+def _grow_number(data: bytes, _seeds: Sequence[bytes], _tokens: Sequence[bytes], draw: random.Random) -> bytes:
     places = [at for at, byte in enumerate(data[:4096]) if 48 <= byte <= 57]
     if not places:
         return data

@@ -6,25 +6,13 @@ import json
 import msgspec
 
 from cheops.api.models import Event
-from cheops.backends.http_request import Request, command_of
+from cheops.backends.http.payload import Request, command_of
 from cheops.engine.messages import Base, Message, Snapshot
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import (
-    Command,
-    Kind,
-    MatrixRef,
-    Operation,
-    OpId,
-    Origin,
-    Reply,
-    Seal,
-    Stamp,
-    Status,
-    Verdict,
-)
+from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Seal, Stamp, Status, Verdict
+from cheops.peers import heartbeat, links
+from cheops.peers.couchdb.documents import stored_document
 from cheops.store import codec
-from cheops.sync import heartbeat, links
-from cheops.sync.couch_document import found
 
 PARIS, LYON = Origin("paris", "3f2a"), Origin("lyon", "91c0")
 RULES = Matrix([Entry("set", "set", Result.TAKE_ONE), Entry("set", "inc", Result.KEEP_ORDER)])
@@ -135,7 +123,7 @@ limits: {drafts: 10}
 DOCUMENTS = tuple(codec.encode(one) for one in (*OPERATIONS, *REPLIES, RULES))
 ENCODED_MESSAGES = tuple(map(codec.encode_message, MESSAGES))
 ENVELOPES = (*(links.pack("paris", [one]) for one in MESSAGES), links.pack("paris", MESSAGES))
-COUCH = tuple(bytes(found(one).as_couch(history=True)) for one in (*OPERATIONS[:3], REPLIES[0], RULES))
+COUCH = tuple(bytes(stored_document(one).as_couch(history=True)) for one in (*OPERATIONS[:3], REPLIES[0], RULES))
 BULK = tuple(b'{"new_edits":false,"docs":[' + one + b"]}" for one in COUCH)
 HEARTBEATS = (
     heartbeat.encode(heartbeat.Heartbeat("paris", "3f2a", 1, 5, 1.7e12)),
@@ -151,12 +139,12 @@ HEARTBEATS = (
             regular=True,
             digests=(1, 2, 3),
             entries=(
-                heartbeat.Entry("paris", "3f2a", "http://127.0.0.1:1", 2, "1", (("image", "http://h:1"),)),
-                heartbeat.Entry("lyon", "91c0", "http://127.0.0.1:2"),
+                heartbeat.SiteRecord("paris", "3f2a", "http://127.0.0.1:1", 2, "1", (("image", "http://h:1"),)),
+                heartbeat.SiteRecord("lyon", "91c0", "http://127.0.0.1:2"),
             ),
             beats=(("lyon", 4),),
             pairs=(("paris", "lyon", 3.5, 4),),
-            members=(heartbeat.Member("lyon", 1_700_000_000_000, forgotten=True),),
+            members=(heartbeat.MembershipRecord("lyon", 1_700_000_000_000, forgotten=True),),
         )
     ),
 )

@@ -22,11 +22,11 @@ from starlette.requests import Request
 from cheops.api.app import application
 from cheops.api.forms import read_form
 from cheops.api.operations import RequestError
+from cheops.backends.http.replication import HttpReplication
 from cheops.config.site import parse_site
-from cheops.gateway.gateway import Gateway
-from cheops.gateway.replicas.replicating import Replicating
-from cheops.gateway.request import Entrance, Way
-from cheops.gateway.wire import Wire
+from cheops.gateway.connection import Wire
+from cheops.gateway.request import Listener, ListenerKind
+from cheops.gateway.server import Gateway
 from cheops.node.node import Node
 from tests.security.fuzz import samples
 from tests.security.fuzz.asked import REQUESTS
@@ -84,9 +84,9 @@ class World:
         self.node = Node(parse_site(_CONFIG, path))
         await self.node.start()
         self.gateway = Gateway(self.node)
-        self.gateway.replicate_with(Replicating(self.node, self.gateway.services))
+        self.gateway.replicate_with(HttpReplication(self.node, self.gateway.services))
         self.service = Service()
-        self.gateway._sending.asking.pool.fresh = self.service.fresh  # type: ignore[method-assign, assignment]
+        self.gateway._forwarder.asking.pool.fresh = self.service.fresh  # type: ignore[method-assign, assignment]
         self.app = application(self.node, self.gateway)
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -145,8 +145,7 @@ async def _asked(data: bytes) -> None:
 def _receiving(body: bytes) -> Callable[[], Coroutine[Any, Any, Any]]:
     pieces = [body[start : start + 1_000] for start in range(0, len(body), 1_000)] or [b""]
     messages = [
-        {"type": "http.request", "body": piece, "more_body": n < len(pieces)}
-        for n, piece in enumerate(pieces, 1)
+        {"type": "http.request", "body": piece, "more_body": n < len(pieces)} for n, piece in enumerate(pieces, 1)
     ]
 
     async def receive() -> Any:
@@ -187,13 +186,13 @@ def _form(data: bytes) -> None:
 # -- the gateway -------------------------------------------------------------------------------------------
 
 
-async def _conversed(data: bytes, entrance: Entrance) -> bytes:
+async def _conversed(data: bytes, entrance: Listener) -> bytes:
     """All that a client says, and all that it is answered; its end comes when the gateway wants more."""
     gateway, wire = world().gateway, Wire()
     pipe = Pipe(wire)
     wire.connection_made(pipe)
     gateway._connected(wire, entrance)
-    task = next(task for task, client in gateway._serving_tasks.items() if client.wire is wire)
+    task = next(task for task, client in gateway._client_tasks.items() if client.wire is wire)
     for start in range(0, len(data), 20_000):
         wire.data_received(data[start : start + 20_000])
     end_s = asyncio.get_running_loop().time() + _PATIENCE_S
@@ -209,7 +208,11 @@ async def _conversed(data: bytes, entrance: Entrance) -> bytes:
     return bytes(pipe.written)
 
 
-_ENTRANCES = (Entrance(Way.INBOUND, "image"), Entrance(Way.OUTBOUND, "image"), Entrance(Way.PROXY))
+_ENTRANCES = (
+    Listener(ListenerKind.INBOUND, "image"),
+    Listener(ListenerKind.OUTBOUND, "image"),
+    Listener(ListenerKind.PROXY),
+)
 
 
 def _gateway(data: bytes) -> None:
@@ -224,9 +227,7 @@ def _gateway(data: bytes) -> None:
 def _gateway_answer(data: bytes) -> None:
     """A service that answers anything: the client gets an answer in HTTP, or the end of its connection."""
     world().service.answer = data
-    said = world().wait(
-        _conversed(b"GET /images HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", _ENTRANCES[0])
-    )
+    said = world().wait(_conversed(b"GET /images HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", _ENTRANCES[0]))
     world().checked()
     if said and not said.startswith(b"HTTP/1.1 "):
         raise MistakeError(f"this is no answer: {said[:100]!r}")

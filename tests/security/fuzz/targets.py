@@ -13,57 +13,43 @@ import msgspec
 
 from cheops.api.models import ChangeSites, LocalId, ResolveRequest, SubmitRequest
 from cheops.api.operations import RequestError, check_names
-from cheops.api.v1.asking import InvalidError, model_of
-from cheops.api.v1.submitting import wanted_of
-from cheops.backends.command import CommandLineError, CommandNotAllowedError, CommandRunner, CommandSettings
-from cheops.backends.command_line import invocation
-from cheops.backends.http_answering import Answering
-from cheops.backends.http_auth import AuthError, Provider
-from cheops.backends.http_ids import meta_id_of
-from cheops.backends.http_index import Copy, Index
-from cheops.backends.http_request import PayloadError, request_of
-from cheops.backends.http_to_local import Form, NotHereError, ToLocal
-from cheops.backends.http_to_meta import ToMeta, TooDeepError
-from cheops.client.event_stream import events_in
-from cheops.config.replication import AuthConfig, ReplicationConfig
+from cheops.api.request import InvalidError, decode_body
+from cheops.api.submission import operation_request
+from cheops.backends.command.line import CommandLineError, CommandNotAllowedError, invocation
+from cheops.backends.command.runner import CommandRunner
+from cheops.backends.http.copies import Copy, Index
+from cheops.backends.http.credentials import CredentialProvider, CredentialsError
+from cheops.backends.http.ids import Form, LocalIdTranslator, MetaIdTranslator, NoCopyError, TooDeepError, meta_id_of
+from cheops.backends.http.payload import PayloadError, request_of
+from cheops.backends.http.translation import ResponseIds
+from cheops.client.agent import events_in
+from cheops.config.command import CommandSettings
+from cheops.config.services import AuthConfig, ReplicationConfig
 from cheops.config.site import parse_site
 from cheops.documents import DocumentError
-from cheops.engine.events import (
-    Effect,
-    Load,
-    Loaded,
-    Outcome,
-    PeerUp,
-    Ran,
-    Received,
-    Result,
-    Run,
-    Save,
-    Send,
-    Tick,
-)
+from cheops.engine.events import Effect, Load, Loaded, Outcome, PeerUp, Ran, Received, Result, Run, Save, Send, Tick
+from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
-from cheops.engine.types import ResourceType, Settings
 from cheops.errors import ClientError
-from cheops.gateway.errors import GatewayRequestError
-from cheops.gateway.request import Entrance, Way, addressed
-from cheops.gateway.seam import Head
-from cheops.gateway.strictness import check_headers, check_raw_head, headers_of, refuse_early
+from cheops.gateway.headers import RequestHead
+from cheops.gateway.interfaces import GatewayRequestError
+from cheops.gateway.request import Listener, ListenerKind, find_service
+from cheops.gateway.request_head import check_headers, check_raw_head, parse_headers, refuse_early
 from cheops.log.operation import Command, Origin
 from cheops.matrix_file import parse_matrix
+from cheops.peers import heartbeat, links
+from cheops.peers.client import decode_json
+from cheops.peers.couchdb.documents import parse_document
+from cheops.peers.couchdb.errors import CouchError, RefusedError
+from cheops.peers.couchdb.requests import GzipReader
+from cheops.peers.heartbeat import MeshError, SiteRecord
+from cheops.peers.links import EnvelopeError
+from cheops.peers.mesh import Mesh
+from cheops.peers.settings import Now
 from cheops.scope import BUILTIN, ScopeError, SiteInfo, Snapshot, parse, resolve
 from cheops.security.principal import OPEN
 from cheops.security.tokens import BadTokenError, Tokens
-from cheops.store import codec
-from cheops.sync import heartbeat, links
-from cheops.sync.couch_document import document_from
-from cheops.sync.couch_errors import CouchError, RefusedError
-from cheops.sync.couch_http import Unpacking
-from cheops.sync.couch_json import decoded
-from cheops.sync.heartbeat import Entry, MeshError
-from cheops.sync.links import EnvelopeError
-from cheops.sync.mesh import Mesh
-from cheops.sync.mesh_settings import Now
+from cheops.store import codec, interface
 from tests.security.fuzz import samples
 from tests.security.fuzz.mutator import MAX_BYTES
 
@@ -112,9 +98,7 @@ def _command(data: bytes) -> None:
         for allow in (("...",), ("redis-cli incrby * *", "kubectl apply ...", "rm /data/*", "printf ...")):
             settings = CommandSettings(allow=allow, shell=shell)
             try:
-                made = invocation(
-                    line, settings, resource=id_, files={name: Path("/spool/f")} if name else {}
-                )
+                made = invocation(line, settings, resource=id_, files={name: Path("/spool/f")} if name else {})
             except (CommandLineError, CommandNotAllowedError):
                 continue
             if shell:
@@ -141,10 +125,10 @@ def _message(data: bytes) -> None:
 
 def _couch(data: bytes) -> None:
     try:
-        raw = decoded(data, object)
+        raw = decode_json(data, object)
     except ValueError:
         return
-    document_from(raw)
+    parse_document(raw)
 
 
 def _document_id(data: bytes) -> None:
@@ -183,7 +167,7 @@ def _carried_out(effects: list[Effect]) -> None:
 
 
 def _heartbeat(data: bytes) -> None:
-    own = Entry("here", "1", "http://127.0.0.1:1")
+    own = SiteRecord("here", "1", "http://127.0.0.1:1")
     mesh = Mesh(own, {"paris": "http://127.0.0.1:2"}, Now(1_000.0, 1.7e12))
     answer, _ = mesh.received_probe(heartbeat.decode(data), Now(1_001.0, 1.7e12 + 1))
     heartbeat.decode(heartbeat.encode(answer))
@@ -193,7 +177,7 @@ def _heartbeat(data: bytes) -> None:
 
 def _unpacked(data: bytes) -> None:
     """Never further than the limit, whatever it is packed into."""
-    unpacking, size = Unpacking(1_000_000), 0
+    unpacking, size = GzipReader(1_000_000), 0
     for start in range(0, len(data), 1_000):
         size += len(unpacking.feed(data[start : start + 1_000]))
     unpacking.finish()
@@ -202,9 +186,7 @@ def _unpacked(data: bytes) -> None:
 
 def _http_payload(data: bytes) -> None:
     request = request_of(Command(data.decode("utf-8", "replace")))
-    assert request.base or not set("\r\n\0") & set(
-        request.method + request.path + request.query + request.key
-    )
+    assert request.base or not set("\r\n\0") & set(request.method + request.path + request.query + request.key)
 
 
 # -- what services and clients send ------------------------------------------------------------------------
@@ -218,7 +200,7 @@ def _index() -> Index:
 
 def _to_meta(data: bytes) -> None:
     for size in (1 << 20, 7):  # as a whole, and in pieces
-        translating = ToMeta(Answering(_index(), "image", ReplicationConfig(), "/images"))
+        translating = MetaIdTranslator(ResponseIds(_index(), "image", ReplicationConfig(), "/images"))
         for start in range(0, len(data), size):
             translating.feed(data[start : start + size])
         translating.finish()
@@ -227,7 +209,7 @@ def _to_meta(data: bytes) -> None:
 
 
 def _to_local(data: bytes) -> None:
-    translating = ToLocal(_index().local_of, Form.JSON)
+    translating = LocalIdTranslator(_index().local_of, Form.JSON)
     for start in range(0, len(data), 13):
         translating.feed(data[start : start + 13])
     translating.finish()
@@ -240,11 +222,11 @@ def _events(data: bytes) -> None:
 def _api_body(data: bytes) -> None:
     for kind in (SubmitRequest, ChangeSites, ResolveRequest, LocalId):
         try:
-            model = model_of(data, kind)
+            model = decode_body(data, kind)
         except (InvalidError, RequestError):
             continue
         if isinstance(model, SubmitRequest):
-            wanted_of("id", model, {}, OPEN)
+            operation_request("id", model, {}, OPEN)
             check_names("id", model.type)
 
 
@@ -253,19 +235,19 @@ def _head(data: bytes) -> None:
     raw, _, _ = data.partition(b"\r\n\r\n")
     raw += b"\r\n\r\n"
     version = check_raw_head(raw)
-    headers = headers_of(raw)
+    headers = parse_headers(raw)
     check_headers(headers, version)
     line = raw.decode("latin-1").split("\r\n")[0].split(" ")
-    for way in Way:
-        head = Head(line[0], line[1], headers)
+    for way in ListenerKind:
+        head = RequestHead(line[0], line[1], headers)
         try:
-            addressed(head, Entrance(way, "image"), {"image": "image"})
+            find_service(head, Listener(way, "image"), {"image": "image"})
         except ClientError:
             continue
 
 
 def _credentials(data: bytes) -> None:
-    provider = Provider("image", AuthConfig(Path("/nowhere")), CommandRunner.__new__(CommandRunner))
+    provider = CredentialProvider("image", AuthConfig(Path("/nowhere")), CommandRunner.__new__(CommandRunner))
     provider._parsed(data.decode("latin-1"))
 
 
@@ -308,20 +290,20 @@ PURE: dict[str, Target] = {
     "configuration": Target(_configuration, samples.CONFIGURATIONS, (ClientError,), _YAML_TOKENS, 20),
     "command": Target(_command, samples.COMMANDS, (), (b"__ID__", b"{f}", b"'", b'"', b"\\", b"\0"), 20, 2_000),
     "command-pattern": Target(_command_pattern, (b"redis-cli set * *\nls ...", b"a 'b c' *x*"), (ClientError,), (b"*", b"...", b"'"), 10, 2_000),
-    "document": Target(_document, samples.DOCUMENTS, (codec.CodecError,), JSON_TOKENS, 60),
-    "document-id": Target(_document_id, samples.IDS, (codec.CodecError,), (b"/", b"%2F", b"op/"), 10),
-    "message": Target(_message, samples.ENCODED_MESSAGES, (codec.CodecError,), JSON_TOKENS, 50),
-    "envelope": Target(links.unpack, samples.ENVELOPES, (EnvelopeError, codec.CodecError, RefusedError), JSON_TOKENS, 60),
-    "engine": Target(_engine, (*samples.ENCODED_MESSAGES, b"\n".join(samples.ENCODED_MESSAGES)), (codec.CodecError,), JSON_TOKENS, 60),
+    "document": Target(_document, samples.DOCUMENTS, (interface.CodecError,), JSON_TOKENS, 60),
+    "document-id": Target(_document_id, samples.IDS, (interface.CodecError,), (b"/", b"%2F", b"op/"), 10),
+    "message": Target(_message, samples.ENCODED_MESSAGES, (interface.CodecError,), JSON_TOKENS, 50),
+    "envelope": Target(links.unpack, samples.ENVELOPES, (EnvelopeError, interface.CodecError, RefusedError), JSON_TOKENS, 60),
+    "engine": Target(_engine, (*samples.ENCODED_MESSAGES, b"\n".join(samples.ENCODED_MESSAGES)), (interface.CodecError,), JSON_TOKENS, 60),
     "couch-document": Target(_couch, samples.COUCH, (RefusedError,), JSON_TOKENS, 30),
     "heartbeat": Target(_heartbeat, samples.HEARTBEATS, (MeshError,), JSON_TOKENS, 40),
     "gzip": Target(_unpacked, samples.GZIP, (CouchError,), (), 20),
     "http-payload": Target(_http_payload, samples.REQUESTS, (PayloadError,), JSON_TOKENS, 30),
     "http-answer-json": Target(_to_meta, samples.BODIES, (TooDeepError,), JSON_TOKENS, 30),
-    "http-body-json": Target(_to_local, (*samples.BODIES, meta_id_of("image", "5").encode()), (NotHereError,), (meta_id_of("x").encode(),), 20),
+    "http-body-json": Target(_to_local, (*samples.BODIES, meta_id_of("image", "5").encode()), (NoCopyError,), (meta_id_of("x").encode(),), 20),
     "event-stream": Target(_events, samples.EVENTS, (msgspec.DecodeError,), JSON_TOKENS, 15),
     "api-body": Target(_api_body, samples.API_BODIES, (ClientError,), JSON_TOKENS, 40),
     "gateway-head": Target(_head, samples.HEADS, (GatewayRequestError,), HTTP_TOKENS, 60),
-    "credentials-file": Target(_credentials, samples.CREDENTIALS, (AuthError,), (b":", b"\n", b"\r"), 10),
+    "credentials-file": Target(_credentials, samples.CREDENTIALS, (CredentialsError,), (b":", b"\n", b"\r"), 10),
     "token": Target(_token, (b"cheops_" + b"a" * 43,), (BadTokenError,), (), 10),
 }  # fmt: skip

@@ -49,9 +49,7 @@ def _large(name: str) -> list[bytes]:
     """What is as large as it may be: deep nesting, one sample again and again, one long anything."""
     target = TARGETS[name]
     most = target.most_bytes
-    whole = (
-        [(target.seeds[0] * (most // max(1, len(target.seeds[0])) + 1))[:most]] if name != "gateway" else []
-    )
+    whole = [(target.seeds[0] * (most // max(1, len(target.seeds[0])) + 1))[:most]] if name != "gateway" else []
     openers = [(opener * most)[:most] for opener in (b"[", b'"', b"-1,", b"&a [*a,")]
     return [*whole, *openers, *((target.seeds[0][:20] + odd * most)[:most] for odd in (b"9", b"{a,"))]
 
@@ -68,9 +66,7 @@ def test_memory_stays_in_proportion(name: str) -> None:
             error = tried(target, data)
             _, peak = tracemalloc.get_traced_memory()
             assert error is None, f"{error!r} for {data[:100]!r} ({len(data)} bytes)"
-            assert peak - before < MOST_MEMORY, (
-                f"{peak - before:,} bytes for {data[:100]!r} ({len(data)} bytes)"
-            )
+            assert peak - before < MOST_MEMORY, f"{peak - before:,} bytes for {data[:100]!r} ({len(data)} bytes)"
     finally:
         tracemalloc.stop()
 

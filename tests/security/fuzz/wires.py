@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from cheops.gateway.pool import Place
-from cheops.gateway.wire import Wire
+from cheops.gateway.connection import UpstreamAddress, Wire
 from tests.security.fuzz import samples
 
 
@@ -51,7 +50,7 @@ class Service:
 
     answer = samples.ANSWERS[0]
 
-    async def fresh(self, _place: Place, *_more: Any, **_options: Any) -> Wire:
+    async def fresh(self, _place: UpstreamAddress, *_more: Any, **_options: Any) -> Wire:
         wire = Wire()
         seen = bytearray()
 

@@ -22,6 +22,4 @@ def work(piece: Piece) -> tuple[str, int, float, list[str]]:
 
 def _told(finding: Finding) -> str:
     trace = traceback.extract_tb(finding.error.__traceback__)[-4:]
-    return "\n".join(
-        [str(finding), *(f"    {one.filename}:{one.lineno} {one.name}: {one.line}" for one in trace)]
-    )
+    return "\n".join([str(finding), *(f"    {one.filename}:{one.lineno} {one.name}: {one.line}" for one in trace)])

@@ -8,73 +8,80 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cheops.api.models.access import (
+from cheops.api.models.agent import (
     AuditEntry,
     AuditLog,
+    Changes,
+    Check,
+    Checks,
+    Event,
+    Health,
+    Level,
     MadeToken,
     NewToken,
+    Problem,
     Session,
     SignIn,
+    SiteResult,
     TokenList,
     TokenView,
 )
-from cheops.api.models.checks import Check, Checks, Health, Level, Problem
-from cheops.api.models.demo import Wiring
-from cheops.api.models.events import Changes, Event, SiteResult
-from cheops.api.models.explaining import (
-    DryRun,
-    Explanation,
-    ExplanationStep,
-    MatrixEntry,
-    MatrixPair,
-    MatrixView,
-    WouldSupersede,
-)
-from cheops.api.models.flows import Flows, FlowView
-from cheops.api.models.invitations import Invitation, InviteRequest
-from cheops.api.models.lanes import LaneOperation, Lanes, SiteLane
-from cheops.api.models.operations import (
-    Effect,
-    Lane,
-    LogView,
-    Mark,
-    Operations,
-    OperationView,
-    ReplyView,
-)
-from cheops.api.models.replicants import LocalId, Replicants, ReplicantView
-from cheops.api.models.requests import Requests, RequestView
-from cheops.api.models.resources import (
-    Overall,
-    ResourceDetail,
-    Resources,
-    ResourceStatus,
-    ResourceSummary,
-    SiteStatus,
-    Trouble,
-)
-from cheops.api.models.scopes import (
+from cheops.api.models.gateway import (
+    Flows,
+    FlowView,
+    Requests,
+    RequestView,
     ScopeExplanation,
     ScopeMethod,
     ScopeMistake,
     ScopeService,
     ScopeSite,
 )
-from cheops.api.models.sites import Distance, Forgotten, Ping, Sites, SiteView
-from cheops.api.models.submitting import (
+from cheops.api.models.operations import (
     Accepted,
     ChangeSites,
+    DryRun,
+    Effect,
+    Explanation,
+    ExplanationStep,
+    Lane,
+    LaneOperation,
+    Lanes,
+    LogView,
+    Mark,
+    MatrixEntry,
+    MatrixPair,
+    MatrixView,
+    Operations,
+    OperationView,
+    ReplyView,
     Resolution,
     Resolved,
     ResolveRequest,
     SiteAnswer,
+    SiteLane,
     SitesChange,
     StateAt,
     SubmitRequest,
     Verification,
     Wait,
+    WouldSupersede,
 )
-from cheops.api.models.types import Types, TypeView
+from cheops.api.models.resources import (
+    LocalId,
+    Overall,
+    Replicants,
+    ReplicantView,
+    ResourceDetail,
+    Resources,
+    ResourceStatus,
+    ResourceSummary,
+    SiteStatus,
+    Trouble,
+    Types,
+    TypeView,
+)
+from cheops.api.models.sites import Distance, Forgotten, Invitation, InviteRequest, Ping, Sites, SiteView, Wiring
 
 __all__ = [
     "Accepted",

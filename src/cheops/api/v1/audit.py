@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from cheops.api.models import AuditEntry, AuditLog
-from cheops.api.v1.asking import NodeOf, answered
-from cheops.api.v1.documenting import answer
+from cheops.api.openapi import responses
+from cheops.api.request import NodeOf, json_response
 from cheops.node.node import Node
-from cheops.security.audit_reading import MOST_LINES, Found, Wanted, read
+from cheops.security.audit_entries import MOST_LINES, AuditPage, AuditQuery, read_entries
 
 router = APIRouter(tags=["access"])
 
@@ -20,7 +20,7 @@ router = APIRouter(tags=["access"])
     "/audit",
     operation_id="readAudit",
     summary="Who did what at this site, and what was refused to whom",
-    responses=answer(AuditLog, "The last lines that are asked for."),
+    responses=responses(AuditLog, "The last lines that are asked for."),
 )
 async def read_audit(
     node: NodeOf,
@@ -31,11 +31,11 @@ async def read_audit(
     outcome: Annotated[str, Query(max_length=20, description="Only done, refused or failed.")] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_LINES, description="How many at most.")] = 100,
 ) -> Response:
-    found = await asyncio.to_thread(_read, node, Wanted(since, who, outcome, limit))
+    found = await asyncio.to_thread(_read, node, AuditQuery(since, who, outcome, limit))
     entries = tuple(AuditEntry(**msgspec.structs.asdict(entry)) for entry in found.entries)
-    return answered(AuditLog(entries=entries, broken=tuple(found.broken[:100]), trouble=node.audit.trouble))
+    return json_response(AuditLog(entries=entries, broken=tuple(found.broken[:100]), trouble=node.audit.trouble))
 
 
-def _read(node: Node, wanted: Wanted) -> Found:
+def _read(node: Node, wanted: AuditQuery) -> AuditPage:
     node.audit.flush()
-    return read(node.audit.path, node.audit.files, wanted)
+    return read_entries(node.audit.path, node.audit.files, wanted)

@@ -9,10 +9,10 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from cheops.api.local_socket import reachable
 from cheops.api.models import Wiring
-from cheops.api.v1.asking import NodeOf, SiteName, answered
-from cheops.api.v1.documenting import answer
+from cheops.api.openapi import responses
+from cheops.api.request import NodeOf, SiteName, json_response
+from cheops.api.server import short_socket_path
 from cheops.errors import ClientError
 from cheops.node.node import Node
 
@@ -43,11 +43,11 @@ class _Told(msgspec.Struct):
     "/demo/wires",
     operation_id="getWires",
     summary="Whether sites can be cut off here, and which are",
-    responses=answer(Wiring, "The wires.", 503),
+    responses=responses(Wiring, "The wires.", 503),
 )
 async def get_wires(node: NodeOf) -> Response:
     if node.config.wires is None:
-        return answered(Wiring(on=False, cut=()))
+        return json_response(Wiring(on=False, cut=()))
     return await _asked(node, {"do": "look"})
 
 
@@ -55,7 +55,7 @@ async def get_wires(node: NodeOf) -> Response:
     "/demo/wires/{name}",
     operation_id="joinSite",
     summary="Join a site of the demo to all others again",
-    responses=answer(Wiring, "The wires.", 400, 404, 503),
+    responses=responses(Wiring, "The wires.", 400, 404, 503),
 )
 async def join_site(node: NodeOf, name: SiteName) -> Response:
     return await _asked(node, {"do": "join", "site": name})
@@ -65,7 +65,7 @@ async def join_site(node: NodeOf, name: SiteName) -> Response:
     "/demo/wires/{name}",
     operation_id="cutSite",
     summary="Cut a site of the demo from all others",
-    responses=answer(Wiring, "The wires.", 400, 404, 503),
+    responses=responses(Wiring, "The wires.", 400, 404, 503),
 )
 async def cut_site(node: NodeOf, name: SiteName) -> Response:
     return await _asked(node, {"do": "cut", "site": name})
@@ -82,11 +82,11 @@ async def _asked(node: Node, wish: dict[str, str]) -> Response:
         raise WireTroubleError(f"whoever holds the wires does not answer: {error}") from None
     if told.problem:
         raise ClientError(told.problem)
-    return answered(Wiring(on=True, cut=told.cut))
+    return json_response(Wiring(on=True, cut=told.cut))
 
 
 async def _answer(path: Path, wish: bytes) -> bytes:
-    with reachable(path) as name:
+    with short_socket_path(path) as name:
         reader, writer = await asyncio.open_unix_connection(name, limit=_MOST_BYTES)
     try:
         writer.write(wish + b"\n")

@@ -13,14 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from cheops.api.models import Changes, Event, SiteResult, to_json
-from cheops.api.reach import principal_of, tells
-from cheops.api.v1.asking import NodeOf, ResourceId, answered
-from cheops.api.v1.documenting import Document, answer, example_of, problems
-from cheops.api.views.naming import time_text
+from cheops.api.openapi import Document, example_of, problems, responses
+from cheops.api.permissions import may_see_event, principal_of
+from cheops.api.request import NodeOf, ResourceId, json_response
+from cheops.api.views.operations import time_text
 from cheops.node.node import Node
 from cheops.node.pump import wall_ms
 from cheops.notify import events as journalled
-from cheops.notify.feed import MAX_PAGE, Page, Place
+from cheops.notify.feed import MAX_PAGE, Page, Position
 from cheops.security.principal import Principal
 
 router = APIRouter(tags=["events"])
@@ -51,9 +51,7 @@ Most = Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")]
     summary="What happens at this agent, as it happens",
     responses=_STREAMED,
 )
-async def stream_events(
-    node: NodeOf, request: Request, last_event_id: LastId = "", last: LastQuery = ""
-) -> Response:
+async def stream_events(node: NodeOf, request: Request, last_event_id: LastId = "", last: LastQuery = "") -> Response:
     return _stream(node, None, last_event_id or last, principal_of(request))
 
 
@@ -73,7 +71,7 @@ async def stream_resource_events(
     "/changes",
     operation_id="listChanges",
     summary="What happened at this agent after a place",
-    responses=answer(Changes, "Events, and from where to go on.", 400),
+    responses=responses(Changes, "Events, and from where to go on.", 400),
 )
 async def list_changes(
     node: NodeOf, request: Request, since: Since = "", wait: WaitFor = 0.0, limit: Most = MAX_PAGE
@@ -85,7 +83,7 @@ async def list_changes(
     "/resources/{id}/changes",
     operation_id="listResourceChanges",
     summary="What happened to a resource after a place",
-    responses=answer(Changes, "Events, and from where to go on.", 400),
+    responses=responses(Changes, "Events, and from where to go on.", 400),
 )
 async def list_resource_changes(  # noqa: PLR0913, PLR0917 - one parameter per parameter
     node: NodeOf,
@@ -98,16 +96,16 @@ async def list_resource_changes(  # noqa: PLR0913, PLR0917 - one parameter per p
     return await _changes(node, id_, since, wait, limit, principal_of(request))
 
 
-def _asked(node: Node, place: str) -> Place:
-    return Place.parse(place) if place else node.notifier.feed.end
+def _asked(node: Node, place: str) -> Position:
+    return Position.parse(place) if place else node.notifier.feed.end
 
 
 async def _changes(  # noqa: PLR0913, PLR0917 - what was asked, and by whom
     node: Node, resource: str | None, since: str, wait_s: float, limit: int, who: Principal
 ) -> Response:
     page = await node.notifier.feed.read(_asked(node, since), limit, resource, wait_s)
-    events = tuple(event_view(node, event) for event in page.events if tells(node, who, event))
-    return answered(Changes(events=events, last=str(page.last), reset=page.reset))
+    events = tuple(event_view(node, event) for event in page.events if may_see_event(node, who, event))
+    return json_response(Changes(events=events, last=str(page.last), reset=page.reset))
 
 
 def _stream(node: Node, resource: str | None, last: str, who: Principal) -> Response:
@@ -115,11 +113,11 @@ def _stream(node: Node, resource: str | None, last: str, who: Principal) -> Resp
     return StreamingResponse(_sent(node, resource, _asked(node, last), who), 200, headers, media_type=STREAM)
 
 
-async def _sent(node: Node, resource: str | None, since: Place, who: Principal) -> AsyncIterator[bytes]:
+async def _sent(node: Node, resource: str | None, since: Position, who: Principal) -> AsyncIterator[bytes]:
     yield _comment("here", since)  # at once, so that the client sees that it is connected
     async for page in node.notifier.feed.follow(since, resource, silent_s=_SIGN_OF_LIFE_S):
         found = [_reset(node, page)] if page.reset else []
-        found += [event_view(node, event) for event in page.events if tells(node, who, event)]
+        found += [event_view(node, event) for event in page.events if may_see_event(node, who, event)]
         yield b"".join(map(_message, found)) or _comment("still here", page.last)
 
 
@@ -127,7 +125,7 @@ def _message(event: Event) -> bytes:
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (event.place.encode(), event.kind.encode(), to_json(event))
 
 
-def _comment(text: str, place: Place) -> bytes:
+def _comment(text: str, place: Position) -> bytes:
     """No event. A browser takes the place all the same, and asks from there when it connects again."""
     return f": {text}\nid: {place}\n\n".encode()
 

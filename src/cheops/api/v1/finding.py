@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cheops.api.models import Overall, Resources, ResourceSummary
-from cheops.api.reach import sees
-from cheops.api.v1.asking import ask_the_others, page_of_ids, up
-from cheops.api.views.status import summary
-from cheops.api.views.whereabouts import is_here
+from cheops.api.permissions import may_see
+from cheops.api.request import page_of_ids, refresh_from_peers, sites_up
+from cheops.api.views.status import is_here, summary
 from cheops.log.operation import Status
 from cheops.node.node import Node
 from cheops.security.principal import Principal
@@ -53,9 +52,7 @@ async def found(  # noqa: PLR0913, PLR0917 - what, from where on, how many, how 
 ) -> Resources:
     if not wish.must_look:
         ids, more = await _ids(node, wish, cursor, limit)
-        return Resources(
-            resources=await _fresh(node, ids, fresh_s, who), next=ids[-1] if ids and more else None
-        )
+        return Resources(resources=await _fresh(node, ids, fresh_s, who), next=ids[-1] if ids and more else None)
     fitting: list[ResourceSummary] = []
     looked_at, more = 0, True
     while more and len(fitting) < limit and looked_at < _MOST_LOOKED_AT:
@@ -80,16 +77,14 @@ async def _ids(node: Node, wish: Wish, cursor: str, limit: int) -> tuple[list[st
     return list(ids[:limit]), len(ids) > limit
 
 
-async def _fresh(
-    node: Node, ids: Sequence[str], fresh_s: float, who: Principal
-) -> tuple[ResourceSummary, ...]:
+async def _fresh(node: Node, ids: Sequence[str], fresh_s: float, who: Principal) -> tuple[ResourceSummary, ...]:
     in_doubt = [one.id for one in await _summaries(node, ids, who) if one.overall == "CONVERGING"]
     # What nobody asked for in a while has left memory, and with it what the other sites said of it.
-    await ask_the_others(node, in_doubt, fresh_s)
+    await refresh_from_peers(node, in_doubt, fresh_s)
     return await _summaries(node, ids, who)
 
 
 async def _summaries(node: Node, ids: Sequence[str], who: Principal) -> tuple[ResourceSummary, ...]:
     replicas = await asyncio.gather(*map(node.pump.replica, ids))  # loaded together, where they must be
-    seen = [replica for replica in replicas if is_here(replica) and sees(who, replica)]
-    return tuple(summary(replica, up(node)) for replica in seen)
+    seen = [replica for replica in replicas if is_here(replica) and may_see(who, replica)]
+    return tuple(summary(replica, sites_up(node)) for replica in seen)

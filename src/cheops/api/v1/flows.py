@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cheops.api.models import Flows, FlowView
+from cheops.api.openapi import responses
 from cheops.api.operations import RequestError
-from cheops.api.v1.asking import Cursor, Limit, answered
-from cheops.api.v1.documenting import answer
-from cheops.gateway.fast.naming import scope_of_key
-from cheops.gateway.fast.table import Flow
-from cheops.gateway.gateway import Gateway
+from cheops.api.request import Cursor, Limit, json_response
+from cheops.gateway.haproxy.flows import Flow
+from cheops.gateway.haproxy.identifiers import scope_of_key
+from cheops.gateway.server import Gateway
 
 router = APIRouter(tags=["requests"])
 
@@ -27,7 +27,7 @@ def _gateway(request: Request) -> Gateway | None:
     operation_id="listFlows",
     summary="The data plane, and the scopes that it knows by heart, page by page",
     description="A scope that the agent has resolved is a flow until something could alter its route.",
-    responses=answer(Flows, "The data plane, and a page of its flows.", 400),
+    responses=responses(Flows, "The data plane, and a page of its flows.", 400),
 )
 async def list_flows(
     gateway: Annotated[Gateway | None, Depends(_gateway)], cursor: Cursor = "", limit: Limit = 100
@@ -35,12 +35,12 @@ async def list_flows(
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 9):
         raise RequestError("'cursor' is `next` of the page before, a number")
     if gateway is None or gateway.fast is None:
-        return answered(_without_flows(gateway))
+        return json_response(_without_flows(gateway))
     fast, start = gateway.fast, int(cursor or 0)
     await fast.refresh()
     everything = list(fast.table.items())[::-1]
     page = everything[start : start + limit]
-    return answered(
+    return json_response(
         Flows(
             plane="haproxy",
             ok=not fast.trouble,

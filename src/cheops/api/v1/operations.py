@@ -19,9 +19,10 @@ from cheops.api.models import (
     SitesChange,
     SubmitRequest,
 )
-from cheops.api.operations import Wanted
-from cheops.api.reach import principal_of
-from cheops.api.v1.asking import (
+from cheops.api.openapi import body, form_of, lines_of, responses
+from cheops.api.operations import OperationRequest
+from cheops.api.permissions import principal_of
+from cheops.api.request import (
     Cursor,
     Limit,
     NodeOf,
@@ -29,19 +30,14 @@ from cheops.api.v1.asking import (
     Patience,
     ResourceId,
     Waiting,
-    answered,
-    model_of,
-    read_bytes,
-    resource_at,
+    decode_body,
+    json_response,
+    load_resource,
+    read_body,
 )
-from cheops.api.v1.changing import deleting, moved
-from cheops.api.v1.documenting import answer, body, form_of, lines_of
-from cheops.api.v1.resolving import resolved
-from cheops.api.v1.submitting import submit, submit_request
-from cheops.api.v1.trying import tried
+from cheops.api.submission import deletion_line, resolve_operation, sites_change, submit, submit_request, try_out
 from cheops.api.views.log import operations_page
-from cheops.api.views.naming import find
-from cheops.api.views.operations import operation_view
+from cheops.api.views.operations import find, operation_view
 from cheops.log.operation import Kind
 
 router = APIRouter(tags=["operations"])
@@ -49,7 +45,7 @@ _LATER = {"description": "It is durable here, but fewer sites than were waited f
 
 
 def _carried_out(description: str, *codes: int) -> dict[int | str, dict[str, object]]:
-    found = answer(Accepted, description, 400, 403, 409, 502, 503, 507, *codes)
+    found = responses(Accepted, description, 400, 403, 409, 502, 503, 507, *codes)
     later = {202: {**_LATER, "content": {"application/json": found[200]["content"]["application/json"]}}}
     return {**found, **later}
 
@@ -64,7 +60,7 @@ def _carried_out(description: str, *codes: int) -> dict[int | str, dict[str, obj
     ),
     responses={
         **_carried_out("As many sites as were waited for have answered.", 413),
-        200: answer(Accepted, "As many sites as were waited for have answered.", **lines_of(SiteAnswer))[200],
+        200: responses(Accepted, "As many sites as were waited for have answered.", **lines_of(SiteAnswer))[200],
     },
     openapi_extra=body(SubmitRequest, **form_of(SubmitRequest)),
 )
@@ -92,9 +88,9 @@ async def delete_resource(  # noqa: PLR0913, PLR0917 - one parameter per paramet
     timeout: Patience,
     command: Annotated[str, Query(max_length=65_536, description="What deletes it.")] = "",
 ) -> Response:
-    replica = await resource_at(node, id_)
-    line = deleting(replica, command)
-    wanted = Wanted(id_, "delete", line, kind=Kind.DELETE, by=principal_of(request))
+    replica = await load_resource(node, id_)
+    line = deletion_line(replica, command)
+    wanted = OperationRequest(id_, "delete", line, kind=Kind.DELETE, by=principal_of(request))
     return await submit(node, request, wanted, wait, timeout)
 
 
@@ -102,21 +98,21 @@ async def delete_resource(  # noqa: PLR0913, PLR0917 - one parameter per paramet
     "/resources/{id}/operations",
     operation_id="listOperations",
     summary="The operations of a resource, page by page, from the oldest on",
-    responses=answer(Operations, "A page of operations.", 400, 404, 503),
+    responses=responses(Operations, "A page of operations.", 400, 404, 503),
 )
 async def list_operations(node: NodeOf, id_: ResourceId, cursor: Cursor = "", limit: Limit = 100) -> Response:
-    return answered(operations_page(await resource_at(node, id_), cursor, limit))
+    return json_response(operations_page(await load_resource(node, id_), cursor, limit))
 
 
 @router.get(
     "/resources/{id}/operations/{op}",
     operation_id="getOperation",
     summary="One operation, with what became of it at every site",
-    responses=answer(OperationView, "The operation.", 400, 404, 503),
+    responses=responses(OperationView, "The operation.", 400, 404, 503),
 )
 async def get_operation(node: NodeOf, id_: ResourceId, op: OperationName) -> Response:
-    replica = await resource_at(node, id_)
-    return answered(operation_view(replica, find(replica, op)))
+    replica = await load_resource(node, id_)
+    return json_response(operation_view(replica, find(replica, op)))
 
 
 @router.post(
@@ -127,12 +123,12 @@ async def get_operation(node: NodeOf, id_: ResourceId, op: OperationName) -> Res
         "Also of what is not submitted so: with the kind `delete` the command may be left out, as where a "
         "resource is deleted; with `sites` it is another list of sites, and `sites` is that list."
     ),
-    responses=answer(DryRun, "What would happen, as far as this site knows.", 400, 403, 404, 413, 503),
+    responses=responses(DryRun, "What would happen, as far as this site knows.", 400, 403, 404, 413, 503),
     openapi_extra=body(SubmitRequest),
 )
 async def dry_run(node: NodeOf, request: Request, id_: ResourceId) -> Response:
-    asked = model_of(await read_bytes(request), SubmitRequest)
-    return answered(await tried(node, id_, asked, principal_of(request)))
+    asked = decode_body(await read_body(request), SubmitRequest)
+    return json_response(await try_out(node, id_, asked, principal_of(request)))
 
 
 @router.post(
@@ -143,12 +139,12 @@ async def dry_run(node: NodeOf, request: Request, id_: ResourceId) -> Response:
         "`happened` and `not-happened` settle an operation that is UNKNOWN at a site (asked for there, or "
         "forwarded). `force` makes a new base out of a command, which ends any divergence."
     ),
-    responses=answer(Resolved, "What was done.", 400, 403, 404, 409, 413, 502, 503, 507),
+    responses=responses(Resolved, "What was done.", 400, 403, 404, 409, 413, 502, 503, 507),
     openapi_extra=body(ResolveRequest),
 )
 async def resolve(node: NodeOf, request: Request, id_: ResourceId, timeout: Patience) -> Response:
-    asked = model_of(await read_bytes(request), ResolveRequest)
-    return answered(await resolved(node, request, id_, asked, timeout))
+    asked = decode_body(await read_body(request), ResolveRequest)
+    return json_response(await resolve_operation(node, request, id_, asked, timeout))
 
 
 # -- where a resource is ---------------------------------------------------------------------------------
@@ -161,11 +157,9 @@ async def resolve(node: NodeOf, request: Request, id_: ResourceId, timeout: Pati
     responses=_carried_out("The list is changed; new sites catch up by themselves.", 404, 413),
     openapi_extra=body(ChangeSites),
 )
-async def set_sites(
-    node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience
-) -> Response:
-    asked = structs.replace(model_of(await read_bytes(request), ChangeSites), how=SitesChange.SET)
-    wanted = await moved(node, id_, asked, principal_of(request))
+async def set_sites(node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience) -> Response:
+    asked = structs.replace(decode_body(await read_body(request), ChangeSites), how=SitesChange.SET)
+    wanted = await sites_change(node, id_, asked, principal_of(request))
     return await submit(node, request, wanted, wait, timeout)
 
 
@@ -176,9 +170,7 @@ async def set_sites(
     responses=_carried_out("The list is changed; new sites catch up by themselves.", 404, 413),
     openapi_extra=body(ChangeSites),
 )
-async def change_sites(
-    node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience
-) -> Response:
-    asked = model_of(await read_bytes(request), ChangeSites)
-    wanted = await moved(node, id_, asked, principal_of(request))
+async def change_sites(node: NodeOf, request: Request, id_: ResourceId, wait: Waiting, timeout: Patience) -> Response:
+    asked = decode_body(await read_body(request), ChangeSites)
+    wanted = await sites_change(node, id_, asked, principal_of(request))
     return await submit(node, request, wanted, wait, timeout)

@@ -7,18 +7,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cheops.api.models import Requests, RequestView
+from cheops.api.openapi import responses
 from cheops.api.operations import RequestError
-from cheops.api.v1.asking import Cursor, Limit, answered
-from cheops.api.v1.documenting import answer
-from cheops.api.views.naming import time_text
-from cheops.gateway.gateway import Gateway
-from cheops.gateway.record import Record, Served
+from cheops.api.request import Cursor, Limit, json_response
+from cheops.api.views.operations import time_text
+from cheops.gateway.request_log import RequestLog, ServedRequest
+from cheops.gateway.server import Gateway
 
 router = APIRouter(tags=["requests"])
 
 
-def _record(request: Request) -> Record:
-    record: Record = request.app.state.record
+def _record(request: Request) -> RequestLog:
+    record: RequestLog = request.app.state.record
     return record
 
 
@@ -35,10 +35,10 @@ Service = Annotated[str, Query(max_length=200, description="Only those for this 
     operation_id="listRequests",
     summary="The latest requests with a scope, page by page",
     description="The gateway remembers the last 1,000, in memory alone: none from before the agent's start.",
-    responses=answer(Requests, "A page of requests, the latest first.", 400),
+    responses=responses(Requests, "A page of requests, the latest first.", 400),
 )
 async def list_requests(
-    record: Annotated[Record, Depends(_record)],
+    record: Annotated[RequestLog, Depends(_record)],
     gateway: Annotated[Gateway | None, Depends(_gateway)],
     service: Service = "",
     cursor: Cursor = "",
@@ -51,10 +51,10 @@ async def list_requests(
         await gateway.refresh()
     found = record.latest(limit + 1, before, service)
     more = str(found[limit - 1].number) if len(found) > limit else None
-    return answered(Requests(requests=tuple(map(_view, found[:limit])), next=more))
+    return json_response(Requests(requests=tuple(map(_view, found[:limit])), next=more))
 
 
-def _view(one: Served) -> RequestView:
+def _view(one: ServedRequest) -> RequestView:
     return RequestView(
         number=one.number,
         at=time_text(one.at_ms),

@@ -8,13 +8,12 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from cheops.api.models import ScopeExplanation, ScopeMistake, ScopeService
-from cheops.api.v1.asking import NodeOf, answered
-from cheops.api.v1.documenting import answer
+from cheops.api.openapi import responses
+from cheops.api.request import NodeOf, json_response
 from cheops.plugins import scope_functions
 from cheops.scope import parse
-from cheops.scope.data import explanation_data
 from cheops.scope.errors import ScopeError
-from cheops.scope.explain import explain
+from cheops.scope.explanation import explain, explanation_data
 from cheops.scope.names import name_problem, normal
 from cheops.scope.snapshot import Snapshot
 
@@ -27,16 +26,14 @@ _MOST_CHARACTERS = 16_384  # of what stands in an address
     operation_id="explainScope",
     summary="What a scope means at this site now: tree, sites, route, and what each method would do",
     description="A text that is no scope is an answer too: `mistake` says what is wrong, and where.",
-    responses=answer(ScopeExplanation, "What it means, or what is wrong with it."),
+    responses=responses(ScopeExplanation, "What it means, or what is wrong with it."),
 )
 async def explain_scope(
     node: NodeOf,
     text: Annotated[str, Query(max_length=_MOST_CHARACTERS, description="The scope.", examples=["site1"])],
-    service: Annotated[
-        str, Query(max_length=200, description="For this service; empty: for each that it names.")
-    ] = "",
+    service: Annotated[str, Query(max_length=200, description="For this service; empty: for each that it names.")] = "",
 ) -> Response:
-    return answered(await asyncio.to_thread(explained, text, service, node.name, node.snapshot()))
+    return json_response(await asyncio.to_thread(explained, text, service, node.name, node.snapshot()))
 
 
 def explained(text: str, service: str, here: str, snapshot: Snapshot) -> ScopeExplanation:

@@ -14,14 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cheops.api.models import Distance, Forgotten, Health, Ping, Sites, SiteView, from_json
+from cheops.api.openapi import responses
 from cheops.api.operations import RefusedError
-from cheops.api.reach import check_site, principal_of
-from cheops.api.v1.asking import NodeOf, SiteName, answered
-from cheops.api.v1.documenting import answer
+from cheops.api.permissions import check_site, principal_of
+from cheops.api.request import NodeOf, SiteName, json_response
 from cheops.api.v1.working import work_of_sites
-from cheops.api.views.sites import site_view, sites_view
+from cheops.api.views.status import site_view, sites_view
 from cheops.node.node import Node
-from cheops.sync.heart import now
+from cheops.peers.prober import now
 from cheops.text import listed
 
 router = APIRouter(tags=["sites"])
@@ -34,14 +34,14 @@ _MOST_DISTANCES = 60  # sites, of which each pair has one
     "/sites",
     operation_id="listSites",
     summary="All sites that are known, and how they are",
-    responses=answer(Sites, "The sites."),
+    responses=responses(Sites, "The sites."),
 )
 async def list_sites(node: NodeOf, request: Request) -> Response:
     reach = principal_of(request).reach
     found = sites_view(node.mesh, now(), await work_of_sites(node))
     seen = tuple(site for site in found.sites if reach.sees((site.name,)))
     names = [site.name for site in seen if not site.here]
-    return answered(structs.replace(found, sites=seen, distances=tuple(_distances(node, names))))
+    return json_response(structs.replace(found, sites=seen, distances=tuple(_distances(node, names))))
 
 
 def _distances(node: Node, names: list[str]) -> Iterator[Distance]:
@@ -55,22 +55,22 @@ def _distances(node: Node, names: list[str]) -> Iterator[Distance]:
     "/sites/{name}",
     operation_id="getSite",
     summary="One site",
-    responses=answer(SiteView, "The site.", 400, 404),
+    responses=responses(SiteView, "The site.", 400, 404),
 )
 async def get_site(node: NodeOf, request: Request, name: SiteName) -> Response:
     check_site(principal_of(request), name)
-    return answered(site_view(node.mesh, now(), name))
+    return json_response(site_view(node.mesh, now(), name))
 
 
 @router.post(
     "/sites/{name}/ping",
     operation_id="pingSite",
     summary="Ask a site for a sign of life, now",
-    responses=answer(Ping, "How it went.", 400, 404),
+    responses=responses(Ping, "How it went.", 400, 404),
 )
 async def ping_site(node: NodeOf, request: Request, name: SiteName) -> Response:
     check_site(principal_of(request), name)
-    return answered(await ping(node, site_view(node.mesh, now(), name)))
+    return json_response(await ping(node, site_view(node.mesh, now(), name)))
 
 
 async def ping(node: Node, site: SiteView) -> Ping:
@@ -79,9 +79,7 @@ async def ping(node: Node, site: SiteView) -> Ping:
     health, detail = None, ""
     try:
         timeout = aiohttp.ClientTimeout(total=_PING_S)
-        async with node.asking.request(
-            site.name, "GET", "/healthz", address=site.url, timeout=timeout
-        ) as found:
+        async with node.asking.request(site.name, "GET", "/healthz", address=site.url, timeout=timeout) as found:
             health = from_json(await found.read(), Health)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, msgspec.MsgspecError) as error:
         detail = f"no answer: {error or type(error).__name__}"
@@ -101,12 +99,12 @@ async def ping(node: Node, site: SiteView) -> Ping:
     "/sites/{name}/admit",
     operation_id="admitSite",
     summary="Take a forgotten site in again",
-    responses=answer(SiteView, "The site.", 400, 404),
+    responses=responses(SiteView, "The site.", 400, 404),
 )
 async def admit_site(node: NodeOf, name: SiteName) -> Response:
     site_view(node.mesh, now(), name)
     await node.decide_membership(name, forgotten=False)
-    return answered(site_view(node.mesh, now(), name))
+    return json_response(site_view(node.mesh, now(), name))
 
 
 @router.delete(
@@ -114,7 +112,7 @@ async def admit_site(node: NodeOf, name: SiteName) -> Response:
     operation_id="forgetSite",
     summary="Remove a site from the mesh for good; the others hear of it",
     description="Refused for a site that is up, or that resources still list, unless it is forced.",
-    responses=answer(Forgotten, "It is forgotten.", 400, 404, 409, 503),
+    responses=responses(Forgotten, "It is forgotten.", 400, 404, 409, 503),
 )
 async def forget_site(
     node: NodeOf,
@@ -131,11 +129,11 @@ async def forget_site(
             "it there first, or force it"
         )
     await node.decide_membership(name, forgotten=True)
-    return answered(Forgotten(site=name, resources=resources[:_MOST_NAMED]))
+    return json_response(Forgotten(site=name, resources=resources[:_MOST_NAMED]))
 
 
 async def _resources_at(node: Node, name: str) -> tuple[str, ...]:
     """The resources of this site that have the other on their list now; some may only have had it."""
     found = await asyncio.to_thread(node.store.involving, name)
     replicas = [await node.pump.replica(id_) for id_ in found[: 10 * _MOST_NAMED]]
-    return tuple(replica.resource for replica in replicas if name in replica.history.roster)
+    return tuple(replica.resource for replica in replicas if name in replica.history.site_list)

@@ -14,8 +14,7 @@ async def verification(node: Node, replica: Replica, command: str) -> Verificati
     sites = sites_of(replica)
     shown = await asyncio.gather(*(show_at(node, site, replica.resource, command) for site in sites))
     states = tuple(
-        StateAt(site=site, status=one["Status"], output=one["Output"])
-        for site, one in zip(sites, shown, strict=True)
+        StateAt(site=site, status=one["Status"], output=one["Output"]) for site, one in zip(sites, shown, strict=True)
     )
     good = [state for state in states if state.status == "OK"]
     same = len(good) == len(states) and len({state.output for state in states}) == 1

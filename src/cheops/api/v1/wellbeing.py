@@ -7,13 +7,13 @@ from starlette.responses import Response
 from cheops.api.checks import GROUPS, checks
 from cheops.api.health import health_answer, readiness_answer
 from cheops.api.models import Checks, Health
-from cheops.api.reach import principal_of
-from cheops.api.v1.asking import NodeOf, answered
-from cheops.api.v1.documenting import Document, answer
+from cheops.api.openapi import Document, responses
+from cheops.api.permissions import principal_of
+from cheops.api.request import NodeOf, json_response
 
 router = APIRouter(tags=["agent"])
 _NOT_WELL: dict[int | str, Document] = {
-    503: {"description": "It is not.", "content": answer(Health, "")[200]["content"]}
+    503: {"description": "It is not.", "content": responses(Health, "")[200]["content"]}
 }
 
 
@@ -21,17 +21,17 @@ _NOT_WELL: dict[int | str, Document] = {
     "/check",
     operation_id="check",
     summary=f"Is all as it should be: {', '.join(GROUPS)}",
-    responses=answer(Checks, "Everything that was looked at."),
+    responses=responses(Checks, "Everything that was looked at."),
 )
 async def check(node: NodeOf, request: Request) -> Response:
-    return answered(await checks(node, request.app.state.gateway))
+    return json_response(await checks(node, request.app.state.gateway))
 
 
 @router.get(
     "/healthz",
     operation_id="health",
     summary="Does the agent work",
-    responses={**answer(Health, "It does."), **_NOT_WELL},
+    responses={**responses(Health, "It does."), **_NOT_WELL},
 )
 async def healthz(node: NodeOf, request: Request) -> Response:
     return health_answer(node, principal_of(request))
@@ -41,7 +41,7 @@ async def healthz(node: NodeOf, request: Request) -> Response:
     "/readyz",
     operation_id="readiness",
     summary="Does the agent take operations",
-    responses={**answer(Health, "It does."), **_NOT_WELL},
+    responses={**responses(Health, "It does."), **_NOT_WELL},
 )
 async def readyz(node: NodeOf, request: Request) -> Response:
     return readiness_answer(node, principal_of(request))

@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from cheops.api.views.sites import Work
+from cheops.api.views.status import Work
 from cheops.engine.exchange import targets, view_of
 from cheops.engine.replica import Replica
-from cheops.log.vector import contains, covers
+from cheops.log.causality import contains, covers
 from cheops.node.node import Node
 
 _LEAST_S = 1.0  # between two counts

@@ -13,12 +13,12 @@ from cheops.api.models import DryRun, WouldSupersede
 from cheops.api.views.operations import fate_of, sites_of
 from cheops.engine.events import Submitted
 from cheops.engine.replica import Replica
+from cheops.log.causality import contains, joined
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Applied, Kind, MatrixRef, Operation, OpId, Stamp, Verdict
 from cheops.log.plan import Plan, plan
 from cheops.log.rules import Fate
-from cheops.log.vector import contains, joined
 from cheops.text import in_words
 
 NEW = "new"
@@ -28,7 +28,7 @@ _BEFORE_ALL_MS = 0
 def dry_run(replica: Replica, event: Submitted, up: set[str], now_ms: int) -> DryRun:
     """The event is what the engine would be given."""
     op, history = _grown(replica, event, now_ms)
-    sites = history.roster or event.sites or ()
+    sites = history.site_list or event.sites or ()
     plans = {site: _plan_at(replica, history, site) for site in sites if not op.is_silent}
     here = plans.get(replica.site, Plan())
     return DryRun(
@@ -117,7 +117,7 @@ def _operation(replica: Replica, history: History, event: Submitted, now_ms: int
         joined(history.known, {}),
         stamp,
         ref,
-        event.sites if not history.roster or event.kind is Kind.SITES else None,
+        event.sites if not history.site_list or event.kind is Kind.SITES else None,
         verdict=Verdict.OK,
     )
 
@@ -168,7 +168,7 @@ def _name(o: Operation, op: Operation) -> str:
 
 
 def _notes(replica: Replica, event: Submitted, sites: tuple[str, ...]) -> Iterator[str]:
-    if not replica.history.roster and not replica.drafts:
+    if not replica.history.site_list and not replica.drafts:
         yield f"the resource is new: it would be made at {in_words(sites) if sites else 'no site'}"
     if replica.unknown:
         yield f"{replica.unknown.id} is UNKNOWN here: only what wipes it would run before that is resolved"

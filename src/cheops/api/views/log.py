@@ -1,11 +1,130 @@
-"""The log of a resource: all operations that are known, which of them count, and what each site has."""
+"""The log of a resource: as a list of operations, and as a graph with one lane per site."""
 
-from cheops.api.models import Lane, LogView, Mark, Operations
-from cheops.api.views.naming import by_stamp, find, full_name, names, vector_text
-from cheops.api.views.operations import known_at, operation_view, sites_of, status_at
+from collections.abc import Iterable
+
+from cheops.api.models import Lane, LaneOperation, Lanes, LogView, Mark, Operations, SiteLane, SiteStatus
+from cheops.api.models.operations import LaneState
+from cheops.api.views.operations import (
+    by_stamp,
+    effect_of,
+    fate_of,
+    find,
+    full_name,
+    known_at,
+    names,
+    operation_view,
+    sites_of,
+    status_at,
+    vector_text,
+)
+from cheops.api.views.status import is_deleted, resource_status
 from cheops.engine.replica import Replica
-from cheops.log.operation import Operation
-from cheops.log.vector import contains
+from cheops.log.causality import Vector, contains
+from cheops.log.operation import Operation, OpId, Status
+from cheops.text import shortened
+
+_COMMAND_CHARACTERS = 200
+_STATES: dict[Status, LaneState] = {
+    Status.OK: "ok",
+    Status.KO: "failed",
+    Status.UNKNOWN: "unknown",
+    Status.RUNNING: "running",
+    Status.PENDING: "pending",
+    Status.SUPERSEDED: "superseded",
+    Status.VOID: "void",
+}
+
+
+def lanes(replica: Replica, up: set[str], now_ms: int) -> Lanes:
+    ops = by_stamp(replica)
+    by_id = {op.id: op for op in ops}
+    found = resource_status(replica, up, now_ms)
+    status = {one.site: one for one in found.sites}
+    first_ran = _first_ran(replica)
+    return Lanes(
+        resource=replica.resource,
+        type=replica.type.name,
+        overall=found.overall,
+        sentence=found.sentence,
+        deleted=is_deleted(replica),
+        operations=tuple(_operation(replica, op, by_id) for op in ops),
+        lanes=tuple(_lane(replica, site, ops, status.get(site), first_ran) for site in sites_of(replica)),
+        forgotten=sum(replica.history.known.values()) - len(replica.history.ops),
+        order_not_enforced=replica.order_not_enforced,
+    )
+
+
+def _operation(replica: Replica, op: Operation, by_id: dict[OpId, Operation]) -> LaneOperation:
+    fate = fate_of(replica, op)
+    return LaneOperation(
+        id=str(op.id),
+        type=op.type,
+        kind=op.kind,
+        origin=op.origin.site,
+        made_ms=op.stamp.time_ms,
+        after=tuple(str(parent.id) for parent in _direct(op, by_id)),
+        effect=effect_of(op, fate),
+        rule=fate.rule.value if fate else None,
+        sentence=fate.rule.sentence if fate else "",
+        beaten_by=str(fate.by) if fate and fate.by else None,
+        command=shortened(op.payload.line, _COMMAND_CHARACTERS),
+    )
+
+
+def _direct(op: Operation, by_id: dict[OpId, Operation]) -> Iterable[Operation]:
+    """What an operation follows, without what follows from that: the edges of the graph. What is forgotten is
+    no end of an edge."""
+    newest = [by_id.get(OpId(origin, seq)) for origin, seq in op.deps.items()]
+    known = [parent for parent in newest if parent is not None]
+    return [one for one in known if not any(one.is_before(other) for other in known if other is not one)]
+
+
+def _lane(
+    replica: Replica,
+    site: str,
+    ops: list[Operation],
+    status: SiteStatus | None,
+    first_ran: dict[tuple[OpId, str], int],
+) -> SiteLane:
+    known = known_at(replica, site)
+    states: list[LaneState] = []
+    for op in ops:
+        knows = contains(known, op.id) or site == op.origin.site
+        states.append(_state(replica, op, site, known) if knows else "missing")
+    return SiteLane(
+        site=site,
+        here=site == replica.site,
+        reachable=status.reachable if status else True,
+        as_of_s=status.as_of_s if status else None,
+        pending=status.pending if status else 0,
+        digest=status.digest if status else "",
+        states=tuple(states),
+        ran_ms=tuple(first_ran.get((op.id, site)) for op in ops),
+    )
+
+
+def _state(replica: Replica, op: Operation, site: str, known: Vector) -> LaneState:
+    state = _STATES[status_at(replica, op, site)]
+    if state != "superseded":
+        return state
+    reply, fate = replica.by_op.get((op.id, site)), fate_of(replica, op)
+    if fate and fate.by and fate.by.origin.site != site and not contains(known, fate.by):
+        return _STATES[reply.status] if reply else "pending"  # what beat it is not known there yet
+    # Superseded before it came: the site never ran it.
+    return "skipped" if reply is None and site != op.origin.site else state
+
+
+def _first_ran(replica: Replica) -> dict[tuple[OpId, str], int]:
+    """When each operation was first run at each site, from all that is kept of its replies."""
+    found: dict[tuple[OpId, str], int] = {}
+    for origin, replies in replica.replies.items():
+        for reply in replies.values():
+            at_ms = reply.timing.at_ms
+            ids = [reply.op] if reply.op else [applied.id for applied in reply.applied]
+            for id_ in ids if at_ms else ():
+                key = (id_, origin.site)
+                found[key] = min(at_ms, found.get(key, at_ms))
+    return found
 
 
 def log_view(replica: Replica) -> LogView:
@@ -14,13 +133,13 @@ def log_view(replica: Replica) -> LogView:
         resource=replica.resource,
         effective=names(op.id for op in replica.history.effective),
         operations=tuple(operation_view(replica, op) for op in ops),
-        lanes=tuple(_lane(replica, site, ops) for site in sites_of(replica)),
+        lanes=tuple(_lane_of_log(replica, site, ops) for site in sites_of(replica)),
         checkpoint=vector_text(replica.base.vector) if replica.base else None,
         forgotten=vector_text(replica.history.floor),
     )
 
 
-def _lane(replica: Replica, site: str, ops: list[Operation]) -> Lane:
+def _lane_of_log(replica: Replica, site: str, ops: list[Operation]) -> Lane:
     known = known_at(replica, site)
     marks = (
         Mark(

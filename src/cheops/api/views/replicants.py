@@ -1,10 +1,10 @@
 """Replicants in the API's words."""
 
 from cheops.api.models import ReplicantView
-from cheops.api.replicants import beginning
+from cheops.api.operations import creation_of
 from cheops.api.views.operations import gone_from
 from cheops.api.views.status import summary
-from cheops.config.replication import service_of
+from cheops.config.services import service_of
 from cheops.engine.replica import Replica
 from cheops.node.node import Node
 
@@ -12,7 +12,7 @@ from cheops.node.node import Node
 def replicant_view(node: Node, replica: Replica, up: set[str]) -> ReplicantView:
     found, runner = summary(replica, up), node.replicants.runner
     copy = runner.copies.index.copies.get(replica.resource)
-    begun = beginning(replica)
+    begun = creation_of(replica)
     return ReplicantView(
         id=replica.resource,
         service=service_of(found.type) or "",

@@ -1,25 +1,95 @@
-"""Is all well: the engine's verdict on a resource, in the API's words."""
+"""The status of resources and sites, in words."""
 
-from cheops.api.models import ResourceDetail, ResourceStatus, ResourceSummary, SiteStatus, Trouble
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec import structs
+
+from cheops.api.models import ResourceDetail, ResourceStatus, ResourceSummary, Sites, SiteStatus, SiteView, Trouble
 from cheops.api.models.resources import Overall as OverallName
-from cheops.api.views.naming import names, stamp_text, vector_text
-from cheops.api.views.operations import sites_of, status_at
+from cheops.api.views.operations import names, sites_of, stamp_text, status_at, vector_text
 from cheops.engine import status as engine
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall
+from cheops.errors import ClientError
 from cheops.log.operation import Kind, OpId, Status
-from cheops.text import in_words
+from cheops.peers import views
+from cheops.peers.mesh import Mesh
+from cheops.peers.settings import Now
+from cheops.peers.views import CLOCK_WARNING_MS
+from cheops.text import in_words, listed, nearest, printable, shortened
+
+
+class Work(NamedTuple):
+    """What a site has to do with this one."""
+
+    resources: int = 0  # known here, with the site on their list
+    pending: int = 0  # operations at work here that it has not dealt with
+
+
+_NONE = Work()
+
+
+class NoSuchSiteError(ClientError):
+    status = 404
+
+
+def sites_view(mesh: Mesh, now: Now, work: Mapping[str, Work] | None = None) -> Sites:
+    """`work`: of each site, what it has to do with this one."""
+    of = work or {}
+    views = tuple(structs.replace(_view(mesh, site), **of.get(site.name, _NONE)._asdict()) for site in mesh.sites(now))
+    return Sites(here=mesh.own.name, sites=views, problems=tuple(mesh.problems()))
+
+
+def site_view(mesh: Mesh, now: Now, name: str) -> SiteView:
+    found = {site.name: site for site in mesh.sites(now)}
+    if name not in found:
+        meant = nearest(name, found)
+        hint = f"did you mean '{meant}'? " if meant else ""
+        raise NoSuchSiteError(f"unknown site '{printable(shortened(name))}'; {hint}Known: {listed(found)}")
+    return _view(mesh, found[name])
+
+
+def _view(mesh: Mesh, site: views.SiteView) -> SiteView:
+    distance = site.distance
+    return SiteView(
+        name=site.name,
+        url=site.url,
+        state="up" if site.here and not mesh.is_forgotten else site.state.value,
+        here=site.here,
+        as_of_s=0.0 if site.here else None if site.as_of_ms is None else site.as_of_ms / 1000,
+        rtt_ms=distance.rtt_ms if distance else None,
+        rtt_measured=distance.measured if distance else False,
+        incarnation=site.incarnation,
+        version=site.version,
+        services=tuple(service for service, _ in site.services),
+        clock_offset_ms=site.clock.offset_ms if site.clock else None,
+        problems=tuple(_problems(site)),
+    )
+
+
+def _problems(site: views.SiteView) -> list[str]:
+    found = [site.note] if site.note else []
+    if site.clock and clock_is_wrong(site):
+        found.append(f"its clock is {site.clock.offset_ms:+,.0f} ms from ours")
+    return found
+
+
+def clock_is_wrong(site: views.SiteView) -> bool:
+    """Whether its clock is too far from ours for stamps to look right; causality does not depend on it."""
+    return site.clock is not None and abs(site.clock.offset_ms) - site.clock.error_ms > CLOCK_WARNING_MS
+
 
 _WORST_FIRST = (Status.UNKNOWN, Status.KO, Status.VOID, Status.RUNNING, Status.PENDING)
 
 
 def resource_status(replica: Replica, up: set[str], now_ms: int) -> ResourceStatus:
-    found = judged(replica, up)
+    found = resource_verdict(replica, up)
     return ResourceStatus(
         id=replica.resource,
         overall=word(found.overall),
-        sentence=_with_held(sentence(found), replica),
+        sentence=_with_blocked(sentence(found), replica),
         unreachable=found.unreachable,
         order_not_enforced=found.order_not_enforced,
         sites=tuple(_site(replica, site, now_ms) for site in found.sites),
@@ -31,7 +101,7 @@ def summary(replica: Replica, up: set[str]) -> ResourceSummary:
         id=replica.resource,
         type=replica.type.name,
         sites=sites_of(replica),
-        overall=word(judged(replica, up).overall),
+        overall=word(resource_verdict(replica, up).overall),
         deleted=is_deleted(replica),
         operations=len(replica.history.ops) + len(replica.drafts),
         last_change=_last_change(replica),
@@ -70,7 +140,7 @@ def detail(replica: Replica, up: set[str], now_ms: int) -> ResourceDetail:
     )
 
 
-def judged(replica: Replica, up: set[str]) -> engine.ResourceStatus:
+def resource_verdict(replica: Replica, up: set[str]) -> engine.ResourceStatus:
     """The engine's status. Before its first operation was run anywhere, a resource has no list of sites yet,
     and is on its way."""
     found = engine.status(replica, up)
@@ -93,12 +163,12 @@ def sentence(found: engine.ResourceStatus) -> str:
             return f"{cut} cannot be asked now; as far as is known, {_rest(found)}"
 
 
-def _with_held(said: str, replica: Replica) -> str:
-    held = held_sentence(replica)
+def _with_blocked(said: str, replica: Replica) -> str:
+    held = blocked_sentence(replica)
     return f"{held}; {said}" if held else said
 
 
-def held_sentence(replica: Replica) -> str:
+def blocked_sentence(replica: Replica) -> str:
     """What waits for operations that were refused here; empty if nothing does."""
     said = []
     for id_, waiting in waiting_for_refused(replica).items():
@@ -117,11 +187,7 @@ def _still_to_come(found: engine.ResourceStatus) -> str:
     behind = [f"{site.site} ({site.pending})" for site in found.sites if site.pending]
     if behind:
         return f"operations are still to be run at {in_words(behind)}"
-    return (
-        "what the sites have applied is being compared"
-        if found.sites
-        else "it is being run for the first time"
-    )
+    return "what the sites have applied is being compared" if found.sites else "it is being run for the first time"
 
 
 def _rest(found: engine.ResourceStatus) -> str:
@@ -153,7 +219,7 @@ def is_deleted(replica: Replica) -> bool:
 
 def _site(replica: Replica, found: engine.SiteStatus, now_ms: int) -> SiteStatus:
     here = found.site == replica.site
-    heard_s = None if found.heard_ms is None else max(now_ms - found.heard_ms, 0) / 1000
+    heard_s = None if found.last_contact_ms is None else max(now_ms - found.last_contact_ms, 0) / 1000
     return SiteStatus(
         site=found.site,
         reachable=found.reachable,
@@ -174,3 +240,38 @@ def _last_change(replica: Replica) -> str | None:
     if replica.history.latest:
         stamps.append(replica.history.latest)
     return stamp_text(max(stamps)) if stamps else None
+
+
+AddressOf = Callable[[str], str | None]
+_MOST_NAMED = 5
+
+
+def is_known(replica: Replica) -> bool:
+    return bool(replica.history.site_list or replica.history.ops or replica.drafts)
+
+
+def is_here(replica: Replica) -> bool:
+    """Whether this site has the resource: what one that it has left knows of it is not kept up to date."""
+    return is_known(replica) and replica.site in (sites_of(replica) or (replica.site,))
+
+
+def not_here_text(replica: Replica, others: Iterable[str], address_of: AddressOf) -> str:
+    """`others`: the sites that are known, best first."""
+    id_, site = printable(shortened(replica.resource)), replica.site
+    if is_known(replica):
+        where = _named(sites_of(replica), address_of)
+        return f"'{id_}' has left {site}, which has heard nothing of it since; ask {where}"
+    said = f"no resource '{id_}' is known at {site}; only the sites of a resource know of it"
+    where = _named(others, address_of)
+    return f"{said}. Others to ask: {where}" if where else f"{said}, and no other site is known here"
+
+
+def _named(sites: Iterable[str], address_of: AddressOf) -> str:
+    named = [_with_address(site, address_of(site)) for site in sites]
+    more = [f"{len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
+    shown = [*named[:_MOST_NAMED], *more]
+    return in_words(shown) if shown else ""
+
+
+def _with_address(site: str, address: str | None) -> str:
+    return f"{printable(site)} ({address})" if address else printable(site)

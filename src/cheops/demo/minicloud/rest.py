@@ -101,9 +101,7 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         method = "GET" if self.command == "HEAD" else self.command
         found = [
-            (wanted, match, handle)
-            for wanted, pattern, handle in self.routes
-            if (match := pattern.fullmatch(path))
+            (wanted, match, handle) for wanted, pattern, handle in self.routes if (match := pattern.fullmatch(path))
         ]
         if not found:
             raise ProblemError(404, f"there is no {path}")
@@ -141,8 +139,7 @@ def serve(service: str, port: int, routes: list[Route], host: str = "127.0.0.1")
     """Answer until stopped. Prints one line when it listens."""
     Handler.service, Handler.server_version = service, f"minicloud-{service}"
     Handler.routes = [
-        (method, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)), handle)
-        for method, path, handle in routes
+        (method, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)), handle) for method, path, handle in routes
     ]
     server = ThreadingHTTPServer((host, port), Handler)
     server.daemon_threads = True

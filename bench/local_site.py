@@ -1,0 +1,208 @@
+"""A site without HTTP, peers and commands (engine, pump and store), and stores filled with many resources.
+
+Every command succeeds at once, and nothing is sent to peers. Otherwise it is driven as a node drives it: on uvloop,
+with a thread that writes, and ticks. The documents of a filled store are real: three engines run one operation, and
+what the first has stored in the end is copied under other names.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+from cheops.engine.documents import Document, Key, Ledger, key_of
+from cheops.engine.events import (
+    Answer,
+    ClientLeft,
+    Effect,
+    Event,
+    Load,
+    Loaded,
+    Notify,
+    Outcome,
+    PeerUp,
+    Ran,
+    Received,
+    Result,
+    Run,
+    Save,
+    Send,
+    Stage,
+    Submitted,
+    Tick,
+)
+from cheops.engine.settings import Settings
+from cheops.engine.site import Site
+from cheops.log.matrix import Entry, Matrix
+from cheops.log.matrix import Result as Combined
+from cheops.log.operation import Command, Operation, Origin, Reply, Timing
+from cheops.node.effects import Answers, PendingRequests
+from cheops.node.pump import Pump
+from cheops.security.signatures import Sign
+from cheops.store.batch import DocumentSigner
+from cheops.store.interface import Store
+from cheops.store.sqlite import SQLiteStore
+
+SITE = "site1"
+COUNTER = Matrix(
+    (
+        Entry("set", "inc", Combined.KEEP_ORDER),
+        Entry("inc", "inc", Combined.TAKE_BOTH),
+        Entry("set", "set", Combined.TAKE_ONE),
+    )
+)
+_TICK_S = 0.1
+_PAYLOAD = Command("redis-cli incrby counter 13")
+
+
+class RefusedError(Exception):
+    """The site did not take an operation: the measurement is worth nothing."""
+
+
+class _Counted(SQLiteStore):
+    """Knows how many documents each commit wrote."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, SITE)
+        self.commits: list[int] = []
+
+    def commit(self, saves: Sequence[Save]) -> int:
+        self.commits.append(sum(len(save.documents) + len(save.forget) for save in saves))
+        return super().commit(saves)
+
+
+class LocalSite:
+    """Takes operations, and waits until each is decided: durable, run, and acknowledged."""
+
+    def __init__(self, store: _Counted, thread: ThreadPoolExecutor) -> None:
+        self._store = store
+        self.pump = Pump(Site(Origin(SITE, store.incarnation), Settings()), store, self, thread)
+        self._waiting = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
+
+    @property
+    def commits(self) -> list[int]:
+        """How many documents each commit so far has written."""
+        return self._store.commits
+
+    async def submit(self, resource: str, sites: tuple[str, ...] = (SITE,)) -> None:
+        with Answers(self._waiting) as answers:
+            event = Submitted(answers.request, resource, "inc", _PAYLOAD, sites=sites, matrix=COUNTER)
+            self.pump.post(event)
+            while (answer := await answers.next()).stage is not Stage.DECIDED:
+                if answer.op is None:
+                    raise RefusedError(answer.detail)
+                answers.accepted(resource, answer.op)
+
+    # -- hands of the pump -------------------------------------------------------------------------------
+
+    def run(self, effect: Run) -> None:
+        done = Outcome(Result.OK, "13\n", Timing(1_700_000_000_000, 2))
+        self.pump.post(Ran(effect.resource, effect.n, (done,) * len(effect.steps)))
+
+    def answer(self, effect: Answer) -> None:
+        self._waiting.take(effect)
+
+    def send(self, effect: Send) -> None: ...
+
+    def notify(self, effect: Notify) -> None: ...
+
+    def committed(self, saves: list[Save], last_seq: int) -> None: ...
+
+
+@asynccontextmanager
+async def running_site(path: Path, sign: Sign | None = None) -> AsyncIterator[LocalSite]:
+    """A site on the store at a path; with `sign` it signs what it keeps. If its pump fails, so does whoever
+    uses it."""
+    with ThreadPoolExecutor(1) as thread, closing(_Counted(path)) as store:
+        if sign is not None:
+            store.add_signatures = DocumentSigner(Origin(SITE, store.incarnation), sign).signed
+        made = LocalSite(store, thread)
+        made.pump.post(store.recovered())
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(made.pump.run()), group.create_task(_tick(made.pump))]
+            yield made
+            for task in tasks:
+                task.cancel()
+
+
+async def _tick(pump: Pump) -> None:
+    while True:
+        pump.post(Tick())
+        await asyncio.sleep(_TICK_S)
+
+
+_RESOURCES_PER_COMMIT = 500
+_TICKS, _TICK_MS = 20, 1_000
+_START_MS = 1_700_000_000_000
+
+
+class _Three:
+    """Engines that talk without a network; what the first one keeps."""
+
+    def __init__(self, origins: Iterable[Origin]) -> None:
+        self._sites = {origin.site: Site(origin, Settings()) for origin in origins}
+        self._first = next(iter(self._sites))
+        self._events: deque[tuple[str, Event]] = deque()
+        self._now_ms = _START_MS
+        self.kept: dict[Key, Document] = {}
+
+    def one_operation(self, resource: str) -> None:
+        names = tuple(self._sites)
+        pairs = ((a, b) for a in names for b in names if a != b)
+        self._events.extend((a, PeerUp(b, self._sites[b].origin.incarnation)) for a, b in pairs)
+        wanted = Submitted("request", resource, "inc", Command("redis-cli incrby counter 13"), sites=names)
+        self._events.append((self._first, replace(wanted, matrix=COUNTER)))
+        for _ in range(_TICKS):
+            self._settle()
+            self._now_ms += _TICK_MS
+            self._events.extend((name, Tick()) for name in names)
+        self._settle()
+
+    def _settle(self) -> None:
+        while self._events:
+            name, event = self._events.popleft()
+            for effect in self._sites[name].step(event, self._now_ms):
+                self._take(name, effect)
+
+    def _take(self, name: str, effect: Effect) -> None:
+        match effect:
+            case Save() if name == self._first:
+                for key in effect.forget:
+                    self.kept.pop(key, None)
+                self.kept |= {key_of(document): document for document in effect.documents}
+            case Load():
+                self._events.append((name, Loaded(effect.resource, ())))
+            case Run():
+                done = Outcome(Result.OK, "13\n", Timing(self._now_ms, 2))
+                self._events.append((name, Ran(effect.resource, effect.n, (done,) * len(effect.steps))))
+            case Send():
+                self._events.append((effect.peer, Received(name, effect.message)))
+            case _:
+                pass
+
+
+def fill_store(store: Store, numbers: range, sites: tuple[str, ...]) -> None:
+    """Put one resource for each number into the store of the first of these sites."""
+    three = _Three(Origin(site, store.incarnation if site == sites[0] else "other") for site in sites)
+    three.one_operation("template")
+    kept = list(three.kept.values())
+    if not any(isinstance(document, Ledger) and not document.unsynced for document in kept):
+        raise ValueError("the resource that all are copied from has not come to rest")
+    store.commit([Save(tuple(document for document in kept if isinstance(document, Matrix)))])
+    for first in range(numbers.start, numbers.stop, _RESOURCES_PER_COMMIT):
+        names = [name_of(n) for n in range(first, min(first + _RESOURCES_PER_COMMIT, numbers.stop))]
+        store.commit([Save(tuple(chain.from_iterable(_copies(kept, name) for name in names)))])
+
+
+def name_of(number: int) -> str:
+    return f"resource-{number}"
+
+
+def _copies(documents: Iterable[Document], name: str) -> Iterator[Document]:
+    for document in documents:
+        if isinstance(document, Operation | Reply | Ledger):
+            yield replace(document, resource=name)

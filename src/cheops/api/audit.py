@@ -1,0 +1,92 @@
+"""What the audit log and the counters of refusals record of a request.
+
+All changes are recorded, and every refusal. Of the content only names are: a resource, a type, an operation.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from cheops.node.node import Node
+from cheops.security.audit_entries import Entry
+from cheops.security.principal import NOBODY, Principal
+from cheops.text import printable, shortened
+
+REFUSED = frozenset((401, 403, 408, 413, 421, 429, 431, 507))
+_OPERATION = b"cheops-operation"
+_MOST = 256  # characters of anything that came from outside
+
+
+@dataclass(slots=True)
+class AuditRecord:
+    """One request. Whoever learns more of it says so here."""
+
+    method: str
+    source: str
+    who: Principal = NOBODY
+    route: str = ""  # as the table of rights has it
+    writes: bool = False
+    resource: str = ""
+    operation: str = ""
+    reason: str = ""  # why it is refused: the same words for all of its kind
+    is_counted: bool = False  # among what was refused, by whoever refused it
+    is_noted: bool = False
+
+
+def record_outcome(node: Node, act: AuditRecord, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """How it ended."""
+    if act.is_noted:
+        return
+    act.is_noted = True
+    if status in REFUSED:
+        if not act.is_counted:
+            who = str(act.who) if act.who.name else act.source
+            node.refusals.count(act.reason or f"answered {status}", who)
+        node.audit.refused(_entry(node, act, status, "refused"))
+    elif act.writes:
+        act.operation = _operation(headers)
+        outcome = "done" if status < 400 else "failed" if status >= 500 else "refused"
+        node.audit.note(_entry(node, act, status, outcome))
+
+
+def record_refusal(  # noqa: PLR0913, PLR0917 - who, from where, and why
+    node: Node, reason: str, who: str, source: str, detail: str = "", status: int = 403
+) -> None:
+    """Somebody who did not even get to ask."""
+    node.refusals.count(reason, who or source, detail)
+    node.audit.refused(
+        Entry(
+            at=node.audit.now(),
+            who=_short(f"peer:{who}" if who else "nobody"),
+            source=source,
+            what="connection",
+            outcome="refused",
+            status=status,
+            reason=reason,
+        )
+    )
+
+
+def _entry(node: Node, act: AuditRecord, status: int, outcome: str) -> Entry:
+    replica = node.pump.site.replicas.get(act.resource) if act.resource else None
+    return Entry(
+        at=node.audit.now(),
+        who=_short(str(act.who)),
+        source=act.source,
+        what=f"{act.method} {act.route or 'somewhere'}",
+        resource=_short(act.resource),
+        type=replica.type.name if replica else "",
+        operation=act.operation,
+        outcome=outcome,
+        status=status,
+        reason=act.reason,
+    )
+
+
+def _operation(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    return next((_short(unquote(value.decode("latin-1"))) for name, value in headers if name == _OPERATION), "")
+
+
+def _short(text: str) -> str:
+    is_plain = len(text) <= _MOST and text.isascii() and text.isprintable()
+    return text if is_plain else printable(shortened(text, _MOST))

@@ -1,0 +1,243 @@
+"""Authenticates a request: from its connection and headers to a principal, with limits on how often.
+
+A token that is presented decides, wherever the request comes from. Without one the connection does: the certificate
+of another site, the user at the other end of the Unix socket, and with `security: none` anybody on this machine,
+unless a web page of another origin makes a browser send the request.
+
+A site that forwards a request sends the limits of the client's token along. They can only narrow what it may do.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+
+from cheops.api.permissions import ForbiddenError
+from cheops.config.address import address_of_url
+from cheops.errors import ClientError
+from cheops.node.node import Node
+from cheops.security.principal import EVERYWHERE, NOBODY, OPEN, Kind, Principal, Reach, local, narrowed, peer
+from cheops.security.rate_limiter import RateLimiter
+from cheops.security.tokens import MAX_SECRET, BadTokenError, Token
+
+LIMITS_HEADER = "Cheops-Limits"
+_MAX_LIMITS_BYTES = 64 * 1024
+
+
+class _Form(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    types: list[str] | None = None
+    services: list[str] | None = None
+    sites: list[str] | None = None
+
+
+def limits_header(reach: Reach) -> dict[str, str]:
+    """As a header, where there are limits."""
+    if reach.is_whole:
+        return {}
+    form = _Form(*(None if one is None else sorted(one) for one in (reach.types, reach.services, reach.sites)))
+    return {LIMITS_HEADER: quote(msgspec.json.encode(form), safe="")}
+
+
+def read_limits(header: str | None) -> Reach:
+    if header is None:
+        return EVERYWHERE
+    try:
+        form = msgspec.json.decode(unquote(header[:_MAX_LIMITS_BYTES]), type=_Form)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise ClientError(f"the header {LIMITS_HEADER} cannot be read") from None
+    return Reach(*(None if one is None else frozenset(one) for one in (form.types, form.services, form.sites)))
+
+
+COOKIE = "__Host-cheops"  # the prefix: browsers take it only with Secure, from this very host
+CSRF_HEADER = b"cheops-session"  # a page from elsewhere cannot have a browser send it
+SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
+_BAD_RATE, _BAD_BURST = 1.0, 10.0  # wrong tokens of one address
+_BEARER = "bearer "
+_LIMITS = LIMITS_HEADER.lower().encode()
+
+
+class UnauthorizedError(ClientError):
+    """Nobody knows who asks."""
+
+    status = 401
+    reason = "no token"
+
+
+class TooManyRequestsError(ClientError):
+    """Asked too often."""
+
+    status = 429
+    reason = "rate"
+    definite = False
+
+    def __init__(self, message: str, wait_s: float) -> None:
+        super().__init__(message)
+        self.headers = {"Retry-After": str(max(1, round(wait_s + 0.5)))}
+
+
+class RequestHeaders:
+    """The headers of a request, as text, and only those that are asked for."""
+
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self._headers = dict(headers)
+
+    def get(self, name: bytes, default: str | None = None) -> str | None:
+        value = self._headers.get(name)
+        return default if value is None else value.decode("latin-1")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInfo:
+    """What of a request says who it is."""
+
+    method: str
+    scheme: str
+    headers: RequestHeaders
+    state: Mapping[str, Any]
+    address: str  # where it comes from
+
+
+class Authenticator:
+    def __init__(self, node: Node) -> None:
+        clients = node.config.clients
+        self._node = node
+        self._is_open = not node.config.security.is_on
+        self._uids = (0, os.getuid())
+        self._hosts = frozenset((address_of_url(node.config.advertise).host, node.config.listen.host, "localhost"))
+        self._clients = RateLimiter(clients.rate, clients.burst, time.monotonic)
+        self._sites = RateLimiter(clients.site_rate, 2 * clients.site_rate, time.monotonic)
+        self._bad = RateLimiter(_BAD_RATE, _BAD_BURST, time.monotonic)
+
+    def identified(self, asked: RequestInfo) -> Principal:
+        """Who asks; raises BadTokenError, ForbiddenError or TooManyError."""
+        who = self._who(asked)
+        self._slow_down(who, asked.address)
+        return who
+
+    def _who(self, asked: RequestInfo) -> Principal:
+        if site := asked.state.get("peer"):
+            return self._narrowed(peer(site), asked)
+        if (shown := asked.headers.get(b"authorization")) is not None:
+            return self.shown(_secret(shown), asked.address).principal
+        if (id_ := _cookie(asked.headers.get(b"cookie") or "")) and (who := self._of_session(id_, asked)):
+            return who
+        uid = asked.state.get("local_uid")
+        if uid is not None:
+            return local(uid) if uid in self._uids else NOBODY
+        if self._is_open:
+            self._check_browser(asked)
+            return self._narrowed(OPEN, asked)
+        return NOBODY
+
+    @staticmethod
+    def _narrowed(who: Principal, asked: RequestInfo) -> Principal:
+        """To the limits of whoever a site hands on for."""
+        header = asked.headers.get(_LIMITS)
+        return who if header is None else narrowed(who, read_limits(header))
+
+    def shown(self, secret: str, address: str) -> Token:
+        """The token that somebody shows; raises BadTokenError, and TooManyError where one guesses. The right
+        one is always taken: others behind the same address shall not suffer."""
+        try:
+            return self._node.accounts.tokens.found(secret)
+        except BadTokenError:
+            self.failed(address)
+            raise
+
+    def failed(self, address: str) -> None:
+        if wait_s := self._bad.take(address):
+            raise TooManyRequestsError("too many wrong tokens from this address; wait before the next", wait_s)
+
+    def _of_session(self, id_: str, asked: RequestInfo) -> Principal | None:
+        """None where the session is over: a browser goes on sending the cookie by itself, and whoever sits
+        before it must be able to sign in anew. It may also be that of another agent on the same machine."""
+        try:
+            token = self._node.accounts.session_of(id_)
+        except BadTokenError:
+            if not self._is_open:
+                self.failed(asked.address)
+            return None
+        if asked.method not in SAFE:
+            self.check_origin(asked, must_be_told=True)
+            if asked.headers.get(CSRF_HEADER) is None:
+                raise ForbiddenError(
+                    "a change by a browser's session needs the header 'Cheops-Session: 1', which only pages "
+                    "of this agent can send",
+                    "cross-site request",
+                )
+        return replace(token.principal, by_cookie=True)
+
+    def _slow_down(self, who: Principal, address: str) -> None:
+        if who.kind in (Kind.OPEN, Kind.LOCAL):
+            return
+        buckets = self._sites if who.kind is Kind.PEER else self._clients
+        key = {Kind.TOKEN: f"token {who.token}", Kind.PEER: who.name}.get(who.kind, f"address {address}")
+        if wait_s := buckets.take(key):
+            raise TooManyRequestsError("too many requests; wait before the next", wait_s)
+
+    # -- browsers ------------------------------------------------------------------------------------------
+
+    def check_origin(self, asked: RequestInfo, *, must_be_told: bool) -> None:
+        """That a browser was told to ask by a page of this agent; raises ForbiddenError."""
+        origin = asked.headers.get(b"origin")
+        if origin is None and not must_be_told:
+            return
+        if origin != f"{asked.scheme}://{asked.headers.get(b'host')}":
+            raise ForbiddenError(
+                "a web page of another origin has a browser ask this: only pages of this agent may",
+                "cross-site request",
+            )
+
+    def _check_browser(self, asked: RequestInfo) -> None:
+        """With `security: none` a page from elsewhere could use a browser on this machine: by a form, or by
+        a name of its own that leads here."""
+        self.check_origin(asked, must_be_told=False)
+        if asked.headers.get(b"sec-fetch-site") not in (None, "none", "same-origin"):
+            raise ForbiddenError("a web page from elsewhere has a browser ask this", "cross-site request")
+        host = asked.headers.get(b"host") or ""
+        if not _is_own_host(host, self._hosts):
+            raise ForbiddenError(
+                "'security: none' answers only under this machine's addresses and 'localhost'",
+                "foreign host name",
+            )
+
+
+def _secret(authorization: str) -> str:
+    if authorization[: len(_BEARER)].lower() != _BEARER or len(authorization) > MAX_SECRET:
+        return ""
+    return authorization[len(_BEARER) :].strip()
+
+
+def _cookie(header: str) -> str:
+    if COOKIE not in header:
+        return ""
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found and len(found.value) <= MAX_SECRET else ""
+
+
+@lru_cache(256)
+def _is_own_host(header: str, hosts: frozenset[str]) -> bool:
+    """Whether a `Host` header names this machine; programs that send none are no browsers."""
+    try:
+        host = urlsplit(f"//{header}").hostname or "localhost"
+    except ValueError:
+        return False
+    return host in hosts or _is_ip(host)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

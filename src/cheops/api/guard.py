@@ -1,0 +1,276 @@
+"""Middleware before all routes: authenticates the client, checks its right to the route, and records the outcome.
+
+The right is checked behind the router, by the route that answers: so no second reading of the path can differ from
+the router's. A route without a right cannot be built.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cheops.api.audit import AuditRecord, record_outcome, record_refusal
+from cheops.api.authenticator import SAFE, Authenticator, RequestHeaders, RequestInfo, UnauthorizedError
+from cheops.api.forwarder import HOP_HEADER
+from cheops.api.operations import RequestError, check_names
+from cheops.api.permissions import ForbiddenError, Right, check_resource, principal_of, require_role, right_to
+from cheops.api.problems import of_error, problem, reason_of
+from cheops.errors import CheopsError
+from cheops.node.enrollment import FORGED_SENDER, NO_SITE, rejection_of
+from cheops.node.node import Node
+from cheops.peers.prober import MEMBERSHIP_FIELD
+from cheops.security.principal import Kind, Principal
+from cheops.security.tokens import BadTokenError, wall_ms
+from cheops.text import printable, shortened
+
+
+class PeerGuard:
+    """Stands before the application."""
+
+    def __init__(self, node: Node, app: ASGIApp) -> None:
+        self._node = node
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._node.keyring and (refusal := self._refusal(scope)):
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        state = scope.get("state", {})
+        if (bad := state.get("bad_certificate")) is not None:
+            record_refusal(self._node, NO_SITE, "", _address(scope), bad)
+            return problem(403, bad)
+        if (identity := state.get("certificate")) is not None and (
+            out := rejection_of(self._node.mesh, identity, time.time())
+        ):
+            record_refusal(self._node, out.reason, identity.site, _address(scope), out.detail)
+            about = out.member
+            more = {MEMBERSHIP_FIELD: (about.name, about.stamp_ms, about.forgotten)} if about else {}
+            return problem(403, out.detail, fault="peer", definite=True, **more)
+        hop = Headers(scope=scope).get(HOP_HEADER)
+        if hop is not None and unquote(hop) != state.get("peer"):
+            who = state.get("peer") or ""
+            record_refusal(self._node, FORGED_SENDER, who, _address(scope), f"{HOP_HEADER}: {hop}")
+            named = printable(shortened(unquote(hop)))
+            return problem(403, f"only '{named}' itself, with its certificate, may hand on what it was asked")
+        return None
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+class Guard:
+    """Middleware. Everything below finds in `state`: `principal`, `act` and `doorkeeper`."""
+
+    def __init__(self, app: ASGIApp, node: Node) -> None:
+        self._app = app
+        self._node = node
+        self._doorkeeper = Authenticator(node)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        asked = request_info(scope)
+        act = AuditRecord(asked.method, asked.address)
+        state.update(act=act, doorkeeper=self._doorkeeper)
+        answering = _ResponseWatch(self._node, act, scope, send)
+        try:
+            act.who = state["principal"] = self._doorkeeper.identified(asked)
+        except CheopsError as error:
+            act.reason = reason_of(error)
+            await of_error(error)(scope, receive, answering.send)
+            return
+        try:
+            if act.who.token:
+                await self._while_good(act.who, scope, receive, answering)
+            else:
+                await self._app(scope, receive, answering.send)
+        except BaseException:
+            record_outcome(self._node, act, 500)
+            raise
+
+    async def _while_good(self, who: Principal, scope: Scope, receive: Receive, answering: "_ResponseWatch") -> None:
+        """A stream ends with the token that it was begun with."""
+        ended = self._node.accounts.ended(who.token)
+        token = self._node.accounts.tokens.by_id(who.token)
+        ends_ms = token.ends_ms if token else None
+
+        is_read = False
+
+        async def heard() -> Message:
+            """Once the body was read, only those listen who stream, for the client to go."""
+            nonlocal is_read
+            if not is_read:
+                first = await receive()
+                is_read = not first.get("more_body")
+                return first
+            waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())]
+            left_s = None if ends_ms is None else max(0.0, (ends_ms - wall_ms()) / 1000)
+            try:
+                await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waiting:
+                    one.cancel()
+            message: Message = waiting[0].result() if waiting[0].done() else {"type": "http.disconnect"}  # type: ignore[assignment]
+            return message
+
+        answering.is_good = lambda: self._node.accounts.is_good(who.token)
+        await self._app(scope, heard, answering.send)
+        await answering.finish()
+
+
+class _ResponseWatch:
+    """What is sent, with an eye on it."""
+
+    def __init__(self, node: Node, act: AuditRecord, scope: Scope, send: Send) -> None:
+        self.is_begun = False
+        self.is_good: Callable[[], bool] = lambda: True
+        self._is_over = False
+        self._is_taken_back = False
+        self._node = node
+        self._act = act
+        self._scope = scope
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        if self._is_taken_back:
+            return
+        if message["type"] == "http.response.start":
+            if self._scope["method"] in SAFE and not self.is_good():
+                await self._take_back()
+                return
+            self.is_begun = True
+            record_outcome(self._node, self._act, message["status"], message["headers"])
+        elif not message.get("more_body"):
+            self._is_over = True
+        await self._send(message)
+
+    async def _take_back(self) -> None:
+        """The token was revoked while the answer was waited for."""
+        self._is_taken_back = self.is_begun = True
+        self._act.reason = "unknown token"
+        record_outcome(self._node, self._act, 401)
+        answer = of_error(BadTokenError("the token was revoked, or has expired", "unknown token"))
+        await self._send({"type": "http.response.start", "status": 401, "headers": answer.raw_headers})
+        await self._send({"type": "http.response.body", "body": bytes(answer.body)})
+
+    async def finish(self) -> None:
+        """End a stream that was cut short in an orderly way."""
+        if self.is_begun and not self._is_over and not self._is_taken_back:
+            await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def request_info(scope: Scope) -> RequestInfo:
+    headers = RequestHeaders(scope["headers"])
+    state = scope.get("state", {})
+    client = scope.get("client")
+    address = "unix" if state.get("local_uid") is not None else client[0] if client else "?"
+    return RequestInfo(scope["method"], scope.get("scheme", "http"), headers, state, address)
+
+
+# -- may it ----------------------------------------------------------------------------------------------
+
+
+class MissingRightError(CheopsError):
+    """A route of ours that is not in the table of rights: a mistake in Cheops."""
+
+
+def guarded(node: Node, routes: Iterable[BaseRoute], prefix: str = "") -> list[BaseRoute]:
+    """The same routes, each behind the right that it needs; raises MissingRightError."""
+    found = list(routes)
+    for route in found:
+        if isinstance(route, Route):
+            template = f"{prefix}{route.path}"
+            for method in route.methods or ():
+                if right_to(method, template) is None:
+                    raise MissingRightError(f"{method} {template} has no entry in the table of rights")
+            route.app = _Permitted(node, template, route.app)
+        elif isinstance(route, Mount) and route.routes:
+            guarded(node, route.routes, f"{prefix}{route.path}")
+    return found
+
+
+class _Permitted:
+    def __init__(self, node: Node, template: str, app: ASGIApp) -> None:
+        self._node = node
+        self._template = template
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await permit(self._node, Request(scope), self._template)
+        await self._app(scope, receive, send)
+
+
+async def permit(node: Node, request: Request, template: str) -> None:
+    """Whether the one who asks may; raises UnauthorizedError or ForbiddenError."""
+    right, who = right_to(request.method, template), principal_of(request)
+    act: AuditRecord | None = request.scope.get("state", {}).get("act")
+    if act:
+        act.route = template
+        act.writes = right is not None and right.writes
+        act.resource = _resource(request, right) if right and right.resource else ""
+    try:
+        await _check(node, template, right, who, act.resource if act else "")
+    except (UnauthorizedError, ForbiddenError) as error:
+        if act:
+            act.reason = error.reason
+        raise
+
+
+async def _check(node: Node, template: str, right: Right | None, who: Principal, resource: str) -> None:
+    if right is None:
+        raise ForbiddenError("nobody may ask this", "no such right")
+    if right.is_open:
+        return
+    if template == "/metrics" and node.config.clients.open_metrics:
+        return
+    if who.kind is Kind.NOBODY:
+        raise UnauthorizedError(
+            "show a token of this site: 'Authorization: Bearer cheops_…' (CHEOPS_TOKEN or --token-file); "
+            "'cheops token create' on the site's own machine makes one"
+        )
+    if who.kind is Kind.PEER:
+        _check_site(right, who)
+    elif who.kind is Kind.OPEN:
+        pass  # agents and people alike, with the limits that are handed on
+    elif right.role is None:
+        raise ForbiddenError("this is for the agents of other sites, by their certificates", "not a site")
+    else:
+        require_role(who, right.role, "this")
+        if right.whole and who.is_limited:
+            raise ForbiddenError(
+                f"this is about the site as a whole, and the token '{who.name}' is limited to a part of it",
+                "beyond the token's limits",
+            )
+    if resource:
+        await check_resource(node, who, resource, writes=right.writes)
+
+
+def _check_site(right: Right, who: Principal) -> None:
+    if not right.sites:
+        raise ForbiddenError(
+            f"{who.name} is a site, and this is for people and programs: they show a token", "not for sites"
+        )
+
+
+def _resource(request: Request, right: Right) -> str:
+    """The resource that the path names; empty where that is none, which the route itself will say."""
+    text = str(request.path_params.get(right.resource, ""))
+    found = unquote(text) if request.scope["path"].startswith("/api/") else text
+    try:
+        check_names(found)
+    except RequestError:
+        return ""
+    return found

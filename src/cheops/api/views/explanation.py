@@ -1,0 +1,318 @@
+"""Why the state of a resource is what it is, step by step.
+
+First where it is and by which matrix; then each operation and what took its effect, if anything did; then what all
+sites must have applied; then how far each site is. The conclusion says what to do.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from cheops.api.models import Effect, Explanation, ExplanationStep
+from cheops.api.views.operations import (
+    by_stamp,
+    effect_of,
+    fate_of,
+    names,
+    settled_at,
+    sites_of,
+    stamp_text,
+    vector_text,
+)
+from cheops.api.views.status import resource_verdict, sentence, word
+from cheops.engine.replica import Replica
+from cheops.engine.status import Overall, ResourceStatus, SiteStatus
+from cheops.log.causality import contains
+from cheops.log.matrix import is_wiped
+from cheops.log.operation import Kind, Operation, OpId, Reply, Status
+from cheops.log.rules import Fate
+from cheops.text import in_words, printable, shortened
+
+_MOST_DETAIL = 200
+_UNITS = re.compile(r"applied \d+ units; ")  # how the engine begins what it says of unit steps
+
+
+def site_steps(replica: Replica, found: SiteStatus, now_ms: int) -> Iterator[ExplanationStep]:
+    site = found.site
+    if replay := _last_replay(replica, site):
+        yield ExplanationStep(text=_replayed(replica, replay), site=site)
+    for reply in _unlike_their_origin(replica, site):
+        yield ExplanationStep(text=_other_way(reply), operation=str(reply.op), site=site)
+    for id_ in found.failed:
+        why = shortened(replica.by_op[id_, site].detail, _MOST_DETAIL)
+        text = f"{id_} went well at {id_.origin.site} but failed at {site}: {why}"
+        yield ExplanationStep(text=text, operation=str(id_), site=site)
+    for id_ in found.unknown:
+        why = shortened(replica.by_op[id_, site].detail, _MOST_DETAIL)
+        text = (
+            f"{id_} may have run at {site}, or not: {why}. That is not guessed: nothing more is run there "
+            "until somebody says what happened, or an operation comes that wipes it"
+        )
+        yield ExplanationStep(text=text, operation=str(id_), site=site)
+    if site == replica.site and replica.order_not_enforced:
+        yield _unenforced(replica, site)
+    yield ExplanationStep(text=_how_far(replica, found, now_ms), site=site)
+
+
+# -- replays ---------------------------------------------------------------------------------------------
+
+
+def _last_replay(replica: Replica, site: str) -> Reply | None:
+    """A later replay says all that an earlier one does, so there is one of each life of a site."""
+    replays = [
+        reply
+        for origin, replies in replica.replies.items()
+        if origin.site == site
+        for reply in replies.values()
+        if reply.replay
+    ]
+    return max(replays, key=lambda reply: reply.timing.at_ms, default=None)
+
+
+def _replayed(replica: Replica, reply: Reply) -> str:
+    ran = _run_by(reply)
+    lost = [id_ for id_ in ran if _has_lost_its_effect(replica, id_)]
+    older = f"{len(ran) - _MOST_NAMED} older ones, " if len(ran) > _MOST_NAMED else ""
+    shown = f"{older}{in_words(names(ran[-_MOST_NAMED:]))}" if ran else "nothing more"
+    order = ", in this order" if len(ran) > 1 else ""
+    return (
+        f"{reply.origin.site} replayed: to have the effects in the order that counts, it began again at a "
+        f"base and ran {shown}{order}{_since(ran, lost)}"
+    )
+
+
+def _has_lost_its_effect(replica: Replica, id_: OpId) -> bool:
+    """What a checkpoint holds has not, though it is no operation of its own any more."""
+    history = replica.history
+    return (id_ in history.fates or id_ not in history.ops) and not contains(history.folded, id_)
+
+
+def _run_by(reply: Reply) -> list[OpId]:
+    """What a replay ran. It wiped those first; what it did not wipe had been applied before, and stayed."""
+    wiped = reply.wiped or ("*",)
+    return [applied.id for applied in reply.applied if is_wiped(wiped, applied.key)]
+
+
+def _since(ran: list[OpId], lost: list[OpId]) -> str:
+    if not lost:
+        return ""
+    if len(lost) == len(ran):
+        return "; since then other operations have replaced all of that"
+    shown = names(lost[:_MOST_NAMED])
+    more = ["others"] if len(lost) > _MOST_NAMED else []
+    have, their = ("has", "its") if len(lost) == 1 else ("have", "their")
+    return f"; since then {in_words([*shown, *more])} {have} lost {their} effect"
+
+
+# -- what was not simply run -----------------------------------------------------------------------------
+
+
+def _unlike_their_origin(replica: Replica, site: str) -> Iterator[Reply]:
+    """Operations that count, and that a site has applied in a way of its own: in unit steps, by the type's
+    `on_error`, or by the operator's word. A replay that ran them after that is the last word."""
+    replay = _last_replay(replica, site)
+    again = set(_run_by(replay)) if replay else set()
+    for op in replica.history.effective:
+        reply = replica.by_op.get((op.id, site))
+        if reply is None or reply.op != op.id or reply.status is not Status.OK or not reply.detail:
+            continue
+        if not (replay and reply.origin == replay.origin and reply.n < replay.n and op.id in again):
+            yield reply
+
+
+def _other_way(reply: Reply) -> str:
+    at, detail = f"at {reply.origin.site}", shortened(reply.detail, _MOST_DETAIL)
+    if _UNITS.match(reply.detail):
+        return f"{reply.op} failed {at} as a whole, and was done there in unit steps: {detail}"
+    return f"{reply.op} {at}: {detail}"
+
+
+def refused_units(replica: Replica, site: str) -> list[OpId]:
+    """Operations of which a site has done only a part, because a unit was refused."""
+    return [reply.op for reply in _unlike_their_origin(replica, site) if reply.op and _UNITS.match(reply.detail)]
+
+
+# -- how far ---------------------------------------------------------------------------------------------
+
+
+def _unenforced(replica: Replica, site: str) -> ExplanationStep:
+    ran = names(applied.id for applied in replica.applied[-_MOST_NAMED:])
+    text = (
+        f"{site} ran {in_words(ran) if ran else 'nothing'} in this order, which is not the one that counts; "
+        "no operation that replaces stands before them, and the type has no 'reset' from which to replay"
+    )
+    return ExplanationStep(text=text, site=site)
+
+
+def _how_far(replica: Replica, found: SiteStatus, now_ms: int) -> str:
+    site, is_here = found.site, found.site == replica.site
+    if found.last_contact_ms is None and not is_here:
+        heard = "has not been heard of this resource"
+        return f"{site} {heard}" if found.reachable else f"{site} cannot be reached, and {heard}"
+    age_s = 0 if is_here else max(now_ms - (found.last_contact_ms or 0), 0) / 1000
+    as_of = "" if is_here else f" (as of {age_s:.0f} s ago)"
+    who = site if found.reachable else f"{site} cannot be reached; as far as is known it"
+    return f"{who} {_done(replica, found)}{as_of}"
+
+
+def _done(replica: Replica, found: SiteStatus) -> str:
+    if not found.pending:
+        failed = " but what failed" if found.failed else ""
+        return f"has dealt with everything{failed}"
+    settled = settled_at(replica, found.site)
+    open_ = [op.id for op in replica.history.ops.values() if not contains(settled, op.id)]
+    if found.site == replica.site:
+        open_ += [draft.id for draft in replica.drafts]
+    shown = [*names(open_[:_MOST_NAMED]), *(["others"] if len(open_) > _MOST_NAMED else [])]
+    return f"has not dealt with {in_words(shown)} yet" if shown else "is still at work"
+
+
+MOST_OPERATIONS = 50
+_MOST_NAMED = 5
+_KINDS = {
+    Kind.FORCE: "the operator's word, which becomes the new base",
+    Kind.DELETE: "a deletion, which beats everything",
+    Kind.SITES: "a change of the list of sites",
+    Kind.SEAL: "a seal: it only says what all sites have settled for good",
+}
+
+
+def explanation(replica: Replica, up: set[str], now_ms: int) -> Explanation:
+    found = resource_verdict(replica, up)
+    steps = [*_setting(replica), *_operations(replica), *_outcome(replica)]
+    for site in found.sites:
+        steps += site_steps(replica, site, now_ms)
+    return Explanation(
+        resource=replica.resource,
+        overall=word(found.overall),
+        steps=tuple(steps),
+        conclusion=_conclusion(replica, found),
+    )
+
+
+def _step(text: str, op: Operation | None = None) -> ExplanationStep:
+    return ExplanationStep(text=text, operation=str(op.id) if op else None)
+
+
+# -- the setting -----------------------------------------------------------------------------------------
+
+
+def _setting(replica: Replica) -> Iterator[ExplanationStep]:
+    history, sites = replica.history, sites_of(replica)
+    by = f", as {history.site_list_op.id} says" if history.site_list_op else ""
+    yield _step(f"'{printable(replica.resource)}' is at {in_words(sites)}{by}", history.site_list_op)
+    if replica.matrix.entries:
+        yield _step(f"its operations combine by the matrix {replica.matrix.hash[:12]}")
+    else:
+        yield _step("it has no matrix: all operations count, in one order, and none replaces another")
+    if replica.base:
+        yield _step(
+            f"a checkpoint holds the state up to {_places(vector_text(replica.base.vector))}; "
+            "the operations before it are folded into it"
+        )
+    elif history.floor:
+        floor = _places(vector_text(history.floor))
+        yield _step(f"operations without effect up to {floor} are settled everywhere, and forgotten")
+
+
+def _places(vector: dict[str, int]) -> str:
+    return ", ".join(f"{site}:{number}" for site, number in vector.items())
+
+
+# -- operations ------------------------------------------------------------------------------------------
+
+
+def _operations(replica: Replica) -> Iterator[ExplanationStep]:
+    ops = by_stamp(replica)
+    if len(ops) > MOST_OPERATIONS:
+        yield _step(f"{len(ops) - MOST_OPERATIONS} older operations are not told here; the log has them")
+    for op in ops[-MOST_OPERATIONS:]:
+        fate = fate_of(replica, op)
+        yield _step(f"{_made(op)}{_at_the_same_time(op, ops)}: {_became(replica, op, fate)}", op)
+
+
+def _made(op: Operation) -> str:
+    what = _KINDS.get(op.kind) or f"'{printable(shortened(op.payload.line))}'"
+    return f"{op.id} ({printable(op.type)}), {what}, was made at {op.origin.site} at {stamp_text(op.stamp)}"
+
+
+def _at_the_same_time(op: Operation, ops: Sequence[Operation]) -> str:
+    others = [o.id for o in ops if o.is_concurrent(op) and not (o.is_silent or op.is_silent)]
+    if not others:
+        return ""
+    shown = [*names(others[:_MOST_NAMED]), *(["others"] if len(others) > _MOST_NAMED else [])]
+    return f", without knowing of {in_words(shown)}"
+
+
+def _became(replica: Replica, op: Operation, fate: Fate | None) -> str:
+    effect = effect_of(op, fate)
+    if effect is Effect.DRAFT:
+        return _draft(replica, op)
+    if fate is None:
+        went_well = f"it went well at {op.origin.site}, and it is effective"
+        return went_well if effect is Effect.EFFECTIVE else "it touches no application"
+    by = f" by {fate.by}" if fate.by else ""
+    why = f": {shortened(op.why, 200)}" if op.why else ""
+    return f"{effect.value}{by}: {fate.rule.sentence} (rule {fate.rule.value}){why}"
+
+
+def _draft(replica: Replica, op: Operation) -> str:
+    if replica.unknown and replica.unknown.id == op.id:
+        return "whether it ran is not known, so no other site has heard of it"
+    if replica.running and replica.running.op == op:
+        return "it is being run at its origin; the other sites hear of it with the outcome"
+    waits = f"behind {replica.unknown.id}" if replica.unknown else "for its turn"
+    return f"it waits {waits} at its origin; the other sites hear of it with the outcome"
+
+
+def _outcome(replica: Replica) -> Iterator[ExplanationStep]:
+    effective = replica.history.effective
+    if not effective:
+        held = "what the checkpoint holds" if replica.base else "nothing"
+        yield _step(f"so every site must have applied {held}")
+        return
+    shown = names(op.id for op in effective[-MOST_OPERATIONS:])
+    more = "" if len(shown) == len(effective) else f"{len(effective) - len(shown)} older ones, then "
+    after = "the checkpoint, then " if replica.base else ""
+    order = ", in this order" if len(effective) > 1 else ""
+    yield _step(f"so every site must have applied{order}: {after}{more}{', '.join(shown)}")
+
+
+# -- the conclusion --------------------------------------------------------------------------------------
+
+
+def _conclusion(replica: Replica, found: ResourceStatus) -> str:
+    return f"{found.overall.value}: {sentence(found)}{_done_in_part(replica, found)}{_advice(replica, found)}"
+
+
+def _done_in_part(replica: Replica, found: ResourceStatus) -> str:
+    """Sites can agree, and an operation still not have had the effect that somebody counts on."""
+    parts = [
+        f"{in_words(names(refused))} at {site.site}"
+        for site in found.sites
+        if (refused := refused_units(replica, site.site))
+    ]
+    return f"; done only in part, because a unit was refused: {in_words(parts)}" if parts else ""
+
+
+def _advice(replica: Replica, found: ResourceStatus) -> str:
+    match found.overall:
+        case Overall.CONVERGED:
+            return ""
+        case Overall.CONVERGING:
+            return ". Nothing needs to be done"
+        case Overall.UNREACHABLE:
+            return ". They catch up by themselves when they are back"
+        case Overall.DIVERGED:
+            return _cure(replica, found)
+
+
+def _cure(replica: Replica, found: ResourceStatus) -> str:
+    id_ = printable(replica.resource)
+    unknown = next(((site.site, site.unknown[0]) for site in found.sites if site.unknown), None)
+    if unknown:
+        site, op = unknown
+        return (
+            f". Look at the application at {site}, and say whether {op} took effect: "
+            f"cheops resolve {id_} --site {site} --op {op} --happened yes|no"
+        )
+    return f". An operation that replaces everything makes the sites equal again: cheops exec --force --id {id_} …"

@@ -1,0 +1,1 @@
+"""Operations that are commands of this machine."""

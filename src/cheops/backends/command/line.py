@@ -1,0 +1,209 @@
+"""From the line that an operator wrote to the words that are executed.
+
+The line is split into words as a POSIX shell would (quotes and backslashes, nothing else), checked
+against the type's patterns, and only then filled in: `__ID__` becomes the resource's id and `{name}` the
+local path of the file of that name that came along. What is filled in never makes two words of one,
+whatever it holds, nor an option: an id that begins with a dash is refused where a word begins with it, unless
+`--` stands before. Other braces stay, so that JSON can be written; but a `{name}` that stands alone
+without quotes, where files came along and none has that name, is taken for a mistake.
+
+With `shell: true` the line goes to /bin/sh as it is. Ids and paths are not put into it but into variables
+of the environment (CHEOPS_ID, CHEOPS_FILE_1, …), and the line refers to these, in double quotes. So the
+shell never parses them. Quoting them with shlex would not do: inside the quotes of the line such quotes
+end those. Unless the only pattern is `...`, a shell line must not hold ; | & $ ` < > ( ) line breaks, or
+a comment, nor outside of quotes what the shell would make other words of (* ? [ {a,b}): what a pattern allows
+is one command, with the words that it was compared with. The shell still expands `~`.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cheops.config.command import EVERYTHING, MAX_WRITTEN_CHARACTERS, CommandSettings, parse_pattern
+from cheops.errors import ClientError
+from cheops.text import listed, nearest, printable, shortened
+
+_ID = "__ID__"
+_META = re.compile(r"[;|&$`<>()\r\n]|(?<!\S)#")
+_EXPANDED = re.compile(r"[*?\[]|\{[^{}\s]*(?:,|\.\.)")
+_QUOTING = frozenset("\"'\\")
+_BARE_NAME = re.compile(r"(?<!\S)\{([\w.-]+)\}(?!\S)")
+_SEEN = 60
+
+
+class CommandLineError(ClientError):
+    """The command itself cannot be right."""
+
+
+class CommandNotAllowedError(ClientError):
+    """The type does not allow this command."""
+
+    status = 403
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """What is executed, and variables it needs for that."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_allowed(line: str, settings: CommandSettings, resource: str = _ID) -> None:
+    """Raise CommandNotAllowedError unless a pattern of the type allows this command, for this resource."""
+    _check_id(line, _checked_words(line, settings, resource), resource)
+
+
+def invocation(line: str, settings: CommandSettings, *, resource: str, files: Mapping[str, Path]) -> Invocation:
+    """The command, checked and filled in."""
+    words = _checked_words(line, settings, resource)
+    _check_id(line, words, resource)
+    _check_names(line, files, shell=settings.shell)
+    values = {_ID: resource} | {f"{{{name}}}": str(path) for name, path in files.items()}
+    if settings.shell:
+        return _in_shell(line, values, expands=settings.allow == (EVERYTHING,))
+    placeholder = _placeholder(values)
+    return Invocation(tuple(placeholder.sub(lambda found: values[found[0]], word) for word in words))
+
+
+def _placeholder(values: Mapping[str, str]) -> re.Pattern[str]:
+    """All at once, so that what is filled in is not filled in again."""
+    return re.compile("|".join(map(re.escape, values)))
+
+
+# -- what is allowed -------------------------------------------------------------------------------------
+
+
+def _checked_words(line: str, settings: CommandSettings, resource: str = _ID) -> list[str]:
+    if len(line) > MAX_WRITTEN_CHARACTERS:
+        raise CommandLineError(
+            f"the command has {len(line)} characters; {MAX_WRITTEN_CHARACTERS} are allowed; send a file"
+        )
+    if "\0" in line:
+        raise CommandLineError(_at(line, line.index("\0"), "the command holds a NUL character"))
+    if not line.strip():
+        raise CommandLineError("the command is empty")
+    if settings.shell and settings.allow == (EVERYTHING,):
+        return []  # it is the shell's to split: there are here-documents, comments, …
+    words = _split(line)
+    filled_in = [word.replace(_ID, resource) for word in words]
+    if not any(parse_pattern(pattern).matches(words, filled_in) for pattern in settings.allow):
+        allowed = ", ".join(f"'{pattern}'" for pattern in settings.allow) or "none"
+        shown = printable(shortened(line.replace(_ID, resource), _SEEN))
+        raise CommandNotAllowedError(f"the command '{shown}' is not allowed; the type allows: {allowed}")
+    if settings.shell:
+        _check_shell(line)
+    return words
+
+
+def _check_shell(line: str) -> None:
+    unless = "is not allowed in a shell command unless the type allows everything ('...')"
+    if found := _META.search(line.strip()):
+        place = found.start() + len(line) - len(line.lstrip())
+        raise CommandNotAllowedError(_at(line, place, f"this {unless}"))
+    if found := _EXPANDED.search(_unquoted(line)):
+        problem = f"the shell would make other words of this, which {unless}; put it in quotes"
+        raise CommandNotAllowedError(_at(line, found.start(), problem))
+
+
+def _check_id(line: str, words: Sequence[str], resource: str) -> None:
+    """Where only the shell can split the line, what blanks make of it will do."""
+    words = words or line.split()
+    place = next((n for n, word in enumerate(words) if word.lstrip("\"'").startswith(_ID)), None)
+    if place is not None and resource.startswith("-") and "--" not in words[:place]:
+        shown = printable(shortened(resource, _SEEN))
+        raise CommandLineError(
+            f"the id '{shown}' begins with a dash, so the program would take it for an option; "
+            f"if it knows '--' as the end of its options, write that before {_ID}"
+        )
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        pass
+    place, problem = len(line) - 1, "nothing follows this backslash"
+    for start, quote in _quotes(line):
+        if quote:
+            place, problem = start, "this quote is not closed"
+    raise CommandLineError(_at(line, place, problem))
+
+
+def _at(line: str, place: int, problem: str) -> str:
+    """The problem, and a mark under its place."""
+    first = max(0, place - _SEEN)
+    shown = printable(line[first : place + _SEEN])
+    return f"{problem} (character {place + 1}):\n  {shown}\n  {' ' * (place - first)}^"
+
+
+def _check_names(line: str, files: Mapping[str, Path], *, shell: bool) -> None:
+    for name in files if shell else ():
+        if _QUOTING.intersection(name) and f"{{{name}}}" in line:
+            shown = printable(shortened(name))
+            raise CommandLineError(f"the file name '{shown}' has quotes, which the shell would take for its own")
+    for found in _BARE_NAME.finditer(line) if files else ():
+        name = found[1]
+        if name not in files:
+            meant = nearest(name, files)
+            hint = f"did you mean {{{meant}}}? " if meant else ""
+            problem = (
+                f"no file '{name}' came along; {hint}There are: {listed(files)}. "
+                "If no file is meant, put the braces in quotes"
+            )
+            raise CommandLineError(_at(line, found.start(), problem))
+
+
+# -- in a shell ------------------------------------------------------------------------------------------
+
+
+def _in_shell(line: str, values: Mapping[str, str], *, expands: bool) -> Invocation:
+    """`expands`: whether the shell may make several words of one that has a * in it."""
+    names = {text: "CHEOPS_ID" if text == _ID else f"CHEOPS_FILE_{place}" for place, text in enumerate(values)}
+    forms = {"": '"${%s}"', '"': "${%s}", "'": "'\"${%s}\"'"}  # whatever the quotes around it, one word
+    used: dict[str, str] = {}
+    parts: list[str] = []
+    quotes, end = dict(_quotes(line)), 0
+    for found in _placeholder(values).finditer(line):
+        start = max((place for place in quotes if place < found.start()), default=-1)
+        parts += (line[end : found.start()], forms[quotes.get(start, "")] % names[found[0]])
+        used[names[found[0]]] = values[found[0]]
+        end = found.end()
+    options = ("-c",) if expands else ("-f", "-c")
+    return Invocation(("/bin/sh", *options, "".join((*parts, line[end:]))), used)
+
+
+def _quotes(line: str) -> Iterator[tuple[int, str]]:
+    """Where the quoting changes, and the quote that holds from there on (none: an empty text).
+
+    Nested substitutions and comments are not understood. That can cost a shell line the quotes around
+    a value, which is then split at blanks; it is still no code.
+    """
+    quote, skip = "", False
+    for place, character in enumerate(line):
+        if skip:
+            skip = False
+        elif character == "\\" and quote != "'":
+            skip = True
+        elif quote == character:
+            quote = ""
+            yield place, quote
+        elif not quote and character in "\"'":
+            quote = character
+            yield place, quote
+
+
+def _unquoted(line: str) -> str:
+    """The line with a blank in place of every character that quotes or a backslash make harmless."""
+    parts, end, quote = [], 0, ""
+    for place, now in _quotes(line):
+        parts.append(" " * (place - end) if quote else _without_escapes(line[end:place]))
+        end, quote = place, now
+    parts.append(" " * (len(line) - end) if quote else _without_escapes(line[end:]))
+    return "".join(parts)
+
+
+def _without_escapes(text: str) -> str:
+    return re.sub(r"\\.", "  ", text, flags=re.DOTALL)

@@ -1,0 +1,256 @@
+"""Run an operator's command on this machine, and leave nothing of it behind.
+
+    async with CommandRunner() as runner:
+        done = await runner.run("redis-cli incrby __ID__ 13", settings, resource="counter")
+
+A command that is NOT_STARTED had no effect for certain. LOST, TIMED_OUT and CANCELLED may have had one.
+"""
+
+import asyncio
+import codecs
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+from cheops.backends.command.line import CommandLineError, Invocation, invocation
+from cheops.backends.command.spawner import Spawner, SpawnerError, Worker
+from cheops.backends.command.wire import GRACE_S, SWEEP_S, CommandStatus, Order, Report
+from cheops.config.command import CommandSettings
+from cheops.text import code_point, printable, shortened
+
+_INHERITED = ("PATH", "HOME", "LANG", "TZ")
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def environment(settings: CommandSettings) -> dict[str, str]:
+    """The variables of the commands of a type."""
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    if settings.user is not None:
+        inherited.pop("HOME", None)  # the keeper knows that user's
+    return {"PATH": _DEFAULT_PATH} | inherited | dict(settings.env)
+
+
+def where_is(program: str, settings: CommandSettings) -> Path | None:
+    """The file that a command of the type would run under this name; None if there is none."""
+    start = settings.cwd or Path("/")
+    folders = [""] if "/" in program else filter(None, environment(settings)["PATH"].split(":"))
+    candidates = (start / folder / program for folder in folders)
+    return next((path for path in candidates if path.is_file() and os.access(path, os.X_OK)), None)
+
+
+MAX_IDLE_WORKERS = 16
+_SLACK_S = 10.0  # how much longer than a command may last its keeper may take to say so
+_STOPPING = "the agent is stopping"
+_NO_FILES: Mapping[str, Path] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """How a command ended. `exit_code` is there if it EXITED; negative: killed by that signal.
+
+    `output` is what it wrote on both streams, as it came, up to the type's limit; for a command that was
+    not started, why. `left_behind` processes were still there when it ended, and were killed.
+    """
+
+    status: CommandStatus
+    exit_code: int | None
+    output: str
+    duration_s: float
+    left_behind: int = 0
+    passing: bool = False  # not started for want of something that comes back by itself
+    exact: bool = True  # the output is all there was, and was valid text
+
+
+class CommandRunner:
+    """Runs commands, at most `max_parallel` at a time; others wait in the order they came."""
+
+    def __init__(self, *, max_parallel: int = 64, slack_s: float = _SLACK_S) -> None:
+        self._slots = asyncio.Semaphore(max_parallel)
+        self._slack_s = slack_s
+        self._starting = asyncio.Lock()
+        self._spawner: Spawner | None = None
+        self._idle: list[Worker] = []
+        self._busy: dict[Worker, asyncio.Event] = {}
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the spawner and a first keeper, so that what is wrong shows now."""
+        self._give_back(await self._new_worker(without_new_privileges=True))
+
+    async def close(self) -> None:
+        """Cancel what runs, and return when nothing of it is left."""
+        self._is_closed = True
+        ended = [event.wait() for event in self._busy.values()]
+        for worker in self._busy:
+            worker.cancel()
+        await asyncio.gather(*ended)
+        self._drop_idle()
+        async with self._starting:
+            spawner, self._spawner = self._spawner, None
+        if spawner is not None:
+            await spawner.close(SWEEP_S + self._slack_s)
+
+    async def run(
+        self,
+        line: str,
+        settings: CommandSettings,
+        *,
+        resource: str,
+        files: Mapping[str, Path] = _NO_FILES,
+        with_errors: bool = True,
+    ) -> Completed:
+        """Run a command to its end; without errors, what it writes on standard error is dropped.
+
+        Raises ClientError for one that is not allowed or makes no sense.
+        """
+        order = _order(invocation(line, settings, resource=resource, files=files), settings)
+        order = order._replace(with_errors=with_errors)
+        async with self._slots:
+            try:
+                worker = await self._worker(without_new_privileges=settings.no_new_privileges)
+            except SpawnerError as error:
+                return _not_started(str(error))
+            return await self._run_with(worker, order)
+
+    async def _run_with(self, worker: Worker, order: Order) -> Completed:
+        began = asyncio.get_running_loop().time()
+        self._busy[worker] = ended = asyncio.Event()
+        try:
+            report = await worker.run(order, order.timeout_s + GRACE_S + SWEEP_S + self._slack_s)
+        finally:
+            del self._busy[worker]
+            self._give_back(worker)
+            ended.set()
+        return _completed(report) if report else _lost(asyncio.get_running_loop().time() - began)
+
+    # -- keepers -----------------------------------------------------------------------------------------
+
+    async def _worker(self, *, without_new_privileges: bool) -> Worker:
+        """One that is idle, or else a new one."""
+        if self._is_closed:
+            raise SpawnerError(_STOPPING)
+        if self._spawner is None or not self._spawner.is_alive:
+            self._drop_idle()  # nobody would clean up after them
+        for place in range(len(self._idle) - 1, -1, -1):
+            if self._idle[place].without_new_privileges is without_new_privileges:
+                worker = self._idle.pop(place)
+                if worker.is_alive:
+                    return worker
+                worker.drop()
+        return await self._new_worker(without_new_privileges=without_new_privileges)
+
+    async def _new_worker(self, *, without_new_privileges: bool) -> Worker:
+        async with self._starting:
+            try:
+                worker = await self._live_spawner().worker(without_new_privileges=without_new_privileges)
+            except SpawnerError:
+                if self._spawner is None or self._spawner.is_alive:
+                    raise
+                worker = await self._live_spawner().worker(without_new_privileges=without_new_privileges)
+        if self._is_closed:
+            worker.drop()
+            raise SpawnerError(_STOPPING)
+        return worker
+
+    def _live_spawner(self) -> Spawner:
+        if self._is_closed:
+            raise SpawnerError(_STOPPING)
+        if self._spawner is None or not self._spawner.is_alive:
+            if self._spawner is not None:
+                self._spawner.abandon()
+            self._spawner = Spawner()
+        return self._spawner
+
+    def _give_back(self, worker: Worker) -> None:
+        has_room = len(self._idle) < MAX_IDLE_WORKERS and not self._is_closed
+        if has_room and worker.is_open and worker.spawner is self._spawner:
+            self._idle.append(worker)
+        else:
+            worker.drop()
+
+    def _drop_idle(self) -> None:
+        for worker in self._idle:
+            worker.drop()
+        self._idle.clear()
+
+
+# -- orders and reports ----------------------------------------------------------------------------------
+
+
+def _order(command: Invocation, settings: CommandSettings) -> Order:
+    env = environment(settings) | dict(command.env)
+    limits = settings.limits
+    return Order(
+        argv=tuple(map(_encoded, command.argv)),
+        environment=tuple(_encoded(f"{name}={value}") for name, value in env.items()),
+        cwd=_encoded(str(settings.cwd or "/")),
+        user=_encoded(settings.user or ""),
+        timeout_s=settings.timeout_s,
+        max_output_bytes=settings.max_output_bytes,
+        cpu_s=limits.cpu_s,
+        memory_bytes=limits.memory_bytes,
+        open_files=limits.open_files,
+        processes=limits.processes,
+    )
+
+
+def _encoded(word: str) -> bytes:
+    try:
+        raw = word.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        character = code_point(word[error.start])
+        raise CommandLineError(f"{character} in '{printable(shortened(word))}' cannot be encoded") from None
+    if b"\0" in raw:
+        raise CommandLineError(f"'{printable(shortened(word))}' holds a NUL character, which no program takes")
+    return raw
+
+
+def _completed(report: Report) -> Completed:
+    exit_code = report.exit_code if report.status is CommandStatus.EXITED else None
+    return Completed(
+        report.status,
+        exit_code,
+        _text(report),
+        report.duration_s,
+        report.left_behind,
+        exact=_is_exact(report),
+    )
+
+
+def _is_exact(report: Report) -> bool:
+    try:
+        report.text.decode()
+    except UnicodeDecodeError:
+        return False
+    return not report.dropped_bytes
+
+
+def _text(report: Report) -> str:
+    """The output; where it was cut, without the half character there, and with a line that says so."""
+    cut = report.dropped_bytes > 0
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(report.text, final=not cut)
+    if not cut:
+        return text
+    newline = "" if not text or text.endswith("\n") else "\n"
+    return f"{text}{newline}[cheops: {report.dropped_bytes} more bytes of output were dropped]\n"
+
+
+def _not_started(why: str) -> Completed:
+    return Completed(CommandStatus.NOT_STARTED, None, why, 0.0, passing=True)
+
+
+def _lost(lasted_s: float) -> Completed:
+    why = "the process that ran it was lost; it may have had an effect"
+    return Completed(CommandStatus.LOST, None, why, lasted_s)

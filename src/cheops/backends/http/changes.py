@@ -1,0 +1,367 @@
+"""Creates, updates and deletes of replicated resources: each becomes an operation of the log."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
+
+from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, meta_ids_in, new_meta_id
+from cheops.backends.http.locations import Locations, nearest_first
+from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
+from cheops.backends.http.payload import (
+    BASE_REQUEST,
+    CREATE,
+    MAX_INLINE_BYTES,
+    NAMING,
+    Request,
+    command_of,
+    credentials_of,
+    end_to_end,
+    operation_type,
+    with_body,
+)
+from cheops.backends.http.reads import ReadHandler
+from cheops.backends.http.request import (
+    DEFAULT_WAIT_S,
+    NoReplicaError,
+    NoReplicantError,
+    Preferences,
+    Target,
+    UnderWayError,
+    check_conditions,
+    is_conditional,
+    preferences_of,
+)
+from cheops.backends.http.submission import Change, find_previous, response_to, sites_of, submit, wait_for_previous
+from cheops.backends.http.translation import close_body, form_of, translate_body
+from cheops.config.services import BASE, PATCH, ReplicationConfig, type_name
+from cheops.engine.replica import Replica
+from cheops.gateway.headers import RequestHead, first, without
+from cheops.gateway.interfaces import IncomingRequest, Response, UpstreamError, UpstreamServices
+from cheops.gateway.routing import parse_scope
+from cheops.log.operation import Kind
+from cheops.node.files import FileWriter
+from cheops.node.node import Node
+from cheops.plugins import scope_functions
+from cheops.scope.functions import Functions
+from cheops.scope.tree import Scope
+from cheops.text import in_words
+
+
+class _OneTimeBody:
+    """A body that can be read once: whether anybody has begun."""
+
+    def __init__(self, incoming: IncomingRequest) -> None:
+        self._incoming = incoming
+        self.is_begun = False
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        self.is_begun = True
+        async for piece in self._incoming.body():
+            yield piece
+
+
+async def forward_change(  # noqa: PLR0913, PLR0917 - where from, where to, and what
+    node: Node,
+    services: UpstreamServices,
+    service: str,
+    incoming: IncomingRequest,
+    head: RequestHead,
+    sites: tuple[str, ...],
+) -> Response:
+    """To the next site only where the one before certainly did nothing, and the body is still to be had."""
+    if incoming.is_forwarded:
+        raise NoReplicaError(
+            f"another site sent this to {node.name}, which is not among the sites of the resource: {in_words(sites)}"
+        )
+    body, failed = _OneTimeBody(incoming), []
+    for site in nearest_first(node, sites):
+        if site == node.name:
+            continue
+        try:
+            pieces = body.pieces() if incoming.size != 0 else None
+            return await services.at(site, service, head, pieces, incoming.passage)
+        except UpstreamError as error:
+            if error.may_have_had_effect or body.is_begun:
+                raise
+            failed.append(f"{site} ({error.why})")
+    raise NoReplicaError(
+        f"this site, {node.name}, is not involved, and no site that is can be reached: {in_words(failed)}"
+    )
+
+
+_LOOK_S = 0.02
+_NOT_FOR_READING = (
+    *("If-Match", "If-None-Match", "If-Unmodified-Since", "If-Modified-Since", "Range", "If-Range"),
+    *("Content-Type", "Content-Length"),
+)
+
+
+class ConditionGuard:
+    def __init__(self, node: Node, reading: ReadHandler) -> None:
+        self._node = node
+        self._reading = reading
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def held(self, service: str, incoming: IncomingRequest, target: Target) -> AsyncIterator[None]:
+        """While the condition of a request holds, if it has one. Raises NotMetError or UnderWayError."""
+        if not is_conditional(incoming.head):
+            yield
+            return
+        lock = self._locks.setdefault(target.meta_id, asyncio.Lock())
+        async with lock:
+            await self._until_done_here(target.meta_id)
+            head = RequestHead("GET", target.path, without(incoming.head.headers, *_NOT_FOR_READING))
+            answer = await self._reading.local(service, head, incoming, with_body=False)
+            await close_body(answer.body)
+            check_conditions(incoming.head, answer.status, answer.headers)
+            yield
+
+    async def _until_done_here(self, meta_id: str) -> None:
+        """Wait for what was taken here before, whether its client does so or not: the replica is to be asked
+        for its state after that."""
+        end_s = asyncio.get_running_loop().time() + DEFAULT_WAIT_S
+        while (await self._node.pump.replica(meta_id)).drafts:
+            if asyncio.get_running_loop().time() >= end_s:
+                here = self._node.name
+                raise UnderWayError(f"a change of {meta_id} is under way at {here}; try again later")
+            await asyncio.sleep(_LOOK_S)
+
+
+_BLOCK = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledBody:
+    """`inline` for a small body; else a file that is pinned until its operation names it."""
+
+    inline: bytes = b""
+    file_hash: str = ""
+    size: int = 0
+
+
+async def spool(node: Node, body: AsyncIterator[bytes], pins: ExitStack) -> SpooledBody:
+    """Read a body to its end, without ever holding more of it than a block."""
+    begun = bytearray()
+    try:
+        async for piece in body:
+            begun += piece
+            if len(begun) > MAX_INLINE_BYTES:
+                return await _in_file(node, begun, body, pins)
+    finally:
+        await close_body(body)
+    return SpooledBody(bytes(begun), size=len(begun))
+
+
+async def _in_file(node: Node, block: bytearray, body: AsyncIterator[bytes], pins: ExitStack) -> SpooledBody:
+    size = 0
+    writing: FileWriter = await asyncio.to_thread(node.files.begin)
+    with writing:
+        async for piece in body:
+            block += piece
+            if len(block) >= _BLOCK:
+                await asyncio.to_thread(writing.write, bytes(block))
+                size += len(block)
+                block.clear()
+        await asyncio.to_thread(writing.write, bytes(block))
+        size += len(block)
+        # Pinned before it is there: the same content may be just about to go with another operation.
+        hash_ = writing.hash
+        pins.enter_context(node.file_references.pinned([hash_]))
+        await asyncio.to_thread(writing.keep)
+    return SpooledBody(file_hash=hash_, size=size)
+
+
+class ChangeHandler:
+    def __init__(self, node: Node, services: UpstreamServices, reading: ReadHandler, locations: Locations) -> None:
+        self._node = node
+        self._services = services
+        self._reading = reading
+        self._locations = locations
+        self._runner = node.replicants.runner
+        self._functions = scope_functions()
+        self._guarding = ConditionGuard(node, reading)
+
+    async def create(
+        self, service: str, incoming: IncomingRequest, sites: tuple[str, ...], within: str = ""
+    ) -> Response:
+        """A POST to a collection, or a PUT (MKCOL, MKCALENDAR) to a path that nothing is known of. `within`:
+        the replicated collection that a named thing is in."""
+        if self._node.name not in sites:
+            return await self.hand_on(service, incoming, sites)
+        config, preferences = self._config(service), preferences_of(incoming.head)
+        sent = self._public_path(service, incoming.head)
+        path = trimmed(sent)
+        if incoming.head.method in NAMING:
+            meta_id = meta_id_of("path", service, path)
+            target = Target(meta_id, sent, path, is_named=True, within=within)
+            return await self._submit(service, incoming, target, preferences, sites)
+        meta_id = (
+            meta_id_of("key", service, path, preferences.key)
+            if preferences.key
+            else new_meta_id(self._node.name, os.urandom(RANDOM_BYTES))
+        )
+        target = Target(meta_id, sent, item_of(path, config.items))
+        return await self._submit(service, incoming, target, preferences, sites, creates=True)
+
+    async def change(self, service: str, incoming: IncomingRequest, target: Target) -> Response:
+        """An update or a deletion of something that is there."""
+        sites = await self._locations.known_here(target.meta_id)
+        if self._node.name not in sites:
+            sites = sites or await self._locations.sites_of(target.meta_id)
+            if not sites:
+                raise NoReplicantError(f"no site that can be asked now knows of {target.meta_id}")
+            return await self.hand_on(service, incoming, sites)
+        replica = await self._node.pump.replica(target.meta_id)
+        if replica.type.name != type_name(service):
+            raise NoReplicantError(f"{target.meta_id} is of {replica.type.name}, not of {type_name(service)}")
+        if not (target.is_named and incoming.head.method == "PUT"):
+            await self._reading.refuse_deleted(target)
+        return await self._submit(service, incoming, target, preferences_of(incoming.head), None)
+
+    async def hand_on(self, service: str, incoming: IncomingRequest, sites: tuple[str, ...]) -> Response:
+        """To one of these sites: this one is none of them."""
+        head = sent = self._reading.for_peers(service, incoming.head)
+        most_s = int(self._config(service).timeout_s)  # after that nobody here would wait for the other site
+        if preferences_of(head).wait_s > most_s:
+            head = replace(head, headers=(*without(head.headers, "Prefer"), ("Prefer", f"wait={most_s}")))
+        answer = await forward_change(self._node, self._services, service, incoming, head, sites)
+        return self._reading.told(incoming, sent, answer)
+
+    # -- one operation -------------------------------------------------------------------------------------
+
+    async def _submit(  # noqa: PLR0913 - a request and all that is known of it
+        self,
+        service: str,
+        incoming: IncomingRequest,
+        target: Target,
+        preferences: Preferences,
+        sites: tuple[str, ...] | None,
+        *,
+        creates: bool = False,
+    ) -> Response:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._guarding.held(service, incoming, target))
+            pins = stack.enter_context(ExitStack())
+            request, file_hash = await self._request(service, incoming, target, preferences, pins, creates=creates)
+            command = command_of(request, file_hash)
+            replica = await self._node.pump.replica(target.meta_id)
+            if before := find_previous(replica, command):
+                told = await wait_for_previous(self._node, target.meta_id, before, preferences)
+            else:
+                is_new = not sites_of(replica)
+                type_, kind = _type_and_kind(incoming.head, target, creates=creates)
+                if type_ == PATCH:
+                    await self._lay_base(service, replica)
+                change = Change(
+                    target.meta_id,
+                    type_name(service),
+                    type_,
+                    command,
+                    kind,
+                    sites if is_new else None,
+                    self._config(service).matrix if is_new else None,
+                )
+                told = await submit(self._node, change, preferences)
+        location = filled(target.item, target.meta_id) if creates and self._is_there(target, told.decided) else ""
+        return response_to(told, target.meta_id, self._node.config.advertise, location)
+
+    def _is_there(self, target: Target, decided: object) -> bool:
+        """Whether it has, or will have, an id: an action that was replicated has none."""
+        return decided is None or target.meta_id in self._runner.copies.index.copies
+
+    async def _request(  # noqa: PLR0913 - as above
+        self,
+        service: str,
+        incoming: IncomingRequest,
+        target: Target,
+        preferences: Preferences,
+        pins: ExitStack,
+        *,
+        creates: bool,
+    ) -> tuple[Request, str]:
+        """The request as all sites get it, and the hash of its body where that is a file."""
+        head, config = incoming.head, self._config(service)
+        _, query = split_target(head.target)
+        body = incoming.body()
+        if form_of(head):
+            body = translate_body(body, MetaIdTranslator(self._reading.answering(service, head)))
+        spooled = await spool(self._node, body, pins)
+        passes = config.credentials == "pass"
+        credentials = credentials_of(head.headers, config)
+        request = Request(
+            method=head.method,
+            path=target.path,
+            query=self._public_query(query),
+            headers=end_to_end(head.headers, config),
+            file_bytes=spooled.size if spooled.file_hash else None,
+            item=target.item if _names_item(head, target, creates=creates) else "",
+            named=target.is_named,
+            within=target.within,
+            exists=preferences.exists,
+            key=preferences.key,
+            ticket="" if passes else self._runner.tickets.issue(credentials),
+            scope=_scope_of_others(first(head, "Scope"), service, self._functions),
+        )
+        if not spooled.file_hash:
+            request = with_body(request, spooled.inline)
+        self._check_references(request, target)
+        return request, spooled.file_hash
+
+    def _check_references(self, request: Request, target: Target) -> None:
+        """What a request speaks of must be here; at other sites it may still be on its way."""
+        headers = " ".join(value for _, value in request.headers)
+        for meta_id in meta_ids_in(f"{request.path} {request.query} {headers} {request.text}"):
+            if meta_id != target.meta_id and meta_id not in self._runner.copies.index.copies:
+                raise NoCopyError(meta_id)
+
+    async def _lay_base(self, service: str, replica: Replica) -> None:
+        """Before the first PATCH: from where PATCHes can be run again, should they meet others."""
+        matrix = replica.matrix
+        if not matrix.replaces(BASE, PATCH):
+            return
+        if any(matrix.replaces(op.key, PATCH) for op in (*replica.history.effective, *replica.drafts)):
+            return
+        change = Change(replica.resource, type_name(service), BASE, command_of(BASE_REQUEST))
+        await submit(self._node, change, Preferences(wait_s=0.0))
+
+    # -- words ---------------------------------------------------------------------------------------------
+
+    def _config(self, service: str) -> ReplicationConfig:
+        return self._node.config.services[service].replication
+
+    def _public_path(self, service: str, head: RequestHead) -> str:
+        path, _ = split_target(head.target)
+        return self._runner.copies.index.path_with_meta_ids(service, canonical(path))
+
+    def _public_query(self, query: str) -> str:
+        """Values that are local ids beyond doubt become meta-ids."""
+        parts = (part.partition("=") for part in query.split("&"))
+        known = self._runner.copies.index.anywhere
+        return "&".join(f"{name}{sign}{known(value) or value}" for name, sign, value in parts)
+
+
+def _scope_of_others(header: str | None, service: str, functions: Functions) -> str:
+    """What a scope says of other services, for the calls that the application makes to them. Its own is done
+    at each site by that site's instance, and what it asks of itself is not replicated once more."""
+    scope = parse_scope([header] if header else [], service, functions)
+    kept = tuple(one for one in scope.bindings if one.service != service) if scope else ()
+    return str(Scope(kept)) if kept else ""
+
+
+def _type_and_kind(head: RequestHead, target: Target, *, creates: bool) -> tuple[str, Kind]:
+    if creates:
+        return CREATE, Kind.NORMAL
+    type_ = operation_type(head.method, target.sub_path, first(head, "Content-Type") or "")
+    is_deletion = head.method == "DELETE" and not target.sub_path
+    return type_, Kind.DELETE if is_deletion else Kind.NORMAL
+
+
+def _names_item(head: RequestHead, target: Target, *, creates: bool) -> bool:
+    """Whether an operation says where its resource is: one that makes it be there, or be gone."""
+    if creates:
+        return True
+    return not target.sub_path and (head.method == "DELETE" or (target.is_named and head.method in NAMING))

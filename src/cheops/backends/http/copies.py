@@ -1,0 +1,313 @@
+"""This site's copies of replicated resources: an index in memory, and the SQLite file that keeps it.
+
+A copy is written before the engine learns the outcome of its create, so no id that a service gave is ever
+lost. Other sites never see this file. A copy is *away* while its resource is not at this site: to clients it is
+an ordinary resource of the service then; if the resource comes back, it is its copy again.
+
+A local id that is long and has a digit in it (a UUID, a hash) is recognised wherever it stands. One such as `5`
+or `ubuntu` means something only together with its collection: in a path below it, or where responses about that
+collection have their ids.
+"""
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote
+
+from cheops.backends.http.ids import META_ID, Form, Local, NoCopyError, text_to_local
+from cheops.backends.http.paths import MAX_SEGMENTS, canonical, collection_of, filled, prefixes, trimmed
+from cheops.store.database import make_file, translate_errors
+
+_DISTINCTIVE_CHARACTERS = 12
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """This site's copy of a replicant. `item` is where clients find it: with `{id}`, and meta-ids for what it
+    is part of; for what clients name themselves it is the path as it stands."""
+
+    meta_id: str
+    service: str
+    item: str
+    local_id: str
+    is_number: bool = False
+    is_named: bool = False
+
+    @property
+    def path(self) -> str:
+        """Its path for clients."""
+        return self.item if self.is_named else filled(self.item, self.meta_id)
+
+
+def is_distinctive(local_id: str) -> bool:
+    return len(local_id) >= _DISTINCTIVE_CHARACTERS and any(character.isdigit() for character in local_id)
+
+
+class Index:
+    """All copies of this site, in memory."""
+
+    def __init__(self, copies: Iterable[Copy] = ()) -> None:
+        self.copies: dict[str, Copy] = {}
+        self._places: dict[str, tuple[str, str]] = {}  # of each copy: service and local path
+        self._services: dict[str, int] = {}
+        self._paths: dict[tuple[str, str], str] = {}  # service and local path → meta-id
+        self._collections: dict[tuple[str, str], dict[str, str]] = {}  # … of a collection → local id → meta-id
+        self._distinctive: dict[str, dict[str, None]] = {}  # local id → meta-ids
+        self._above: Counter[tuple[str, str]] = Counter()  # service and path → how many copies are below
+        self._directly_above: Counter[tuple[str, str]] = Counter()
+        for copy in copies:
+            self.add(copy)
+
+    def __len__(self) -> int:
+        return len(self.copies)
+
+    def has_service(self, service: str) -> bool:
+        return service in self._services
+
+    # -- changing ------------------------------------------------------------------------------------------
+
+    def add(self, copy: Copy) -> None:
+        """Take in a copy. Whoever had its place has none any more: the service used an id again."""
+        self.drop(copy.meta_id)
+        if before := self.whose_place(copy):
+            self.drop(before)
+        place = self._place(copy)
+        self.copies[copy.meta_id] = copy
+        self._services[copy.service] = self._services.get(copy.service, 0) + 1
+        self._places[copy.meta_id], self._paths[place] = place, copy.meta_id
+        self._above.update(_above(place))
+        self._directly_above[copy.service, collection_of(place[1])] += 1
+        if not copy.is_named:
+            collection = (copy.service, collection_of(place[1]))
+            self._collections.setdefault(collection, {})[copy.local_id] = copy.meta_id
+            if is_distinctive(copy.local_id):
+                self._distinctive.setdefault(copy.local_id, {})[copy.meta_id] = None
+
+    def whose_place(self, copy: Copy) -> str | None:
+        """The other replicant that is at the local path of a copy."""
+        found = self._paths.get(self._place(copy))
+        return None if found == copy.meta_id else found
+
+    def drop(self, meta_id: str) -> None:
+        copy = self.copies.pop(meta_id, None)
+        if copy is None:
+            return
+        place = self._places.pop(meta_id)
+        self._paths.pop(place, None)
+        for above in _above(place):
+            _count_down(self._above, above)
+        _count_down(self._directly_above, (copy.service, collection_of(place[1])))
+        self._services[copy.service] -= 1
+        if not self._services[copy.service]:
+            del self._services[copy.service]
+        _take_out(self._collections, (copy.service, collection_of(place[1])), copy.local_id)
+        _take_out(self._distinctive, copy.local_id, meta_id)
+
+    # -- looking up ----------------------------------------------------------------------------------------
+
+    def local_of(self, meta_id: str) -> Local | None:
+        copy = self.copies.get(meta_id)
+        return Local(copy.local_id, copy.is_number) if copy else None
+
+    def at(self, service: str, path: str) -> Copy | None:
+        """The copy that a local path leads to, itself or to something below it."""
+        for prefix in prefixes(canonical(path)):
+            if meta_id := self._paths.get((service, prefix)):
+                return self.copies[meta_id]
+        return None
+
+    def is_at(self, service: str, path: str) -> bool:
+        """Whether a local path is that of a copy."""
+        return self.whose_path(service, path) is not None
+
+    def whose_path(self, service: str, path: str) -> str | None:
+        """The replicant whose copy a local path is that of."""
+        return self._paths.get((service, trimmed(canonical(path))))
+
+    def has_below(self, service: str, path: str) -> bool:
+        """Whether there are copies below a local path."""
+        place = trimmed(canonical(path))
+        return self.has_service(service) if place == "/" else (service, place) in self._above
+
+    def is_collection(self, service: str, path: str) -> bool:
+        """Whether a path is that of a collection that copies are in. Of what clients name nobody knows what
+        it is in: to them a slash at the end says that it is a collection."""
+        place = service, trimmed(canonical(path))
+        return place in self._collections or (path.endswith("/") and place in self._directly_above)
+
+    def below(self, meta_id: str) -> list[str]:
+        """The copies below a copy."""
+        return self.below_path(*self._places[meta_id])
+
+    def below_path(self, service: str, path: str) -> list[str]:
+        """The copies below a local path: a walk through all, if there are any."""
+        if not self.has_below(service, path):
+            return []
+        places, start = self._places.items(), f"{trimmed(canonical(path)).rstrip('/')}/"
+        return [one for one, (owner, found) in places if owner == service and found.startswith(start)]
+
+    def in_collection(self, service: str, collection: str, local_id: str) -> str | None:
+        return self._collections.get((service, collection), {}).get(local_id)
+
+    def has_collection(self, service: str, collection: str) -> bool:
+        """Whether copies are in a collection whose items the service names."""
+        return (service, collection) in self._collections
+
+    def anywhere(self, local_id: str) -> str | None:
+        """The meta-id of a distinctive local id, unless two replicants have it."""
+        found = self._distinctive.get(local_id, {})
+        return next(iter(found)) if len(found) == 1 else None
+
+    def path_with_meta_ids(self, service: str, path: str, *, by_place: bool = True) -> str:
+        """A local path, or one from somewhere above the service's root, with meta-ids in it. Without
+        `by_place` only for ids that are known wherever they stand."""
+        segments = path.split("/")
+        if len(segments) > MAX_SEGMENTS:
+            return path
+        for place, segment in enumerate(segments):
+            here = self._ending_at(service, segments, place) if by_place else None
+            meta_id = here or self.anywhere(unquote(segment))
+            if meta_id and not self.copies[meta_id].is_named:
+                segments[place] = meta_id
+        return "/".join(segments)
+
+    def _ending_at(self, service: str, segments: list[str], place: int) -> str | None:
+        """The copy whose path ends at a segment; `segments` before it may hold meta-ids already."""
+        for start in range(place):
+            path = "/" + "/".join(segments[start + 1 : place + 1])
+            try:
+                local = text_to_local(path, self.local_of, Form.URL) if META_ID.search(path) else path
+            except NoCopyError:
+                continue
+            if meta_id := self._paths.get((service, canonical(local))):
+                return meta_id
+        return None
+
+    def _place(self, copy: Copy) -> tuple[str, str]:
+        item = copy.item if copy.is_named else filled(copy.item, copy.local_id)
+        try:
+            return copy.service, trimmed(canonical(text_to_local(item, self.local_of, Form.URL)))
+        except NoCopyError:  # what it is part of is gone
+            return copy.service, trimmed(canonical(item))
+
+
+def _above(place: tuple[str, str]) -> list[tuple[str, str]]:
+    service, path = place
+    return [(service, prefix) for prefix in prefixes(collection_of(path))]
+
+
+def _count_down(counts: Counter[K], key: K) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
+
+
+def _take_out(table: dict[K, dict[str, V]], key: K, inner: str) -> None:
+    found = table.get(key)
+    if found is not None:
+        found.pop(inner, None)
+        if not found:
+            del table[key]
+
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS copies (
+  meta_id TEXT PRIMARY KEY, service TEXT NOT NULL, item TEXT NOT NULL, local_id TEXT NOT NULL,
+  is_number INTEGER NOT NULL, is_named INTEGER NOT NULL, is_away INTEGER NOT NULL
+) WITHOUT ROWID
+"""
+_PUT = "INSERT OR REPLACE INTO copies VALUES (?, ?, ?, ?, ?, ?, ?)"
+_DROP = "DELETE FROM copies WHERE meta_id = ?"
+
+
+class Copies:
+    """Belongs to one event loop; the file is written by a thread of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.index = Index()
+        self.away: dict[str, Copy] = {}
+        self._path = path
+        self._thread = ThreadPoolExecutor(1, "copies")
+        self._connection: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        rows = await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+        here = (copy for copy, is_away in rows if not is_away)
+        self.index = Index(sorted(here, key=lambda copy: copy.item.count("/")))  # wholes before parts
+        self.away = {copy.meta_id: copy for copy, is_away in rows if is_away}
+
+    async def bind(self, copy: Copy) -> None:
+        """Remember a copy; durable when this returns. Doing it again changes nothing."""
+        if self.index.copies.get(copy.meta_id) == copy:
+            return
+        taken = self.index.whose_place(copy)
+        await self._write([(_PUT, _row(copy)), *([(_DROP, (taken,))] if taken else [])])
+        self.index.add(copy)
+        self.away.pop(copy.meta_id, None)
+
+    async def unbind(self, meta_id: str) -> None:
+        """The copy is gone, and with it what the service had below it."""
+        if meta_id in self.index.copies:
+            gone = [meta_id, *self.index.below(meta_id)]
+            for one in gone:
+                self.index.drop(one)
+            await self._write([(_DROP, (one,)) for one in gone])
+
+    async def send_away(self, meta_id: str) -> None:
+        """The resource has left this site."""
+        if copy := self.index.copies.get(meta_id):
+            await self._write([(_PUT, _row(copy, is_away=True))])
+            self.index.drop(meta_id)
+            self.away[meta_id] = copy
+
+    async def welcome(self, meta_id: str) -> None:
+        """The resource is at this site, perhaps again."""
+        if copy := self.away.get(meta_id):
+            await self.bind(copy)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown()
+
+    async def _write(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, rows)
+
+    def _open(self) -> list[tuple[Copy, bool]]:
+        with translate_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_file(self._path)
+            self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.execute(_SCHEMA)
+            found = self._connection.execute("SELECT * FROM copies").fetchall()
+        return [(Copy(a, b, c, d, bool(e), bool(f)), bool(g)) for a, b, c, d, e, f, g in found]
+
+    def _commit(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:
+        with translate_errors(self._path):
+            if self._connection is None:
+                raise sqlite3.ProgrammingError("it is closed")
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                for statement, values in rows:
+                    self._connection.execute(statement, values)
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _row(copy: Copy, *, is_away: bool = False) -> tuple[object, ...]:
+    return (copy.meta_id, copy.service, copy.item, copy.local_id, copy.is_number, copy.is_named, is_away)

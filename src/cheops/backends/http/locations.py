@@ -1,0 +1,117 @@
+"""Where a replicated resource is, as seen from a site that may never have heard of it.
+
+Only the sites of a resource know of it. Others ask: first the site that made the meta-id, whose mark is in it,
+then the rest, nearest first. Their answers are cached for a while.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from cheops.backends.http.ids import may_be_made_at
+from cheops.backends.http.request import NoReplicaError
+from cheops.backends.http.submission import sites_of
+from cheops.node.node import Node
+from cheops.peers.client import read_json_response
+from cheops.text import listed
+
+PATH = "peer/replicants"  # below the address of an agent
+_FOR_S, _NONE_FOR_S = 30.0, 2.0
+_REMEMBERED = 10_000
+_AT_ONCE = 16
+_MOST_ASKED = 256
+_TIMEOUT_S = 3.0
+_MOST_BYTES = 1024 * 1024  # of an answer
+
+
+class Locations:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._known: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
+
+    async def sites_of(self, meta_id: str) -> tuple[str, ...]:
+        """The sites of a replicant, nearest first; none where there is no such thing. Raises NoReplicaError
+        where those who would know cannot be asked."""
+        here = await self.known_here(meta_id)
+        if here:
+            return nearest_first(self._node, here)
+        until_s, found = self._known.get(meta_id, (0.0, ()))
+        if time.monotonic() >= until_s:
+            found = await self._ask_sites(meta_id)
+            self._remember(meta_id, found)
+        return nearest_first(self._node, found)
+
+    async def known_here(self, meta_id: str) -> tuple[str, ...]:
+        """The sites of a replicant that this site knows of."""
+        return sites_of(await self._node.pump.replica(meta_id))
+
+    def forget(self, meta_id: str) -> None:
+        self._known.pop(meta_id, None)
+
+    def _remember(self, meta_id: str, sites: tuple[str, ...]) -> None:
+        for_s = _FOR_S if sites else _NONE_FOR_S
+        self._known[meta_id] = (time.monotonic() + for_s, sites)
+        self._known.move_to_end(meta_id)
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+
+    async def _ask_sites(self, meta_id: str) -> tuple[str, ...]:
+        node = self._node
+        others = [site for site in nearest_first(node, node.snapshot().sites) if site != node.name]
+        makers = [site for site in others if may_be_made_at(meta_id, site)]
+        rest = [site for site in others if site not in makers][:_MOST_ASKED]
+        silent: list[str] = []
+        for group in (makers, *(rest[at : at + _AT_ONCE] for at in range(0, len(rest), _AT_ONCE))):
+            said = await asyncio.gather(*(self._ask_site(site, meta_id) for site in group))
+            if found := next((sites for sites in said if sites), None):
+                return found
+            silent += [site for site, sites in zip(group, said, strict=True) if sites is None]
+            if group is makers and makers and not silent:
+                return ()  # who made it would know
+        if silent:
+            raise NoReplicaError(f"nobody here knows of {meta_id}, and {listed(silent)} cannot be asked now")
+        return ()
+
+    async def _ask_site(self, site: str, meta_id: str) -> tuple[str, ...] | None:
+        """What a site says; None where it cannot be asked."""
+        if self._node.address_of(site) is None or not self._node.snapshot().is_up(site):
+            return None
+        found = await _answer_of(self._node, site, meta_id)
+        sites = found.get("sites") if found else None
+        return None if found is None else tuple(map(str, sites)) if isinstance(sites, list) else ()
+
+
+async def local_id_at(node: Node, site: str, meta_id: str) -> str | None:
+    """What the service of another site calls a replicant; None: nothing, or it cannot be asked."""
+    found = await _answer_of(node, site, meta_id) if node.address_of(site) else None
+    local_id = found.get("local_id") if found else None
+    return local_id if isinstance(local_id, str) else None
+
+
+async def _answer_of(node: Node, site: str, meta_id: str) -> dict[str, Any] | None:
+    path, timeout = f"/{PATH}/{quote(meta_id)}", aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    try:
+        async with node.asking.request(site, "GET", path, timeout=timeout) as answer:
+            return await read_json_response(answer, _MOST_BYTES) if answer.status == 200 else {}
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return None
+
+
+def nearest_first(node: Node, sites: Iterable[str]) -> tuple[str, ...]:
+    """This site, then those that are up by their distance, then the rest."""
+    snapshot = node.snapshot()
+
+    def distance(site: str) -> tuple[bool, bool, float, str]:
+        known = snapshot.sites.get(site)
+        rtt_ms = snapshot.rtt_ms(node.name, site)
+        return site != node.name, known is None or not known.up, _FAR if rtt_ms is None else rtt_ms, site
+
+    return tuple(sorted(dict.fromkeys(sites), key=distance))
+
+
+_FAR = float("inf")

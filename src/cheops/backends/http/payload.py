@@ -1,0 +1,299 @@
+"""HTTP requests and responses as the log keeps them: compact canonical JSON, the same at every site.
+
+Ids in both are meta-ids. A request holds no credentials and nothing that belongs to one connection. A small
+body is part of it; a larger one is a file, `body`, that sites fetch from each other by its hash.
+
+What a response means for the engine:
+
+2xx, 303                            OK
+404 and 410 to a DELETE             OK: it is not there
+408, 425, 429, 503                  RETRY: not done, and may be sent again
+401 to this site's own credentials  RETRY: the credentials must change, not the request
+any other 3xx and 4xx, 501, 505     KO: a definite failure
+any other 5xx, a timeout, a broken connection after the request went out
+                                    RETRY if it can be repeated (PUT, DELETE, with an Idempotency-Key),
+                                    else MAYBE: it may have had an effect
+"""
+
+import base64
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from cheops.config.services import PATCH, PUT, STEPS, ReplicationConfig
+from cheops.engine.events import Result
+from cheops.errors import ClientError
+from cheops.log.operation import Command
+
+_KEPT_HEADERS = frozenset(
+    (
+        *("content-type", "content-language", "location", "link", "etag", "last-modified", "cache-control"),
+        *("allow", "retry-after", "www-authenticate", "vary", "content-location", "warning"),
+    )
+)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_TRY_AGAIN = (408, 425, 429, 503)
+_UNSUPPORTED = (501, 505)
+Header = tuple[str, str]
+
+
+class KeptResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An answer in short. Ids in it are meta-ids. `cut_bytes`: it had a body, too large to be kept."""
+
+    status: int
+    headers: tuple[Header, ...] = ()
+    text: str = ""
+    base64: str = ""
+    cut_bytes: int = 0
+    note: str = ""
+
+    @property
+    def body(self) -> bytes:
+        return base64.b64decode(self.base64) if self.base64 else self.text.encode()
+
+
+def result_of(method: str, status: int, *, may_repeat: bool, own_credentials: bool) -> Result:
+    """What a status means. `may_repeat`: the client gave a key by which the service knows a repetition."""
+    if 200 <= status < 300 or status == 303 or (method == "DELETE" and status in (404, 410)):
+        return Result.OK
+    if status in _TRY_AGAIN or (status == 401 and own_credentials):
+        return Result.RETRY
+    if status < 500 or status in _UNSUPPORTED:
+        return Result.KO
+    return result_in_doubt(method, may_repeat=may_repeat)
+
+
+def result_in_doubt(method: str, *, may_repeat: bool) -> Result:
+    """The request went out, and nobody knows what became of it."""
+    return Result.RETRY if may_repeat or method in ("PUT", "DELETE") else Result.MAYBE
+
+
+def kept_response(status: int, headers: tuple[Header, ...], body: bytes, most_bytes: int, size: int) -> KeptResponse:
+    """An answer as it is kept; `size` is that of the whole body, of which `body` may be the beginning."""
+    kept = tuple((name, value) for name, value in headers if name.lower() in _KEPT_HEADERS)
+    if size > most_bytes or size != len(body):
+        return KeptResponse(status=status, headers=kept, cut_bytes=size)
+    try:
+        return KeptResponse(status=status, headers=kept, text=body.decode())
+    except UnicodeDecodeError:
+        return KeptResponse(status=status, headers=kept, base64=base64.b64encode(body).decode())
+
+
+def encode_response(answer: KeptResponse) -> str:
+    return msgspec.json.encode(answer).decode()
+
+
+def decode_response(output: str) -> KeptResponse | None:
+    """An answer that was kept, or None where the text is something else, such as why nothing was asked."""
+    try:
+        return msgspec.json.decode(output, type=KeptResponse)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def id_in(body: bytes, path: tuple[str, ...]) -> str | int | None:
+    """What stands in a JSON body at a path of names."""
+    try:
+        found = msgspec.json.decode(body)
+    except _UNREADABLE:
+        return None
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    is_id = isinstance(found, str | int) and not isinstance(found, bool) and found != ""
+    return found if is_id else None
+
+
+def first_id_in(body: bytes, path: tuple[str, ...]) -> str | int | None:
+    """The id of the one item of a list, wherever that stands in the JSON; None for no item, or several."""
+    try:
+        items = _items(msgspec.json.decode(body), 3)
+    except _UNREADABLE:
+        return None
+    if items is None or len(items) != 1:
+        return None
+    item = msgspec.json.encode(items[0])
+    return id_in(item, path) or id_in(item, path[-1:])
+
+
+def _items(found: object, depth: int) -> list[object] | None:
+    if isinstance(found, list):
+        return found
+    if isinstance(found, dict) and depth:
+        return next((items for value in found.values() if (items := _items(value, depth - 1)) is not None), None)
+    return None
+
+
+BODY = "body"  # the name of the file
+MAX_INLINE_BYTES = 32 * 1024
+MAX_LINE_BYTES = 128 * 1024
+CREATE, DELETE = "create", "delete"
+COLLECTING = frozenset(("MKCOL", "MKCALENDAR"))  # what makes a collection under a name that the client chose
+NAMING = COLLECTING | {"PUT"}  # what makes something under such a name
+_MAX_TYPE_CHARACTERS = 100
+_REPLAYABLE = ("PUT", "DELETE")
+_TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,200}")
+_PATH = re.compile(r"/[^\s\x00-\x1f\x7f?#]*")
+_QUERY = re.compile(r"[^\s\x00-\x1f\x7f#]*")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+# What belongs to one connection, to the caller alone, or to the mesh.
+_DROPPED = frozenset(
+    (
+        *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+        *("host", "content-length", "expect", "accept-encoding", "range", "max-forwards", "via", "forwarded"),
+        *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
+        *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range"),
+        *("scope", "prefer", "content-md5", "digest", "content-digest", "repr-digest", "idempotency-key"),
+    )
+)
+
+
+class PayloadError(ClientError):
+    """An operation's payload is not a request."""
+
+
+class RequestTooLargeError(ClientError):
+    status = 431
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a site sends to its service. `item` is where the resource is found once it is there: with `{id}`
+    for what the service names, as it stands for what the client named."""
+
+    method: str = ""
+    path: str = ""
+    query: str = ""
+    headers: tuple[Header, ...] = ()
+    text: str = ""
+    base64: str = ""
+    file_bytes: int | None = None
+    item: str = ""
+    named: bool = False
+    exists: str = ""
+    key: str = ""  # the Idempotency-Key
+    ticket: str = ""  # under which the site that took it remembers the client's credentials, for a while
+    base: bool = False  # runs nothing: see config.replication
+    within: str = ""  # the replicated collection that what it creates is in: it must be there first
+    scope: str = ""  # for the calls that the application makes to other services
+
+    @property
+    def creates(self) -> bool:
+        return bool(self.item) and self.method != "DELETE"
+
+    @property
+    def creates_collection(self) -> bool:
+        return self.creates and self.method in COLLECTING
+
+    @property
+    def deletes(self) -> bool:
+        """Whether nothing is left of the resource after it: not so for a DELETE of something below it."""
+        return bool(self.item) and self.method == "DELETE"
+
+    @property
+    def inline(self) -> bytes:
+        return base64.b64decode(self.base64, validate=True) if self.base64 else self.text.encode()
+
+    @property
+    def is_json(self) -> bool:
+        return is_json(header(self.headers, "content-type"))
+
+    @property
+    def is_form(self) -> bool:
+        return media_type(header(self.headers, "content-type")) == "application/x-www-form-urlencoded"
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether to run it again, in its order, leads to the same state."""
+        if self.method == "PATCH":
+            return not _is_stepwise(header(self.headers, "content-type"))
+        return self.base or self.method in _REPLAYABLE
+
+
+def command_of(request: Request, file_hash: str = "") -> Command:
+    line = msgspec.json.encode(request)  # fields in the order above, so one spelling
+    if len(line) > MAX_LINE_BYTES:
+        raise RequestTooLargeError(
+            f"the request has {len(line)} bytes without its body; to be replicated, {MAX_LINE_BYTES} at most"
+        )
+    return Command(line.decode(), ((BODY, file_hash),) if file_hash else ())
+
+
+def request_of(command: Command) -> Request:
+    try:
+        request = msgspec.json.decode(command.line, type=Request)
+        _ = request.inline
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise PayloadError(f"this is no HTTP request, so it cannot be run for a service: {error}") from None
+    if not request.base and not _is_sendable(request):
+        raise PayloadError("this is no HTTP request: its method, path or headers cannot be sent")
+    return request
+
+
+def _is_sendable(request: Request) -> bool:
+    """It may come from another site: nothing in it may become a second request."""
+    texts = (*(value for _, value in request.headers), request.key, request.scope)
+    return bool(
+        _TOKEN.fullmatch(request.method)
+        and _PATH.fullmatch(request.path)
+        and _QUERY.fullmatch(request.query)
+        and all(_TOKEN.fullmatch(name) and not _is_dropped(name) for name, _ in request.headers)
+        and not any(_CONTROL.search(text) for text in texts)
+    )
+
+
+def with_body(request: Request, body: bytes) -> Request:
+    """A small body as part of the request."""
+    try:
+        return msgspec.structs.replace(request, text=body.decode())
+    except UnicodeDecodeError:
+        return msgspec.structs.replace(request, base64=base64.b64encode(body).decode())
+
+
+def end_to_end(headers: Iterable[Header], config: ReplicationConfig) -> tuple[Header, ...]:
+    """The headers that go to all sites."""
+    kept = (pair for pair in headers if not _is_dropped(pair[0]))
+    return tuple(pair for pair in kept if config.credentials == "pass" or not config.is_credential(pair[0]))
+
+
+def credentials_of(headers: Iterable[Header], config: ReplicationConfig) -> tuple[Header, ...]:
+    return tuple(pair for pair in headers if config.is_credential(pair[0]))
+
+
+def header(headers: Iterable[Header], name: str) -> str:
+    return next((value for given, value in headers if given.lower() == name), "")
+
+
+def media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_json(content_type: str) -> bool:
+    found = media_type(content_type)
+    return found.endswith(("/json", "+json", "/x-ndjson", "/json-seq"))
+
+
+def operation_type(method: str, sub_path: str, content_type: str) -> str:
+    """What the matrix calls a request to an item, or to something below it (`put tags/x`)."""
+    if sub_path:
+        name = f"{method.lower()} {sub_path}"
+        return name if len(name) <= _MAX_TYPE_CHARACTERS else name[: _MAX_TYPE_CHARACTERS - 1] + "…"
+    if method == "PATCH":
+        return STEPS if _is_stepwise(content_type) else PATCH
+    known = {"PUT": PUT, "DELETE": DELETE, **dict.fromkeys(COLLECTING, CREATE)}
+    return known.get(method, method.lower())
+
+
+BASE_REQUEST = Request(base=True)
+
+
+def _is_dropped(name: str) -> bool:
+    lower = name.lower()
+    return lower in _DROPPED or lower.startswith(("cheops-", "proxy-"))
+
+
+def _is_stepwise(content_type: str) -> bool:
+    """Whether a PATCH of this kind is a list of steps, or anything else that must not be applied twice. One
+    that says what members become (RFC 7396, and plain JSON) may."""
+    found = media_type(content_type)
+    return "json-patch" in found or not (is_json(found) or found == "application/x-www-form-urlencoded")

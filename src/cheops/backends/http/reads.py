@@ -1,0 +1,201 @@
+"""Reads, and all other requests that go to this site's own instance: local ids in, meta-ids out."""
+
+import logging
+from dataclasses import replace
+
+from cheops.backends.http.ids import Form, LocalIdTranslator, LocalOf, MetaIdTranslator, meta_ids_in, text_to_local
+from cheops.backends.http.locations import Locations, nearest_first
+from cheops.backends.http.paths import filled, item_of, joined, split_target
+from cheops.backends.http.payload import credentials_of, id_in
+from cheops.backends.http.request import NoReplicaError, NoReplicantError, NotTranslatableError, Target
+from cheops.backends.http.submission import is_deleted
+from cheops.backends.http.translation import (
+    BODY_HEADERS,
+    ResponseIds,
+    buffer_if_small,
+    close_body,
+    decompressed,
+    form_of,
+    has_unknown_encoding,
+    hosts_of,
+    is_partial_json,
+    is_translatable,
+    iterate_body,
+    length_of,
+    translate_body,
+    without_body_headers,
+)
+from cheops.backends.http.upstream import below_base
+from cheops.gateway.headers import CREDENTIALS, ForwardingInfo, RequestHead, first, without
+from cheops.gateway.interfaces import Body, IncomingRequest, Response, UpstreamError, UpstreamServices
+from cheops.node.node import Node
+from cheops.text import in_words
+
+_PATHS = ("location", "content-location", "link")
+_CREATED = 201
+_log = logging.getLogger(__name__)
+_LEFT_ALONE = ("scope", "cookie", "authorization")
+
+
+class ReadHandler:
+    def __init__(self, node: Node, services: UpstreamServices, locations: Locations) -> None:
+        self._node = node
+        self._services = services
+        self._locations = locations
+        self._copies = node.replicants.runner.copies
+
+    # -- replicas ------------------------------------------------------------------------------------------
+
+    async def read(self, service: str, incoming: IncomingRequest, target: Target) -> Response:
+        """From the replica here, or from the nearest that can be reached."""
+        has_copy = target.meta_id in self._copies.index.copies
+        if has_copy or incoming.is_forwarded:
+            try:
+                return await self._here(service, incoming, target)
+            except UpstreamError:
+                others = await self._others(target)
+                if incoming.is_forwarded or not others:
+                    raise
+        await self.refuse_deleted(target)
+        return await self.at_nearest(service, incoming, await self._others(target), target.meta_id)
+
+    async def refuse_deleted(self, target: Target) -> None:
+        """Raises NoReplicantError where it is gone, be it with what it was part of."""
+        for meta_id in dict.fromkeys((target.meta_id, *reversed(meta_ids_in(target.path)))):
+            if is_deleted(await self._node.pump.replica(meta_id)):
+                whole = "" if meta_id == target.meta_id else f", with {meta_id} of which it was a part"
+                raise NoReplicantError(f"{target.meta_id} was deleted{whole}")
+
+    async def _here(self, service: str, incoming: IncomingRequest, target: Target) -> Response:
+        if target.meta_id not in self._copies.index.copies:
+            if not await self._locations.known_here(target.meta_id):
+                raise NoReplicantError(f"{target.meta_id} is not known at {self._node.name}")
+            await self.refuse_deleted(target)
+            raise NoReplicaError(f"{self._node.name} has no copy of {target.meta_id} yet, or not any more")
+        _, query = split_target(incoming.head.target)
+        head = RequestHead(incoming.head.method, joined(target.path, query), incoming.head.headers)
+        return await self.local(service, head, incoming)
+
+    async def _others(self, target: Target) -> tuple[str, ...]:
+        sites = await self._locations.sites_of(target.meta_id)
+        return tuple(site for site in sites if site != self._node.name)
+
+    async def at_nearest(self, service: str, incoming: IncomingRequest, sites: tuple[str, ...], what: str) -> Response:
+        """A read at the first of these sites that can be reached."""
+        if not sites:
+            raise NoReplicantError(f"no site that can be asked now knows of {what}")
+        head = self.for_peers(service, incoming.head)
+        failed: list[str] = []
+        for site in nearest_first(self._node, sites):
+            try:
+                body = incoming.body() if incoming.size != 0 else None  # REPORT and the like have one
+                answer = await self._services.at(site, service, head, body, incoming.passage)
+            except UpstreamError as error:
+                failed.append(f"{site} ({error.why})")
+                continue
+            if answer.status != NoReplicaError.status:
+                return self.told(incoming, head, answer)
+            await close_body(answer.body)
+            failed.append(f"{site} (503)")
+        self._locations.forget(what)
+        raise NoReplicaError(f"no replica of {what} can be read now: {in_words(failed)}")
+
+    def for_peers(self, service: str, head: RequestHead) -> RequestHead:
+        """A request as another site gets it: without the client's credentials, unless the service says so."""
+        config = self._node.config.services[service].replication
+        if config.credentials == "pass":
+            return head
+        secret = (name for name, _ in credentials_of(head.headers, config))
+        return replace(head, headers=without(head.headers, *secret))
+
+    @staticmethod
+    def told(incoming: IncomingRequest, sent: RequestHead, answer: Response) -> Response:
+        """The answer of another site, and whether that got the client's credentials."""
+        if len(sent.headers) == len(incoming.head.headers):
+            return answer
+        return replace(answer, headers=(*answer.headers, (CREDENTIALS, "dropped")))
+
+    # -- this site's own instance --------------------------------------------------------------------------
+
+    async def local(
+        self, service: str, head: RequestHead, incoming: IncomingRequest, *, with_body: bool = True
+    ) -> Response:
+        """A request to this site's instance, for a client. Meta-ids become local ids; raises NotHereError."""
+        form = form_of(head)
+        kept = without(head.headers, "Accept-Encoding", *(BODY_HEADERS if form else ()))
+        asked = self.to_local(replace(head, headers=(*kept, ("Accept-Encoding", "identity"))))
+        body: Body | None = incoming.body() if with_body and incoming.size != 0 else None
+        if form and body is not None:
+            translating = LocalIdTranslator(self._copies.index.local_of, form)
+            body = await buffer_if_small(translate_body(iterate_body(body), translating), incoming.size)
+        answer = await self._asked(service, asked, body, incoming.passage)
+        if (asked.method, answer.status) == ("POST", _CREATED):
+            answer = await self._forget_reused_id(service, asked, answer)
+        return await self._with_meta_ids(service, asked, answer)
+
+    def to_local(self, head: RequestHead) -> RequestHead:
+        """A head as this site's instance gets it; raises NotHereError."""
+        local_of = self._copies.index.local_of
+        path, query = (text_to_local(part, local_of, Form.URL) for part in split_target(head.target))
+        headers = tuple((name, _header_to_local(name, value, local_of)) for name, value in head.headers)
+        return RequestHead(head.method, joined(path, query), headers)
+
+    async def _asked(self, service: str, head: RequestHead, body: Body | None, passage: ForwardingInfo) -> Response:
+        """What the service says. Where that is a part of what must be translated as a whole, it is asked for
+        the whole: nobody is bound to heed `Range`, and what has it is a GET."""
+        timeout_s = self._node.config.services[service].replication.timeout_s
+        answer = await self._services.local(service, head, body, timeout_s, passage)
+        if not is_partial_json(answer):
+            return answer
+        await close_body(answer.body)
+        whole = replace(head, headers=without(head.headers, "Range", "If-Range"))
+        answer = await self._services.local(service, whole, None, timeout_s, passage)
+        if is_partial_json(answer):
+            await close_body(answer.body)
+            raise NotTranslatableError("the service gives parts of its answer, though nobody asked for parts")
+        return answer
+
+    async def _forget_reused_id(self, service: str, asked: RequestHead, answer: Response) -> Response:
+        """Something new is no replicant, so one that had its id before is gone from the service: deleted with
+        something else, or past the gateway."""
+        config, index = self._node.config.services[service], self._copies.index
+        if location := first(RequestHead("", "", answer.headers), "Location"):
+            gone = index.whose_path(service, below_base(config, location))
+        else:
+            whole = await buffer_if_small(iterate_body(answer.body), length_of(answer.headers))
+            answer = replace(answer, body=whole)
+            id_ = id_in(whole, config.replication.id) if isinstance(whole, bytes) else None
+            path = item_of(split_target(asked.target)[0], config.replication.items)
+            gone = index.whose_path(service, filled(path, str(id_))) if id_ is not None else None
+        if gone and not index.copies[gone].is_named:
+            _log.warning("%s has used the id of %s again: its copy here is gone", service, gone)
+            await self._copies.unbind(gone)
+        return answer
+
+    async def _with_meta_ids(self, service: str, asked: RequestHead, answer: Response) -> Response:
+        """An answer of this site's instance, as clients get to see it."""
+        answering = self.answering(service, asked)
+        headers = tuple(
+            (name, answering.in_header(value) if name.lower() in _PATHS else value) for name, value in answer.headers
+        )
+        answer = replace(answer, headers=headers)
+        if not is_translatable(answer):
+            return answer
+        if has_unknown_encoding(answer):
+            raise NotTranslatableError("the service packed its answer in a way that nobody asked for or can open")
+        headers = without_body_headers(headers)
+        if asked.method == "HEAD":
+            return replace(answer, headers=headers)
+        body = translate_body(decompressed(answer), MetaIdTranslator(answering))
+        return Response(answer.status, headers, await buffer_if_small(body, length_of(answer.headers)))
+
+    def answering(self, service: str, asked: RequestHead) -> ResponseIds:
+        """What is known of ids in what is said in answer to a request, or in the request itself."""
+        config = self._node.config.services[service]
+        hosts = hosts_of(config, first(asked, "Host") or "")
+        path, _ = split_target(asked.target)
+        return ResponseIds(self._copies.index, service, config.replication, path, hosts)
+
+
+def _header_to_local(name: str, value: str, local_of: LocalOf) -> str:
+    return value if name.lower() in _LEFT_ALONE else text_to_local(value, local_of, Form.PLAIN)

@@ -1,0 +1,148 @@
+"""The gateway's handler for replicated resources.
+
+read                                from the copy here, or from the nearest one that can be reached
+create with `&`                     an operation that begins a resource; also in a replicated collection
+update or delete of a replicant     an operation at all its sites, with or without a scope
+anything else                       to this site's own instance, with ids translated both ways
+
+MOVE and COPY that touch a replicant are refused, and so are changes of something that holds replicants and is
+none itself.
+"""
+
+from cheops.backends.http.changes import ChangeHandler
+from cheops.backends.http.ids import META_ID, meta_id_of
+from cheops.backends.http.locations import Locations
+from cheops.backends.http.paths import canonical, is_listed, split_target, trimmed
+from cheops.backends.http.payload import COLLECTING, NAMING, is_json, media_type
+from cheops.backends.http.reads import ReadHandler
+from cheops.backends.http.request import (
+    LevelError,
+    NoReplicantError,
+    ReplicationRequestError,
+    Target,
+    refuse_moving,
+    refuse_whole,
+    target_of,
+)
+from cheops.backends.http.submission import is_collection
+from cheops.gateway.headers import RequestHead, first
+from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, UpstreamServices
+from cheops.node.node import Node
+from cheops.scope.route import Replicas
+from cheops.scope.tree import Consistency
+from cheops.text import listed
+
+SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"))
+_FORM = "application/x-www-form-urlencoded"
+
+
+class HttpReplication:
+    def __init__(self, node: Node, services: UpstreamServices) -> None:
+        self._node = node
+        self._copies = node.replicants.runner.copies
+        node.replicants.runner.sending.carry = services.carry
+        self._locations = Locations(node)
+        self._reading = ReadHandler(node, services, self._locations)
+        self._changing = ChangeHandler(node, services, self._reading, self._locations)
+
+    def concerns(self, service: str, head: RequestHead) -> bool:
+        """Where the service has replicas here, every request may name one or list them; where others have,
+        one with a body that ids are looked for in; else only one with a meta-id."""
+        index = self._copies.index
+        if index.has_service(service) or META_ID.search(head.target):
+            return True
+        if len(index):
+            content_type = first(head, "Content-Type") or ""
+            if is_json(content_type) or media_type(content_type) == _FORM:
+                return True
+        return any(META_ID.search(value) for _, value in head.headers)
+
+    async def handle(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
+        if route is not None:
+            self._check(service, route)
+        head = incoming.head
+        target = self._target(service, head, route)
+        if target is None:
+            return await self._handle_unknown(service, incoming, route)
+        if head.method in SAFE:
+            return await self._reading.read(service, incoming, target)
+        if head.method in COLLECTING and target.is_named and not target.sub_path:
+            return await self._reading.local(service, head, incoming)  # it is there, as the service will say
+        if await self._creates_part(service, head, target):
+            sites = route.sites if route else await self._locations.sites_of(target.meta_id)
+            within = target.meta_id if target.is_named else ""
+            return await self._changing.create(service, incoming, sites, within)
+        return await self._changing.change(service, incoming, target)
+
+    async def dry_run(self, service: str, head: RequestHead, route: Replicas | None) -> DryRunResult | None:
+        """See seam.Replication."""
+        if route is not None:
+            self._check(service, route)
+        target = self._target(service, head, route)
+        if target is None:
+            return None
+        await self._reading.refuse_deleted(target)
+        sites = await self._locations.sites_of(target.meta_id)
+        if not sites:
+            raise NoReplicantError(f"no site that can be asked now knows of {target.meta_id}")
+        return DryRunResult(target.meta_id, sites, goes_everywhere=head.method not in SAFE)
+
+    def to_local(self, _service: str, head: RequestHead) -> RequestHead:
+        """See seam.Replication."""
+        return self._reading.to_local(head)
+
+    def _target(self, service: str, head: RequestHead, route: Replicas | None) -> Target | None:
+        """The replicant that a request speaks of. Raises what is to be said where it must not be done."""
+        path, _ = split_target(head.target)
+        refuse_moving(self._copies.index, service, head, has_scope=route is not None)
+        target = target_of(self._copies.index, service, path)
+        if target is None:
+            refuse_whole(self._copies.index, service, head)
+        return target
+
+    async def _handle_unknown(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
+        method = incoming.head.method
+        if route is None:
+            return await self._reading.local(service, incoming.head, incoming)
+        if method in SAFE:
+            if self._node.name in route.sites:
+                return await self._reading.local(service, incoming.head, incoming)
+            return await self._reading.at_nearest(service, incoming, route.sites, incoming.head.target)
+        if method == "POST" or method in NAMING:
+            return await self._changing.create(service, incoming, route.sites)
+        if self._node.name not in route.sites:
+            return await self._changing.hand_on(service, incoming, route.sites)
+        if await self._locations.known_here((target := self._named(service, incoming.head)).meta_id):
+            return await self._changing.change(service, incoming, target)  # it is on its way to this site
+        raise NoReplicantError(
+            f"nothing that is replicated is at {incoming.head.target}, so {method} cannot be done at "
+            f"{' & '.join(route.sites)}; without '&' it goes to one site"
+        )
+
+    async def _creates_part(self, service: str, head: RequestHead, target: Target) -> bool:
+        """Whether things of their own are created below a replicant: as the configuration says (`items`), or
+        because it is a collection in which clients give the names."""
+        if not target.sub_path:
+            return False
+        if head.method == "POST":
+            return is_listed(target.path, self._node.config.services[service].replication.items)
+        if head.method not in NAMING or not target.is_named:
+            return False
+        return is_collection(await self._node.pump.replica(target.meta_id))
+
+    def _named(self, service: str, head: RequestHead) -> Target:
+        """What a client calls so, if there is such a thing."""
+        sent = canonical(split_target(head.target)[0])
+        path = trimmed(sent)
+        return Target(meta_id_of("path", service, path), sent, path, is_named=True)
+
+    def _check(self, service: str, route: Replicas) -> None:
+        if route.consistency is not Consistency.EVENTUAL:
+            raise LevelError(
+                f"the level '{route.consistency.value}' is not there yet for HTTP; without a level replicas "
+                "become equal as soon as they can reach each other"
+            )
+        known = self._node.snapshot().sites
+        lacking = [site for site in route.sites if site in known and known[site].lacks(service)]
+        if lacking:
+            raise ReplicationRequestError(f"there is no service '{service}' at {listed(lacking)}")

@@ -1,0 +1,283 @@
+"""What a client's request means for replication: its target, its preferences and conditions, and what is refused."""
+
+import re
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+
+from cheops.backends.http.copies import Copy, Index
+from cheops.backends.http.ids import is_meta_id
+from cheops.backends.http.paths import ID, below, canonical, collection_of, prefixes, split_target, trimmed
+from cheops.config.services import EXISTS
+from cheops.errors import CheopsError, ClientError, Fault
+from cheops.gateway.headers import Headers, RequestHead, every, first
+from cheops.gateway.interfaces import UpstreamError
+from cheops.text import in_words, printable, shortened
+
+
+class ReplicationRequestError(ClientError):
+    """A request that cannot be meant so."""
+
+
+class NoReplicantError(ClientError):
+    """Nothing replicated is there."""
+
+    status = 404
+
+
+class NotMetError(ClientError):
+    """A condition of the request (`If-Match` and the like) does not hold."""
+
+    status = 412
+
+
+class NotPossibleError(ClientError):
+    """It cannot be taken as things are."""
+
+    status = 409
+
+
+class UnderWayError(CheopsError):
+    """A change that was taken before decides, and it is not done yet."""
+
+    status = 503
+    definite = False
+
+
+class OtherRequestError(ClientError):
+    """An `Idempotency-Key` comes again with another request."""
+
+    status = 422
+
+
+class LevelError(CheopsError):
+    """A level of consistency that this version does not have."""
+
+    status = 501
+
+
+class MovingError(ClientError):
+    """MOVE and COPY of what is replicated."""
+
+    status = 501
+
+
+class WholeError(ClientError):
+    """A collection, or something else that holds replicants and is none."""
+
+    status = 409
+
+
+class NoReplicaError(CheopsError):
+    """No replica can be reached now."""
+
+    status = 503
+    definite = False
+
+
+class NotTranslatableError(CheopsError):
+    """The service's answer cannot be shown: nobody could tell which ids it holds."""
+
+    fault = Fault.APPLICATION
+    status = 502
+
+
+class UnknownOutcomeError(UpstreamError):
+    """The service may have done it or not."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, "unknown outcome", may_have_had_effect=True, status=504)
+
+
+_CONDITIONS = ("If-Match", "If-None-Match", "If-Unmodified-Since")
+
+
+def is_conditional(head: RequestHead) -> bool:
+    return any(first(head, name) is not None for name in _CONDITIONS)
+
+
+def check_conditions(head: RequestHead, status: int, headers: Headers) -> None:
+    """Raises NotMetError. `status` and `headers` are what the replica answers; 404 where there is none."""
+    found = RequestHead("GET", "", headers)
+    exists, tag = 200 <= status < 300, first(found, "ETag")
+    if wanted := every(head, "If-Match"):
+        if not exists or not _any_matches(wanted, tag, weakly=False):
+            raise NotMetError(f"If-Match: the replica here {_describe(exists=exists, tag=tag)}")
+    elif (since := first(head, "If-Unmodified-Since")) and _is_later(first(found, "Last-Modified"), since):
+        raise NotMetError("If-Unmodified-Since: the replica here is newer, or does not say how old it is")
+    if exists and _any_matches(every(head, "If-None-Match"), tag, weakly=True):
+        raise NotMetError(f"If-None-Match: the replica here {_describe(exists=exists, tag=tag)}")
+
+
+def _describe(*, exists: bool, tag: str | None) -> str:
+    if not exists:
+        return "does not exist"
+    return f"has the tag {tag}" if tag else "exists, and has no tag"
+
+
+def _any_matches(wanted: list[str], tag: str | None, *, weakly: bool) -> bool:
+    tags = [one.strip() for value in wanted for one in value.split(",")]
+    if "*" in tags:
+        return True
+    if tag is None or (not weakly and tag.startswith("W/")):
+        return False
+    if weakly:
+        return tag.removeprefix("W/") in {one.removeprefix("W/") for one in tags}
+    return tag in tags
+
+
+def _is_later(modified: str | None, since: str) -> bool:
+    try:
+        return modified is None or parsedate_to_datetime(modified) > parsedate_to_datetime(since)
+    except (ValueError, TypeError):
+        return True  # what cannot be compared is not known to be unchanged
+
+
+DEFAULT_WAIT_S = 30.0
+MAX_WAIT_S = 3600.0
+MAX_KEY_CHARACTERS = 255
+_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,6})\"?\s*(?:$|[,;])", re.IGNORECASE)
+_ASYNC = re.compile(r"(?:^|[,;])\s*respond-async\s*(?:$|[,;])", re.IGNORECASE)
+
+
+class Wait(StrEnum):
+    FIRST = "first"
+    QUORUM = "quorum"
+    ALL = "all"
+
+    def needed(self, sites: int) -> int:
+        return {Wait.FIRST: 1, Wait.QUORUM: sites // 2 + 1, Wait.ALL: sites}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    wait: Wait = Wait.FIRST
+    wait_s: float = DEFAULT_WAIT_S
+    exists: str = ""
+    key: str = ""
+
+
+def preferences_of(head: RequestHead) -> Preferences:
+    """Raises ReplicationRequestError."""
+    return Preferences(
+        Wait(_one_of(head, "Cheops-Wait", tuple(Wait)) or Wait.FIRST),
+        _wait_s(", ".join(every(head, "Prefer"))),
+        _one_of(head, "Cheops-Exists", EXISTS),
+        _key(first(head, "Idempotency-Key") or ""),
+    )
+
+
+def _one_of(head: RequestHead, name: str, known: tuple[str, ...]) -> str:
+    value = (first(head, name) or "").strip().lower()
+    if value and value not in known:
+        shown = printable(shortened(value))
+        raise ReplicationRequestError(f"{name} is one of {', '.join(known)}, not '{shown}'")
+    return value
+
+
+def _wait_s(prefer: str) -> float:
+    if found := _WAIT.search(prefer):
+        return min(float(found[1]), MAX_WAIT_S)
+    return 0.0 if _ASYNC.search(prefer) else DEFAULT_WAIT_S
+
+
+def _key(key: str) -> str:
+    if len(key) > MAX_KEY_CHARACTERS:
+        raise ReplicationRequestError(f"an Idempotency-Key has at most {MAX_KEY_CHARACTERS} characters")
+    return key
+
+
+_SLASHES = re.compile("/{2,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A replicant, and what of it a request is about. Paths have meta-ids."""
+
+    meta_id: str
+    path: str  # of the request
+    item: str  # of the replicant, as an operation has it: with `{id}`, or as the client named it
+    sub_path: str = ""
+    is_named: bool = False
+    within: str = ""  # of what is to be created: the replicated collection that it is in
+
+
+def target_of(index: Index, service: str, path: str) -> Target | None:
+    """By a meta-id in the path, by the local path of a copy here, or by a name that clients gave. Services
+    may read two slashes as one, but in a name that clients gave they may mean something."""
+    found = _find_target(index, service, canonical(path))
+    if found is None and "//" in path:
+        found = _find_target(index, service, _SLASHES.sub("/", canonical(path)))
+        return None if found is None or found.is_named else found
+    return found
+
+
+def _find_target(index: Index, service: str, path: str) -> Target | None:
+    sent, path = path, trimmed(path)
+    slash = "/" if path not in (sent, "/") else ""  # by which some services know collections
+    public = index.path_with_meta_ids(service, path)
+    found = index.at(service, path)
+    if found is not None and found.is_named:
+        return Target(found.meta_id, path + slash, found.item, below(path, found.item), is_named=True)
+    unknown = None
+    for prefix in prefixes(public):
+        meta_id = prefix.rpartition("/")[2].lower()
+        if not is_meta_id(meta_id):
+            continue
+        copy = index.copies.get(meta_id)
+        item = f"{collection_of(prefix)}/{ID}"
+        target = Target(meta_id, public + slash, item, below(public, prefix))
+        if copy is None:
+            unknown = unknown or target
+        elif _is_at(copy, service, prefix):
+            return target
+    return unknown
+
+
+def _is_at(copy: Copy, service: str, path: str) -> bool:
+    """Whether a path is that of a copy, rather than one of something that it is named in."""
+    return copy.service == service and copy.path.lower() == path.lower()
+
+
+MOVING = frozenset(("MOVE", "COPY"))
+_MOST_SHOWN = 3
+
+
+def refuse_moving(index: Index, service: str, head: RequestHead, *, has_scope: bool) -> None:
+    """A replicant is known by its name. To give it another is to make one resource and to delete another, and
+    there is no operation on two: a site could come to have neither, or both."""
+    if head.method not in MOVING:
+        return
+    source, _ = split_target(head.target)
+    destination, _ = split_target(first(head, "Destination") or "")
+    touched = [path for path in (source, destination) if _has_replicants(index, service, path)]
+    if not has_scope and not touched:
+        return
+    what = f"{touched[0]} is, or holds, something replicated" if touched else "its scope has '&'"
+    raise MovingError(
+        f"{head.method} is not done for what is replicated, and {what}. Instead: PUT it under its new "
+        "name with the same sites in the scope" + (", then DELETE the old one" if head.method == "MOVE" else "")
+    )
+
+
+def refuse_whole(index: Index, service: str, head: RequestHead) -> None:
+    """Something that is no replicant is deleted with all that is in it, or is a collection that is written
+    as a whole: at one site, while the replicants in it are at others too, and stay as they are there."""
+    path, _ = split_target(head.target)
+    if head.method == "DELETE":
+        is_meant = index.has_below(service, path)
+    else:
+        is_meant = head.method in ("PUT", "PATCH") and index.is_collection(service, path)
+    if not is_meant:
+        return
+    held = sorted(index.copies[one].path for one in index.below_path(service, path))
+    shown = in_words([*held[:_MOST_SHOWN], *([f"{len(held) - _MOST_SHOWN:,} more"] if len(held) > _MOST_SHOWN else [])])
+    raise WholeError(
+        f"{path} holds something replicated, {shown}, which {head.method} would change at this site alone. "
+        f"First {head.method} what is replicated, each by its own path: that is done at all of its sites"
+    )
+
+
+def _has_replicants(index: Index, service: str, path: str) -> bool:
+    """Whether a path leads to a replicant, to something below one, or to something above one."""
+    return bool(path) and (index.has_below(service, path) or target_of(index, service, path) is not None)

@@ -1,0 +1,254 @@
+"""An operation from its submission to the response that its client gets."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from urllib.parse import quote
+
+import msgspec
+
+from cheops.backends.http.payload import BASE_REQUEST, KeptResponse, PayloadError, Request, decode_response, request_of
+from cheops.backends.http.request import NotPossibleError, OtherRequestError, Preferences, UnknownOutcomeError, Wait
+from cheops.engine.events import Answer, Stage, Submitted
+from cheops.engine.replica import Replica
+from cheops.gateway.headers import Header, Headers, without
+from cheops.gateway.interfaces import Response, UpstreamError
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Command, Kind, Operation, OpId, Status
+from cheops.node.node import Node
+
+_ACCEPTED_S = 5.0
+_LOOK_S = 0.1
+_FINAL = (Status.OK, Status.KO, Status.SUPERSEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An operation to be made."""
+
+    meta_id: str
+    rtype: str
+    type: str
+    command: Command
+    kind: Kind = Kind.NORMAL
+    sites: tuple[str, ...] | None = None  # of a new resource
+    matrix: Matrix | None = None
+
+
+@dataclass(slots=True)
+class SubmissionResult:
+    """What is known of an operation by the time its client is answered."""
+
+    op: OpId
+    sites: tuple[str, ...]
+    wait: Wait
+    answers: dict[str, Answer] = field(default_factory=dict)
+    decided: Answer | None = None
+    unknown: str | None = None  # nobody knows what became of it, and why
+
+    def take(self, answer: Answer) -> None:
+        if answer.status not in _FINAL:
+            return
+        self.answers[answer.site] = answer
+        if answer.stage is Stage.DECIDED:
+            self.decided = answer
+
+    @property
+    def is_enough(self) -> bool:
+        """What failed at its first site runs nowhere else, so nobody else will answer."""
+        if self.decided is None:
+            return False
+        return self.decided.status is not Status.OK or len(self.answers) >= self.wait.needed(len(self.sites))
+
+
+async def submit(node: Node, change: Change, preferences: Preferences) -> SubmissionResult:
+    """Have it carried out, and wait as long as the client wants to."""
+    deadline_s = asyncio.get_running_loop().time() + preferences.wait_s
+    with node.answers() as answers:
+        event = Submitted(
+            answers.request,
+            change.meta_id,
+            change.type,
+            change.command,
+            change.kind,
+            change.rtype,
+            change.sites,
+            change.matrix,
+        )
+        node.submit(event)
+        try:
+            accepted = await asyncio.wait_for(answers.next(), _ACCEPTED_S)
+        except TimeoutError:
+            why = node.pump.trouble or "its store is slow"
+            text = f"{node.name} has not accepted it yet, and still may: {why}"
+            raise UpstreamError(text, "not accepted", may_have_had_effect=True, status=503) from None
+        if accepted.stage is Stage.REFUSED or accepted.op is None:
+            raise NotPossibleError(accepted.detail)
+        answers.accepted(change.meta_id, accepted.op)
+        replica = await node.pump.replica(change.meta_id)
+        told = SubmissionResult(accepted.op, sites_of(replica), preferences.wait)
+        while not told.is_enough and (left_s := deadline_s - asyncio.get_running_loop().time()) > 0:
+            try:
+                told.take(await asyncio.wait_for(answers.next(), min(left_s, _LOOK_S)))
+            except TimeoutError:
+                told.unknown = _doubt(await node.pump.replica(change.meta_id), accepted.op)
+                if told.unknown is not None:
+                    break
+    return told
+
+
+async def wait_for_previous(node: Node, meta_id: str, op: OpId, preferences: Preferences) -> SubmissionResult:
+    """The same of an operation that is there already."""
+    deadline_s = asyncio.get_running_loop().time() + preferences.wait_s
+    while True:
+        replica = await node.pump.replica(meta_id)
+        told = SubmissionResult(op, sites_of(replica), preferences.wait, unknown=_doubt(replica, op))
+        for answer in _answers_in(replica, op):
+            told.take(answer)
+        if told.is_enough or told.unknown or asyncio.get_running_loop().time() >= deadline_s:
+            return told
+        await asyncio.sleep(_LOOK_S)
+
+
+def _answers_in(replica: Replica, op: OpId) -> Iterator[Answer]:
+    """This site's answer counts as the one that decided it, or else that of the site that took it."""
+    first = replica.site if (op, replica.site) in replica.by_op else op.origin.site
+    for site in (first, *replica.sites):
+        reply = replica.by_op.get((op, site))
+        if reply is not None:
+            stage = Stage.DECIDED if site == first else Stage.SITE
+            yield Answer("", stage, op, site, reply.status, reply.detail, reply.output, reply.timing)
+
+
+def _doubt(replica: Replica, op: OpId) -> str | None:
+    if replica.unknown is None or replica.unknown.id != op:
+        return None
+    reply = replica.by_op.get((op, replica.site))
+    return reply.detail if reply else "the site stopped while it was run"
+
+
+def sites_of(replica: Replica) -> tuple[str, ...]:
+    drafted = next((draft.sites for draft in replica.drafts if draft.sites), ())
+    return replica.sites or drafted
+
+
+def operations(replica: Replica) -> Iterator[Operation]:
+    yield from replica.history.ops.values()
+    yield from replica.drafts
+
+
+def is_collection(replica: Replica) -> bool:
+    """Whether a client made it as a collection of things that clients name."""
+    return any(_request(op).creates_collection for op in operations(replica))
+
+
+def _request(op: Operation) -> Request:
+    """What an operation asks of a service: nothing, where it is none of HTTP."""
+    try:
+        return request_of(op.payload)
+    except PayloadError:
+        return BASE_REQUEST
+
+
+def is_deleted(replica: Replica) -> bool:
+    """Whether the last thing that counts is a deletion."""
+    effective = replica.history.effective
+    return bool(effective) and effective[-1].kind is Kind.DELETE
+
+
+def find_previous(replica: Replica, command: Command) -> OpId | None:
+    """The operation that the same Idempotency-Key made before; raises OtherRequestError if it was another."""
+    wanted = request_of(command)
+    if not wanted.key:
+        return None
+    for op in operations(replica):
+        found = _request(op)
+        if found.key != wanted.key or op.why:  # what failed may be tried again
+            continue
+        if _content(found, op.payload) != _content(wanted, command):
+            raise OtherRequestError("this Idempotency-Key came before, with another request")
+        return op.id
+    return None
+
+
+def _content(request: Request, command: Command) -> tuple[Request, tuple[tuple[str, str], ...]]:
+    """What makes two requests the same: not who tells of himself in which headers."""
+    return msgspec.structs.replace(request, ticket="", headers=()), command.files
+
+
+OPERATION = "Cheops-Operation"
+REPLICAS = "Cheops-Replicas"
+NOTE = "Cheops-Note"
+CUT = "Cheops-Cut"
+MEDIA_TYPE = "application/problem+json"
+_MOST_NAMED = 64  # sites in a header
+
+
+def response_to(told: SubmissionResult, meta_id: str, agent: str, location: str) -> Response:
+    """`agent` is the URL of this site's agent, where the operation can be asked for; `location` the path of
+    what is created, or nothing."""
+    where = f"{agent}/api/v1/resources/{quote(meta_id)}/operations/{quote(str(told.op), safe=':')}"
+    own = _operation_headers(told, where)
+    if told.unknown is not None:
+        text = (
+            f"{told.op} of {meta_id} may have had an effect at {told.op.origin.site}, and nobody knows: "
+            f"{told.unknown}. See what the service there has, then say so: "
+            f"cheops resolve {meta_id} --op {told.op} --happened yes (or no)"
+        )
+        raise UnknownOutcomeError(text)
+    if not told.is_enough or told.decided is None:
+        return _pending(told, meta_id, where, (*own, *_location(location)))
+    decided = told.decided
+    if decided.status is Status.SUPERSEDED:
+        raise NotPossibleError(f"{told.op} was beaten by another operation before it ran; see {where}")
+    said = decode_response(decided.output or decided.detail)
+    if decided.status is Status.OK:
+        return _ok(said or KeptResponse(status=200), own, location)
+    return _refused(said, decided.detail, own)
+
+
+def _operation_headers(told: SubmissionResult, where: str) -> Headers:
+    words = {site: answer.status.value for site, answer in told.answers.items() if answer.status}
+    shown = (f"{quote(site)}; status={words.get(site, 'PENDING')}" for site in told.sites[:_MOST_NAMED])
+    sites = ", ".join([*shown, *(["..."] if len(told.sites) > _MOST_NAMED else [])])
+    return (
+        (OPERATION, quote(str(told.op), safe=":")),
+        (REPLICAS, sites),
+        ("Link", f'<{where}>; rel="monitor"'),
+    )
+
+
+def _location(location: str) -> Headers:
+    return (("Location", location),) if location else ()
+
+
+def _ok(said: KeptResponse, own: Headers, location: str) -> Response:
+    more: list[Header] = [(NOTE, said.note)] if said.note else []
+    if said.cut_bytes:
+        more.append((CUT, f"{said.cut_bytes} bytes of the answer were not kept"))
+    headers = said.headers if not location else (*without(said.headers, "Location"), *_location(location))
+    return Response(said.status, (*headers, *_dated(), *own, *more), said.body)
+
+
+def _refused(said: KeptResponse | None, detail: str, own: Headers) -> Response:
+    if said is None:
+        return _problem(409, detail, own)
+    if said.note:
+        return _problem(said.status, f"{said.note}. The service says: {said.text[:1000]}", own)
+    return Response(said.status, (*said.headers, *_dated(), *own), said.body)
+
+
+def _pending(told: SubmissionResult, meta_id: str, where: str, own: Headers) -> Response:
+    waiting = [site for site in told.sites if site not in told.answers]
+    body = {"operation": str(told.op), "resource": meta_id, "waiting_for": waiting, "ask": where}
+    return Response(202, (("Content-Type", "application/json"), *_dated(), *own), msgspec.json.encode(body))
+
+
+def _problem(status: int, detail: str, own: Headers) -> Response:
+    body = {"type": "about:blank", "title": "Not replicated", "status": status, "detail": detail}
+    return Response(status, (("Content-Type", MEDIA_TYPE), *_dated(), *own), msgspec.json.encode(body))
+
+
+def _dated() -> Headers:
+    return (("Date", formatdate(usegmt=True)),)

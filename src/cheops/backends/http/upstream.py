@@ -1,0 +1,319 @@
+"""Requests of operations to this site's instance of a service.
+
+On the way out, meta-ids become local ids, and credentials and the scope for the application's own calls are
+added. On the way back, local ids become meta-ids. An error says whether the request may have had an effect.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from cheops.backends.http.copies import Copies, Copy
+from cheops.backends.http.credentials import CredentialProvider, Tickets
+from cheops.backends.http.ids import Form, LocalIdTranslator, text_to_local, to_local, to_meta
+from cheops.backends.http.paths import ID, collection_of, filled, joined, last_segment, trimmed
+from cheops.backends.http.payload import KeptResponse, Request, credentials_of, id_in, is_json, kept_response
+from cheops.backends.http.translation import ResponseIds, hosts_of
+from cheops.config.services import ServiceConfig
+from cheops.gateway.interfaces import InDoubtError, NotSentError
+
+MOST_READ_BYTES = 4 * 1024 * 1024
+_CHUNK = 1024 * 1024
+_CONNECT_S = 5.0
+Header = tuple[str, str]
+
+
+class ServiceReply(NamedTuple):
+    """An answer: the beginning of its body, and how large that is as a whole."""
+
+    status: int
+    headers: tuple[Header, ...]
+    body: bytes
+    size: int
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.body) == self.size
+
+    def header(self, name: str) -> str:
+        return next((value for given, value in self.headers if given.lower() == name), "")
+
+
+class FileBody(NamedTuple):
+    """A body on disk; `size` as it is sent."""
+
+    pieces: AsyncIterator[bytes]
+    size: int
+
+
+class ServiceClient:
+    """Requests to all services of this site. Each has a connection of its own: one that was kept open may be
+    gone by the time it is used, and then nobody could tell whether a request arrived."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    def start(self) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=256, force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(  # noqa: PLR0913, PLR0917 - a request's parts
+        self,
+        base: str,
+        method: str,
+        target: str,
+        headers: Iterable[Header],
+        body: bytes | FileBody,
+        timeout_s: float,
+    ) -> ServiceReply:
+        """Raises NotSentError or InDoubtError."""
+        assert self._session is not None  # noqa: S101 - it is started with the node
+        sent: list[Header] = [*_as_text(headers), ("Accept-Encoding", "identity")]
+        if isinstance(body, FileBody):
+            sent.append(("Content-Length", str(body.size)))
+        data = body.pieces if isinstance(body, FileBody) else body or None
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=timeout_s)
+        url = URL(f"{base}{target}", encoded=True)
+        where = urlsplit(base).netloc
+        try:
+            async with self._session.request(
+                method, url, data=data, headers=sent, timeout=timeout, allow_redirects=False
+            ) as answer:
+                return await _read_reply(answer)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise NotSentError(f"the service at {where} cannot be reached: {error}") from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            said = str(error) or type(error).__name__
+            raise InDoubtError(f"the service at {where} was asked, and did not answer: {said}") from None
+
+
+async def _read_reply(answer: aiohttp.ClientResponse) -> ServiceReply:
+    found, size = bytearray(), 0
+    async for piece in answer.content.iter_any():
+        size += len(piece)
+        found += piece[: max(MOST_READ_BYTES - len(found), 0)]
+    raw = answer.raw_headers
+    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in raw)
+    return ServiceReply(answer.status, headers, bytes(found), size)
+
+
+def as_header(text: str) -> str:
+    """A text as a header holds it: its UTF-8 bytes, one character each."""
+    return text.encode().decode("latin-1")
+
+
+def _as_text(headers: Iterable[Header]) -> Iterator[Header]:
+    """Headers as aiohttp, which sends text as UTF-8, must have them. Bytes that are none become others: it
+    has no way to send them."""
+    for name, value in headers:
+        try:
+            yield name, value.encode("latin-1").decode()
+        except UnicodeError:
+            yield name, value
+
+
+async def read_pieces(path: Path) -> AsyncGenerator[bytes, None]:
+    """A file, in pieces that are read outside of the event loop."""
+    file = await asyncio.to_thread(path.open, "rb")
+    try:
+        while piece := await asyncio.to_thread(file.read, _CHUNK):
+            yield piece
+    finally:
+        await asyncio.to_thread(file.close)
+
+
+_UNAUTHORIZED = 401
+_PATHS = ("location", "content-location", "link")
+_BODY_HEADERS = ("content-length", "content-md5", "digest", "content-digest", "repr-digest", "accept-ranges")
+
+# Remembers the scope of a request to a service: the headers with what tells the calls that it causes, and
+# what is to be called at its end.
+Carry: TypeAlias = Callable[[str, tuple[Header, ...], str], Awaitable[tuple[tuple[Header, ...], Callable[[], None]]]]
+
+
+class SentReply(NamedTuple):
+    reply: ServiceReply
+    own_credentials: bool  # whether the request was made with those of this site
+
+
+class OperationSender:
+    """What all requests of operations have in common."""
+
+    def __init__(self, copies: Copies, tickets: Tickets, providers: Mapping[str, CredentialProvider]) -> None:
+        self._copies = copies
+        self._tickets = tickets
+        self._providers = providers
+        self.exchange = ServiceClient()
+        self.carry: Carry | None = None  # the gateway's, where the site has one
+
+    async def send(  # noqa: PLR0913 - a request's parts
+        self,
+        service: ServiceConfig,
+        request: Request,
+        path: str,
+        body: bytes | Path,
+        *,
+        method: str = "",
+        more: tuple[Header, ...] = (),
+    ) -> SentReply:
+        """Send it to a local path; raises NotHereError, AuthError, NotSentError, InDoubtError."""
+        local_of = self._copies.index.local_of
+        query = text_to_local(request.query, local_of, Form.URL)
+        given = tuple((name, text_to_local(value, local_of, Form.PLAIN)) for name, value in request.headers)
+        key = (("Idempotency-Key", request.key),) if request.key else ()
+        credentials, provider = await self._credentials(service, request)
+        async with self._carried(service, given, request.scope) as carried:
+            while True:
+                headers = (*_without(carried, credentials), *key, *more, *credentials)
+                ready = await self._ready(body, _form(request))
+                reply = await self.exchange.ask(
+                    service.url,
+                    method or request.method,
+                    joined(path, query),
+                    headers,
+                    ready,
+                    service.replication.timeout_s,
+                )
+                if reply.status != _UNAUTHORIZED or provider is None:
+                    return SentReply(reply, bool(credentials and self._is_own(service, request)))
+                provider.forget()  # once more, with what it gives now
+                credentials, provider = await provider.headers(), None
+
+    @contextlib.asynccontextmanager
+    async def _carried(
+        self, service: ServiceConfig, headers: tuple[Header, ...], scope: str
+    ) -> AsyncIterator[tuple[Header, ...]]:
+        """Headers with the scope, for an application that passes it on, and with what leads back to it."""
+        ended: Callable[[], None] | None = None
+        if self.carry is not None:
+            headers, ended = await self.carry(service.name, headers, scope)
+        try:
+            yield (*headers, *([("Scope", as_header(scope))] if scope else ()))
+        finally:
+            if ended:
+                ended()
+
+    async def _credentials(
+        self, service: ServiceConfig, request: Request
+    ) -> tuple[tuple[Header, ...], CredentialProvider | None]:
+        of_client = self._tickets.credentials(request.ticket) if request.ticket else None
+        if of_client is not None:
+            return of_client, None
+        if not self._is_own(service, request):
+            return (), None
+        provider = self._providers[service.name]
+        return await provider.headers(), provider
+
+    def _is_own(self, service: ServiceConfig, request: Request) -> bool:
+        """Whether the request is made with this site's own credentials."""
+        known = self._tickets.credentials(request.ticket) is not None if request.ticket else False
+        passed = credentials_of(request.headers, service.replication)
+        return service.name in self._providers and not known and not passed
+
+    def has_own_credentials(self, service: str) -> bool:
+        return service in self._providers
+
+    def is_forgotten(self, ticket: str) -> bool:
+        """Whether a client's credentials were remembered under a ticket once, and are not any more."""
+        return bool(ticket) and self._tickets.credentials(ticket) is None
+
+    async def _ready(self, body: bytes | Path, form: Form | None) -> bytes | FileBody:
+        local_of = self._copies.index.local_of
+        if isinstance(body, bytes):
+            return to_local(body, local_of, form) if form else body
+        if form is None:
+            return FileBody(read_pieces(body), body.stat().st_size)
+        size = 0
+        async for piece in self._translated(body, form):  # first only to know how long it is
+            size += len(piece)
+        return FileBody(self._translated(body, form), size)
+
+    async def _translated(self, path: Path, form: Form) -> AsyncIterator[bytes]:
+        translating = LocalIdTranslator(self._copies.index.local_of, form)
+        async with contextlib.aclosing(read_pieces(path)) as pieces:
+            async for piece in pieces:
+                yield translating.feed(piece)
+        yield translating.finish()
+
+    # -- the way back --------------------------------------------------------------------------------------
+
+    def new_copy(self, service: ServiceConfig, meta_id: str, request: Request, reply: ServiceReply) -> Copy | None:
+        """The copy that an answer to a create tells of, or None where it names no id."""
+        if request.named:
+            local_id = last_segment(request.item)
+            return Copy(meta_id, service.name, trimmed(request.item), local_id, is_named=True)
+        found = id_in(reply.body, service.replication.id) if service.replication.id else None
+        if found is not None:
+            return Copy(meta_id, service.name, request.item, str(found), isinstance(found, int))
+        location = reply.header("location")
+        if not location or not last_segment(location):
+            return None
+        return Copy(meta_id, service.name, self._item_at(service, location, request), last_segment(location))
+
+    def _item_at(self, service: ServiceConfig, location: str, request: Request) -> str:
+        collection = collection_of(trimmed(below_base(service, location)))
+        usual = text_to_local(collection_of(request.item), self._copies.index.local_of, Form.URL)
+        if collection == usual:
+            return request.item
+        return f"{self._copies.index.path_with_meta_ids(service.name, collection).rstrip('/')}/{ID}"
+
+    def kept(self, service: ServiceConfig, path: str, reply: ServiceReply) -> KeptResponse:
+        """What is kept of an answer to a request at a local path, with meta-ids."""
+        hosts = hosts_of(service)
+        answering = ResponseIds(self._copies.index, service.name, service.replication, path, hosts)
+        body, size, headers = reply.body, reply.size, reply.headers
+        if is_json(reply.header("content-type")) and reply.is_whole:
+            body = to_meta(body, answering)
+            size = len(body)
+        headers = tuple(
+            (name, _public(service, answering, name, value))
+            for name, value in headers
+            if name.lower() not in _BODY_HEADERS
+        )
+        return kept_response(reply.status, headers, body, service.replication.keep_response_bytes, size)
+
+    def local_path(self, copy: Copy) -> str:
+        item = copy.item if copy.is_named else filled(copy.item, copy.local_id)
+        return text_to_local(item, self._copies.index.local_of, Form.URL)
+
+
+def below_base(service: ServiceConfig, location: str) -> str:
+    """The path that a URL of the service has for clients: without its host, and without the path below which
+    the whole service is."""
+    path, base = urlsplit(location).path, urlsplit(service.url).path
+    return path[len(base) :] if base and path.startswith(f"{base}/") else path
+
+
+def _public(service: ServiceConfig, answering: ResponseIds, name: str, value: str) -> str:
+    if name.lower() not in _PATHS:
+        return value
+    if name.lower() == "location":
+        parts = urlsplit(value)
+        more = f"?{parts.query}" if parts.query else ""
+        value = below_base(service, value) + more + (f"#{parts.fragment}" if parts.fragment else "")
+    return answering.in_header(value)
+
+
+def _without(headers: tuple[Header, ...], others: tuple[Header, ...]) -> tuple[Header, ...]:
+    names = {name.lower() for name, _ in others}
+    return tuple(pair for pair in headers if pair[0].lower() not in names)
+
+
+def _form(request: Request) -> Form | None:
+    if request.is_json:
+        return Form.JSON
+    return Form.URL if request.is_form else None

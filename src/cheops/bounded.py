@@ -1,0 +1,77 @@
+"""Maps and sets that hold a limited number of entries and evict the oldest.
+
+Whatever grows with what others send must have a bound, or a peer decides how much memory an agent takes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class BoundedMap(MutableMapping[K, V]):
+    """A mapping with at most `most` entries. An entry is as old as its last assignment, or `touch`."""
+
+    def __init__(self, most: int, evicted: Callable[[K, V], None] | None = None) -> None:
+        """`evicted` is called with each entry that makes room for a new one, after it has left the map."""
+        self.most = most
+        self._evicted = evicted
+        self._entries: dict[K, V] = {}  # in the order of age, the oldest first
+
+    def __getitem__(self, key: K) -> V:
+        return self._entries[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._entries.pop(key, None)
+        self._entries[key] = value
+        while len(self._entries) > self.most:
+            self.evict()
+
+    def __delitem__(self, key: K) -> None:
+        del self._entries[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def touch(self, key: K) -> None:
+        """Make an entry the newest: with this at each read, the map evicts the least recently used."""
+        self._entries[key] = self._entries.pop(key)
+
+    def evict(self) -> tuple[K, V]:
+        """Remove the oldest entry. The map must not be empty."""
+        key = next(iter(self._entries))
+        value = self._entries.pop(key)
+        if self._evicted is not None:
+            self._evicted(key, value)
+        return key, value
+
+
+class BoundedSet(Generic[K]):
+    """A set with at most `most` members."""
+
+    def __init__(self, most: int, members: Iterable[K] = ()) -> None:
+        self._members: BoundedMap[K, None] = BoundedMap(most)
+        for member in members:
+            self.add(member)
+
+    def add(self, member: K) -> None:
+        self._members[member] = None
+
+    def discard(self, member: K) -> None:
+        self._members.pop(member, None)
+
+    def __contains__(self, member: object) -> bool:
+        return member in self._members
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)

@@ -1,0 +1,226 @@
+"""`cheops log`, `explain`, `watch` and `audit`: what happened to a resource, why, what happens now, and who did it."""
+
+import json
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from cheops.cli.options import FAILED, IdArgument, UrlOption, agent
+from cheops.cli.output import (
+    Output,
+    OutputOption,
+    as_yaml,
+    console,
+    emit_answer,
+    one_line,
+    print_table,
+    short_time,
+    styled_status,
+    table,
+    vector,
+)
+from cheops.text import printable
+
+if TYPE_CHECKING:
+    from cheops.api.models import AuditEntry, AuditLog, Event, Explanation, LogView, Mark, OperationView, ReplyView
+
+
+def audit_command(  # noqa: PLR0913, PLR0917 - one parameter per option
+    since: Annotated[
+        str, typer.Option("--since", help="From this time on, in UTC: 2026-11-16, or 2026-11-16T01:41.")
+    ] = "",
+    who: Annotated[str, typer.Option("--who", help="Only of this one, such as token:ci, or ci.")] = "",
+    outcome: Annotated[str, typer.Option("--outcome", help="Only done, refused or failed.")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="The last so many lines.")] = 100,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show who changed what at a site, from where, and what was refused to whom.
+
+    Ends with 1 if lines of the log were changed or are missing.
+    """
+    found = agent(url).audit(since=since, who=who, outcome=outcome, limit=limit)
+    emit_answer(output, found, lambda out: draw_audit(out, found, wide=output is Output.WIDE))
+    if found.broken or found.trouble:
+        raise typer.Exit(FAILED)
+
+
+def draw_audit(out: Console, found: "AuditLog", *, wide: bool = False) -> None:
+    more = ("REASON", "LINE") if wide else ()
+    made = table("TIME", "WHO", "FROM", "OUTCOME", "WHAT", "RESOURCE", "OPERATION", *more)
+    for entry in found.entries:
+        extra = (printable(entry.reason) or "-", str(entry.n)) if wide else ()
+        made.add_row(
+            short_time(entry.at),
+            printable(entry.who),
+            printable(entry.source) or "-",
+            styled_status(entry.outcome),
+            _what(entry, wide=wide),
+            printable(entry.resource) or "-",
+            entry.operation or "-",
+            *extra,
+        )
+    if found.entries:
+        print_table(out, made)
+    else:
+        out.print("nothing of that is in the log")
+    err = console(stderr=True)
+    for told in found.broken:
+        err.print(f"the log was tampered with, or damaged: {printable(told)}", style="red", soft_wrap=True)
+    if found.trouble:
+        err.print(f"nothing can be added to the log: {printable(found.trouble)}", style="red", soft_wrap=True)
+
+
+def _what(entry: "AuditEntry", *, wide: bool) -> str:
+    times = f" ({entry.times} times)" if entry.times > 1 else ""
+    why = f": {printable(entry.reason)}" if entry.reason and not wide else ""
+    return f"{printable(entry.what)}{times}{why}"
+
+
+_MARKS = {  # the sign, its colour, and what it means
+    "OK": ("●", "green", "ran"),
+    "KO": ("✗", "red", "failed"),
+    "UNKNOWN": ("?", "red", "not known whether it ran"),
+    "RUNNING": ("►", "yellow", "runs now"),
+    "PENDING": ("○", "yellow", "heard of it, not run yet"),
+}
+_UNHEARD = ("·", "dim", "not known to have heard of it")
+_RAN_IN_VAIN = ("◌", "dim", "ran, and lost its effect")
+_NOT_RUN = ("-", "dim", "heard of it, need not run it")
+
+
+def log_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the operations on a resource: a lane per site, and what superseded what by which rule."""
+    found = agent(url).log(id_)
+    emit_answer(output, found, lambda out: draw_log(out, found, wide=output is Output.WIDE))
+
+
+def explain_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Explain step by step why the state of a resource is what it is, and what to do about it."""
+    found = agent(url).explain(id_)
+    emit_answer(output, found, lambda out: draw_explanation(out, found))
+
+
+def draw_log(out: Console, found: "LogView", *, wide: bool = False) -> None:
+    more = ("MADE AT", "COMMAND") if wide else ()
+    made = table("OPERATION", "TYPE", *more, *(lane.site for lane in found.lanes), "EFFECT")
+    places = {name: number for number, name in enumerate(found.effective, 1)}
+    used = set()
+    for number, op in enumerate(found.operations):
+        replies = {reply.site: reply for reply in op.replies}
+        signs = [_lane_mark(lane.marks[number], replies.get(lane.site)) for lane in found.lanes]
+        used.update(signs)
+        cells = [Text(sign, style=style) for sign, style, _ in signs]
+        extra = [short_time(op.made_at), one_line(op.command, 100)] if wide else []
+        made.add_row(op.id, printable(op.type), *extra, *cells, _effect(op, places.get(op.id)))
+    print_table(out, made)
+    _draw_notes(out, found)
+    if used:
+        meanings = {f"{sign} {meaning}" for sign, _, meaning in used}
+        out.print("\n" + "   ".join(sorted(meanings)), style="dim", soft_wrap=True)
+
+
+def _draw_notes(out: Console, found: "LogView") -> None:
+    if found.checkpoint:
+        out.print(f"\na checkpoint holds all up to {vector(found.checkpoint)}", soft_wrap=True)
+    if found.forgotten:
+        out.print(f"operations without effect may be forgotten up to {vector(found.forgotten)}")
+
+
+def _lane_mark(mark: "Mark", reply: "ReplyView | None") -> tuple[str, str, str]:
+    """What a lane has for an operation. What lost its effect may have run before, or not at all."""
+    if mark.status == "VOID" and reply and reply.at:
+        return _MARKS["KO"]
+    if mark.status in ("SUPERSEDED", "VOID"):
+        ran = reply is not None and reply.at is not None
+        return _RAN_IN_VAIN if ran else _NOT_RUN if mark.knows else _UNHEARD
+    return _MARKS[mark.status] if mark.knows or mark.status != "PENDING" else _UNHEARD
+
+
+def _effect(op: "OperationView", place: int | None) -> Text:
+    """What it counts for; of what does not count, what beat it and by which rule."""
+    said = styled_status(op.effect)
+    if place is not None:
+        return said.append(f", number {place}")
+    if op.beaten_by:
+        said.append(f" by {op.beaten_by}")
+    if op.rule is not None:
+        said.append(f": {op.sentence} (rule {op.rule})")
+    return said.append(f": {one_line(op.why, 100)}") if op.why else said
+
+
+def draw_explanation(out: Console, found: "Explanation") -> None:
+    width = len(str(len(found.steps)))
+    for number, step in enumerate(found.steps, 1):
+        out.print(Text.assemble((f"{number:>{width}}. ", "dim"), printable(step.text)), soft_wrap=True)
+    out.print()
+    verdict, _, rest = printable(found.conclusion).partition(":")
+    out.print(Text.assemble(styled_status(verdict), f":{rest}" if rest else ""), soft_wrap=True)
+
+
+_RECONNECT_S = 1.0
+
+
+def watch_command(
+    id_: Annotated[
+        str, typer.Argument(metavar="[ID]", show_default="all resources and sites", help="The resource.")
+    ] = "",
+    since: Annotated[
+        str, typer.Option("--since", help="Begin after this place, of an event.", show_default="now")
+    ] = "",
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what happens to a resource, or to all, line by line until Ctrl-C.
+
+    With -o json an event per line, with -o yaml a document per event. When the agent goes away, it is asked
+    again until it is back, and nothing that happened meanwhile is left out.
+    """
+    from cheops.client import UnreachableError  # noqa: PLC0415 - see asking.py
+
+    asked = agent(url)
+    last = since or asked.changes(id_ or None, limit=1).last
+    gone = False
+    while True:
+        with suppress(UnreachableError):
+            for event in asked.events(id_ or None, last):
+                last, gone = event.place, False
+                _write_event(event, output)
+        if not gone:
+            console(stderr=True).print("the agent is gone; asking again until it is back", style="yellow")
+        gone = True
+        time.sleep(_RECONNECT_S)
+
+
+def _write_event(event: "Event", output: Output) -> None:
+    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
+
+    match output:
+        case Output.JSON:
+            sys.stdout.write(json.dumps(plain(event), ensure_ascii=False) + "\n")
+        case Output.YAML:
+            sys.stdout.write(f"---\n{as_yaml(plain(event))}")
+        case _:
+            console().print(event_line(event, wide=output is Output.WIDE), soft_wrap=True)
+    sys.stdout.flush()
+
+
+def event_line(event: "Event", *, wide: bool = False) -> Text:
+    """Time, what, and whom it is about; what does not apply is left out."""
+    line = Text.assemble((short_time(event.time), "dim"), f"  {printable(event.kind):<18}")
+    about = (event.resource, event.operation, event.type, ", ".join(event.sites), f"at {event.site}")
+    line.append("  ".join(printable(part) for part in about if part))
+    if event.status:
+        line.append("  ").append(styled_status(event.status))
+    for result in event.results:
+        line.append(f"  {printable(result.site)} ").append(styled_status(result.status))
+    if event.detail:
+        line.append(f"  {printable(event.detail) if wide else one_line(event.detail, 100)}")
+    if wide:
+        line.append(f"  [{event.place}]", "dim")
+    return line

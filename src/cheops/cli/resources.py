@@ -1,0 +1,218 @@
+"""`cheops delete`, `cheops sites …` and `cheops resolve`: change a resource as a whole."""
+
+import shlex
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from cheops.cli.options import FAILED, IdArgument, TimeoutOption, UrlOption, Waiting, WaitOption, agent
+from cheops.cli.output import Output, OutputOption, console, emit_answer
+from cheops.cli.replies import draw_accepted, exit_code
+from cheops.errors import ClientError
+from cheops.text import in_words, printable
+
+if TYPE_CHECKING:
+    from cheops.api.models import Accepted, ChangeSites, Resolved, ResourceStatus
+
+
+sites_app = typer.Typer(no_args_is_help=True, help="Change at which sites a resource is.")
+_SITES = typer.Argument(metavar="SITES...", show_default=False, help="Names of sites.")
+SitesArgument = Annotated[list[str], _SITES]
+
+
+class Happened(StrEnum):
+    YES = "yes"
+    NO = "no"
+
+
+DeleteCopyOption = Annotated[
+    bool,
+    typer.Option("--delete-copy", help="Have the sites that the resource leaves delete what they have of it."),
+]
+DeleteWithOption = Annotated[
+    str,
+    typer.Option("--delete-with", metavar="COMMAND", help="What deletes the copy; if left out, the type's 'reset'."),
+]
+
+
+def delete_command(  # noqa: PLR0913, PLR0917 - one parameter per option
+    id_: IdArgument,
+    command: Annotated[str, typer.Option("--command", help="What deletes it; if left out, the type's 'reset'.")] = "",
+    wait: WaitOption = Waiting.ALL,
+    timeout: TimeoutOption = 30.0,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Delete a resource at all its sites; beats everything that is done to it at the same time.
+
+    Ends with 0 if as many sites answered OK as were waited for, 1 if one failed, 3 if too few did in time.
+    """
+    from cheops.api.models import Wait  # noqa: PLC0415 - see asking.py
+
+    found = agent(url).delete(id_, command, wait=Wait(wait.value), timeout_s=timeout)
+    _finish(found, timeout, output)
+
+
+@sites_app.command("set", epilog="Example: cheops sites set counter site1 site2 site3")
+def set_command(  # noqa: PLR0913, PLR0917 - one parameter per option
+    id_: IdArgument,
+    sites: SitesArgument,
+    delete_copy: DeleteCopyOption = False,
+    delete_with: DeleteWithOption = "",
+    wait: WaitOption = Waiting.ALL,
+    timeout: TimeoutOption = 30.0,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Have a resource at exactly these sites."""
+    request = _request(sites, "set", delete_copy=delete_copy, delete_with=delete_with)
+    _change(id_, request, wait, timeout, url, output)
+
+
+@sites_app.command("add", epilog="Example: cheops sites add counter site4")
+def add_command(  # noqa: PLR0913, PLR0917 - one parameter per option
+    id_: IdArgument,
+    sites: SitesArgument,
+    wait: WaitOption = Waiting.ALL,
+    timeout: TimeoutOption = 30.0,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Have a resource at these sites as well; they catch up by themselves."""
+    _change(id_, _request(sites, "add"), wait, timeout, url, output)
+
+
+@sites_app.command("remove", epilog="Example: cheops sites remove counter site2")
+def remove_command(  # noqa: PLR0913, PLR0917 - one parameter per option
+    id_: IdArgument,
+    sites: SitesArgument,
+    delete_copy: DeleteCopyOption = False,
+    delete_with: DeleteWithOption = "",
+    wait: WaitOption = Waiting.ALL,
+    timeout: TimeoutOption = 30.0,
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Have a resource at these sites no more: they take no further operation.
+
+    They keep what they have of it, unless they are to delete it (--delete-copy, --delete-with).
+    """
+    request = _request(sites, "remove", delete_copy=delete_copy, delete_with=delete_with)
+    _change(id_, request, wait, timeout, url, output)
+
+
+def _request(sites: list[str], how: str, *, delete_copy: bool = False, delete_with: str = "") -> "ChangeSites":
+    from cheops.api.models import (  # noqa: PLC0415
+        ChangeSites,
+        SitesChange,
+    )
+
+    return ChangeSites(
+        sites=" & ".join(sites),
+        how=SitesChange(how),
+        delete_copy=delete_copy or bool(delete_with),  # who says what deletes it wants it deleted
+        delete_with=delete_with,
+    )
+
+
+def _change(  # noqa: PLR0913, PLR0917 - what the three commands have
+    id_: str, request: "ChangeSites", wait: Waiting, timeout: float, url: str | None, output: Output
+) -> None:
+    from cheops.api.models import Wait  # noqa: PLC0415 - see asking.py
+
+    found = agent(url).change_sites(id_, request, wait=Wait(wait.value), timeout_s=timeout)
+    _finish(found, timeout, output)
+
+
+def _finish(found: "Accepted", timeout: float, output: Output) -> None:
+    emit_answer(output, found, lambda out: draw_accepted(out, console(stderr=True), found, timeout))
+    raise typer.Exit(exit_code(found))
+
+
+# -- resolve ---------------------------------------------------------------------------------------------
+
+
+def resolve_command(  # noqa: PLR0913, PLR0917 - one parameter per option
+    id_: IdArgument,
+    op: Annotated[str, typer.Option("--op", help="The operation that is UNKNOWN.", show_default="the only one")] = "",
+    happened: Annotated[
+        Happened | None,
+        typer.Option("--happened", help="Whether it took effect there.", show_default="say what is open"),
+    ] = None,
+    site: Annotated[
+        str, typer.Option("--site", help="Where it is UNKNOWN.", show_default="the only one, or the agent's")
+    ] = "",
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say what happened where Cheops cannot know; without --happened, list what is open.
+
+    UNKNOWN: look at the application, then say whether the operation took effect; 'no' has it run. DIVERGED:
+    an operation with 'cheops exec --force' becomes the new base. Ends with 1 while something is open.
+    """
+    from cheops.api.models import (  # noqa: PLC0415
+        Resolution,
+        ResolveRequest,
+    )
+
+    if happened is None:
+        if op or site:
+            raise ClientError("--happened is missing: yes or no. Without --op and --site, what is open is listed")
+        status = agent(url).status(id_)
+        emit_answer(output, status, lambda out: draw_open(out, status))
+        raise typer.Exit(FAILED if status.overall == "DIVERGED" else 0)
+    asked = agent(url)
+    site, op = (site, op) if site else _only_open(asked.status(id_), op)
+    resolution = Resolution.HAPPENED if happened is Happened.YES else Resolution.NOT_HAPPENED
+    found = asked.resolve(id_, ResolveRequest(resolution=resolution, operation=op, site=site))
+    emit_answer(output, found, lambda out: _draw_resolved(out, found))
+
+
+def _only_open(found: "ResourceStatus", op: str) -> tuple[str, str]:
+    """Site and operation of what is UNKNOWN, where there is no doubt which is meant. Of what is UNKNOWN where
+    it was made no other site has heard: that is left to the agent."""
+    open_ = [
+        (site.site, trouble.operation)
+        for site in found.sites
+        for trouble in site.unknown
+        if op in ("", trouble.operation)
+    ]
+    if len(open_) > 1:
+        choices = "\n".join(f"  --site {shlex.quote(site)} --op {name}" for site, name in open_)
+        raise ClientError(f"{len(open_)} are UNKNOWN; say which one you have looked at:\n{choices}")
+    return open_[0] if open_ else ("", op)
+
+
+def _draw_resolved(out: Console, found: "Resolved") -> None:
+    if found.resolution == "happened":
+        said = f"{found.operation} took effect at {found.site}; it goes on from there"
+    else:
+        said = f"{found.operation} did not take effect at {found.site}; it is run there now"
+    out.print(said, soft_wrap=True)
+
+
+def draw_open(out: Console, found: "ResourceStatus") -> None:
+    """What needs an operator's word, each with the command that gives it."""
+    id_ = shlex.quote(printable(found.id))
+    if found.overall != "DIVERGED":
+        out.print(f"nothing needs to be resolved: {found.overall}, {found.sentence}", soft_wrap=True)
+        return
+    for site in found.sites:
+        for trouble in site.unknown:
+            out.print(f"UNKNOWN   {trouble.operation} at {site.site}: {printable(trouble.detail)}", style="red")
+            out.print(
+                f"  look at the application there, then: cheops resolve {id_} "
+                f"--site {shlex.quote(site.site)} --op {trouble.operation} --happened yes|no",
+                soft_wrap=True,
+            )
+    failed = [(site.site, trouble) for site in found.sites for trouble in site.failed]
+    for name, trouble in failed:
+        out.print(f"DIVERGED  {trouble.operation} at {name}: {printable(trouble.detail)}", style="red")
+    if failed or found.order_not_enforced or not any(site.unknown for site in found.sites):
+        sites = in_words([site.site for site in found.sites])
+        out.print(
+            f"  make a new base at {sites}: cheops exec --id {id_} --force --type TYPE --command COMMAND",
+            soft_wrap=True,
+        )

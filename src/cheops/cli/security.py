@@ -1,0 +1,227 @@
+"""`cheops ca …` and `cheops token …`: certificates for sites, and access tokens for people and programs."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from cheops.cli.options import AddressOption, UrlOption, agent
+from cheops.cli.output import Output, OutputOption, console, emit_answer, print_table, short_time, table
+from cheops.config.security import MAX_VALID_FOR_S
+from cheops.config.settings import UnitError, long_duration_us, long_seconds
+from cheops.errors import ClientError
+from cheops.scope.names import name_problem, normal
+from cheops.security.principal import Role
+from cheops.text import printable
+
+if TYPE_CHECKING:
+    from cheops.api.models import MadeToken, TokenList, TokenView
+
+
+ca_app = typer.Typer(no_args_is_help=True, help="Make the authority of a mesh, and certificates for its sites.")
+_DAY_S = 86_400.0
+
+
+@ca_app.command("init", epilog="Example: cheops ca init ca")
+def init_command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it.")] = Path("ca"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over one that is there: its sites need new certificates.")
+    ] = False,
+) -> None:
+    """Make the authority of a mesh: ca.pem, which all sites believe, and ca.key, which few should have."""
+    from cheops.security.certificates import (  # noqa: PLC0415
+        Authorities,
+        fingerprint,
+        make_authority,
+    )
+    from cheops.security.key_folder import (  # noqa: PLC0415
+        AUTHORITIES,
+        CA_KEY,
+        key_pem,
+        make_directory,
+        refuse_to_overwrite,
+        write_file,
+    )
+
+    if not force:
+        refuse_to_overwrite((folder / AUTHORITIES, folder / CA_KEY))
+    made = make_authority(time.time())
+    make_directory(folder)
+    write_file(folder / CA_KEY, key_pem(made.key), secret=True)
+    write_file(folder / AUTHORITIES, Authorities([made.certificate]).pem, secret=False)
+    out = console()
+    out.print(f"wrote {folder / AUTHORITIES} and {folder / CA_KEY}", style="green", soft_wrap=True)
+    out.print(f"fingerprint (SHA-256): {fingerprint(made.certificate).hex(':')}", soft_wrap=True)
+    out.print("Whoever has the key decides who is a site: keep it where few can read it, and a copy elsewhere.")
+
+
+@ca_app.command("issue", epilog="Example: cheops ca issue site1 --address 10.0.0.1 --folder tls")
+def issue_command(  # noqa: PLR0913, PLR0917 - one per option
+    site: Annotated[str, typer.Argument(metavar="SITE", show_default=False, help="The name of the site.")],
+    address: AddressOption = None,
+    ca: Annotated[Path, typer.Option("--ca", metavar="FOLDER", help="The authority's folder.")] = Path("ca"),
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where to write.", show_default="tls-SITE"),
+    ] = None,
+    valid_for: Annotated[str, typer.Option(metavar="TIME", help="How long, such as 90d.")] = "365d",
+    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+) -> None:
+    """Make keys and a certificate for a site, here: for the first, and where 'site join' cannot be used."""
+    from cheops.security.certificates import (  # noqa: PLC0415
+        Authorities,
+        CertificateSpec,
+        make_key,
+        make_signing_key,
+        raw_public_key,
+    )
+    from cheops.security.key_folder import (  # noqa: PLC0415
+        AUTHORITIES,
+        CA_KEY,
+        KeyFolder,
+        load_authorities,
+        load_authority,
+        write_key_folder,
+    )
+
+    name = normal(site)
+    if problem := name_problem(name):
+        raise ClientError(f"SITE: {problem}")
+    path = folder or Path(f"tls-{_file_name(name)}")
+    believed = Authorities(load_authorities(ca / AUTHORITIES))
+    authority = load_authority(ca / CA_KEY, believed)
+    key, signing_key = make_key(), make_signing_key()
+    request = CertificateSpec(name, key.public_key(), raw_public_key(signing_key), tuple(address or ()))
+    issued = authority.issue(request, time.time(), _valid_for_s(valid_for))
+    write_key_folder(KeyFolder(path, believed, issued, key, signing_key), force=force)
+    out = console()
+    out.print(f"wrote the certificate and the keys of {name} into {path}", style="green", soft_wrap=True)
+    out.print(f"Its configuration says: security: {{folder: {path}}}", soft_wrap=True)
+
+
+def _valid_for_s(text: str) -> float:
+    try:
+        found = long_duration_us(text) / 1_000_000
+    except UnitError as error:
+        raise ClientError(f"--valid-for: {error}") from None
+    if not 1 <= found <= MAX_VALID_FOR_S:
+        raise ClientError(f"--valid-for: expected a time from 1s to {MAX_VALID_FOR_S / _DAY_S:.0f}d")
+    return found
+
+
+def _file_name(site: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in site)
+
+
+token_app = typer.Typer(
+    no_args_is_help=True, help="Make, list and revoke the tokens with which people and programs ask."
+)
+_FOR_EVER = "never"
+TokenNameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="Whose it is, or what for.")]
+_LIMIT = "if left out, there is no limit. Several: say it again."
+
+
+@token_app.command("create", epilog="Example: cheops token create ci --role operator --type counter --expires 30d")
+def create_command(  # noqa: PLR0913, PLR0917 - what can be said of a token
+    name: TokenNameArgument,
+    role: Annotated[
+        Role, typer.Option("--role", help="A viewer reads, an operator changes resources, an admin does all.")
+    ] = Role.VIEWER,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", help=f"Only resources of this type; {_LIMIT}", show_default=False),
+    ] = None,
+    services: Annotated[
+        list[str] | None,
+        typer.Option("--service", help=f"Only resources of this service; {_LIMIT}", show_default=False),
+    ] = None,
+    sites: Annotated[
+        list[str] | None,
+        typer.Option("--site", help=f"Only what is at this site; {_LIMIT}", show_default=False),
+    ] = None,
+    expires: Annotated[
+        str, typer.Option("--expires", help="For how long it is good, such as 12h or 30d, or 'never'.")
+    ] = "90d",
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a token, and print it: this once, for only its hash is kept."""
+    from cheops.api.models import NewToken  # noqa: PLC0415 - see asking.py
+
+    asked = NewToken(
+        name=name,
+        role=role,
+        types=tuple(types) if types else None,
+        services=tuple(services) if services else None,
+        sites=tuple(sites) if sites else None,
+        lasts_s=_expires_s(expires),
+    )
+    made = agent(url).create_token(asked)
+    emit_answer(output, made, lambda out: _draw_made(out, made))
+
+
+def _expires_s(text: str) -> float | None:
+    if text == _FOR_EVER:
+        return None
+    try:
+        return long_seconds(text)
+    except UnitError as error:
+        raise typer.BadParameter(f"{error}, or '{_FOR_EVER}'", param_hint="--expires") from None
+
+
+def _draw_made(out: Console, made: "MadeToken") -> None:
+    """The secret alone goes to standard output, so that it can go straight into a file."""
+    ends = f"good until {short_time(made.token.ends_at)}" if made.token.ends_at else "good for ever"
+    told = f"{made.token.name}: {made.token.role.value}{_limits(made.token)}, {ends}. It is shown this once:"
+    console(stderr=True).print(printable(told), soft_wrap=True)
+    out.print(made.secret, soft_wrap=True)
+    sys.stdout.flush()
+
+
+@token_app.command("list", epilog="Example: cheops token list")
+def list_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the tokens of a site: whose, what they may, and until when."""
+    found = agent(url).tokens()
+    emit_answer(output, found, lambda out: draw_tokens(out, found))
+
+
+@token_app.command("revoke", epilog="Example: cheops token revoke ci")
+def revoke_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The token, by its name or id.")],
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Revoke a token: it is good for nothing from now on, and what was begun with it ends."""
+    found = agent(url).revoke_token(name)
+    emit_answer(output, found, lambda out: out.print(f"{printable(found.name)} is revoked"))
+
+
+def draw_tokens(out: Console, found: "TokenList") -> None:
+    if not found.tokens:
+        out.print("no token was made at this site; its own machine needs none")
+        return
+    made = table("NAME", "ROLE", "LIMITED TO", "GOOD UNTIL", "MADE", "BY", "ID")
+    for token in found.tokens:
+        ends = short_time(token.ends_at) if token.ends_at else _FOR_EVER
+        until = ends if token.good else f"{ends} (expired)"
+        limits = _limits(token).removeprefix(", only ") or "-"
+        made.add_row(
+            printable(token.name),
+            token.role.value,
+            limits,
+            until,
+            short_time(token.made_at),
+            printable(token.made_by),
+            token.id,
+        )
+    print_table(out, made)
+
+
+def _limits(token: "TokenView") -> str:
+    named = (("types", token.types), ("services", token.services), ("sites", token.sites))
+    told = [f"{what} {', '.join(map(printable, names))}" for what, names in named if names is not None]
+    return f", only {'; '.join(told)}" if told else ""

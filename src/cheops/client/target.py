@@ -1,0 +1,207 @@
+"""Which agent to talk to, with which credentials, and what can go wrong on the way."""
+
+import http.client
+import json
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cheops.errors import CheopsError, Fault
+
+DEFAULT_URL = "http://127.0.0.1:8079"
+UNIX = "unix://"
+USUAL_SOCKET = Path("/var/lib/cheops/agent.sock")
+_CONFIG = Path("cheops.yaml")
+_SOCKET = "agent.sock"
+_MOST_CONFIG = 1024 * 1024
+_MOST_TOKEN = 4096
+
+
+class AgentError(CheopsError):
+    """The agent refuses, in its own words. `http_status` is its answer's, 0 if it was not even asked."""
+
+    fault = Fault.CLIENT
+
+    def __init__(self, message: str, http_status: int = 0) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+
+
+class UnreachableError(CheopsError):
+    """The agent cannot be reached, or its answer was cut off."""
+
+    fault = Fault.PEER
+    definite = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An agent: `http://…`, `https://…` or `unix:///path`; what to show to it, and whom to believe.
+
+    `found` says why this one is asked, where nobody named it.
+    """
+
+    url: str = DEFAULT_URL
+    token: str = ""
+    ca: str = ""  # a file with the authority's certificate, for https
+    found: str = ""
+
+    def __post_init__(self) -> None:
+        check_url(self.url)
+        if self.token and urlsplit(self.url).scheme == "http" and not _is_here(self.url):
+            raise AgentError(
+                f"a token must not travel to {self.url} in plain text: everybody on the way could take it. Use https"
+            )
+
+    @property
+    def socket(self) -> str:
+        """The path of its Unix socket; empty: it has an address."""
+        return self.url[len(UNIX) :] if self.url.startswith(UNIX) else ""
+
+    @property
+    def base(self) -> str:
+        """What paths are added to."""
+        return "http://localhost" if self.socket else self.url
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        if urlsplit(self.url).scheme != "https":
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.ca or None)
+        except (OSError, ssl.SSLError) as error:
+            raise AgentError(f"the certificate {self.ca} (CHEOPS_CA) cannot be read: {error}") from error
+
+
+def target_of(given: str | None = None, token_file: Path | None = None) -> Target:
+    """Which agent, as given or by CHEOPS_URL, else the one of this machine; with what CHEOPS_TOKEN or a file
+    holds, and with CHEOPS_CA."""
+    token = _token(token_file) if token_file else os.environ.get("CHEOPS_TOKEN", "").strip()
+    ca = os.environ.get("CHEOPS_CA", "")
+    if named := given or os.environ.get("CHEOPS_URL"):
+        return Target(named.rstrip("/"), token, ca)
+    if socket := _socket_here():
+        return Target(f"{UNIX}{socket}", token, ca, "the socket of the agent of this machine")
+    url = DEFAULT_URL.replace("http:", "https:") if ca else DEFAULT_URL
+    why = f"the usual address; there is no socket of an agent for {_CONFIG} here, nor {USUAL_SOCKET}"
+    return Target(url, token, ca, why)
+
+
+def agent_url(given: str | None = None) -> str:
+    """Where the agent is: as given, else by CHEOPS_URL, else on this machine."""
+    return target_of(given).url
+
+
+def check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if url.startswith(f"{UNIX}/"):
+        return
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise AgentError(f"'{url}' is not the address of an agent, such as {DEFAULT_URL} or {UNIX}{USUAL_SOCKET}")
+
+
+def _socket_here() -> Path | None:
+    candidates = (*_socket_of_config(), USUAL_SOCKET)
+    return next((path for path in candidates if os.access(path, os.W_OK)), None)
+
+
+def _socket_of_config() -> tuple[Path, ...]:
+    """In the data directory of the configuration file of this directory, if there is one. Whatever else is
+    wrong with the file is not for here."""
+    try:
+        if not _CONFIG.exists() or _CONFIG.stat().st_size > _MOST_CONFIG:
+            return ()
+        import yaml  # noqa: PLC0415 - slow to import, and only who is here needs it
+
+        content = yaml.safe_load(_CONFIG.read_text(encoding="utf-8"))
+    except Exception:  # see above
+        return ()
+    data = content.get("data", "data") if isinstance(content, dict) else None
+    return ((Path.cwd() / Path(data).expanduser() / _SOCKET),) if isinstance(data, str) else ()
+
+
+def _token(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            found = file.read(_MOST_TOKEN).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AgentError(f"the token in {path} cannot be read: {error}") from error
+    if not found or len(found.split()) != 1:
+        raise AgentError(f"{path} holds no token: one line is expected, as 'cheops token create' prints it")
+    return found
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def refusal(status: int, body: bytes) -> AgentError:
+    """What an answer of 400 or above says."""
+    try:
+        return AgentError(str(json.loads(body)["detail"]), status)
+    except (ValueError, KeyError, TypeError):
+        said = body[:300].decode("utf-8", "replace")
+        return AgentError(f"the agent answered {status}: {said}", status)
+
+
+def unreachable(target: Target, error: BaseException) -> UnreachableError:
+    why = f" ({target.found})" if target.found else ""
+    return UnreachableError(
+        f"no answer from the agent at {target.url}{why}: {error or type(error).__name__}\n  {_hint(target, error)}"
+    )
+
+
+def _hint(target: Target, error: BaseException) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "CHEOPS_CA must name the file with the mesh's authority (ca.pem), and --url an address of it."
+    if isinstance(error, PermissionError):
+        return "Only root and the agent's own user may use its socket; others take CHEOPS_URL and CHEOPS_TOKEN."
+    if target.url.startswith("http:") and not isinstance(error, ConnectionRefusedError):
+        return "Is it running ('cheops agent')? Where it has certificates, its address begins with https://."
+    return "Is it running ('cheops agent')? CHEOPS_URL or --url says where it is."
+
+
+_MOST_BYTES = 100  # of the address of a socket, everywhere
+
+
+@contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """A name for the same socket that is short enough, for as long as this is open."""
+    if len(os.fsencode(path)) <= _MOST_BYTES:
+        yield path
+        return
+    directory, name = os.path.split(path)
+    opened = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{opened}/{name}"
+    finally:
+        os.close(opened)
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.sock.settimeout(self.timeout)
+            with short_path(self._path) as name:
+                self.sock.connect(name)
+        except OSError:
+            self.sock.close()
+            raise

@@ -1,0 +1,121 @@
+"""What a site may forget, and how all sites come to agree on that: stability, seals, pruning, checkpoints.
+
+Something is *stable* when every site involved has settled it. It is *sealed* when an operation that all of
+them know says so (see cheops.log.seals). Only what is sealed is forgotten: what is without effect at once,
+what has one when a checkpoint holds it.
+"""
+
+from cheops.engine.documents import op_key, reply_key
+from cheops.engine.events import Effects, Notify
+from cheops.engine.exchange import is_synced, save_ledger, targets, view_of
+from cheops.engine.messages import Base
+from cheops.engine.replica import Replica
+from cheops.log.causality import Vector, common, contains, covers, joined
+from cheops.log.operation import SILENT_KEYS, Command, OpId, Origin, Reply
+from cheops.log.seals import latest
+
+
+def all_settled(replica: Replica) -> bool:
+    """Whether every site involved has applied everything that we know."""
+    return is_synced(replica) and covers(_stable(replica), replica.history.known)
+
+
+def _stable(replica: Replica) -> dict[Origin, int]:
+    """What every site involved has applied, and what therefore no unknown operation is concurrent to.
+
+    The latter holds only if we know all that the others knew when they said so: an operation that was made
+    before, and is still on its way to us, need not have known any of it.
+    """
+    views = [view_of(replica, peer) for peer in targets(replica)]
+    if not all(covers(replica.history.known, view.known) for view in views):
+        return {}
+    return common([replica.settled, *(view.settled for view in views)])
+
+
+def _sealed(replica: Replica) -> dict[Origin, int]:
+    """Up to where every site knows that all is settled for good."""
+    stable = _stable(replica) if replica.history.seals else {}
+    newest = latest([op for op in replica.history.seals if contains(stable, op.id)])
+    return common([stable, newest.seal.stable]) if newest and newest.seal else {}
+
+
+def is_sealed(replica: Replica) -> bool:
+    """Whether everything we know is sealed, but for the seal itself."""
+    newest = latest(replica.history.seals)
+    if newest is None or newest.seal is None:
+        return False
+    return covers(joined(newest.seal.stable, {newest.origin: newest.seq}), replica.history.known)
+
+
+def fullness(replica: Replica) -> str | None:
+    """Why the log must not grow: it is as long as it may be, also without what is forgotten soon."""
+    history, most = replica.history, replica.limits.log
+    if len(history.ops) < most or len(history.ops) - len(history.forgettable(_stable(replica))) < most:
+        return None
+    return (
+        f"its log has {len(history.ops)} operations, and limits.log is {most}; a 'checkpoint' of its type "
+        "keeps logs short, and one operation that replaces all others (kind 'force') makes room"
+    )
+
+
+def seal_due(replica: Replica, *, at_rest: bool) -> Vector | None:
+    """What an operation that is made now is to seal, if that is of use.
+
+    At rest it takes an operation of its own, so only one site makes it: the first of the list.
+    """
+    history = replica.history
+    idle = len(history.fates) >= replica.limits.seal_after
+    if not idle and not (at_rest and replica.wants_seal):
+        return None
+    stable = _stable(replica)
+    if at_rest and (replica.site != min(replica.sites, default="") or not covers(stable, history.known)):
+        return None
+    newest = latest(history.seals)
+    if not stable or (newest and newest.seal and covers(newest.seal.stable, stable)):
+        return None
+    if not (at_rest and replica.wants_seal) and len(history.forgettable(stable)) < replica.limits.seal_after:
+        return None
+    return stable
+
+
+def prune(replica: Replica, out: Effects) -> None:
+    """Forget what has no effect any more, is settled everywhere and sealed, with the replies to it."""
+    sealed = _sealed(replica)
+    gone = replica.history.prune(sealed) if sealed else []
+    if gone:
+        _forget(replica, gone, out)
+
+
+def fold(replica: Replica, write: Command, out: Effects) -> None:
+    """A checkpoint takes the place of everything that is settled everywhere."""
+    if not all_settled(replica) or not is_sealed(replica):
+        return
+    vector = dict(replica.history.known)
+    gone = replica.history.fold()
+    replica.base, replica.base_applied = Base(vector, write), True
+    replica.applied, replica.agreed = [], 0
+    _forget(replica, gone, out)
+    out.others.append(Notify(replica.resource, "checkpoint", None, f"{len(gone)} operations folded"))
+
+
+def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
+    out.drop(op_key(replica.resource, id_) for id_ in gone)
+    dropped, drafts = set(gone), {draft.id for draft in replica.drafts}
+    views = [view_of(replica, peer) for peer in targets(replica)]
+    everywhere = common([replica.known_replies, *(view.known_replies for view in views)])
+    deletion = _last_deletion(replica)
+    for origin, replies in replica.replies.items():
+        for n, reply in list(replies.items()):
+            without_op = reply.op not in replica.history.ops and reply.op not in drafts and not reply.replay
+            if without_op and n <= everywhere.get(origin, 0) and reply is not deletion:
+                del replies[n]
+                out.drop([reply_key(replica.resource, origin, n)])
+    replica.by_op = {(op, site): r for (op, site), r in replica.by_op.items() if op not in dropped}
+    save_ledger(replica, out)
+
+
+def _last_deletion(replica: Replica) -> Reply | None:
+    """Our word that we deleted our copy when we had left, which outlives the list of sites that asked for it:
+    without it what we had run before would count as run after a restart."""
+    own = replica.replies.get(replica.origin, {})
+    return next((own[n] for n in sorted(own, reverse=True) if own[n].key in SILENT_KEYS and own[n].wiped), None)

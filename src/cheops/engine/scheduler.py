@@ -1,0 +1,283 @@
+"""What a site runs, and what follows from how that ended. One run at a time per resource.
+
+First what the effective list still asks for, then the site's own drafts in their order, then, when all is
+quiet, a checkpoint. Before a run its start is saved, so that a crash in between is seen: what replaces is
+simply run again, a replay begins anew, anything else is UNKNOWN and waits for the operator, or for
+something that wipes it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cheops.engine import retention
+from cheops.engine.documents import Started, key_of
+from cheops.engine.events import Effects, Notify, Run, Step
+from cheops.engine.outcome import decide, fail, leave_dirty, replayed
+from cheops.engine.replica import Purpose, Replica, Running, is_due
+from cheops.log.operation import Kind, Operation, Status, Verdict
+from cheops.log.plan import Plan, from_base, plan
+from cheops.log.rules import superseding_rule
+from cheops.log.seals import excluding_seal
+
+
+def advance(replica: Replica, out: Effects, now_ms: int) -> None:
+    """Start the next run, if there is one and nothing stands in its way."""
+    if replica.running or not is_due(replica.retry_at_ms, now_ms, replica.limits.retry_most_ms):
+        return
+    if not replica.is_involved and replica.history.site_list:
+        _leave(replica, out)
+        return
+    _drop_beaten_drafts(replica, out)
+    if replica.failed or replica.troubled:
+        replica.drop_stale_failures()
+    if replica.troubled:
+        _handle_failure(replica, replica.history.ops[replica.troubled.pop(0)], out)
+        return
+    wanted = _wanted(replica, out)
+    if wanted and _may_run(replica, wanted):
+        _start_plan(replica, wanted, out, now_ms)
+    elif not wanted and replica.drafts and replica.drafts[0].is_silent:
+        decide(replica, Verdict.OK, "", out)  # nothing is to be run
+        advance(replica, out, now_ms)
+    elif not wanted and (draft := _next_draft(replica)):
+        _start(replica, Running(replica.next_reply, Purpose.DRAFT, draft), (_step(draft),), out)
+    elif not wanted:
+        _settle(replica, out, now_ms)
+
+
+def _wanted(replica: Replica, out: Effects) -> Plan:
+    wanted = _cleaned(replica, _logic_plan(replica) or _plan(replica))
+    if wanted.replay and tuple(op.id for op in wanted.run) == replica.last_replay:
+        wanted = Plan(order_not_enforced=True)  # it did not help: say so, rather than try for ever
+    if wanted.order_not_enforced and not replica.order_not_enforced:
+        out.others.append(Notify(replica.resource, "order-not-enforced"))
+    replica.order_not_enforced = wanted.order_not_enforced
+    return wanted
+
+
+def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
+    if replica.unknown or not replica.is_involved:
+        return
+    replica.settled, replica.wants_seal = dict(replica.history.known), False
+    checkpoint = replica.type.checkpoint
+    if checkpoint is None or len(replica.history.effective) < checkpoint.after:
+        return
+    in_doubt = bool(replica.failed or replica.order_not_enforced or replica.drafts)
+    in_doubt = in_doubt or not is_due(replica.read_at_ms, now_ms, replica.limits.retry_most_ms)
+    if in_doubt or not retention.all_settled(replica):
+        return
+    replica.wants_seal = not retention.is_sealed(replica)
+    if not replica.wants_seal:
+        step = Step(None, checkpoint.read, of_type=True, reads=True)
+        _start(replica, Running(replica.next_reply, Purpose.READ), (step,), out)
+
+
+# -- what to run -----------------------------------------------------------------------------------------
+
+
+def _plan(replica: Replica) -> Plan:
+    effective, applied = replica.history.effective, replica.applied
+    has_base = replica.base is not None and not replica.base_applied
+    if replica.needs_start or has_base:
+        return Plan(tuple(effective), replay=True, from_start=True)
+    if replica.agreed == len(applied) and not replica.failed:
+        return Plan(tuple(effective[replica.agreed :]))
+    place = replica.agreed
+    found = plan(
+        applied[place:],
+        effective[place:],
+        replica.matrix,
+        is_failed=replica.failed.__contains__,
+        has_start=False,
+    )
+    if found.order_not_enforced and place:
+        found = plan(applied, effective, replica.matrix, is_failed=replica.failed.__contains__)
+    if found.order_not_enforced and (replica.type.reset or replica.base):
+        found = Plan(tuple(effective), replay=True, from_start=True)
+    if not found and not found.order_not_enforced and not replica.failed:
+        replica.reorder_applied()
+    return found
+
+
+def _cleaned(replica: Replica, wanted: Plan) -> Plan:
+    """After a replay that was cut short nothing may run but what wipes the parts that it left."""
+    if not replica.dirty or wanted.from_start:
+        return wanted
+    effective = replica.history.effective
+    for place, base in enumerate(effective):
+        if all(replica.matrix.replaces(base.key, name) for name in replica.dirty):
+            return Plan(from_base(effective, place, replica.matrix), replay=True)
+    if replica.type.reset or replica.base:
+        return Plan(tuple(effective), replay=True, from_start=True)
+    return replace(wanted, order_not_enforced=True)
+
+
+def _may_run(replica: Replica, wanted: Plan) -> bool:
+    """Where something is UNKNOWN, only what wipes it may run."""
+    if replica.unknown is None or wanted.from_start:
+        return True
+    return replica.matrix.replaces(wanted.run[0].key, replica.unknown.key)
+
+
+def _next_draft(replica: Replica) -> Operation | None:
+    """The first draft; where that one is UNKNOWN, the first later one that replaces all before it."""
+    if not replica.drafts:
+        return None
+    if replica.unknown is None:
+        return replica.drafts[0]
+    for place, draft in enumerate(replica.drafts):
+        if draft.id in replica.skipped:
+            continue
+        before = [d.key for d in replica.drafts[:place]]
+        rules = replica.rules_for(draft)
+        if all(rules.replaces(draft.key, name) for name in (*before, replica.unknown.key)):
+            return draft
+    return None
+
+
+def _drop_beaten_drafts(replica: Replica, out: Effects) -> None:
+    """A draft that would be superseded as soon as it ran need not run at all."""
+    while replica.drafts:
+        draft = replica.drafts[0]
+        heads = replica.history.heads()
+        beaten = excluding_seal(draft, replica.history.seals) or next(
+            (y for y in heads if superseding_rule(y, draft, replica.matrix)), None
+        )
+        if not beaten:
+            return
+        if replica.unknown and replica.unknown.id == draft.id:
+            replica.unknown = None
+        decide(replica, Verdict.SUPERSEDED, f"by {beaten.id}", out)
+
+
+def _leave(replica: Replica, out: Effects) -> None:
+    """The resource is no longer at this site: what never ran here never will.
+
+    Of what is UNKNOWN the application may hold the effect: should the site come back, that is wiped first.
+    """
+    if replica.unknown:
+        keys, replica.unknown = (replica.unknown.key,), None
+        leave_dirty(replica, keys, out)
+    while replica.drafts:
+        decide(replica, Verdict.VOID, "the resource left this site before this could run", out)
+    replica.settled, replica.retry_ms = dict(replica.history.known), 0
+    by = replica.history.site_list_op
+    if by and by.kind is Kind.SITES and by.payload.line and not has_deleted_copy(replica, by):
+        _start(replica, Running(replica.next_reply, Purpose.LEAVE, by), (_step(by),), out)
+
+
+def has_deleted_copy(replica: Replica, by: Operation) -> bool:
+    """Whether this site has run, or tried to run, what a change of the list asks of those it leaves out."""
+    reply = replica.by_op.get((by.id, replica.site))
+    return reply is not None and (bool(reply.wiped) or reply.status is Status.KO)
+
+
+# -- starting --------------------------------------------------------------------------------------------
+
+
+def _start_plan(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> None:
+    if wanted.run and not wanted.replay and _ran_before(replica, wanted.run[0]):
+        wanted = Plan(from_base(wanted.run, 0, replica.matrix), replay=True)
+    if wanted.replay:
+        _start_replay(replica, wanted, out, now_ms)
+    else:
+        op = wanted.run[0]
+        _start(replica, Running(replica.next_reply, Purpose.OPERATION, op), (_step(op),), out)
+
+
+def _ran_before(replica: Replica, base: Operation) -> bool:
+    """Whether a replay was cut short: its base is to be run a second time."""
+    reply = replica.by_op.get((base.id, replica.site))
+    again = reply is not None and reply.status is Status.OK and reply.origin == replica.origin
+    return again and replica.matrix.is_replace_type(base.key)
+
+
+def _start_replay(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> None:
+    start = replica.base.write if replica.base else replica.type.reset
+    is_base = replica.base is not None
+    steps = [Step(None, start, of_type=not is_base, of_base=is_base)] if wanted.from_start and start else []
+    logic, after = replica.type.logic, wanted.run if wanted.from_start else wanted.run[1:]
+    rewritten = [op.id for op in replica.history.effective] if logic and _clash(replica, after) else None
+    if logic and rewritten is not None:
+        steps += [_step(op) for op in wanted.run[: len(wanted.run) - len(after)]]
+        steps += [Step(None, command, of_type=True) for command in logic(after)]
+    else:
+        steps += [_step(op) for op in wanted.run]
+    has_start = wanted.from_start and start is not None
+    running = Running(replica.next_reply, Purpose.REPLAY, plan=wanted, rewritten=rewritten, has_start=has_start)
+    if steps:
+        _start(replica, running, tuple(steps), out)
+    else:
+        replayed(replica, running, (), out, now_ms)  # nothing is effective, and nothing can be reset
+        advance(replica, out, now_ms)
+
+
+def _logic_plan(replica: Replica) -> Plan | None:
+    """With a logic plugin, operations that clash are replayed from a base, as the plugin rewrites them."""
+    effective = replica.history.effective
+    if replica.type.logic is None or [op.id for op in effective] == replica.rewritten:
+        return None
+    is_base = replica.matrix.is_replace_type
+    place = next((n for n in range(len(effective) - 1, -1, -1) if is_base(effective[n].key)), None)
+    if place is not None:
+        redone = from_base(effective, place, replica.matrix)
+        return Plan(redone, replay=True) if _clash(replica, redone[1:]) else None
+    has_start = replica.type.reset or replica.base
+    return Plan(tuple(effective), replay=True, from_start=True) if has_start and _clash(replica, effective) else None
+
+
+def _clash(replica: Replica, ops: Sequence[Operation]) -> bool:
+    """Whether there are concurrent operations of class 3 among these."""
+    return any(
+        a.is_concurrent(b) and replica.matrix.class_of_pair(a.key, b.key) == 3
+        for place, a in enumerate(ops)
+        for b in ops[place + 1 :]
+    )
+
+
+def _start(replica: Replica, running: Running, steps: tuple[Step, ...], out: Effects) -> None:
+    replica.running = running
+    started = Started(
+        replica.resource,
+        running.n,
+        running.op.id if running.op else running.plan.run[0].id if running.plan.run else None,
+        replay=running.purpose is Purpose.REPLAY,
+        from_start=running.plan.from_start,
+        hook=running.purpose is Purpose.HOOK,
+        units=running.purpose is Purpose.UNITS,
+        dirty=_left_dirty(replica, running),
+    )
+    if running.purpose is not Purpose.READ:
+        out.documents[key_of(started)] = started
+    replay = running.purpose is Purpose.REPLAY
+    in_place = replica.type.decompose is not None or replica.type.on_error is not None
+    until_failure = running.purpose is Purpose.UNITS or (replay and in_place)
+    out.others.append(
+        Run(replica.resource, running.n, steps, replay, until_failure=until_failure, rtype=replica.type.name)
+    )
+
+
+def _left_dirty(replica: Replica, running: Running) -> tuple[str, ...]:
+    """What a crash during this run would leave in an unknown state."""
+    if running.purpose is Purpose.LEAVE:
+        return ("*",)
+    if running.purpose is not Purpose.REPLAY or running.plan.from_start or not running.plan.run:
+        return replica.dirty
+    return replica.matrix.wiped_by(running.plan.run[0].key)
+
+
+def _step(op: Operation) -> Step:
+    return Step(op.id, op.payload)
+
+
+def _handle_failure(replica: Replica, op: Operation, out: Effects) -> None:
+    """What the type asks for when an operation failed: unit steps, or a command."""
+    units = replica.type.decompose(op.payload) if replica.type.decompose else ()
+    if units:
+        steps = tuple(Step(op.id, unit, of_type=True) for unit in units)
+        _start(replica, Running(replica.next_reply, Purpose.UNITS, op), steps, out)
+    elif replica.type.on_error:
+        step = Step(op.id, replica.type.on_error, of_type=True)
+        _start(replica, Running(replica.next_reply, Purpose.HOOK, op), (step,), out)
+    else:
+        fail(replica, op, replica.failed.get(op.id, ""), out)

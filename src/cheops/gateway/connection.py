@@ -1,0 +1,310 @@
+"""TCP connections with back-pressure, and the pool of idle connections to upstreams.
+
+At most one window of unread bytes is buffered; then reading pauses, and the kernel slows down the sender. The end of
+a connection is noticed when it happens, even while nobody reads (`on_end`). No task exists that only waits.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import cast
+from urllib.parse import urlsplit
+
+from cheops.config.gateway import GatewayConfig
+from cheops.gateway.interfaces import UpstreamError
+from cheops.peers.client import Credentials
+
+MOST_WAITING_BYTES = 64 * 1024
+_WRITE_BYTES = 256 * 1024
+
+
+class Wire(asyncio.Protocol):
+    """A connection that came in, or was made."""
+
+    __slots__ = (
+        "_drained", "_ended", "_error", "_is_paused", "_loop", "_on_made", "_pieces", "_reader",
+        "_waiting_bytes", "_writable", "on_end", "transport",
+    )  # fmt: skip
+
+    def __init__(self, on_made: "Callable[[Wire], None] | None" = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_made = on_made
+        self._pieces: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._is_paused = False
+        self._ended = False
+        self._error: Exception | None = None
+        self._reader: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._writable = True
+        self.on_end: Callable[[], None] | None = None
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+
+    # -- what the event loop says ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(_WRITE_BYTES)
+        if self._on_made:
+            made, self._on_made = self._on_made, None
+            made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._waiting_bytes += len(data)
+        if self._waiting_bytes >= MOST_WAITING_BYTES and not self._is_paused:
+            self._is_paused = True
+            self.transport.pause_reading()
+        _wake(self._reader)
+
+    def eof_received(self) -> bool:
+        self._end()
+        # What is under way may still be written; but TLS has no such half of a connection.
+        return self.transport.get_extra_info("ssl_object") is None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._error = error or self._error or ConnectionResetError("the connection is closed")
+        self._end()
+        _wake(self._drained)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        _wake(self._drained)
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            _wake(self._reader)
+            if self.on_end:
+                self.on_end()
+
+    @property
+    def is_handed(self) -> bool:
+        """Whether it is HAProxy that says who is at the other end."""
+        return False
+
+    @property
+    def peer(self) -> str:
+        """The address of whoever is at the other end."""
+        found = self.transport.get_extra_info("peername")
+        return str(found[0]).removeprefix("::ffff:") if found else ""
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the other side will send nothing more; what it sent before may still wait here."""
+        return self._ended
+
+    @property
+    def is_lost(self) -> bool:
+        return self._error is not None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the connection is as it was made: open, and nothing said."""
+        return not (self._ended or self._pieces or self.transport.is_closing())
+
+    async def read(self, timeout_s: float) -> bytes:
+        """What came in, at once if there is something; b"" at the end. Raises TimeoutError."""
+        while not self._pieces:
+            if self._ended:
+                return b""
+            await self._wait("_reader", timeout_s)
+        return self.read_now()
+
+    def read_now(self) -> bytes:
+        """What is here already; b"" if nothing is."""
+        if not self._pieces:
+            return b""
+        data = self._pieces.popleft()
+        self._waiting_bytes -= len(data)
+        if self._is_paused and self._waiting_bytes < MOST_WAITING_BYTES and not self.transport.is_closing():
+            self._is_paused = False
+            self.transport.resume_reading()
+        return data
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Without waiting: to be followed by `drain`."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait while the other side does not take what was written. Raises TimeoutError, OSError."""
+        while not self._writable and self._error is None:
+            await self._wait("_drained", timeout_s)
+        if self._error is not None or self.transport.is_closing():
+            raise ConnectionResetError(str(self._error or "the connection is closed"))
+
+    def write_end(self) -> None:
+        """Say that nothing more will be written."""
+        if not self.transport.is_closing() and self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def close(self) -> None:
+        """After what was written has gone out."""
+        self.transport.close()
+
+    def abort(self) -> None:
+        """At once."""
+        self.transport.abort()
+
+    async def _wait(self, name: str, timeout_s: float) -> None:
+        waiter = self._loop.create_future()
+        setattr(self, name, waiter)
+        timer = self._loop.call_later(timeout_s, _expire, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            setattr(self, name, None)
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+def _expire(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
+
+
+_SURE_S = 1.0  # how long a connection is trusted with what must not be sent twice: servers close idle ones
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamAddress:
+    """Where a service or a gateway is reached, and how it is called in messages."""
+
+    host: str
+    port: int
+    is_tls: bool = False
+    path: str = ""  # what stands before the path of every request
+    site: str = ""  # whose gateway it must be; it shows so by its certificate
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@cache
+def upstream_address(url: str) -> UpstreamAddress:
+    parts = urlsplit(url)
+    is_tls = parts.scheme == "https"
+    return UpstreamAddress(parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/"))
+
+
+class ConnectionPool:
+    """All connections that wait, by place."""
+
+    def __init__(self, settings: GatewayConfig, credentials: Credentials | None = None) -> None:
+        self._settings = settings
+        self._credentials = credentials
+        self._idle: dict[UpstreamAddress, deque[tuple[float, Wire]]] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    @property
+    def idle(self) -> int:
+        return sum(map(len, self._idle.values()))
+
+    def warm(self, place: UpstreamAddress, *, sure: bool) -> Wire | None:
+        """A connection that waits; with `sure` only one that was used a moment ago."""
+        waiting = self._idle.get(place)
+        least_s = asyncio.get_running_loop().time() - (_SURE_S if sure else self._settings.warm_for_s)
+        while waiting and waiting[-1][0] >= least_s:
+            _, wire = waiting.pop()
+            wire.on_end = None
+            if wire.is_quiet:
+                return wire
+            wire.abort()
+        return None
+
+    async def fresh(self, place: UpstreamAddress) -> Wire:
+        """A new connection. Raises UpstreamError: nothing was sent."""
+        loop, limit_s = asyncio.get_running_loop(), self._settings.connect_timeout_s
+        tls, name = self._verified_by(place)
+        try:
+            async with asyncio.timeout(limit_s):
+                _, wire = await loop.create_connection(Wire, place.host, place.port, ssl=tls, server_hostname=name)
+        except TimeoutError:
+            why = f"no connection within {limit_s:g} s"
+            raise UpstreamError(_unreached(place, why), why, may_have_had_effect=False, status=504) from None
+        except OSError as error:
+            why = _why(error)
+            raise UpstreamError(_unreached(place, why), why, may_have_had_effect=False) from None
+        return wire
+
+    def _verified_by(self, place: UpstreamAddress) -> tuple[ssl.SSLContext | None, str | None]:
+        """Another gateway as a site of the mesh, a service as its host."""
+        if place.site and self._credentials:
+            return self._credentials.client, self._credentials.host_of(place.site)
+        return (_tls(), place.host) if place.is_tls else (None, None)
+
+    def give_back(self, place: UpstreamAddress, wire: Wire) -> None:
+        """Keep a connection on which nothing is under way."""
+        waiting = self._idle.setdefault(place, deque())
+        if not wire.is_quiet or len(waiting) >= self._settings.warm:
+            wire.close()
+            return
+        wire.on_end = lambda: self._ended(place, wire)
+        loop = asyncio.get_running_loop()
+        waiting.append((loop.time(), wire))
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(self._settings.warm_for_s, self._sweep)
+
+    def close(self) -> None:
+        if self._sweeping:
+            self._sweeping.cancel()
+        for waiting in self._idle.values():
+            for _, wire in waiting:
+                wire.on_end = None
+                wire.close()
+        self._idle.clear()
+
+    def _ended(self, place: UpstreamAddress, wire: Wire) -> None:
+        kept = [entry for entry in self._idle.get(place, ()) if entry[1] is not wire]
+        self._idle[place] = deque(kept)
+        wire.close()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        oldest_s = loop.time() - self._settings.warm_for_s
+        for place, waiting in list(self._idle.items()):
+            while waiting and waiting[0][0] <= oldest_s:
+                _, wire = waiting.popleft()
+                wire.on_end = None
+                wire.close()
+            if not waiting:
+                del self._idle[place]
+        pause_s = max(self._settings.warm_for_s / 4, 0.01)
+        self._sweeping = loop.call_later(pause_s, self._sweep) if self._idle else None
+
+
+def _unreached(place: UpstreamAddress, why: str) -> str:
+    return f"{place.authority} cannot be reached: {why}"
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError) or "refused" in str(error).lower():
+        return "connection refused"
+    if isinstance(error, socket.gaierror):
+        return "unknown host"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({error.reason or 'no reason given'})"
+    return (error.strerror or "no connection").lower().replace(",", "")
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()

@@ -1,0 +1,328 @@
+"""Sends a request to one target of its route: the local service, another site's gateway, or replication."""
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import h11
+
+from cheops.config.gateway import GatewayConfig
+from cheops.config.services import ServiceConfig
+from cheops.config.site import SiteConfig
+from cheops.errors import CheopsError
+from cheops.gateway.carriers import Carriers, CarrierUse, carriers_in, with_new_carrier
+from cheops.gateway.connection import UpstreamAddress, upstream_address
+from cheops.gateway.headers import (
+    FOR_REPLICATION,
+    HOP,
+    PURPOSE,
+    SCOPE,
+    SERVICE,
+    ForwardingInfo,
+    Headers,
+    RequestHead,
+    body_size,
+    encode_name,
+    end_to_end,
+    first,
+    headers_for_upstream,
+    requested_upgrade,
+    with_scope,
+    without,
+    without_mesh,
+)
+from cheops.gateway.interfaces import Body, DryRunResult, NotSentError, Replication, Response, UpstreamError
+from cheops.gateway.peers import PeerGateways
+from cheops.gateway.request import ReceivedRequest, Request
+from cheops.gateway.responses import informational_relay
+from cheops.gateway.routing import Decision, Forward, Local, NotThereYetError, Replicate, Target
+from cheops.gateway.upstream import (
+    DisconnectWatch,
+    PreparedBody,
+    ResponseTimeout,
+    UpstreamClient,
+    UpstreamRequest,
+    UpstreamResponse,
+)
+
+_FOR_THE_OTHER_S = 5.0  # so that the other gateway, which knows more, is the first to lose patience
+
+
+class Forwarder:
+    """Sends requests on. What the replicating half may ask for (`seam.Services`) is here too."""
+
+    def __init__(
+        self,
+        here: str,
+        services: Mapping[str, ServiceConfig],
+        settings: GatewayConfig,
+        peers: PeerGateways,
+        carriers: Carriers | None,
+    ) -> None:
+        self._here = here
+        self._services = services
+        self._peers = peers
+        self._carriers = carriers
+        self.asking = UpstreamClient(settings, peers.credentials)
+
+    # -- what is proxied ---------------------------------------------------------------------------------
+
+    async def to_local(
+        self, service: str, errand: UpstreamRequest, answer_s: float | None = None
+    ) -> tuple[UpstreamResponse, CarrierUse | None]:
+        """To this site's own instance. Whoever gets the ticket ends it when the answer is through."""
+        place = upstream_address(self._services[service].url)
+        head = errand.head
+        seen = RequestHead(head.method, head.target, without_mesh(head.headers))
+        seen, ticket = self._with_carrier(service, seen)
+        patience = ResponseTimeout(answer_s or self._services[service].replication.timeout_s)
+        try:
+            if ticket:
+                await ticket.settled()
+            sent = replace(errand, head=_as_sent(seen, place, errand))
+            return await self.asking.ask(place, sent, patience), ticket
+        except BaseException:
+            if ticket:
+                ticket.end()
+            raise
+
+    async def to_site(self, site: str, service: str, errand: UpstreamRequest, purpose: str = "") -> UpstreamResponse:
+        """To the instance of another site, by way of its gateway."""
+        place = self._peers.place(site, service)
+        head = _as_sent(self.for_peers(service, errand.head), place, errand)
+        mesh: Headers = (
+            (HOP, encode_name(self._here)),
+            (SERVICE, encode_name(service)),
+            *([(PURPOSE, purpose)] if purpose else ()),
+        )
+        sent = replace(errand, head=RequestHead(head.method, head.target, (*head.headers, *mesh)))
+        answer_s = self._services[service].replication.timeout_s + _FOR_THE_OTHER_S
+        patience = ResponseTimeout(answer_s, lambda: not self._peers.is_up(site))
+        try:
+            return await self.asking.ask(place, sent, patience)
+        except UpstreamError:
+            self._peers.hurry(site)
+            raise
+
+    def for_peers(self, service: str, head: RequestHead) -> RequestHead:
+        """A client's credentials are for this site: another may not accept them, and should not see them."""
+        config = self._services[service].replication
+        if config.credentials == "pass":
+            return head
+        kept = tuple(pair for pair in head.headers if not config.is_credential(pair[0]))
+        return RequestHead(head.method, head.target, kept)
+
+    def _with_carrier(self, service: str, head: RequestHead) -> tuple[RequestHead, CarrierUse | None]:
+        """Remember what the application may pass on, so that its own calls can be told apart."""
+        if self._carriers is None:
+            return head, None
+        front = self._services[service].front
+        scope = first(head, SCOPE)
+        values = carriers_in(head, front.carriers)
+        if scope and front.add_carrier and not self._carriers.is_clear(values, scope):
+            head = RequestHead(
+                head.method, head.target, with_new_carrier(head.headers, front.carriers, uuid.uuid4().hex)
+            )
+            values = carriers_in(head, front.carriers)
+        return head, self._carriers.begin(values, scope)
+
+    # -- what the replicating half asks for --------------------------------------------------------------
+
+    async def local(
+        self, service: str, head: RequestHead, body: Body | None, timeout_s: float, passage: ForwardingInfo
+    ) -> Response:
+        """See seam.Services."""
+        upload = PreparedBody(body, body_size(head))
+        head = RequestHead(head.method, head.target, _own_framing(head.headers, upload))
+        errand = UpstreamRequest(head, upload, _ignored, DisconnectWatch(), passage)
+        found = await _outgoing(*await self.to_local(service, errand, timeout_s))
+        return replace(found, headers=without_mesh(found.headers))  # an application is no part of the mesh
+
+    async def at(
+        self, site: str, service: str, head: RequestHead, body: Body | None, passage: ForwardingInfo
+    ) -> Response:
+        """See seam.Services."""
+        if not self._peers.is_up(site):
+            error = self._peers.down(site)
+            raise UpstreamError(str(error), "down", may_have_had_effect=False) from None
+        upload = PreparedBody(body, body_size(head))
+        head = RequestHead(head.method, head.target, _own_framing(head.headers, upload))
+        errand = UpstreamRequest(head, upload, _ignored, DisconnectWatch(), passage)
+        asked = await self.to_site(site, service, errand, FOR_REPLICATION)
+        return await _outgoing(asked, None)
+
+    async def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
+        """See seam.Services."""
+        ticket = None
+        try:
+            head, ticket = self._with_carrier(service, RequestHead("", "", with_scope(headers, scope or None)))
+            if ticket:
+                await ticket.settled()
+        except BaseException as error:
+            if ticket:
+                ticket.end()
+            if isinstance(error, CheopsError):
+                raise NotSentError(str(error)) from None
+            raise
+        return without(head.headers, SCOPE), ticket.end if ticket else _nothing
+
+
+def _as_sent(head: RequestHead, place: UpstreamAddress, errand: UpstreamRequest) -> RequestHead:
+    """A request as it goes over the wire to a place."""
+    if errand.passage is None:
+        headers = end_to_end(head.headers)
+    else:
+        headers = headers_for_upstream(head, errand.passage, upgrade=requested_upgrade(head.headers))
+    if errand.upload.size is None:
+        headers = (*headers, ("Transfer-Encoding", "chunked"))
+    if first(head, "Host") is None:
+        headers = (("Host", place.authority), *headers)
+    target = head.target if head.target == "*" else place.path + head.target
+    return RequestHead(head.method, target, headers)
+
+
+def _own_framing(headers: Headers, upload: PreparedBody) -> Headers:
+    """The length that the body has, whatever the head said before it was worked on."""
+    kept = without(headers, "Content-Length", "Transfer-Encoding")
+    if upload.size is None or (upload.size == 0 and first(RequestHead("", "", headers), "Content-Length") is None):
+        return kept
+    return (*kept, ("Content-Length", str(upload.size)))
+
+
+def _nothing() -> None:
+    """There is nothing to be ended."""
+
+
+async def _ignored(_status: int, _reason: bytes, _headers: Headers) -> None:
+    """Nobody is there who would care for what comes before the answer."""
+
+
+async def _outgoing(asked: UpstreamResponse, ticket: CarrierUse | None) -> Response:
+    """An answer whose body is read from the service while somebody reads it from here."""
+    answer = asked.answer
+    if answer.status == 101:
+        await _finish(asked, ticket)
+        raise UpstreamError(
+            "the service changed the protocol, which nobody asked for", "a bad 101", may_have_had_effect=True
+        )
+    headers = end_to_end(answer.headers)
+    event = asked.call.event_now()
+    if isinstance(event, h11.EndOfMessage):
+        await _finish(asked, ticket)
+        return Response(answer.status, headers, b"")
+    return Response(answer.status, headers, _body(asked, ticket, event))
+
+
+async def _body(asked: UpstreamResponse, ticket: CarrierUse | None, event: h11.Data | None) -> AsyncIterator[bytes]:
+    try:
+        found = event or await asked.call.event()
+        while isinstance(found, h11.Data):
+            yield bytes(found.data)
+            found = await asked.call.event()
+    finally:
+        await _finish(asked, ticket)
+
+
+async def _finish(asked: UpstreamResponse, ticket: CarrierUse | None) -> None:
+    await asked.finish()
+    if ticket:
+        ticket.end()
+
+
+_SWITCHING = 101
+
+
+@dataclass(frozen=True, slots=True)
+class ProxiedResponse:
+    """An answer that has begun, and what is to be done at its end."""
+
+    asked: UpstreamResponse
+    site: str
+    ticket: CarrierUse | None = None
+
+    async def finish(self) -> None:
+        await self.asked.finish()
+        if self.ticket:
+            self.ticket.end()
+
+
+AnyResponse: TypeAlias = ProxiedResponse | Response
+
+
+class Dispatcher:
+    """Knows all who may serve a request."""
+
+    replication: Replication | None = None
+
+    def __init__(self, config: SiteConfig, peers: PeerGateways, sending: Forwarder) -> None:
+        self._here = config.name
+        self._settings = config.gateway
+        self._peers = peers
+        self._forwarder = sending
+
+    async def dispatch(self, request: Request, choice: Target, *, is_only: bool) -> AnyResponse:
+        """What one choice gives. Raises CheopsError."""
+        service = request.service
+        match choice:
+            case Replicate(route):
+                if self.replication is None:
+                    raise NotThereYetError("replication (&) of HTTP requests is not set up at this site")
+                return await self.replication.handle(service, self._received(request), route)
+            case Forward(site):
+                if is_only and not self._peers.is_up(site):
+                    raise self._peers.down(site)
+                return ProxiedResponse(await self._forwarder.to_site(site, service, self._errand(request)), site)
+            case Local():
+                if self.replication is not None and self.replication.concerns(service, request.head):
+                    tunnel = await self._tunnel(request, self.replication)
+                    return tunnel or await self.replication.handle(service, self._received(request), None)
+                asked, ticket = await self._forwarder.to_local(service, self._errand(request))
+                return ProxiedResponse(asked, self._here, ticket)
+
+    async def dry_run(self, request: Request, decision: Decision) -> DryRunResult | None:
+        """What would become of a request for something replicated."""
+        if self.replication is None or not self.replication.concerns(request.service, request.head):
+            return None
+        route = decision.route if isinstance(decision, Replicate) else None
+        return await self.replication.dry_run(request.service, request.head, route)
+
+    async def _tunnel(self, request: Request, replication: Replication) -> ProxiedResponse | None:
+        """Another protocol, where the service speaks it: all that is known of it is where it begins. Where
+        the service does not, nothing has happened, and the request is one as any other."""
+        head = request.head
+        if head.method != "GET" or request.upload.size != 0 or requested_upgrade(head.headers) is None:
+            return None
+        errand = self._errand(replace(request, head=replication.to_local(request.service, head)))
+        asked, ticket = await self._forwarder.to_local(request.service, errand)
+        found = ProxiedResponse(asked, self._here, ticket)
+        if found.asked.answer.status == _SWITCHING:
+            return found
+        await found.finish()
+        return None
+
+    def _received(self, request: Request) -> ReceivedRequest:
+        headers = without(end_to_end(request.head.headers), "Expect")
+        head = RequestHead(request.head.method, request.head.target, headers)
+        is_forwarded = request.sender is not None
+        return ReceivedRequest(request.client, head, request.upload, self._passage(request), is_forwarded=is_forwarded)
+
+    def _errand(self, request: Request) -> UpstreamRequest:
+        client, passage = request.client, self._passage(request)
+        return UpstreamRequest(request.head, request.upload, informational_relay(client), request.watched, passage)
+
+    def _passage(self, request: Request) -> ForwardingInfo:
+        return ForwardingInfo(self._here, request.client.peer, told=self._settings.forwarded_headers)
+
+
+def status_and_headers(found: AnyResponse) -> tuple[int, Headers]:
+    answer = found.asked.answer if isinstance(found, ProxiedResponse) else found
+    return answer.status, answer.headers
+
+
+async def discard(found: AnyResponse) -> None:
+    """An answer that nobody gets."""
+    if isinstance(found, ProxiedResponse):
+        await found.finish()
+    elif (close := getattr(found.body, "aclose", None)) is not None:
+        await close()

@@ -1,0 +1,284 @@
+"""HAProxy's configuration and all files it reads, rendered from a layout. Pure but for reading the keyring's files.
+
+Each upstream has a backend with two servers: the upstream, always tried first, and the agent, which gets the requests
+that certainly did not reach it (and, where another site may follow, those that may be repeated).
+"""
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+
+from cheops.config.gateway import ForwardedHeaders
+from cheops.gateway.connection import UpstreamAddress
+from cheops.gateway.haproxy import identifiers
+from cheops.gateway.haproxy.frontends import (
+    AUTHORITIES,
+    CERTIFICATE,
+    REFUSED,
+    RING,
+    SENDERS,
+    client_frontend,
+    escaped,
+    in_pattern,
+    listed,
+    mesh_frontend,
+    outbound_frontend,
+)
+from cheops.gateway.haproxy.layout import Layout, PeerLayout, ServiceLayout
+from cheops.gateway.headers import EFFECT, PEER_CERTIFICATE, SITE, encode_name, via_name
+from cheops.gateway.responses import MEDIA_TYPE
+
+if TYPE_CHECKING:
+    from cheops.security.keyring import Keyring
+
+
+# By the status that HAProxy has for it: what is answered and said, and whether nothing can have happened.
+_SAID = {
+    400: (400, "the request is not HTTP/1.1, or could be understood in two ways", True),
+    408: (408, "the request did not come in time", True),
+    413: (413, "the request is too large", True),
+    500: (500, "the fast path of the gateway failed; its log is haproxy.log", False),
+    502: (502, "the service was asked, but: it closed the connection, or did not answer in HTTP", False),
+    503: (503, "this needs the agent, which does not answer now; it may be starting", True),
+    504: (504, "the service was asked, but: no answer in time", False),
+}
+
+
+def error_files(here: str) -> dict[str, bytes]:
+    """Their names and contents."""
+    return {f"{status}.http": _answer(here, *said) for status, said in _SAID.items()}
+
+
+def _answer(here: str, status: int, detail: str, had_no_effect: bool) -> bytes:
+    phrase = HTTPStatus(status).phrase
+    fault = "client" if status < 500 else "us" if status in (500, 503) else "application"
+    told = {"type": "about:blank", "title": phrase, "status": status, "detail": detail, "fault": fault}
+    body = msgspec.json.encode({**told, "definite": status < 500})
+    lines = [
+        f"HTTP/1.1 {status} {phrase}",
+        f"Content-Type: {MEDIA_TYPE}",
+        "Cache-Control: no-store",
+        f"{SITE}: {encode_name(here)}",
+        *([f"{EFFECT}: none"] if had_no_effect else []),
+        *(["Connection: close"] if status < 500 else []),
+        f"Content-Length: {len(body)}",
+        "",
+        "",
+    ]
+    return "\r\n".join(lines).encode() + body
+
+
+CONFIG, PID, LOG = "haproxy.cfg", "haproxy.pid", "haproxy.log"
+MASTER, WORKER = "master.sock", "worker.sock"
+ERRORS = (400, 408, 413, 500, 502, 503, 504)
+_AFTER_CLIENTS_S = 0.5  # so that of a client and a service that both wait, the client is told
+_AGENT_TRIES = 3
+_OLD_WORKER_S = 600  # how long one may go on with what it has, after a reload
+
+
+def render(layout: Layout) -> str:
+    lines = [*_global(layout), *_defaults(layout)]
+    for service in layout.services:
+        lines += client_frontend(service)
+        lines += _agent(layout, service, identifiers.agent_of(service.name), identifiers.front_socket(service.name))
+        if service.outbound:
+            lines += outbound_frontend(service, service.outbound, layout.carriers)
+            calls = identifiers.calls_of(service.name), identifiers.calls_socket(service.name)
+            lines += _agent(layout, service, *calls)
+        lines += _own(layout, service)
+    lines += [*mesh_frontend(layout), *_mesh_agent(layout)]
+    services = {one.name: one for one in layout.services}
+    for peer in layout.peers:
+        lines += _peer(layout, services[peer.service], peer)
+    return "\n".join(lines) + "\n"
+
+
+def _global(layout: Layout) -> Iterator[str]:
+    buffer = max(32 * 1024, layout.head_size_bytes + 2 * 1024)
+    yield f"# Written by the agent of {quote(layout.here)}; it is written anew whenever something changes."
+    yield "global"
+    yield f"  stats socket unix@{WORKER} mode 600 level admin expose-fd listeners"
+    yield f"  maxconn {layout.connections}"
+    yield f"  nbthread {layout.threads}"
+    yield f"  tune.bufsize {buffer}"
+    yield "  tune.maxrewrite 2048"
+    yield f"  hard-stop-after {_OLD_WORKER_S}s"
+    yield "  close-spread-time infinite"  # nobody's connection is closed under his hands: see frontend.py
+    if layout.certificates:
+        yield f"  # certificates {layout.certificates}"
+    yield "  tune.ssl.cachesize 0"  # sessions are not resumed: they would outlive their certificates
+    for ring, size in ((RING, 400_000), (REFUSED, 50_000)):
+        yield f"ring {ring}"
+        yield "  format raw"
+        yield "  maxlen 1500"
+        yield f"  size {size}"
+
+
+def _defaults(layout: Layout) -> Iterator[str]:
+    yield "defaults"
+    yield "  mode http"
+    yield "  option http-keep-alive"
+    yield "  option dontlognull"
+    yield "  option http-ignore-probes"
+    yield "  option abortonclose"
+    yield "  option disable-h2-upgrade"
+    yield f"  timeout connect {_ms(layout.connect_timeout_s)}"
+    yield f"  timeout client {_ms(layout.stall_timeout_s)}"
+    yield f"  timeout http-request {_ms(layout.head_timeout_s)}"
+    yield f"  timeout http-keep-alive {_ms(layout.keep_alive_s)}"
+    yield f"  timeout tunnel {_ms(layout.tunnel_timeout_s)}"
+    yield f"  timeout server {_ms(layout.silence_timeout_s)}"
+    for status in ERRORS:
+        yield f"  errorfile {status} {status}.http"
+
+
+def _agent(layout: Layout, service: ServiceLayout, name: str, at: str) -> Iterator[str]:
+    yield f"backend {name}"
+    yield from _tries()
+    yield (
+        "  http-response set-header connection close if { var(txn.odd) -m bool } { status 400 501 505 } "
+        "{ res.fhdr(content-type) -m str application/problem+json }"
+    )
+    yield f"  timeout server {_ms(_longest(layout, service))}"
+    yield f"  server agent unix@{at} id 2 send-proxy"
+
+
+def _tries() -> Iterator[str]:
+    """What only asks is sent to the agent again if that was killed meanwhile, and is told at least that there
+    is none: else HAProxy ends the client's connection without a word, for him to repeat it himself."""
+    yield f"  retries {_AGENT_TRIES}"
+    yield "  retry-on conn-failure empty-response"
+    yield "  http-request disable-l7-retry if !{ method GET HEAD OPTIONS }"
+
+
+def _mesh_agent(layout: Layout) -> Iterator[str]:
+    if layout.mesh is None:
+        return
+    yield f"backend {identifiers.MESH_AGENT}"
+    yield from _tries()
+    # Nobody else can set it here, and the agent believes it at this socket only.
+    yield f"  http-request set-header {PEER_CERTIFICATE} %[ssl_c_der,base64]"
+    yield f"  timeout server {_ms(max(_longest(layout, service) for service in layout.services))}"
+    yield f"  server agent unix@{identifiers.MESH_SOCKET} id 2 send-proxy"
+
+
+def _own(layout: Layout, service: ServiceLayout) -> Iterator[str]:
+    place, name = service.own, service.name
+    tls = ""
+    if place.is_tls:
+        tls = f" ssl verify required ca-file @system-ca verifyhost {place.host} sni str({place.host})"
+    for backend, is_followed, again in (
+        (identifiers.own_of(name), False, identifiers.again_socket(name)),
+        (identifiers.own_or_of(name), True, identifiers.again_socket(name)),
+        (identifiers.sent_of(name), False, identifiers.again_sent_socket(name)),
+    ):
+        yield from _backend(layout, service, backend, is_followed=is_followed)
+        if backend == identifiers.sent_of(name):
+            yield "  http-request del-header cheops -m beg"
+        yield from _passed_on(layout, place.path)
+        yield from _answered(layout, layout.here)
+        yield from _servers(layout, again, place, tls)
+
+
+def _peer(layout: Layout, service: ServiceLayout, peer: PeerLayout) -> Iterator[str]:
+    for name, is_followed in (
+        (identifiers.peer_of(peer.service, peer.site), False),
+        (identifiers.peer_or_of(peer.service, peer.site), True),
+    ):
+        yield from _backend(layout, service, name, is_followed=is_followed)
+        if service.dropped and not is_followed:
+            yield from _without_credentials(service.dropped)
+        yield from _passed_on(layout, peer.place.path)
+        yield f"  http-request add-header cheops-hop {escaped(encode_name(layout.here))}"
+        yield f"  http-request add-header cheops-service {escaped(encode_name(peer.service))}"
+        yield from _answered(layout, peer.site)
+        tls = ""
+        if peer.host:
+            tls = (
+                f" ssl verify required ca-file {AUTHORITIES} crt {CERTIFICATE} verifyhost {peer.host} "
+                f"sni str({peer.host}) alpn http/1.1 ssl-min-ver TLSv1.3 no-ssl-reuse no-tls-tickets"
+            )
+        yield from _servers(layout, identifiers.again_socket(peer.service), peer.place, tls)
+
+
+def _without_credentials(names: tuple[str, ...]) -> Iterator[str]:
+    yield "  acl dropped var(txn.dropped) -m bool"
+    yield f"  http-request set-var(txn.dropped) bool(true) if {{ req.hdr_names -m reg '{listed(names)}' }}"
+    yield f"  http-request del-header '^(?:{'|'.join(map(in_pattern, names))})$' -m reg if dropped"
+    yield "  http-response add-header cheops-credentials dropped if dropped { srv_id 1 }"
+
+
+def _backend(layout: Layout, service: ServiceLayout, name: str, *, is_followed: bool) -> Iterator[str]:
+    yield f"backend {name}"
+    yield "  balance roundrobin"
+    yield "  retries 1"
+    yield "  option redispatch 1"
+    if is_followed:  # only here: to keep requests for that costs as much as half of forwarding them
+        yield "  retry-on conn-failure empty-response response-timeout 0rtt-rejected 502 503 504"
+    yield f"  timeout server {_ms(_longest(layout, service))}"
+
+
+def _passed_on(layout: Layout, base: str) -> Iterator[str]:
+    """What the next program is told, as the agent's own proxy tells it."""
+    scope = "%[var(txn.to),field(2,|),url_dec]"
+    yield "  acl is_spelled_out var(txn.to),field(2,|) -m len gt 0"
+    yield f"  http-request set-header scope {scope} if {{ var(txn.to) -m sub | }} is_spelled_out"
+    if base:
+        yield f"  http-request set-pathq {_quoted(base)}%[pathq]"
+    yield f'  http-request add-header via "1.1 {escaped(via_name(layout.here))}"'
+    if layout.forwarded_headers is not ForwardedHeaders.NOTHING:
+        yield "  http-request add-header x-forwarded-for %[var(sess.client)]"
+    if layout.forwarded_headers is not ForwardedHeaders.ALL:
+        return
+    yield "  acl has_proto req.fhdr_cnt(x-forwarded-proto) gt 0"
+    yield "  acl has_host req.fhdr_cnt(x-forwarded-host) gt 0"
+    yield '  http-request add-header forwarded "%[var(sess.for)];proto=http;host=\\"%[req.fhdr(host)]\\""'
+    yield "  http-request add-header x-forwarded-proto http if !has_proto"
+    yield "  http-request add-header x-forwarded-host %[req.fhdr(host)] if !has_host"
+
+
+def _answered(layout: Layout, site: str) -> Iterator[str]:
+    yield "  http-response allow if { srv_id 2 }"  # the agent has done all of it
+    if site == layout.here:
+        yield "  http-response del-header cheops -m beg"
+    lacking = "" if site == layout.here else " if !{ res.fhdr_cnt(cheops-site) gt 0 }"
+    yield f"  http-response add-header cheops-site {escaped(encode_name(site))}{lacking}"
+    yield f'  http-response add-header via "1.1 {escaped(via_name(layout.here))}"'
+    yield "  http-response del-header keep-alive"
+
+
+def _servers(layout: Layout, again: str, place: UpstreamAddress, tls: str) -> Iterator[str]:
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    pool = f"pool-max-conn {layout.warm} pool-purge-delay {_ms(layout.warm_for_s)}"
+    yield "  use-server first if TRUE"
+    yield f"  server first {host}:{place.port} id 1 init-addr last,libc,none {pool}{tls}"
+    yield f"  server agent unix@{again} id 2 send-proxy"
+
+
+def _longest(layout: Layout, service: ServiceLayout) -> float:
+    """HAProxy has one time for an answer to begin and for it to go on."""
+    longest_s = max(layout.silence_timeout_s, layout.stall_timeout_s, service.answer_s)
+    return longest_s + _AFTER_CLIENTS_S
+
+
+def _quoted(text: str) -> str:
+    return '"' + "".join("%%" if c == "%" else f"\\{c}" if c in '\\"$' else c for c in text) + '"'
+
+
+def _ms(seconds: float) -> str:
+    return f"{max(int(seconds * 1000), 1)}ms"
+
+
+def all_files(layout: Layout, keyring: "Keyring | None") -> dict[str, bytes]:
+    flows = (identifiers.map_of(service.name) for service in layout.services)
+    maps = (SENDERS, identifiers.SERVICES, identifiers.CARRIED, *flows)
+    files = {**error_files(layout.here), **dict.fromkeys(maps, b"")}
+    if keyring is not None:
+        folder = keyring.folder
+        files[CERTIFICATE] = folder.certificate_file.read_bytes() + folder.key_file.read_bytes()
+        files[AUTHORITIES] = folder.authorities.pem
+    files[CONFIG] = render(layout).encode()
+    return files

@@ -1,0 +1,198 @@
+"""What the fast path served: asked of HAProxy when somebody wants to know, so that it costs nothing before.
+
+HAProxy counts by itself, and keeps the latest requests with a scope in a ring in its memory. What is asked
+here is the difference to what was known before, for every worker.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from cheops.gateway.haproxy import identifiers
+from cheops.gateway.haproxy.flows import FlowKind
+from cheops.gateway.haproxy.frontends import MESH, REFUSED, RING
+from cheops.gateway.haproxy.layout import Layout
+from cheops.gateway.haproxy.runtime import RuntimeSocket, RuntimeSocketError, Worker
+from cheops.gateway.request_log import RequestLog, ServedRequest
+from cheops.security.refusals import Refusals
+from cheops.security.tls import BAD_HANDSHAKE, NO_CERTIFICATE, TOO_MANY_OF_ONE, reason_of
+
+_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
+_FIELDS, _HANDSHAKE_FIELDS = 10, 5
+_NO_CERTIFICATE = "peer did not return a certificate"
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What a backend of HAProxy stands for."""
+
+    service: str
+    kind: FlowKind | None  # None: the agent
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRequest:
+    """A request as HAProxy's ring has it."""
+
+    at_ms: int
+    service: str
+    backend: str
+    server: str
+    status: int
+    took_ms: float
+    method: str
+    key: str  # of its scope
+    path: str
+    recovered: bool = False
+
+
+def parse_request_line(line: str) -> LoggedRequest | None:
+    """A line of the ring; None for one that was cut short."""
+    words = line.split(" ")
+    if len(words) != _FIELDS:
+        return None
+    at, _count, service, backend, server, status, took, method, key, path = words
+    try:
+        return LoggedRequest(
+            int(at), unquote(service), backend, server, int(status), max(float(took), 0.0), method,
+            key.removeprefix(identifiers.RECOVERED), unquote(path, encoding="latin-1"),
+            key.startswith(identifiers.RECOVERED),
+        )  # fmt: skip
+    except ValueError:
+        return None
+
+
+def parse_handshake_line(line: str) -> tuple[str, str, str] | None:
+    """Why a gateway did not get in, from which address, and in OpenSSL's words; None for another line."""
+    words = line.split(" ")
+    if len(words) != _HANDSHAKE_FIELDS or not words[3].isdigit():
+        return None
+    _at, _count, address, code, text = words
+    detail = unquote(text)
+    if int(code):
+        return reason_of(int(code)), address, detail
+    is_bare = _NO_CERTIFICATE in detail
+    return NO_CERTIFICATE if is_bare else BAD_HANDSHAKE, address, detail
+
+
+class TrafficCounters:
+    def __init__(self, runtime: RuntimeSocket, record: RequestLog, refusals: Refusals) -> None:
+        self._runtime = runtime
+        self._record = record
+        self._refusals = refusals
+        self.backends: dict[str, Backend] = {}  # by name, of all configurations since the start
+        self._before: dict[int, dict[str, Counter[str]]] = {}
+        self._seen: set[str] = set()
+        self._lock = asyncio.Lock()
+        self.fast = self.slow = self.clients = 0
+
+    def lay_out(self, layout: Layout) -> None:
+        """Know the backends of one more configuration."""
+        here, known = layout.here, self.backends
+        known[identifiers.MESH_AGENT] = Backend("", None, here)
+        for service in (one.name for one in layout.services):
+            known[identifiers.agent_of(service)] = Backend(service, None, here)
+            known[identifiers.calls_of(service)] = Backend(service, None, here)
+            known[identifiers.own_of(service)] = Backend(service, FlowKind.LOCAL, here)
+            known[identifiers.sent_of(service)] = Backend(service, FlowKind.LOCAL, here)
+            known[identifiers.own_or_of(service)] = Backend(service, FlowKind.IN_TURN, here)
+        for peer in layout.peers:
+            known[identifiers.peer_of(peer.service, peer.site)] = Backend(peer.service, FlowKind.FORWARD, peer.site)
+            known[identifiers.peer_or_of(peer.service, peer.site)] = Backend(peer.service, FlowKind.IN_TURN, peer.site)
+
+    async def refresh(self) -> list[LoggedRequest]:
+        """Count what is new; gives the requests with a scope among it, the earliest first. One at a time, or
+        it would be new to two."""
+        async with self._lock:
+            return await self._refreshed()
+
+    async def _refreshed(self) -> list[LoggedRequest]:
+        try:
+            workers = await self._runtime.workers()
+            self.clients = 0
+            for worker in workers:
+                await self._count(worker)
+            lines = await self._lines(workers, RING)
+            handshakes = await self._lines(workers, REFUSED)
+        except RuntimeSocketError:
+            return []  # what it knew is lost with it
+        new = [one for line in lines - self._seen if (one := parse_request_line(line))]
+        for line in handshakes - self._seen:
+            if told := parse_handshake_line(line):
+                self._refusals.count(*told)
+        self._seen = lines | handshakes
+        alive = {worker.pid for worker in workers}
+        self._before = {pid: counts for pid, counts in self._before.items() if pid in alive}
+        new.sort(key=lambda one: one.at_ms)
+        for one in new:
+            self._remember(one)
+        return new
+
+    async def _lines(self, workers: list[Worker], ring: str) -> set[str]:
+        """What stands in a ring, at all workers; each line has a number of its own."""
+        return {
+            line for worker in workers for line in (await self._runtime.at(worker, f"show events {ring}")).splitlines()
+        }
+
+    async def _count(self, worker: Worker) -> None:
+        totals: dict[str, Counter[str]] = {}
+        for row in await self._runtime.statistics(worker):
+            name, server = row.get("pxname", ""), row.get("svname", "")
+            if server == "FRONTEND":
+                self.clients += int(row.get("scur") or 0)
+                if name == MESH:
+                    totals[MESH] = Counter({"rejected": int(row.get("dcon") or 0)})
+            if name not in self.backends or server not in ("BACKEND", "agent"):
+                continue
+            counts = Counter({one: int(row.get(f"hrsp_{one}") or 0) for one in _CLASSES})
+            total = totals.setdefault(name, Counter())
+            if server == "BACKEND":
+                total.update(counts)
+            elif self.backends[name].kind is not None:
+                total.subtract(counts)  # what came to the agent in the end is counted there
+                total["again"] += sum(counts.values())
+        before = self._before.setdefault(worker.pid, {})
+        for name, total in totals.items():
+            earlier = before.get(name, Counter())
+            if name == MESH:
+                self._count_rejected(total["rejected"] - earlier["rejected"])
+            else:
+                self._add(self.backends[name], total, earlier)
+            before[name] = total
+
+    def _count_rejected(self, new: int) -> None:
+        """Connections of those who had too many: HAProxy does not say whose."""
+        if new > 0:
+            self._record.refused[503] += new
+            self._refusals.count(TOO_MANY_OF_ONE, times=new)
+
+    def _add(self, backend: Backend, now: Counter[str], before: Counter[str]) -> None:
+        for one in _CLASSES:
+            new = max(now[one] - before[one], 0)
+            if backend.kind is None:
+                self.slow += new
+            elif new:
+                self.fast += new
+                self._record.requests[backend.service, backend.kind.value, one] += new
+        self.slow += max(now["again"] - before["again"], 0)
+
+    def _remember(self, one: LoggedRequest) -> None:
+        backend = self.backends.get(one.backend)
+        if backend is None or backend.kind is None or one.server == "agent":
+            return  # the agent knows
+        self._record.remember(
+            ServedRequest(
+                one.at_ms,
+                one.service,
+                one.method[:32],
+                one.path,
+                unquote(one.key, encoding="latin-1"),
+                backend.kind.value,
+                backend.site,
+                one.status,
+                one.took_ms,
+                recovered=one.recovered,
+            )
+        )

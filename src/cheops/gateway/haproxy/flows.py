@@ -1,0 +1,265 @@
+"""Flows: which are installed, what HAProxy's maps hold for them, and which a change of routes withdraws.
+
+The table is bounded; the least recently used flow leaves first. Every change that could alter a route raises the
+generation, and a decision made before it is not installed after it.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+
+from cheops.errors import CheopsError
+from cheops.gateway.carriers import RecoveredScope
+from cheops.gateway.haproxy import identifiers
+from cheops.gateway.headers import encode_header, encode_name
+from cheops.gateway.peers import PeerGateways
+from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate, decide, resolve_route
+from cheops.node.node import Node
+from cheops.scope.functions import Functions
+from cheops.scope.snapshot import Snapshot
+from cheops.scope.tree import Scope
+
+
+class FlowKind(StrEnum):
+    LOCAL = "local"
+    FORWARD = "forward"
+    IN_TURN = "in-turn"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowCandidate:
+    """What a request told that others may have in common with it."""
+
+    service: str
+    sent: str  # the text of its scope
+    scope: Scope
+    recovered: RecoveredScope | None = None  # how its scope was found, where it had none
+
+
+@dataclass(frozen=True, slots=True)
+class FlowTarget:
+    """Who is asked first, and whether another follows where that fails."""
+
+    kind: FlowKind
+    site: str | None  # None: this site's own instance
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What becomes of requests to a service with a scope. `sites` are all on which it depends."""
+
+    target: FlowTarget
+    scope: Scope
+    sites: frozenset[str]
+    is_varying: bool = False  # it may change while everybody stays up
+
+
+def make_flow(target: FlowTarget, scope: Scope, decision: Decision, here: str) -> Flow:
+    """Only functions go by distances, and only they (and groups, which cost little to look at again) have
+    parentheses."""
+    return Flow(target, scope, sites_of(decision, here), is_varying="(" in str(scope))
+
+
+def flow_target(decision: Decision, is_up: Callable[[str], bool]) -> FlowTarget | None:
+    """What the fast path does for a decision; None where it needs the agent every time."""
+    is_in_turn = isinstance(decision, InTurn)
+    first = decision.choices[0] if isinstance(decision, InTurn) else decision
+    match first:
+        case Local():
+            return FlowTarget(FlowKind.IN_TURN if is_in_turn else FlowKind.LOCAL, None)
+        case Forward(site) if is_up(site):
+            return FlowTarget(FlowKind.IN_TURN if is_in_turn else FlowKind.FORWARD, site)
+        case _:
+            return None
+
+
+def sites_of(decision: Decision, here: str) -> frozenset[str]:
+    """All sites on which it depends."""
+    found: set[str] = set()
+    for one in decision.choices if isinstance(decision, InTurn) else (decision,):
+        match one:
+            case Local():
+                found.add(here)
+            case Forward(site):
+                found.add(site)
+            case Replicate(route):
+                found.update(route.sites)
+    return frozenset(found)
+
+
+FlowKey = tuple[str, str]  # of a service, and of a scope
+
+
+class FlowTable:
+    """All flows, the least recently used first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._flows: OrderedDict[FlowKey, Flow] = OrderedDict()
+        self._varying: dict[FlowKey, Flow] = {}
+        self.generation = 0
+
+    def __len__(self) -> int:
+        return len(self._flows)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._flows) >= self._most
+
+    @property
+    def varying(self) -> list[tuple[FlowKey, Flow]]:
+        return list(self._varying.items())
+
+    def items(self) -> Iterator[tuple[FlowKey, Flow]]:
+        return iter(self._flows.items())
+
+    def of(self, service: str) -> list[tuple[str, Flow]]:
+        return [(key, flow) for (owner, key), flow in self._flows.items() if owner == service]
+
+    def get(self, service: str, key: str) -> Flow | None:
+        return self._flows.get((service, key))
+
+    def used(self, service: str, key: str) -> None:
+        """It was seen in use."""
+        if (service, key) in self._flows:
+            self._flows.move_to_end((service, key))
+
+    def install(self, service: str, key: str, flow: Flow, generation: int) -> list[FlowKey] | None:
+        """Those that make room for it; None where it was decided before something changed."""
+        if generation != self.generation:
+            return None
+        self._flows[service, key] = flow
+        self._flows.move_to_end((service, key))
+        self._varying.pop((service, key), None)
+        if flow.is_varying:
+            self._varying[service, key] = flow
+        left = list(islice(self._flows, max(len(self._flows) - self._most, 0)))
+        self.drop(left)
+        return left
+
+    def withdraw(self, concerned: Callable[[str, Flow], bool]) -> list[FlowKey]:
+        """Take out what a change concerns. What is being decided now is not installed, whatever it is."""
+        self.generation += 1
+        gone = [key for key, flow in self._flows.items() if concerned(key[0], flow)]
+        self.drop(gone)
+        return gone
+
+    def drop(self, keys: Iterable[FlowKey]) -> None:
+        for key in keys:
+            self._flows.pop(key, None)
+            self._varying.pop(key, None)
+
+
+Entry = tuple[str, str]
+
+
+def flow_entries(service: str, flows: Iterable[tuple[str, Flow]], allowed: str | None) -> Iterator[Entry]:
+    """The map of a service: requests without a scope, and its flows."""
+    if allowed is not None:
+        yield identifiers.LOCAL_KEY, identifiers.value_of(identifiers.own_of(service), flags=allowed)
+    for key, flow in flows:
+        if (value := flow_value(service, key, flow, allowed)) is not None:
+            yield key, value
+
+
+def flow_value(service: str, key: str, flow: Flow, allowed: str | None) -> str | None:
+    target, flags = flow.target, ""
+    if target.site is None:
+        if allowed is None:
+            return None
+        flags = allowed
+        backend = (identifiers.own_of if target.kind is FlowKind.LOCAL else identifiers.own_or_of)(service)
+    else:
+        name_of = identifiers.peer_of if target.kind is FlowKind.FORWARD else identifiers.peer_or_of
+        backend = name_of(service, target.site)
+    text = encode_header(str(flow.scope))
+    return identifiers.value_of(backend, "" if identifiers.key_of(text) == key else text, flags)
+
+
+def service_entries(flags: Mapping[str, str | None]) -> Iterator[Entry]:
+    """What other gateways may ask of this site's own instances without being looked at."""
+    for service, allowed in flags.items():
+        if allowed is not None:
+            yield encode_name(service), identifiers.value_of(identifiers.sent_of(service), flags=allowed)
+
+
+_AT_A_TIME = 500  # flows that are decided again in one look
+_TURN_S = 0.2
+
+
+class RouteWatch:
+    """Withdraws flows from the table; `take_out` is told which."""
+
+    def __init__(
+        self,
+        node: Node,
+        functions: Functions,
+        peers: PeerGateways,
+        table: FlowTable,
+        take_out: Callable[[list[FlowKey]], None],
+    ) -> None:
+        self._node = node
+        self._functions = functions
+        self._peers = peers
+        self._table = table
+        self._take_out = take_out
+        self._known: dict[str, object] = {}
+
+    def begin(self) -> None:
+        """How things are when the first flow is installed: what comes after is a change."""
+        self._known = self._fingerprints()
+
+    def look(self) -> None:
+        """At all that may have changed since the last look. Where there are no flows it costs nothing."""
+        if not len(self._table):
+            return
+        now = self._fingerprints()
+        if now.keys() != self._known.keys():
+            self._take_out(self._table.withdraw(lambda _service, _flow: True))
+        else:
+            changed = {site for site, looks in now.items() if looks != self._known[site]}
+            if changed:
+                self.withdraw_of(changed)
+        self._known = now
+        self._look_at_varying()
+
+    def withdraw_of(self, sites: set[str]) -> None:
+        def is_concerned(_service: str, flow: Flow) -> bool:
+            return flow.is_varying or not sites.isdisjoint(flow.sites)
+
+        self._take_out(self._table.withdraw(is_concerned))
+
+    def _fingerprints(self) -> dict[str, object]:
+        """Of each site, all of it that a route may depend on, but for distances."""
+        snapshot = self._node.snapshot()
+        return {
+            name: (info.up, info.heard, info.services, self._addresses(name)) for name, info in snapshot.sites.items()
+        }
+
+    def _addresses(self, site: str) -> object:
+        entry = self._node.mesh.entry_of(site)
+        return entry.services if entry else None
+
+    def _look_at_varying(self) -> None:
+        """Distances change: what goes by them is decided again."""
+        varying = self._table.varying
+        if not varying:
+            return
+        snapshot = self._node.snapshot()
+        start = int(time.monotonic() / _TURN_S) * _AT_A_TIME % len(varying)
+        looked_at = varying[start : start + _AT_A_TIME]
+        stale = [key for key, flow in looked_at if self._target(key[0], flow.scope, snapshot) != flow.target]
+        if stale:
+            self._table.generation += 1
+            self._table.drop(stale)
+            self._take_out(stale)
+
+    def _target(self, service: str, scope: Scope, snapshot: Snapshot) -> FlowTarget | None:
+        try:
+            route = resolve_route(scope, service, snapshot, self._functions)
+            return flow_target(decide(route, snapshot, reading=True), self._peers.is_up)
+        except CheopsError:
+            return None

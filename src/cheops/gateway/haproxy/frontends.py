@@ -1,0 +1,267 @@
+"""HAProxy frontends: the part of the configuration that decides where a request goes. Pure.
+
+One look at the head decides whether the agent must see it, one lookup in the service's map where it goes. Every
+request pays for these lines: rare cases stand behind a condition that fails at once for all others.
+"""
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from cheops.config.address import Address
+from cheops.gateway.haproxy import identifiers
+from cheops.gateway.haproxy.layout import Layout, ServiceLayout
+
+SENDERS, MESH = "senders.map", "mesh"
+RING, REFUSED = "requests", "refused"
+CERTIFICATE, AUTHORITIES = "site-and-key.pem", "authorities.pem"
+
+# A head that the agent must see: looked for in all lines of it at once. What two programs could read
+# differently, what is between two programs only, what belongs to the mesh, and ids of replicants.
+_HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.~!$&\x27()*+;=%-]*)(?::[0-9]{0,5})?"
+NAMES = (
+    "cheops",
+    "connection:",
+    "content_length:",
+    "forwarded_",
+    "host_",
+    "http2-settings:",
+    "keep-alive:",
+    "proxy-",
+    "te:",
+    "transfer-encoding:",  # after chunks there may be trailers, which HAProxy does not look at
+    "transfer_encoding:",
+    "upgrade:",
+    "x_forwarded",
+    "x-forwarded_",
+)
+_SENT_ON = ("cheops-(?!hop:|service:)", "cheops_", *NAMES[1:])  # by another gateway
+_VALUES = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|[cC]4[eE]095[aA]1-"
+_IS_HOSTLESS = rf"\A(?!(?s:.*?)^host: {_HOST}\r$)"
+_BODIES = "json|x-www-form-urlencoded"
+_TARGET = r"^/(?!.*[cC]4[eE]095[aA]1-)"
+REPEATABLE = "{ method GET HEAD OPTIONS PUT DELETE }"
+_ADDRESSES = 4  # of other gateways that could use up all connections, and no fewer
+_BUSY_PER_S, _ONE_IN = 200, 100  # of so many requests a second and more, one in so many is remembered
+
+# After a reload clients leave the old worker, whose configuration is old, with their next answer.
+MOVED = "  http-after-response set-header connection close if { stopping } !{ status 101 }"
+
+
+def unusual(names: tuple[str, ...], once: tuple[str, ...]) -> str:
+    """A pattern: one of these names, or one of those that stand for one line twice."""
+    twice = "".join(f"|^{name}:(?s:.*?)^{name}:" for name in once)
+    return rf"(?m){_IS_HOSTLESS}|^(?:{'|'.join(names)}){twice}|{_VALUES}"
+
+
+def client_frontend(service: ServiceLayout) -> Iterator[str]:
+    agent, flows = identifiers.agent_of(service.name), identifiers.map_of(service.name)
+    yield f"frontend in.{identifiers.slug(service.name)}"
+    yield f"  bind {bind_address(service.listen)}"
+    yield MOVED
+    yield f"  acl unusual req.hdrs -m reg '{unusual(NAMES, ('scope',))}'"
+    yield from _sent_on_acls()
+    yield "  acl scoped var(txn.scope) -m found"
+    yield from about_client(service.listen)
+    yield "  http-request set-var(txn.scope) req.fhdr(scope),url_enc"
+    yield from request_log_lines(service)
+    yield f"  http-request set-var(txn.to) var(txn.scope),map({flows})"
+    yield f"  http-request set-var(txn.to) str({identifiers.LOCAL_KEY}),map({flows}) if !scoped"
+    # Nearly all requests are done here: what follows would not change where they go.
+    carrying = ""
+    if service.carriers:
+        yield f"  acl carrying req.hdr_names -m reg '{listed(service.carriers)}'"
+        carrying = " !carrying"
+    yield f"  acl plain_flow var(txn.to) -m reg '{identifiers.WITHOUT_EXCEPTIONS}'"
+    yield f"  http-request allow if plain_flow plain_target plain_line !unusual{carrying}"
+    yield from _sent_on(flows, agent)
+    yield f"  http-request set-var(txn.to) str({agent}) if !{{ var(txn.to) -m found }}"
+    yield from exceptions(service, agent)
+    yield f"  http-request set-var(txn.to) str({identifiers.sent_of(service.name)}) if sent is_own"
+    yield "  use_backend %[var(txn.to),field(1,|)]"
+    yield f"  default_backend {agent}"
+
+
+def mesh_frontend(layout: Layout) -> Iterator[str]:
+    """The address of other gateways. Each shows a certificate; whose it is the agent finds out the first
+    time, and says under which name it may ask (SENDERS)."""
+    if layout.mesh is None:
+        return
+    yield f"frontend {MESH}"
+    yield (
+        f"  bind {bind_address(layout.mesh)} ssl crt {CERTIFICATE} ca-file {AUTHORITIES} verify required "
+        "ssl-min-ver TLSv1.3 alpn http/1.1 no-tls-tickets"
+    )
+    yield MOVED
+    # Whoever opens connections and says nothing leaves room for sites at other addresses.
+    yield "  stick-table type ipv6 size 20k expire 2m store conn_cur"
+    yield "  tcp-request connection track-sc0 src"
+    most = max(1, layout.connections // _ADDRESSES)
+    yield f"  tcp-request connection reject if {{ sc0_conn_cur gt {most} }}"
+    yield f"  log ring@{REFUSED} format raw local0"
+    yield "  no option dontlognull"  # who goes without a word may have been refused
+    yield '  error-log-format "%Ts%ms %rt %ci %[ssl_c_err] %[ssl_fc_err_str,url_enc]"'
+    yield "  http-request set-log-level silent"
+    yield from about_client(layout.mesh)
+    yield "  tcp-request session set-var(sess.shown) ssl_c_der,sha2(256),hex"
+    yield from _sent_on_acls()
+    yield f"  acl believed req.fhdr(cheops-hop),concat(|,sess.shown),map({SENDERS}) -m found"
+    yield (
+        f"  http-request set-var(txn.to) req.fhdr(cheops-service),map({identifiers.SERVICES}) "
+        "if believed plain_target plain_line !unusual_even_so"
+    )
+    to_agent = f"  http-request set-var(txn.to) str({identifiers.MESH_AGENT}) if"
+    yield f"  acl is_without_bodies var(txn.to) -m end |{identifiers.NO_BODIES}"
+    yield f"{to_agent} is_without_bodies {{ req.fhdr(content-type) -m reg -i {_BODIES} }}"
+    carriers = tuple(sorted({name for service in layout.services for name in service.carriers}))
+    if carriers:
+        yield f"{to_agent} {{ req.hdr_names -m reg '{listed((*carriers, 'scope'))}' }}"
+    yield "  use_backend %[var(txn.to),field(1,|)] if { var(txn.to) -m found }"
+    yield f"  default_backend {identifiers.MESH_AGENT}"
+
+
+def bind_address(address: Address) -> str:
+    return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
+
+
+def about_client(listen: Address) -> Iterator[str]:
+    """What services are told of who asks. Once for each connection: to write an address down costs more than
+    to add a header."""
+    remembered = "  tcp-request session set-var-fmt"
+    yield f"{remembered}(sess.client) %[src]"
+    if ":" in listen.host:
+        yield f'{remembered}(sess.for) "for=\\"[%[src]]\\"" if {{ src -m sub : }}'
+        yield f"{remembered}(sess.for) for=%[src] if !{{ src -m sub : }}"
+    else:
+        yield f"{remembered}(sess.for) for=%[src]"
+
+
+def request_log_lines(service: ServiceLayout, scope: str = "txn.scope") -> Iterator[str]:
+    """Requests with a scope, in a ring in HAProxy's memory: see counting.py. Where there are very many, some
+    of them: the ring would be full of the last second's."""
+    name = escaped(quote(service.name))
+    yield f"  log ring@{RING} format raw local0"
+    yield f'  log-format "%Ts%ms %rt {name} %b %s %ST %Ta %HM %[var({scope})] %[var(txn.path)]"'
+    yield f"  acl is_busy fe_req_rate ge {_BUSY_PER_S}"
+    yield f"  acl is_left_out rand({_ONE_IN}) gt 0"
+    yield "  acl is_kept var(txn.path) -m found"
+    yield "  http-request set-var(txn.path) path,url_enc if !is_busy scoped || !is_left_out scoped"
+    yield "  http-request set-log-level silent if !is_kept"
+
+
+def _sent_on_acls() -> Iterator[str]:
+    """What decides whether the agent must see a request that another gateway sent on. Each of those has
+    headers that a client's must not have."""
+    once = ("scope", "cheops-hop", "cheops-service")
+    yield f"  acl unusual_even_so req.hdrs -m reg '{unusual(_SENT_ON, once)}'"
+    yield from plain_acls()
+
+
+def plain_acls() -> Iterator[str]:
+    yield "  acl plain_line req.ver 1.1"
+    yield f"  acl plain_target url -m reg '{_TARGET}'"
+
+
+def _sent_on(flows: str, agent: str) -> Iterator[str]:
+    """What is odd goes to the agent, unless another gateway sent it on, which is known by its name and
+    address; that is served here, whatever its scope is."""
+    yield "  acl odd var(txn.odd) -m bool"
+    yield "  acl sent var(txn.sent) -m found"
+    yield ("  http-request set-var(txn.odd) bool(true) if unusual || !plain_line || !plain_target")
+    yield (
+        f"  http-request set-var(txn.sent) req.fhdr(cheops-hop),concat(|,sess.client),map({SENDERS}) "
+        "if odd plain_target plain_line !unusual_even_so"
+    )
+    yield f"  http-request set-var(txn.to) str({agent}) if odd"
+    yield f"  http-request set-var(txn.to) str({identifiers.LOCAL_KEY}),map({flows},{agent}) if sent"
+    yield "  http-request set-log-level silent if sent"
+
+
+def exceptions(service: ServiceLayout, agent: str) -> Iterator[str]:
+    """Requests that a flow is not for, though they have its scope."""
+    to_agent = f"  http-request set-var(txn.to) str({agent}) if"
+    yield "  acl is_own var(txn.to) -m beg own."
+    yield "  acl is_followed var(txn.to) -m beg or."
+    yield f"  acl is_without_bodies var(txn.to) -m end |{identifiers.NO_BODIES}"
+    yield f"{to_agent} is_without_bodies {{ req.fhdr(content-type) -m reg -i {_BODIES} }}"
+    # What cannot be repeated has to be looked after where another site may follow.
+    yield f"{to_agent} is_followed !{REPEATABLE}"
+    if service.dropped:  # they would be lacking where it is tried next
+        yield f"{to_agent} is_followed {{ req.hdr_names -m reg '{listed(service.dropped)}' }}"
+    if service.carriers:  # what they stand for has to be remembered, and one added where there is none
+        yield f"{to_agent} is_own carrying || is_own scoped"
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """Whether one of these is among the names of a request's headers."""
+    return f"(?:^|,)(?:{'|'.join(map(in_pattern, names))})(?:,|$)"
+
+
+def in_pattern(name: str) -> str:
+    """The name of a header, which is a token, as part of a regular expression."""
+    return "".join(c if c.isalnum() or c in "-_" else f"\\x{ord(c):02x}" for c in name.lower())
+
+
+def escaped(text: str) -> str:
+    """A text of percent-encoded characters where HAProxy looks for formats."""
+    return text.replace("%", "%%")
+
+
+_TRACE = r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"  # see carriers.TRACEPARENT
+
+
+def outbound_frontend(service: ServiceLayout, outbound: Address, carriers: tuple[str, ...]) -> Iterator[str]:
+    """`carriers` are those of all services."""
+    agent, flows = identifiers.calls_of(service.name), identifiers.map_of(service.name)
+    yield f"frontend out.{identifiers.slug(service.name)}"
+    yield f"  bind {bind_address(outbound)}"
+    yield MOVED
+    yield f"  acl unusual req.hdrs -m reg '{_unusual_call(carriers)}'"
+    yield from plain_acls()
+    yield "  acl odd var(txn.odd) -m bool"
+    yield "  acl scoped var(txn.scope) -m found"
+    yield "  acl carried var(txn.carried) -m found"
+    names = f"req.hdr_names -m reg '{listed(carriers)}'" if carriers else "always_false"
+    yield f"  acl carrying {names}"
+    yield from about_client(outbound)
+    yield "  http-request set-var(txn.odd) bool(true) if unusual || !plain_line || !plain_target"
+    yield "  http-request set-var(txn.scope) req.fhdr(scope),url_enc"
+    if carriers:
+        yield from _recovered(carriers)
+    yield "  http-request set-var(txn.told) var(txn.scope)"
+    yield f"  http-request set-var(txn.told) str({identifiers.RECOVERED}),concat(,txn.scope) if carried"
+    yield from request_log_lines(service, "txn.told")
+    yield f"  http-request set-var(txn.to) var(txn.scope),map({flows}) if !odd scoped"
+    yield f"  http-request set-var(txn.to) str({identifiers.LOCAL_KEY}),map({flows}) if !odd !scoped !carrying"
+    yield f"  http-request set-var(txn.to) str({agent}) if !{{ var(txn.to) -m found }}"
+    yield from exceptions(service, agent)
+    yield f"  acl is_agents var(txn.to) -m str {agent}"
+    yield "  http-request set-header scope %[var(txn.scope),url_dec] if carried !is_agents"
+    yield "  use_backend %[var(txn.to),field(1,|)]"
+    yield f"  default_backend {agent}"
+
+
+def _recovered(carriers: tuple[str, ...]) -> Iterator[str]:
+    """The key is what carrying.key_of_call makes of the same call."""
+    key = "str(|)"
+    for number, name in enumerate(carriers):
+        part = ",field(2,-)" if name.lower() == "traceparent" else ""
+        yield (
+            f'  http-request set-var(txn.c{number}) "req.fhdr({_argument(name)}){part},url_enc" '
+            "if !odd !scoped carrying"
+        )
+        key += f",concat(,txn.c{number},|)"
+    yield (f"  http-request set-var(txn.carried) {key},map({identifiers.CARRIED}) if !odd !scoped carrying")
+    yield "  http-request set-var(txn.scope) var(txn.carried) if carried"
+
+
+def _unusual_call(carriers: tuple[str, ...]) -> str:
+    """As for every request; and carriers that are given twice, are long, or are not what they should be."""
+    names = [*NAMES, *(rf"{in_pattern(name)}: .{{{identifiers.MOST_VALUE + 1}}}" for name in carriers)]
+    if "traceparent" in {name.lower() for name in carriers}:
+        names.append(rf"traceparent: (?!{_TRACE}\r$)")
+    return unusual(tuple(names), ("scope", *map(in_pattern, carriers)))
+
+
+def _argument(name: str) -> str:
+    """The name of a header, which is a token, as an argument between double quotes."""
+    return name.lower().replace("$", "\\$").replace("'", "\\\\'")

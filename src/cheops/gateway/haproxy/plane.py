@@ -1,0 +1,354 @@
+"""HAProxy as the data plane of a site: its process, its configuration, and the flows installed in it.
+
+The agent serves the first request with a scope, then installs its flow. Whatever could change a route withdraws it:
+a site that goes up or down or changes its services, distances for scopes that use them, and the first replica of a
+service for all flows to the local instance. See docs/adr/0013.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from cheops.errors import CheopsError
+from cheops.gateway.carriers import Carriers
+from cheops.gateway.haproxy import identifiers
+from cheops.gateway.haproxy.admission import ReplicaGuard, TrustedSenders
+from cheops.gateway.haproxy.carrier_cache import CarrierCache
+from cheops.gateway.haproxy.configuration import all_files
+from cheops.gateway.haproxy.counters import TrafficCounters
+from cheops.gateway.haproxy.flows import (
+    Flow,
+    FlowCandidate,
+    FlowKey,
+    FlowTable,
+    RouteWatch,
+    flow_entries,
+    flow_target,
+    flow_value,
+    make_flow,
+    service_entries,
+)
+from cheops.gateway.haproxy.frontends import SENDERS
+from cheops.gateway.haproxy.layout import Layout, PeerBackends
+from cheops.gateway.haproxy.process import FOLDER, Haproxy
+from cheops.gateway.haproxy.runtime import MapUpdater, RuntimeSocket, RuntimeSocketError
+from cheops.gateway.peers import PeerGateways
+from cheops.gateway.request_log import RequestLog
+from cheops.gateway.routing import Decision
+from cheops.node.node import Node
+from cheops.peers.mesh import PeerEvent
+from cheops.scope.functions import Functions
+
+
+class PeerServers:
+    """Belongs to one event loop."""
+
+    def __init__(self, runtime: RuntimeSocket, peers: PeerGateways) -> None:
+        self._runtime = runtime
+        self._peers = peers
+        self._lock = asyncio.Lock()
+
+    async def tell(self, service: str, site: str) -> None:
+        """To a site that is down nothing is sent, and what is under way to it is given up. One at a time, so
+        that what is told last is what is true."""
+        async with self._lock:
+            is_up = self._peers.is_up(site)
+            try:
+                for name in (identifiers.peer_of(service, site), identifiers.peer_or_of(service, site)):
+                    state = "ready" if is_up else "maint"
+                    await self._runtime.everywhere(f"set server {name}/first state {state}")
+                    if not is_up:
+                        await self._runtime.everywhere(f"shutdown sessions server {name}/first")
+            except RuntimeSocketError as error:
+                _log.warning("HAProxy was not told that %s is %s: %s", site, "up" if is_up else "down", error)
+
+
+_MOST_KEY = 2_000
+_TICK_S = 0.2
+_RELOAD_GAP_S = 0.5
+_SETTLED_S = 2.0
+_LOOK_AT_WORKERS_S = 1.0
+_BACK_OFF_S = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+_INHERITED_S = 3.0
+_LONG_S = 60.0  # who has lived so long is started again at once
+_log = logging.getLogger(__name__)
+
+
+class HaproxyPlane:
+    """Belongs to one event loop."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what it needs of a gateway
+        self,
+        node: Node,
+        functions: Functions,
+        peers: PeerGateways,
+        record: RequestLog,
+        program: str,
+        most: int,
+        carriers: Carriers | None = None,
+    ) -> None:
+        self._node = node
+        self._config = node.config
+        self._peers = peers
+        self.haproxy = Haproxy(node.config.data / FOLDER, program)
+        self.table = FlowTable(node.config.gateway.flows)
+        self.counting = TrafficCounters(self.haproxy.runtime, record, node.refusals)
+        self._services = tuple(name for name, one in node.config.services.items() if one.front.listen)
+        maps: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
+            identifiers.map_of(service): lambda s=service: self._entries(s)  # type: ignore[misc]
+            for service in self._services
+        }
+        self._senders = TrustedSenders(node, peers, lambda: self._applying.put_whole(SENDERS))
+        maps[SENDERS] = self._senders.entries
+        if node.keyring and node.config.gateway.listen:
+            maps[identifiers.SERVICES] = lambda: service_entries(self._guarding.flags)
+        if carriers is not None:
+            maps[identifiers.CARRIED] = lambda: self.carrying.entries() if self.carrying is not None else ()
+        self._applying = MapUpdater(self.haproxy.runtime, maps)
+        names, most_carried = node.config.carrier_names, node.config.gateway.carriers
+        self.carrying = CarrierCache(carriers, names, most_carried, self._applying) if carriers is not None else None
+        self._guarding = ReplicaGuard(node.replicants, self.haproxy, self._applying, self.table)
+        self._places = PeerBackends(node.config, peers, node.keyring, most)
+        self._watching = RouteWatch(node, functions, peers, self.table, self._take_out)
+        self._layout: Layout | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._deaths = 0
+        self._workers: frozenset[int] = frozenset()
+        self._servers = PeerServers(self.haproxy.runtime, peers)
+        self._looked_s = self._reloaded_s = self._started_s = self._inherited_until_s = 0.0
+        self.reloads = self.restarts = 0
+        self.trouble = ""
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Requests are taken when this returns. Raises HaproxyError."""
+        self._places.load(self.haproxy.folder, self._services)
+        self._node.peer_listeners.append(self._heard)
+        self._node.membership_listeners.append(self._heed_membership)
+        self._watching.begin()
+        self._guarding.begin(self._services)
+        layout = self._layout_now()
+        changed = self.haproxy.write(all_files(layout, self._node.keyring))
+        is_adopted = await self.haproxy.adopt()
+        async with self._applying.lock:
+            if not is_adopted:
+                await self.haproxy.start()
+            elif changed:
+                await self.haproxy.reload()
+            is_as_it_was = is_adopted and not changed and not self._guarding.has_doubts
+            await self._is_laid_out(layout, is_as_it_was=is_as_it_was)
+        self._guarding.started()
+        if self.carrying is not None:
+            self.carrying.started()
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._applying.run(), name="flows"),
+            loop.create_task(self._watch(), name="fast path"),
+            loop.create_task(self._senders.know_addresses(_TICK_S), name="senders"),
+        ]
+
+    def give_up(self) -> None:
+        """HAProxy does not start, and nobody waits for it."""
+        self._hear_no_more()
+        self._end_following()
+
+    async def stop(self) -> None:
+        await self.counting.refresh()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._end_following()
+        self._hear_no_more()
+        await self.haproxy.stop(self._config.gateway.stop_timeout_s)
+
+    def _end_following(self) -> None:
+        self._guarding.end()
+        if self.carrying is not None:
+            self.carrying.end()
+
+    def _hear_no_more(self) -> None:
+        self._node.peer_listeners.remove(self._heard)
+        self._node.membership_listeners.remove(self._heed_membership)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self._tick()
+                self.trouble = self._applying.trouble
+            except (CheopsError, OSError) as error:
+                if str(error) != self.trouble:
+                    _log.error("the fast path: %s", error)
+                self.trouble = str(error)
+            except Exception as error:  # a mistake must not leave flows that nobody looks after
+                _log.exception("the fast path cannot be looked after")
+                self.trouble = f"a mistake in Cheops: {error!r}"
+                self._take_out(self.table.withdraw(lambda _service, _flow: True))
+            await asyncio.sleep(_TICK_S)
+
+    async def _tick(self) -> None:
+        if self.haproxy.ended.is_set():
+            await self._restart()
+        await self._end_inheritance()
+        self._watching.look()
+        self._senders.look_again()
+        self._guarding.look()
+        if self.carrying is not None:
+            self.carrying.look()
+        await self._look_at_workers()
+        layout = self._layout_now()
+        if layout != self._layout and time.monotonic() - self._reloaded_s > _RELOAD_GAP_S:
+            await self._relay(layout)
+
+    async def _look_at_workers(self) -> None:
+        """Somebody else may have reloaded it: a new worker knows no flows."""
+        if time.monotonic() - self._looked_s < _LOOK_AT_WORKERS_S:
+            return
+        self._looked_s = time.monotonic()
+        now = frozenset(one.pid for one in await self.haproxy.runtime.workers() if not one.is_old)
+        if self._workers != now and self._workers:
+            self._applying.put_whole()
+            for service, site in self._places.laid_out:
+                if not self._peers.is_up(site):
+                    await self._servers.tell(service, site)
+        self._workers = now
+
+    async def _restart(self) -> None:
+        """It ended, which it should not. At once the first time, later after a while."""
+        if time.monotonic() - self._started_s > _LONG_S:
+            self._deaths = 0
+        wait_s = _BACK_OFF_S[min(self._deaths, len(_BACK_OFF_S) - 1)]
+        _log.error("HAProxy ended, and is started again in %g s", wait_s)
+        self._deaths += 1
+        self.restarts += 1
+        await asyncio.sleep(wait_s)
+        layout = self._layout_now()
+        async with self._applying.lock:
+            self.haproxy.write(all_files(layout, self._node.keyring))
+            await self.haproxy.start()
+            await self._is_laid_out(layout)
+
+    async def _relay(self, layout: Layout) -> None:
+        await self.counting.refresh()  # before what the old worker knows is gone with it
+        async with self._applying.lock:
+            self._reloaded_s = time.monotonic()
+            self.haproxy.write(all_files(layout, self._node.keyring))
+            await self.haproxy.reload()
+            self.reloads += 1
+            await self._is_laid_out(layout)
+
+    async def _is_laid_out(self, layout: Layout, *, is_as_it_was: bool = False) -> None:
+        """HAProxy has this configuration from now on, and no flows: they are told to it. With the lock.
+        One that was taken over goes on with those that it has, until this agent has heard of the others."""
+        self._layout, self._started_s = layout, time.monotonic()
+        self._places.laid_out = {(one.service, one.site): one for one in layout.peers}
+        self.counting.lay_out(layout)
+        self.table.withdraw(lambda service, flow: not self._places.has(service, flow.target))
+        self._workers = frozenset()
+        self._inherited_until_s = time.monotonic() + _INHERITED_S if is_as_it_was else 0.0
+        if not is_as_it_was:
+            await self._tell_all()
+        elif stale := self._stale_at_once:
+            self._applying.put_whole(*stale)
+            await self._applying.tell()
+
+    @property
+    def _stale_at_once(self) -> list[str]:
+        """What an HAProxy that was taken over must not go on with: somebody may have been forgotten
+        meanwhile, and this agent remembers no carriers."""
+        senders = [SENDERS] if self._node.keyring else []
+        return [*senders, identifiers.CARRIED] if self.carrying is not None else senders
+
+    async def _tell_all(self) -> None:
+        """With the lock."""
+        self._applying.put_whole()
+        await self._applying.tell()
+        for service, site in self._places.laid_out:
+            if not self._peers.is_up(site):
+                await self._servers.tell(service, site)
+
+    async def _end_inheritance(self) -> None:
+        """What an earlier agent knew counts until this one knows as much."""
+        if not self._inherited_until_s:
+            return
+        is_known = all(self._peers.is_up(site) for _, site in self._places.laid_out)
+        if is_known or self._guarding.has_doubts or time.monotonic() > self._inherited_until_s:
+            self._inherited_until_s = 0.0
+            async with self._applying.lock:
+                await self._tell_all()
+
+    async def refresh(self) -> None:
+        """Have all counted, and know which flows are in use."""
+        for one in await self.counting.refresh():
+            self.table.used(one.service, one.key)
+
+    # -- what HAProxy is to have -------------------------------------------------------------------------
+
+    def _layout_now(self) -> Layout:
+        return self._places.layout_now(self.haproxy.folder)
+
+    def _entries(self, service: str) -> Iterable[tuple[str, str]]:
+        return flow_entries(service, self.table.of(service), self._guarding.flags.get(service))
+
+    # -- flows -------------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """Of what is decided now."""
+        return self.table.generation
+
+    def offer(self, news: FlowCandidate, decision: Decision, generation: int) -> None:
+        """A request with this scope, as it was sent, was served by this decision of a generation."""
+        service, key = news.service, identifiers.key_of(news.sent)
+        target = flow_target(decision, self._peers.is_up)
+        if target is None or service not in self._services or not news.sent or len(key) > _MOST_KEY:
+            return
+        if target.site is None and self._config.has_carriers:
+            return  # what the application gets must be remembered, each time
+        if target.site is not None:
+            self._places.want(service, target.site)
+            if not self._places.has(service, target):
+                return
+        flow = make_flow(target, news.scope, decision, self._config.name)
+        if self._install(service, key, flow, generation) and self.carrying is not None and news.recovered:
+            self.carrying.offer(news.recovered, news.sent)
+
+    def _install(self, service: str, key: str, flow: Flow, generation: int) -> bool:
+        """Whether it is installed now."""
+        before = self.table.get(service, key)
+        if before == flow:
+            return True
+        if not len(self.table):
+            self._watching.begin()
+        left = self.table.install(service, key, flow, generation)
+        if left is None:
+            return False
+        self._take_out(left)
+        value = flow_value(service, key, flow, self._guarding.flags.get(service))
+        self._applying.put(identifiers.map_of(service), key, value, was_there=before is not None)
+        return True
+
+    def _take_out(self, keys: Iterable[FlowKey]) -> None:
+        for service, key in keys:
+            self._applying.put(identifiers.map_of(service), key, None, was_there=True)
+
+    # -- what alters routes ------------------------------------------------------------------------------
+
+    def _heard(self, event: PeerEvent) -> None:
+        """A site went up or down."""
+        self._senders.look_again()
+        self._watching.withdraw_of({event.peer})
+        for service, site in self._places.laid_out:
+            if site == event.peer:
+                task = asyncio.get_running_loop().create_task(self._servers.tell(service, site))
+                self._tasks.append(task)
+                task.add_done_callback(self._tasks.remove)
+
+    async def _heed_membership(self) -> None:
+        """Who was forgotten is out when this returns, or HAProxy does not answer."""
+        self._senders.look_again()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLED_S):
+                await self._applying.settled()

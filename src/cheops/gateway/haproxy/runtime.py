@@ -1,0 +1,273 @@
+"""HAProxy's runtime socket, and the updates of its maps that go through it.
+
+After a reload the old worker keeps its connections, so there may be several workers; updates go to all of them.
+Updates are applied in order and in batches; after a failure the whole map is sent again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cheops.errors import CheopsError
+from cheops.gateway.haproxy.configuration import MASTER
+
+_ANSWER_S = 10.0
+_MOST_ANSWER = 64 * 1024 * 1024
+_PART = 256 * 1024
+_PIECE = 12 * 1024  # of a map in one command: HAProxy takes what fits into a buffer
+
+
+class RuntimeSocketError(CheopsError):
+    """HAProxy does not answer, or did not do what it was told."""
+
+    definite = False
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    pid: int
+    is_old: bool  # it takes no new connections
+
+
+class RuntimeSocket:
+    """Belongs to one event loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def workers(self) -> list[Worker]:
+        """The new one first."""
+        found, is_old = [], False
+        for line in (await self.told("show proc")).splitlines():
+            is_old = is_old or line.startswith("# old workers")
+            words = line.split()
+            if len(words) > 1 and words[1] == "worker":
+                found.append(Worker(int(words[0]), is_old))
+        return found
+
+    async def told(self, command: str) -> str:
+        """What the master answers to a command. Raises RuntimeSocketError."""
+        folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{MASTER}")
+                try:
+                    writer.write(f"{command}\n".encode())
+                    writer.write_eof()
+                    return (await _whole(reader)).decode("utf-8", "replace")
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError) as error:
+            raise RuntimeSocketError(f"HAProxy does not answer: {error or 'no answer in time'}") from None
+        finally:
+            os.close(folder)
+
+    async def at(self, worker: Worker, command: str) -> str:
+        return await self.told(f"@!{worker.pid} {command}")
+
+    async def everywhere(self, command: str, *, silent: bool = True) -> list[str]:
+        """At all workers; with `silent` an answer is a complaint."""
+        answers = []
+        for worker in await self.workers():
+            answer = (await self.at(worker, command)).strip()
+            if silent and answer and not worker.is_old:
+                raise RuntimeSocketError(f"HAProxy says to '{command[:60]}': {answer[:200]}")
+            answers.append(answer)
+        return answers
+
+    # -- maps --------------------------------------------------------------------------------------------
+
+    async def replace_map(self, name: str, entries: Iterable[tuple[str, str]]) -> None:
+        """The whole of a map, at once for those who look it up."""
+        pieces = list(_pieces(entries))
+        for worker in await self.workers():
+            answer = await self.at(worker, f"prepare map {name}")
+            version = answer.strip().rpartition(" ")[2]
+            if not version.isdigit():
+                if worker.is_old:
+                    continue  # it has gone meanwhile
+                raise RuntimeSocketError(f"HAProxy does not take a new {name}: {answer.strip()[:200]}")
+            for piece in pieces:
+                await self._said(worker, f"add map @{version} {name} <<\n{piece}")
+            await self._said(worker, f"commit map @{version} {name}")
+
+    async def change_map(self, name: str, deleted: Iterable[str], added: Iterable[tuple[str, str]]) -> None:
+        """Some entries of a map."""
+        deleted, pieces = list(deleted), list(_pieces(added))
+        for worker in await self.workers():
+            commands = (f"@!{worker.pid} del map {name} {key};" for key in deleted)
+            for several in _together(commands):  # one that is not there may be gone
+                await self.told(several)
+            for piece in pieces:
+                await self._said(worker, f"add map {name} <<\n{piece}")
+
+    async def _said(self, worker: Worker, command: str) -> None:
+        answer = (await self.at(worker, command)).strip()
+        if answer and not worker.is_old:
+            raise RuntimeSocketError(f"HAProxy says to '{command[:60]}': {answer[:200]}")
+
+    async def under_way(self) -> int:
+        """How many requests there are just now, at all workers."""
+        rows = [row for worker in await self.workers() for row in await self.statistics(worker)]
+        return sum(int(row.get("h1_open_streams") or 0) for row in rows if row.get("svname") == "FRONTEND")
+
+    async def at_servers(self, backends: Collection[str]) -> int:
+        """How many requests these backends have at their first server, at all workers."""
+        rows = [row for worker in await self.workers() for row in await self.statistics(worker)]
+        return sum(
+            int(row.get("scur") or 0) for row in rows if row.get("pxname") in backends and row.get("svname") == "first"
+        )
+
+    # -- counters ----------------------------------------------------------------------------------------
+
+    async def statistics(self, worker: Worker) -> list[dict[str, str]]:
+        """One row per frontend, backend and server."""
+        lines = (await self.at(worker, "show stat")).splitlines()
+        if not lines or not lines[0].startswith("# "):
+            return []
+        names = lines[0][2:].split(",")
+        return [dict(zip(names, line.split(","), strict=False)) for line in lines[1:] if line]
+
+
+async def _whole(reader: asyncio.StreamReader) -> bytes:
+    """All that comes until the other side closes. One `read` gives what is there just now."""
+    parts, size = [], 0
+    while part := await reader.read(_PART):
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_ANSWER:
+            raise RuntimeSocketError(f"HAProxy answers with more than {_MOST_ANSWER:,} bytes")
+    return b"".join(parts)
+
+
+def _pieces(entries: Iterable[tuple[str, str]]) -> Iterable[str]:
+    """Lines of a map, so many at a time as fit into a command."""
+    return _together(f"{key} {value}\n" for key, value in entries)
+
+
+def _together(lines: Iterable[str]) -> Iterable[str]:
+    piece: list[str] = []
+    size = 0
+    for line in lines:
+        if piece and size + len(line) > _PIECE:
+            yield "".join(piece)
+            piece, size = [], 0
+        piece.append(line)
+        size += len(line)
+    if piece:
+        yield "".join(piece)
+
+
+_FEW = 200  # that are withdrawn, beyond which the whole map is told: one transaction for many commands
+_AGAIN_S = 0.1
+_GATHER_S = 0.02  # for new flows to be told together; what is withdrawn does not wait
+_log = logging.getLogger(__name__)
+
+Entries = Callable[[], Iterable[tuple[str, str]]]
+
+
+@dataclass(slots=True)
+class _Pending:
+    is_whole: bool = False
+    deleted: set[str] = field(default_factory=set)
+    added: dict[str, str] = field(default_factory=dict)
+
+
+class MapUpdater:
+    """`entries` says, for each map, what it is to hold as a whole."""
+
+    def __init__(self, runtime: RuntimeSocket, entries: dict[str, Entries]) -> None:
+        self._runtime = runtime
+        self._entries = entries
+        self._pending: dict[str, _Pending] = {}
+        self._wake = asyncio.Event()
+        self._told = asyncio.Condition()
+        self._wanted = self._done = 0
+        self._hurry = asyncio.Event()
+        self.lock = asyncio.Lock()  # held while HAProxy is reloaded
+        self.trouble = ""
+
+    def put(self, name: str, key: str, value: str | None, *, was_there: bool, is_urgent: bool = True) -> None:
+        """Have an entry, or (None) have it no more; what is new is never urgent."""
+        pending = self._pending.setdefault(name, _Pending())
+        if was_there or value is None:
+            pending.deleted.add(key)
+        pending.added.pop(key, None)
+        if value is not None:
+            pending.added[key] = value
+        pending.is_whole = pending.is_whole or len(pending.deleted) > _FEW
+        self._wish(is_urgent=is_urgent and (value is None or was_there))
+
+    def put_whole(self, *names: str) -> None:
+        for name in self._entries.keys() & names or self._entries:  # not every site has every map
+            self._pending[name] = _Pending(is_whole=True)
+        self._wish(is_urgent=True)
+
+    def _wish(self, *, is_urgent: bool) -> None:
+        self._wanted += 1
+        self._wake.set()
+        if is_urgent:
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Somebody waits for what is wished for."""
+        self._hurry.set()
+
+    @property
+    def wished(self) -> int:
+        """The number of the latest wish."""
+        return self._wanted
+
+    def has_done(self, wish: int) -> bool:
+        return self._done >= wish
+
+    async def settled(self, wish: int | None = None) -> None:
+        """Until all that was wished for up to then, or up to now, is so."""
+        wanted = self._wanted if wish is None else wish
+        async with self._told:
+            await self._told.wait_for(lambda: self._done >= wanted)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if not self._hurry.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), _GATHER_S)
+            self._hurry.clear()
+            async with self.lock:
+                try:
+                    await self.tell()
+                except Exception as error:  # what is withdrawn must not stay: all is told again
+                    _log.exception("flows cannot be told to HAProxy")
+                    self.trouble = f"a mistake in Cheops: {error!r}"
+                    self.put_whole()
+            if self.trouble:
+                await asyncio.sleep(_AGAIN_S)
+
+    async def tell(self) -> None:
+        """All that waits. The lock must be held."""
+        pending, self._pending, wanted = self._pending, {}, self._wanted
+        try:
+            for name, changes in pending.items():
+                if changes.is_whole:
+                    await self._runtime.replace_map(name, self._entries[name]())
+                else:
+                    await self._runtime.change_map(name, changes.deleted, changes.added.items())
+        except RuntimeSocketError as error:
+            if not self.trouble:
+                _log.warning("flows cannot be told to HAProxy: %s", error)
+            self.trouble = str(error)
+            for name in pending:
+                self._pending[name] = _Pending(is_whole=True)
+            self._wake.set()
+            return
+        self.trouble = ""
+        async with self._told:
+            self._done = max(self._done, wanted)
+            self._told.notify_all()

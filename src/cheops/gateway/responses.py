@@ -1,0 +1,312 @@
+"""Responses to the client: relayed from an upstream, the gateway's own, problem details, dry runs, and tunnels."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any
+
+import h11
+import msgspec
+
+from cheops.config.gateway import GatewayConfig
+from cheops.errors import CheopsError
+from cheops.gateway.client_connection import ClientConnection
+from cheops.gateway.connection import Wire
+from cheops.gateway.headers import (
+    EFFECT,
+    FALLBACK,
+    SITE,
+    Headers,
+    RequestHead,
+    connection_tokens,
+    encode_header,
+    encode_name,
+    end_to_end,
+    via_name,
+    without,
+    without_mesh,
+)
+from cheops.gateway.interfaces import DryRunResult, Response, UpstreamError
+from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate, kind_of, method_of
+from cheops.gateway.upstream import OnInformational, UpstreamResponse
+from cheops.scope.explanation import effect, explain, explanation_data, route_data
+from cheops.scope.functions import Functions
+from cheops.scope.route import One, Replicas, Route
+from cheops.scope.snapshot import Snapshot
+from cheops.scope.tree import Scope
+
+
+def dry_run_response(  # noqa: PLR0913, PLR0917 - all that was decided
+    service: str,
+    head: RequestHead,
+    scope: Scope | None,
+    route: Route | None,
+    decision: Decision,
+    snapshot: Snapshot,
+    functions: Functions,
+    replicant: DryRunResult | None = None,
+) -> Response:
+    """The sites, the route, and what the method would do, in the words of `cheops scope explain`. What is
+    done to something replicated is done where it is, whatever the scope says."""
+    here = snapshot.here or ""
+    if replicant and (replicant.goes_everywhere or isinstance(decision, Local)):
+        route = Replicas(replicant.sites)
+        decision = Replicate(route)
+    does = effect(route or One(here), method_of(head.method), snapshot)
+    told: dict[str, Any] = {
+        "dry_run": True,
+        "site": here,
+        "service": service,
+        "method": head.method,
+        "target": head.target,
+        "scope": None if scope is None else str(scope),
+        "replicant": replicant.meta_id if replicant else None,
+        "decision": kind_of(decision),
+        "tried": [_words(one, here) for one in _choices(decision)],
+        "route": route_data(route or One(here)),
+        "effect": {
+            "method": does.method.value,
+            "sites": list(does.sites),
+            "latency_ms": does.latency_ms,
+            "does": does.does,
+        },
+    }
+    if scope is not None:
+        explained = explanation_data(explain(scope, snapshot, service, functions))["services"][0]
+        told |= {"sites": explained["sites"], "means": explained["means"], "notes": explained["notes"]}
+    headers = (("Content-Type", "application/json"), ("Cache-Control", "no-store"), (SITE, encode_name(here)))
+    return Response(200, headers, msgspec.json.encode(told))
+
+
+def _choices(decision: Decision) -> tuple[Local | Forward | Replicate, ...]:
+    return decision.choices if isinstance(decision, InTurn) else (decision,)
+
+
+def _words(choice: Local | Forward | Replicate, here: str) -> dict[str, Any]:
+    match choice:
+        case Local():
+            return {"kind": "local", "sites": [here]}
+        case Forward(site):
+            return {"kind": "forward", "sites": [site]}
+        case Replicate(route):
+            return {"kind": "replicate", "sites": list(route.sites)}
+
+
+MEDIA_TYPE = "application/problem+json"
+
+
+def problem_response(here: str, status: int, detail: str, *, had_no_effect: bool = True, **members: object) -> Response:
+    title = HTTPStatus(status).phrase
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **members}
+    headers = [
+        ("Content-Type", MEDIA_TYPE),
+        ("Date", formatdate(usegmt=True)),
+        ("Cache-Control", "no-store"),
+        (SITE, encode_name(here)),
+    ]
+    if had_no_effect:
+        headers.append((EFFECT, "none"))
+    return Response(status, tuple(headers), msgspec.json.encode(body))
+
+
+def error_response(here: str, error: CheopsError, **members: object) -> Response:
+    had_no_effect = not (isinstance(error, UpstreamError) and error.may_have_had_effect)
+    told = {"fault": error.fault.value, "definite": error.definite, **members}
+    return problem_response(here, error.status, str(error), had_no_effect=had_no_effect, **told)
+
+
+def internal_error_response(here: str) -> Response:
+    return problem_response(
+        here, 500, "this is a mistake in Cheops; the agent's log has the details", had_no_effect=False
+    )
+
+
+_NO_BODY = (204, 304)
+
+
+async def send_response(client: ClientConnection, outgoing: Response) -> None:
+    """The whole of an answer."""
+    body, headers = outgoing.body, outgoing.headers
+    has_body = client.method != "HEAD" and outgoing.status not in _NO_BODY
+    if isinstance(body, bytes) and has_body:
+        headers = without(headers, "Content-Length", "Transfer-Encoding")
+        headers = (*headers, ("Content-Length", str(len(body))))
+    client.begin(outgoing.status, _reason_of(outgoing.status), headers)
+    if isinstance(body, bytes):
+        if has_body and body:
+            client.data(body)
+    else:
+        await _stream(client, body, is_wanted=has_body)
+    client.end()
+    await client.flush()
+
+
+async def _stream(client: ClientConnection, body: AsyncIterator[bytes], *, is_wanted: bool) -> None:
+    try:
+        if is_wanted:
+            async for piece in body:
+                if piece:
+                    client.data(piece)
+                    await client.flush()
+    finally:
+        if (close := getattr(body, "aclose", None)) is not None:
+            await close()
+
+
+async def send_refusal(client: ClientConnection, outgoing: Response) -> None:
+    """An answer to what could not be understood; the connection ends with it."""
+    body = outgoing.body if isinstance(outgoing.body, bytes) else b""
+    lines = [f"HTTP/1.1 {outgoing.status} {_reason_of(outgoing.status).decode()}"]
+    lines += [f"{name}: {value}" for name, value in outgoing.headers]
+    lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+    client.wire.write("\r\n".join(lines).encode("latin-1") + body)
+    await client.close_gently()
+
+
+def _reason_of(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode()
+    except ValueError:
+        return b""
+
+
+_LOOK_S = 60.0
+
+
+async def tunnel(client: Wire, service: Wire, idle_s: float) -> None:
+    """Until both ends have said that they are done, one breaks off, or nothing has moved for too long."""
+    activity = _Activity(idle_s)
+    pumps = {
+        asyncio.ensure_future(_pump(client, service, activity)),
+        asyncio.ensure_future(_pump(service, client, activity)),
+    }
+    try:
+        await asyncio.gather(*pumps)
+        client.close()
+        service.close()
+    except (OSError, TimeoutError):
+        client.abort()
+        service.abort()
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.wait(pumps)
+
+
+class _Activity:
+    def __init__(self, idle_s: float) -> None:
+        self.idle_s = idle_s
+        self._loop = asyncio.get_running_loop()
+        self._last_s = self._loop.time()
+
+    def moved(self) -> None:
+        self._last_s = self._loop.time()
+
+    def left_s(self) -> float:
+        return self._last_s + self.idle_s - self._loop.time()
+
+
+async def _pump(source: Wire, sink: Wire, activity: _Activity) -> None:
+    while True:
+        left_s = activity.left_s()
+        if left_s <= 0:
+            raise TimeoutError
+        try:
+            data = await source.read(min(left_s, _LOOK_S) + 0.01)
+        except TimeoutError:
+            continue
+        if not data:
+            if source.is_lost:
+                raise ConnectionResetError
+            sink.write_end()
+            return
+        activity.moved()
+        sink.write(data)
+        await sink.drain(activity.idle_s)
+
+
+_SWITCHING = 101
+_AT_ONCE_BYTES = 64 * 1024
+
+
+def proxied_headers(headers: Headers, here: str, served_by: str, fallback: str) -> Headers:
+    """The headers of an answer as the client gets them. Of the mesh's headers, only those of a gateway count,
+    and an application is none."""
+    kept = end_to_end(headers)
+    if served_by == here:
+        kept = (*without_mesh(kept), (SITE, encode_name(here)))
+    elif not any(name.lower() == SITE.lower() for name, _ in kept):
+        kept = (*kept, (SITE, encode_name(served_by)))
+    via = ("Via", f"1.1 {via_name(here)}")
+    return (*kept, via, (FALLBACK, encode_header(fallback))) if fallback else (*kept, via)
+
+
+def own_headers(headers: Headers, here: str) -> Headers:
+    """The same for an answer of the replicating half, which says by itself which other site served it."""
+    if not any(name.lower() == SITE.lower() for name, _ in headers):
+        headers = (*headers, (SITE, encode_name(here)))
+    return (*headers, ("Via", f"1.1 {via_name(here)}"))
+
+
+def informational_relay(client: ClientConnection) -> OnInformational:
+    """Passes informational answers on, to clients that know them; 100 only to one that waits for it."""
+
+    async def informed(status: int, reason: bytes, headers: Headers) -> None:
+        is_wanted = client.waits_for_100 if status == 100 else client.is_modern
+        if is_wanted and not client.is_answered:
+            client.inform(status, reason, without_mesh(end_to_end(headers)))
+            await client.flush()
+
+    return informed
+
+
+async def relay(client: ClientConnection, asked: UpstreamResponse, headers: Headers, settings: GatewayConfig) -> None:
+    """The whole answer, at the pace of the slower side. Raises GoneError, UpstreamError."""
+    answer = asked.answer
+    if answer.status == _SWITCHING:
+        await _switch(client, asked, headers, settings)
+        return
+    client.begin(answer.status, answer.reason, headers)
+    unsent = 0
+    while True:  # what is there goes out together: every piece by itself would cost a call to the system
+        event = asked.call.event_now()
+        if event is None or unsent >= _AT_ONCE_BYTES:
+            await client.flush()
+            unsent = 0
+            event = event or await asked.call.event()
+        if isinstance(event, h11.EndOfMessage):
+            client.end(_trailers(event))
+            await client.flush()
+            return
+        client.data(bytes(event.data))
+        unsent += len(event.data)
+
+
+def _trailers(event: h11.EndOfMessage) -> Headers:
+    pairs = event.headers.raw_items()
+    decoded = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs)
+    return without_mesh(end_to_end(decoded))
+
+
+async def _switch(client: ClientConnection, asked: UpstreamResponse, headers: Headers, settings: GatewayConfig) -> None:
+    """Another protocol from here on: bytes are passed on as they come."""
+    answer = asked.answer
+    protocols = [value for name, value in answer.headers if name.lower() == "upgrade"]
+    if "upgrade" not in connection_tokens(answer.headers) or not protocols:
+        raise UpstreamError(
+            "the service changed the protocol without saying to which", "a bad 101", may_have_had_effect=True
+        )
+    switched = (*headers, ("Connection", "upgrade"), ("Upgrade", ", ".join(protocols)))
+    try:
+        client.inform(_SWITCHING, answer.reason, switched)
+    except h11.LocalProtocolError:
+        raise UpstreamError(
+            "the service changed the protocol, which nobody asked for", "a bad 101", may_have_had_effect=True
+        ) from None
+    client.is_answered = client.is_tunnel = True
+    client.data_beyond(asked.call.beyond)
+    await client.flush()
+    client.wire.on_end = None  # each side may be done before the other
+    asked.call.wire.write(client.beyond())
+    await tunnel(client.wire, asked.call.wire, settings.tunnel_timeout_s)

@@ -1,0 +1,365 @@
+"""The gateway of a site: its listening sockets, the client connections on them, and how it starts and stops.
+
+Sockets are opened first (`open_listeners`), so that an address in use is reported before anything else starts.
+A gateway whose services do not listen costs nothing.
+"""
+
+import asyncio
+import logging
+import resource
+import socket
+import ssl
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cheops.config.address import Address
+from cheops.config.site import SiteConfig
+from cheops.errors import CheopsError
+from cheops.gateway.carriers import Carriers
+from cheops.gateway.client_connection import ClientConnection
+from cheops.gateway.connection import Wire
+from cheops.gateway.dispatcher import Forwarder
+from cheops.gateway.handler import RequestHandler
+from cheops.gateway.haproxy import handover
+from cheops.gateway.haproxy.handover import HandoverWire
+from cheops.gateway.haproxy.identifiers import MESH_SOCKET, again_sent_socket, again_socket, calls_socket, front_socket
+from cheops.gateway.haproxy.plane import HaproxyPlane
+from cheops.gateway.haproxy.process import HaproxyError, choose_program, leftover_pid, stop_leftover
+from cheops.gateway.interfaces import GatewayRequestError, GoneError, Replication, UpstreamServices
+from cheops.gateway.peers import PeerGateways
+from cheops.gateway.request import Listener, ListenerKind
+from cheops.gateway.request_log import RequestLog
+from cheops.gateway.responses import error_response, problem_response, send_refusal
+from cheops.node.node import Node
+from cheops.plugins import scope_functions
+from cheops.security.tls import HandshakeLimits, TlsAcceptor
+
+BACKLOG = 4096
+_OTHER_FILES = 256  # what an agent has open beside the connections of its gateway
+
+
+class ListenError(CheopsError):
+    """The gateway cannot have an address."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSockets:
+    """Open sockets, and what is behind each."""
+
+    sockets: dict[Listener, socket.socket]
+    program: str | None = None  # HAProxy, where it has the addresses for clients
+    handed: tuple[Listener, ...] = ()  # who comes by way of it
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self.sockets or self.handed)
+
+    def close(self) -> None:
+        for one in self.sockets.values():
+            one.close()
+
+
+def open_listeners(config: SiteConfig) -> ListenerSockets:
+    """Sockets for all addresses of the gateway that are not HAProxy's. Raises ListenError, and then has none
+    open."""
+    program = choose_program(config)
+    if program is None:
+        stop_leftover(config)
+    is_left = leftover_pid(config) is not None
+    opened, handed = ListenerSockets({}), []
+    try:
+        for key, entrance, address in _entrances(config):
+            if program is None or not _is_handed(entrance, config):
+                opened.sockets[entrance] = _bound(key, address, config)
+                continue
+            handed.append(entrance)
+            if not is_left:
+                _bound(key, address, config).close()  # it can be had
+    except ListenError:
+        opened.close()
+        raise
+    return ListenerSockets(opened.sockets, program, tuple(handed))
+
+
+def open_haproxy_listeners(config: SiteConfig, handed: Collection[Listener]) -> dict[Listener, socket.socket]:
+    """The addresses that HAProxy was to have, where it does not start."""
+    found = [one for one in _entrances(config) if one[1] in handed]
+    return {entrance: _bound(key, address, config) for key, entrance, address in found}
+
+
+def _is_handed(entrance: Listener, config: SiteConfig) -> bool:
+    """Whether HAProxy has an address: those of services that clients reach through it, also for the
+    application's own calls, and the one for gateways that show certificates."""
+    match entrance.way:
+        case ListenerKind.INBOUND:
+            return True
+        case ListenerKind.OUTBOUND:
+            return config.services[entrance.service].front.listen is not None
+        case ListenerKind.MESH:
+            return config.security.is_on
+        case ListenerKind.PROXY:
+            return False
+
+
+def connection_limit(wanted: int) -> int:
+    """How many clients can be served at once, each of which may need a connection to a service: as many as
+    wanted, or as the system lets this process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard == resource.RLIM_INFINITY or (possible := (hard - _OTHER_FILES) // 2) >= wanted:
+        return wanted
+    _log.warning(
+        "gateway.connections: %s are wanted, and the limit of open files (%s) allows for %s",
+        wanted,
+        hard,
+        possible,
+    )
+    return max(possible, 1)
+
+
+def _entrances(config: SiteConfig) -> Iterable[tuple[str, Listener, Address]]:
+    for service in config.services.values():
+        if service.front.listen:
+            yield f"services.{service.name}.listen", Listener(ListenerKind.INBOUND, service.name), service.front.listen
+        if service.front.outbound:
+            key = f"services.{service.name}.outbound"
+            yield key, Listener(ListenerKind.OUTBOUND, service.name), service.front.outbound
+    if config.gateway.listen:
+        yield "gateway.listen", Listener(ListenerKind.MESH), config.gateway.listen
+    if config.gateway.proxy:
+        yield "gateway.proxy", Listener(ListenerKind.PROXY), config.gateway.proxy
+
+
+def _bound(key: str, address: Address, config: SiteConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((address.host, address.port))
+        one.listen(BACKLOG)
+        one.setblocking(False)
+    except OSError as error:
+        one.close()
+        raise ListenError(
+            f"the gateway cannot listen on {address}: {error.strerror}. '{key}' in {config.source} says so"
+        ) from error
+    return one
+
+
+_STOP_S = 3.0  # for what is broken off
+_ARRIVE_S = 0.05  # what clients had sent before they could know is taken
+_ADDRESSES = 4  # that could fill a gateway with handshakes, and no fewer
+_TURNED_AWAY = 100  # how many at a time are told that there is no room
+_log = logging.getLogger(__name__)
+
+
+class Gateway:
+    """All services of a site, each behind its addresses."""
+
+    def __init__(self, node: Node, program: str | None = None) -> None:
+        """`program` is the HAProxy that forwards, where it does."""
+        config = node.config
+        self._config = config
+        self._settings = config.gateway
+        self._here = config.name
+        self._keyring = node.keyring
+        self._refusals = node.refusals
+        self._servers: list[asyncio.Server | TlsAcceptor] = []
+        self._client_tasks: dict[asyncio.Task[None], ClientConnection] = {}
+        self._is_stopping = False
+        self._most = connection_limit(config.gateway.connections)
+        self.record = RequestLog()
+        self.carriers = _carriers(config)
+        peers = PeerGateways(node)
+        self._forwarder = Forwarder(config.name, config.services, config.gateway, peers, self.carriers)
+        functions = scope_functions()
+        self._handler = RequestHandler(
+            config, functions, node.snapshot, peers, self._forwarder, self.carriers, self.record
+        )
+        self.fast = (
+            HaproxyPlane(node, functions, peers, self.record, program, self._most, self.carriers) if program else None
+        )
+        self._handler.flows = self.fast
+        self.without_haproxy = ""  # why the agent forwards by itself, though it should not have to
+        self._local_sockets: list[tuple[Path, socket.socket]] = []
+
+    @property
+    def here(self) -> str:
+        return self._here
+
+    @property
+    def services(self) -> UpstreamServices:
+        """What the replicating half may ask for."""
+        return self._forwarder
+
+    def replicate_with(self, replication: Replication) -> None:
+        """Have this answer what is replicated."""
+        self._handler.replicate_with(replication)
+
+    @property
+    def connections(self) -> int:
+        """Of clients and other gateways; of HAProxy's as many as at the last `refresh`."""
+        own = sum(not isinstance(client.wire, HandoverWire) for client in self._client_tasks.values())
+        return own + (self.fast.counting.clients if self.fast else 0)
+
+    async def refresh(self) -> None:
+        """Have all counted that HAProxy has served."""
+        if self.fast:
+            await self.fast.refresh()
+
+    @property
+    def warm(self) -> int:
+        """Connections to services and other gateways that wait for use."""
+        return self._forwarder.asking.pool.idle
+
+    # -- starting and stopping ---------------------------------------------------------------------------
+
+    async def start(self, listening: ListenerSockets) -> None:
+        await self._listen(listening.sockets)
+        if self.fast is None:
+            return
+        try:
+            await self._hand_over(self.fast, listening.handed)
+        except HaproxyError as error:
+            if self._settings.data_plane != "auto":
+                raise
+            _log.error("the agent forwards by itself: %s", error)
+            self.without_haproxy = str(error)
+            self.fast.give_up()
+            self.fast = self._handler.flows = None
+            await self._listen(open_haproxy_listeners(self._config, listening.handed))
+
+    async def _listen(self, sockets: Mapping[Listener, socket.socket]) -> None:
+        loop = asyncio.get_running_loop()
+        for entrance, one in sockets.items():
+
+            def wire(at: Listener = entrance) -> Wire:
+                return Wire(lambda made: self._connected(made, at))
+
+            if entrance.way is ListenerKind.MESH and self._keyring:
+                manners = self._manners(self._keyring.server_for_sites.context)
+                self._servers.append(TlsAcceptor(one, wire, manners))
+            else:
+                self._servers.append(await loop.create_server(wire, sock=one, backlog=BACKLOG))
+
+    async def _hand_over(self, fast: HaproxyPlane, entrances: tuple[Listener, ...]) -> None:
+        """Take what HAProxy hands over, and have it take everything else."""
+        loop = asyncio.get_running_loop()
+        folder = fast.haproxy.folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for entrance in entrances:
+            for name, at in _sockets_of(entrance):
+                one = handover.listen(folder / name, BACKLOG)
+                self._local_sockets.append((folder / name, one))
+                server = await loop.create_unix_server(
+                    lambda at=at: HandoverWire(lambda wire: self._connected(wire, at)),  # type: ignore[misc]
+                    sock=one,
+                    backlog=BACKLOG,
+                )
+                self._servers.append(server)
+        await fast.start()
+
+    def _manners(self, context: ssl.SSLContext) -> HandshakeLimits:
+        """Whoever is still shaking hands leaves room for sites at other addresses."""
+        most = max(1, self._most // 2)
+        each = max(1, most // _ADDRESSES)
+        return HandshakeLimits(context, self._settings.head_timeout_s, most, each, self._not_greeted)
+
+    def _not_greeted(self, reason: str, address: str) -> None:
+        self.record.refused[503] += 1
+        self._refusals.count(reason, address)
+
+    async def stop(self) -> None:
+        """Take no more connections, let the requests under way come to an end for a while, and close
+        everything. Their answers tell clients to send no more over the same connection."""
+        if self.fast:
+            await self.fast.stop()  # while what it hands over is still served
+        self._is_stopping = True
+        await asyncio.sleep(_ARRIVE_S)
+        for server in self._servers:
+            server.close()
+        for client in list(self._client_tasks.values()):
+            client.is_last = True
+            if client.is_idle:
+                client.wire.close()
+        end_s = asyncio.get_running_loop().time() + self._settings.stop_timeout_s
+        while under_way := [task for task, client in self._client_tasks.items() if not client.is_tunnel]:
+            left_s = end_s - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                _log.warning("%s requests were not done in time, and are broken off", len(under_way))
+                break
+            await asyncio.wait(under_way, timeout=left_s)
+        for task, client in list(self._client_tasks.items()):
+            client.wire.abort()
+            task.cancel()
+        if self._client_tasks:
+            await asyncio.wait(self._client_tasks, timeout=_STOP_S)
+        self._forwarder.asking.pool.close()
+        for path, one in self._local_sockets:
+            handover.remove(path, one)
+
+    # -- connections -------------------------------------------------------------------------------------
+
+    def _connected(self, wire: Wire, entrance: Listener) -> None:
+        if len(self._client_tasks) >= self._most + _TURNED_AWAY:
+            wire.abort()  # not even a word: that would cost what there is none of
+            return
+        client = ClientConnection(wire, self._settings)
+        client.is_last = self._is_stopping
+        is_full = len(self._client_tasks) >= self._most
+        coroutine = self._turn_away(client) if is_full else self._converse(client, entrance)
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._client_tasks[task] = client
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        client = self._client_tasks.pop(task)
+        client.wire.close()
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("a connection ended with a mistake", exc_info=error)
+
+    async def _converse(self, client: ClientConnection, entrance: Listener) -> None:
+        """Requests, one after the other."""
+        try:
+            while True:
+                head = await client.next_head()
+                if head is None:
+                    return
+                await self._handler.serve(client, entrance, head)
+                if not await client.can_go_on() or self._is_stopping:
+                    await client.close_gently()
+                    return
+        except GatewayRequestError as error:
+            self.record.refused[error.status] += 1
+            await send_refusal(client, error_response(self._here, error))
+        except GoneError:
+            client.wire.abort() if client.wire.has_ended else client.wire.close()
+
+    async def _turn_away(self, client: ClientConnection) -> None:
+        self.record.refused[503] += 1
+        text = f"this gateway has {self._most:,} connections, which is all it may have"
+        await send_refusal(client, problem_response(self._here, 503, text, definite=False))
+
+
+def _sockets_of(entrance: Listener) -> Iterable[tuple[str, Listener]]:
+    """Where HAProxy hands over what comes to an address of its own."""
+    service = entrance.service
+    if entrance.way is ListenerKind.MESH:
+        yield MESH_SOCKET, entrance
+        return
+    if entrance.way is ListenerKind.OUTBOUND:  # what was tried in vain has its scope by then, and comes as any other
+        yield calls_socket(service), entrance
+        return
+    yield front_socket(service), entrance
+    yield again_socket(service), replace(entrance, is_again=True)
+    yield again_sent_socket(service), replace(entrance, is_again=True, is_sent=True)
+
+
+def _carriers(config: SiteConfig) -> Carriers | None:
+    """Only where the application calls out through the gateway there is anything to recover."""
+    if not config.has_carriers:
+        return None
+    return Carriers(config.gateway.carriers, config.gateway.carriers_for_s, time.monotonic)

@@ -1,0 +1,61 @@
+"""Causality: version vectors (what is known, what came before what) and the hybrid logical clock.
+
+A vector holds, per origin, the number up to which something is known. Vectors are never changed in place.
+
+The clock takes physical time where it moves forward, and a counter where it does not. Law: a stamp given after
+others were seen is greater than all of them, however the wall clock skews or jumps; so ordering by stamp extends
+causality. A clock is a value; the time is an argument.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from cheops.log.operation import OpId, Origin, Stamp
+
+
+class Clock(NamedTuple):
+    """The greatest time seen so far."""
+
+    time_ms: int = 0
+    counter: int = 0
+
+    def tick(self, now_ms: int) -> "Clock":
+        """The clock for the next stamp."""
+        return Clock(now_ms, 0) if now_ms > self.time_ms else Clock(self.time_ms, self.counter + 1)
+
+    def seen(self, stamp: Stamp) -> "Clock":
+        """The clock after somebody else's stamp was seen."""
+        return max(self, Clock(stamp.time_ms, stamp.counter))
+
+    def stamp(self, origin: Origin) -> Stamp:
+        return Stamp(self.time_ms, self.counter, origin)
+
+
+Vector = Mapping[Origin, int]
+NOTHING: Vector = MappingProxyType({})
+
+
+def covers(one: Vector, other: Vector) -> bool:
+    """Whether everything in the other is in the one."""
+    return all(one.get(origin, 0) >= number for origin, number in other.items())
+
+
+def contains(vector: Vector, id_: OpId) -> bool:
+    return vector.get(id_.origin, 0) >= id_.seq
+
+
+def joined(one: Vector, other: Vector) -> dict[Origin, int]:
+    """What is in either."""
+    result = dict(one)
+    for origin, number in other.items():
+        if number > result.get(origin, 0):
+            result[origin] = number
+    return result
+
+
+def common(vectors: Iterable[Vector]) -> dict[Origin, int]:
+    """What is in all of them."""
+    first, *rest = vectors
+    result = {origin: min([number, *(other.get(origin, 0) for other in rest)]) for origin, number in first.items()}
+    return {origin: number for origin, number in result.items() if number}

@@ -1,0 +1,141 @@
+"""Why a site does not accept an operation now: its disk is full, or its clock is ahead of the others'.
+
+Requests of clients are refused before they fill the disk. What other sites send is still taken, or the sites would
+differ: the last of the disk is left for that, for the audit log, and for deleting.
+
+A stamp is never earlier than any that this site has seen (see cheops.log.causality), so it can lie ahead of the clock
+of this site, and that clock itself can be wrong. A site that is behind harms nobody: its stamps follow those of
+the others. The others would refuse operations of one that is ahead until their clocks come up to them, so it
+refuses them itself at once. No site knows the true time, so the median of the clocks of the sites that are up
+counts, if there are two at least: no single site can keep another from working.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median_low
+
+from cheops.errors import CheopsError
+from cheops.node.pump import wall_ms
+from cheops.peers.mesh import Mesh
+from cheops.peers.prober import now
+
+_FEWEST = 2
+_LOOK_MS = 1_000  # for so long what the others' clocks said is good enough
+
+
+class ClockError(CheopsError):
+    """The stamps of this site lie in the future."""
+
+    status = 503
+
+
+def stamp_problem(newest_ms: int, now_ms: int, offsets_ms: Sequence[float], skew_ms: int) -> str | None:
+    """Why others would not take an operation yet; None if they would, or nobody can tell.
+
+    `newest_ms` is the newest stamp that is known here, `offsets_ms` how far the clocks of others are ahead.
+    """
+    if len(offsets_ms) < _FEWEST:
+        return None
+    ahead_of_others_ms = -median_low(offsets_ms)
+    ahead_ms = max(newest_ms, now_ms) - now_ms + ahead_of_others_ms
+    if ahead_ms <= skew_ms:
+        return None
+    taken_in = f"other sites would take this operation only in {(ahead_ms - skew_ms) / 1000:,.0f} s"
+    if ahead_of_others_ms > skew_ms:
+        return (
+            f"the clock of this site is {ahead_of_others_ms / 1000:,.0f} s ahead of those of other sites, "
+            f"and {taken_in}: set it right (NTP), and see 'cheops check'"
+        )
+    return (
+        f"operations are known here that are stamped {ahead_ms / 1000:,.0f} s in the future, since a clock "
+        f"was wrong, and {taken_in}; until then ask another site"
+    )
+
+
+class ClockCheck:
+    """The clocks of the sites that are up, as heartbeats tell them."""
+
+    def __init__(self, mesh: Mesh, skew_s: float) -> None:
+        self._mesh = mesh
+        self._skew_ms = int(skew_s * 1000)
+        self._looked_ms = -float(_LOOK_MS)
+        self._offsets_ms: list[float] = []
+
+    def check(self, newest_ms: int) -> None:
+        """Raises ClockError where what is made now would not be taken elsewhere."""
+        at = now()
+        if at.mono_ms - self._looked_ms > _LOOK_MS:
+            clocks = [one.clock for one in self._mesh.sites(at) if one.is_up and not one.here]
+            self._looked_ms = at.mono_ms
+            self._offsets_ms = [clock.offset_ms for clock in clocks if clock]
+        if problem := stamp_problem(newest_ms, wall_ms(), self._offsets_ms, self._skew_ms):
+            raise ClockError(problem)
+
+
+_LOOK_S = 1.0
+_MIB = 1024 * 1024
+
+
+class DiskFullError(CheopsError):
+    """The disk, or what this site may use of it, is full."""
+
+    status = 507
+    definite = False
+
+
+class DiskQuota:
+    """`store` is the file of the store, beside which SQLite has others of its own."""
+
+    def __init__(
+        self,
+        store: Path,
+        store_bytes: int,
+        free_bytes: int,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._store_bytes = store_bytes
+        self._free_bytes = free_bytes
+        self._now_s = now_s
+        self._looked_s = -_LOOK_S
+        self._lacking: str | None = None
+
+    def check(self) -> None:
+        """Raises NoRoomError. Cheap: it looks once a second."""
+        if lacking := self.lacking():
+            raise DiskFullError(lacking)
+
+    def lacking(self) -> str | None:
+        """What is wrong, and what to do about it."""
+        now_s = self._now_s()
+        if now_s - self._looked_s >= _LOOK_S:
+            self._looked_s, self._lacking = now_s, self._look()
+        return self._lacking
+
+    def _look(self) -> str | None:
+        try:
+            disk = os.statvfs(self._store.parent)
+            used = sum(_size(self._store.with_name(self._store.name + end)) for end in ("", "-wal"))
+        except OSError:
+            return None  # the store itself says what is wrong there
+        free = disk.f_bavail * disk.f_frsize
+        if free < self._free_bytes:
+            return (
+                f"only {free // _MIB} MiB are free on the disk of {self._store.parent}, and "
+                f"clients.free_size keeps {self._free_bytes // _MIB} MiB: make room"
+            )
+        if used > self._store_bytes:
+            return (
+                f"{self._store} has {used // _MIB} MiB, more than clients.store_size allows "
+                f"({self._store_bytes // _MIB} MiB): delete resources, or allow more"
+            )
+        return None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,256 @@
+"""The ways to send an event: web hook, command and mail. Each succeeds, or raises DeliveryError and is retried.
+
+A web hook gets the event as a signed JSON POST. Any status from 200 to 299 means accepted; the body of the answer
+is not read, so it may be arbitrarily long.
+
+A command gets the path of a file with the event, as `{event}` in its line and as CHEOPS_EVENT_FILE. Nothing of an
+event becomes part of the command line itself. Exit code 0 means accepted.
+
+A mail is one message per event, handed to a mail server. smtplib blocks, so each message has its own thread, which
+ends by itself when the server stays silent.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import smtplib
+import ssl
+import threading
+import time
+from contextlib import suppress
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Protocol
+
+import aiohttp
+import msgspec
+
+from cheops import __version__
+from cheops.backends.command.runner import CommandRunner, Completed
+from cheops.backends.command.wire import CommandStatus
+from cheops.config.command import CommandSettings
+from cheops.config.notify import CommandConfig, EventKind, MailConfig, WebhookConfig
+from cheops.errors import CheopsError, ClientError, Fault
+from cheops.notify.events import Event, encoded
+from cheops.notify.signature import HEADER, sign
+from cheops.text import printable, shortened
+
+_MAX_SECRET_BYTES = 4_096
+
+
+class DeliveryError(CheopsError):
+    """A target could not be told; it will be tried again."""
+
+    fault = Fault.APPLICATION
+    definite = False
+    status = 502
+
+
+class Sender(Protocol):
+    """One way to one target."""
+
+    async def send(self, event: Event) -> None:
+        """Return when the target has the event; raises DeliveryError."""
+
+
+def read_secret(path: Path) -> bytes:
+    """What a file holds, without the end of its line. Read each time: so it can be changed."""
+    try:
+        with path.open("rb") as file:
+            secret = file.read(_MAX_SECRET_BYTES + 1).rstrip(b"\r\n")
+    except OSError as error:
+        raise DeliveryError(f"{path} cannot be read: {error.strerror}") from error
+    if not 0 < len(secret) <= _MAX_SECRET_BYTES:
+        raise DeliveryError(f"{path} must hold 1 to {_MAX_SECRET_BYTES} bytes")
+    return secret
+
+
+FILE = "event"
+_MAX_OUTPUT_BYTES = 4_096
+
+
+class CommandSender:
+    """See `sending.Sender`. `path` is the target's own file, overwritten with each event."""
+
+    def __init__(self, config: CommandConfig, timeout_s: float, runner: CommandRunner, path: Path) -> None:
+        self._config = config
+        self._timeout_s = timeout_s
+        self._runner = runner
+        self._path = path
+
+    async def send(self, event: Event) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self._write, event)
+        try:
+            done = await self._runner.run(
+                self._config.line, self._settings(event), resource=event.resource, files={FILE: self._path}
+            )
+        except ClientError as error:
+            raise DeliveryError(str(error)) from error
+        if done.status is not CommandStatus.EXITED or done.exit_code != 0:
+            raise DeliveryError(_said(done))
+
+    def _write(self, event: Event) -> None:
+        try:
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(file, "wb") as stream:
+                stream.write(encoded(event))
+        except OSError as error:
+            raise DeliveryError(f"{self._path} cannot be written: {error.strerror}") from error
+
+    def _settings(self, event: Event) -> CommandSettings:
+        variables = {
+            "CHEOPS_EVENT_FILE": str(self._path),
+            "CHEOPS_EVENT_ID": event.id,
+            "CHEOPS_EVENT_KIND": event.kind.value,
+            "CHEOPS_RESOURCE": event.resource,
+            "CHEOPS_OPERATION": event.operation,
+            "CHEOPS_STATUS": event.status.value if event.status else "",
+        }
+        return CommandSettings(
+            allow=("...",), timeout_s=self._timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES, env=variables
+        )
+
+
+def _said(done: Completed) -> str:
+    how = f"exit code {done.exit_code}" if done.status is CommandStatus.EXITED else str(done.status)
+    return f"{how}: {shortened(done.output.strip(), 300)}" if done.output.strip() else how
+
+
+_MAX_SUBJECT = 150
+_log = logging.getLogger(__name__)
+
+
+class MailSender:
+    """See `sending.Sender`."""
+
+    def __init__(self, config: MailConfig, timeout_s: float, site: str) -> None:
+        self._config = config
+        self._timeout_s = timeout_s
+        self._site = site
+
+    async def send(self, event: Event) -> None:
+        """In a thread that nobody has to wait for: a mail server may be silent until its time is over."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[str] = loop.create_future()
+
+        def finish(problem: str) -> None:
+            if not done.done():
+                done.set_result(problem)
+
+        def work() -> None:
+            problem = self._try(event)
+            with suppress(RuntimeError):  # the loop is closed: the agent has stopped meanwhile
+                loop.call_soon_threadsafe(finish, problem)
+
+        threading.Thread(target=work, name="mail", daemon=True).start()
+        if problem := await done:
+            raise DeliveryError(problem)
+
+    def _try(self, event: Event) -> str:
+        """Send; gives what went wrong, or nothing."""
+        try:
+            self._hand_over(message_of(event, self._config, self._site))
+        except DeliveryError as error:
+            return str(error)
+        except (OSError, smtplib.SMTPException, ValueError) as error:
+            return printable(shortened(f"{self._config.smtp}: {error or type(error).__name__}", 300))
+        return ""
+
+    def _hand_over(self, message: EmailMessage) -> None:
+        config = self._config
+        with smtplib.SMTP(config.smtp.host, config.smtp.port, timeout=self._timeout_s) as server:
+            if config.starttls:
+                server.starttls(context=ssl.create_default_context())
+            if config.user is not None and config.password_file is not None:
+                server.login(config.user, read_secret(config.password_file).decode("utf-8", "replace"))
+            refused = server.send_message(message, config.sender, list(config.to))
+        if refused:  # some have it: to try again for the others would tell these again, and again
+            _log.warning("%s does not take mail for %s", config.smtp, ", ".join(sorted(refused)))
+
+
+def message_of(event: Event, config: MailConfig, site: str) -> EmailMessage:
+    """The event in words, and whole as an attachment. The same event has the same Message-ID."""
+    message = EmailMessage()
+    message["Subject"] = shortened(_subject(event), _MAX_SUBJECT)
+    message["From"] = config.sender
+    message["To"] = ", ".join(config.to)
+    name = hashlib.sha256(event.id.encode()).hexdigest()[:32]
+    message["Message-ID"] = f"<{name}@{config.sender.rpartition('@')[2]}>"
+    message["Auto-Submitted"] = "auto-generated"
+    message["X-Cheops-Event"] = event.kind.value
+    message.set_content(_text(event, site))
+    pretty = msgspec.json.format(encoded(event), indent=2)
+    message.add_attachment(pretty, "application", "json", filename="event.json")
+    return message
+
+
+def _subject(event: Event) -> str:
+    about = " ".join(filter(None, (event.resource, event.operation, event.status and event.status.value)))
+    return printable(f"[cheops] {event.kind.value} {about or ' '.join(event.sites)}".rstrip())
+
+
+def _text(event: Event, site: str) -> str:
+    lines = [
+        ("what", event.kind.value),
+        ("when", event.time),
+        ("where", event.site),
+        ("resource", event.resource),
+        ("operation", f"{event.operation} {event.type}".strip()),
+        ("status", event.status.value if event.status else ""),
+        ("detail", event.detail),
+        ("output", event.output),
+    ]
+    text = "".join(f"{name}: {value}\n" for name, value in lines if value)
+    results = "".join(f"  {r.site}: {r.status.value} {r.detail}".rstrip() + "\n" for r in event.results)
+    if event.kind is EventKind.SUMMARY and not event.complete:
+        results += "Not all sites have answered, and this one will not hear of the rest.\n"
+    return f"{text}{results}told by: {site}\n"
+
+
+def webhook_session() -> aiohttp.ClientSession:
+    """For web hooks alone: no cookies, no unpacking, nothing shared with the traffic between sites."""
+    return aiohttp.ClientSession(
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        headers={"User-Agent": f"cheops/{__version__}"},
+        connector=aiohttp.TCPConnector(limit_per_host=4),
+    )
+
+
+class WebhookSender:
+    """See `sending.Sender`. Redirections are not followed: what is signed is for one receiver."""
+
+    def __init__(self, config: WebhookConfig, timeout_s: float, http: aiohttp.ClientSession) -> None:
+        self._config = config
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._http = http
+
+    async def send(self, event: Event) -> None:
+        body = encoded(event)
+        try:
+            async with self._http.post(
+                self._config.url,
+                data=body,
+                headers=self._headers(event, body),
+                timeout=self._timeout,
+                allow_redirects=False,
+            ) as answer:
+                if not 200 <= answer.status < 300:
+                    raise DeliveryError(f"it answered {answer.status}")
+        except TimeoutError as error:
+            raise DeliveryError(f"no answer within {self._timeout.total:g} s") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise DeliveryError(printable(shortened(str(error) or type(error).__name__, 300))) from error
+
+    def _headers(self, event: Event, body: bytes) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json",
+            "Idempotency-Key": event.id,
+            "Cheops-Event": event.kind.value,
+            "Cheops-Sequence": str(event.sequence),
+        }
+        if self._config.secret_file is not None:
+            headers[HEADER] = sign(read_secret(self._config.secret_file), body, int(time.time()))
+        return headers

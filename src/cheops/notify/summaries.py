@@ -1,0 +1,184 @@
+"""Summaries: what became of an operation of this site at every site, reported once all of them have finished it.
+
+A site has finished an operation when its reply says so, or when it says that it has settled it and we know all
+replies it had made by then: it skipped the operation, because something had superseded it, or it took the effect
+with a checkpoint.
+
+Pending summaries are kept in the journal. An operation is pending from the moment that the journal has its event
+until its summary is in the journal, in one transaction each. So there is exactly one summary for each operation.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from cheops.engine.replica import Replica
+from cheops.log.operation import OpId, Origin, Status
+from cheops.notify.events import Event, SiteResult, decoded, encoded, shown_time
+from cheops.notify.journal import Journal
+
+_LAST_WORDS = (Status.OK, Status.KO)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryState:
+    """Per site of the list: up to which number it has settled what this site made."""
+
+    settled: Mapping[str, int]
+    has_left: bool  # this site is not on the list any more, and may never hear the rest
+
+
+def delivery_state(replica: Replica) -> DeliveryState:
+    settled = {site: _settled(replica, site) for site in replica.sites}
+    return DeliveryState(settled, bool(replica.history.site_list) and not replica.is_involved)
+
+
+def _settled(replica: Replica, site: str) -> int:
+    if site == replica.site:
+        return replica.settled.get(replica.origin, 0)
+    view = replica.peers.get(site)
+    if view is None or not view.incarnation:
+        return 0
+    theirs = Origin(site, view.incarnation)
+    knows_replies = replica.known_replies.get(theirs, 0) >= view.known_replies.get(theirs, 0)
+    return view.settled.get(replica.origin, 0) if knows_replies else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSummary:
+    """An operation of this site whose summary is still to come."""
+
+    seq: int
+    summary: Event
+    words: Mapping[str, SiteResult]
+    without_effect: bool
+
+
+def complete_summary(awaited: PendingSummary, state: DeliveryState, at_ms: int) -> Event | None:
+    """The summary, if every site has dealt with the operation, or if this site will not hear of it."""
+    results = tuple(_result(awaited, state, site) for site in sorted(state.settled))
+    complete = bool(results) and all(result.status is not Status.PENDING for result in results)
+    if not complete and not state.has_left:
+        return None
+    return msgspec.structs.replace(
+        awaited.summary,
+        time=shown_time(at_ms),
+        status=_overall(awaited, results),
+        results=results,
+        complete=complete,
+    )
+
+
+def _result(awaited: PendingSummary, state: DeliveryState, site: str) -> SiteResult:
+    word = awaited.words.get(site)
+    if word is not None and word.status in _LAST_WORDS:
+        return word
+    if state.settled[site] >= awaited.seq:
+        return SiteResult(site, Status.SUPERSEDED if awaited.without_effect else Status.OK)
+    return SiteResult(site, Status.PENDING)
+
+
+def _overall(awaited: PendingSummary, results: Iterable[SiteResult]) -> Status:
+    found = {result.status for result in results}
+    if Status.KO in found:
+        return Status.KO
+    if Status.PENDING in found:
+        return Status.PENDING
+    return Status.SUPERSEDED if awaited.without_effect else Status.OK
+
+
+_AT_A_TIME = 500
+_result_decoder = msgspec.json.Decoder(SiteResult)
+
+
+class PendingSummaries:
+    """Of the operations that `origin` made."""
+
+    def __init__(self, journal: Journal, origin: Origin) -> None:
+        self._journal = journal
+        self._origin = origin
+        with journal.writing() as db:
+            self.resources = {str(row[0]) for row in db.execute("SELECT DISTINCT resource FROM awaited")}
+
+    # -- within the transactions of those who follow the store -----------------------------------------------
+
+    def add(self, db: sqlite3.Connection, resource: str, seq: int, summary: Event) -> None:
+        db.execute("INSERT OR IGNORE INTO awaited VALUES (?, ?, 0, ?)", (resource, seq, encoded(summary)))
+        self.resources.add(resource)
+
+    def hear(self, db: sqlite3.Connection, resource: str, words: Iterable[tuple[OpId, SiteResult]]) -> None:
+        """What a site says. A last word is not taken back by one that is less, such as of a replay."""
+        if resource not in self.resources:
+            return
+        rows = [
+            (
+                resource,
+                op.seq,
+                word.site,
+                word.status in _LAST_WORDS,
+                msgspec.json.encode(word),
+                resource,
+                op.seq,
+            )
+            for op, word in words
+            if op.origin == self._origin
+        ]
+        db.executemany(
+            "INSERT INTO words SELECT ?, ?, ?, ?, ?"
+            " WHERE EXISTS (SELECT 1 FROM awaited WHERE resource = ? AND seq = ?)"
+            " ON CONFLICT DO UPDATE SET is_last = excluded.is_last, body = excluded.body"
+            " WHERE NOT words.is_last OR excluded.is_last",
+            rows,
+        )
+
+    def lose_effect(self, db: sqlite3.Connection, resource: str, op: OpId) -> None:
+        if op.origin == self._origin:
+            db.execute("UPDATE awaited SET without_effect = 1 WHERE resource = ? AND seq = ?", (resource, op.seq))
+
+    # -- finishing -------------------------------------------------------------------------------------------
+
+    def settle(self, resource: str, state: DeliveryState, at_ms: int) -> int:
+        """Put the summaries that are due into the journal, in order; gives how many."""
+        count = 0
+        with self._journal.writing() as db:
+            for awaited in self._awaited(db, resource, self._bound(db, resource, state)):
+                if event := complete_summary(awaited, state, at_ms):
+                    self._finish(db, resource, awaited.seq, event)
+                    count += 1
+            if not db.execute("SELECT 1 FROM awaited WHERE resource = ? LIMIT 1", (resource,)).fetchone():
+                self.resources.discard(resource)
+        return count
+
+    def _bound(self, db: sqlite3.Connection, resource: str, state: DeliveryState) -> int:
+        """Beyond this number nothing can be due: a site that is far behind costs no search."""
+        if state.has_left:
+            return 2**62
+        heard = "SELECT coalesce(max(seq), 0) FROM words WHERE resource = ? AND site = ? AND is_last"
+        return min(
+            (
+                max(settled, int(db.execute(heard, (resource, site)).fetchone()[0]))
+                for site, settled in state.settled.items()
+            ),
+            default=0,
+        )
+
+    def _awaited(self, db: sqlite3.Connection, resource: str, bound: int) -> list[PendingSummary]:
+        rows = db.execute(
+            "SELECT seq, without_effect, body FROM awaited WHERE resource = ? AND seq <= ? ORDER BY seq LIMIT ?",
+            (resource, bound, _AT_A_TIME),
+        ).fetchall()
+        return [
+            PendingSummary(seq, decoded(body), self._words(db, resource, seq), bool(without_effect))
+            for seq, without_effect, body in rows
+        ]
+
+    def _words(self, db: sqlite3.Connection, resource: str, seq: int) -> dict[str, SiteResult]:
+        rows = db.execute("SELECT site, body FROM words WHERE resource = ? AND seq = ?", (resource, seq))
+        return {site: _result_decoder.decode(body) for site, body in rows}
+
+    def _finish(self, db: sqlite3.Connection, resource: str, seq: int, event: Event) -> None:
+        self._journal.append_within(db, [event])
+        db.execute("DELETE FROM awaited WHERE resource = ? AND seq = ?", (resource, seq))
+        db.execute("DELETE FROM words WHERE resource = ? AND seq = ?", (resource, seq))

@@ -1,0 +1,1 @@
+"""CouchDB's replication protocol, both ends: client and server."""

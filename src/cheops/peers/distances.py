@@ -1,0 +1,232 @@
+"""How far the sites are from each other: measured where a site measured, estimated from coordinates elsewhere.
+
+Every site measures the round trip to those it probes (`RoundTrip`), and announces its *row*: the nearest of
+them. Rows spread as gossip, dated with the beat of their site, so that no two clocks need to agree. For pairs
+that no site measured, the coordinates of the two sites give an estimate, marked as such.
+
+A round trip has four timestamps, as in NTP: sent, received, answered, arrived. The time that the peer took is
+not distance. A sample can be too large (a busy machine, a new connection) but hardly too small, so the smoothed
+value follows the least of the last few; the clocks are compared with the quickest of the last eight.
+
+`Distances` collects; `DistanceTable` is a frozen copy that answers.
+"""
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from heapq import nsmallest
+from typing import NamedTuple
+
+from cheops.peers.coordinates import Coordinate, estimate_ms, moved
+from cheops.peers.heartbeat import Pair, SitePosition
+from cheops.peers.membership import GossipQueue
+from cheops.peers.settings import MeshSettings
+
+_TELLINGS = 2
+_CHANGE = 0.2  # told again when it changed by more than this
+_NEWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """A round-trip time, whether somebody measured it, and how old that is."""
+
+    rtt_ms: float
+    measured: bool
+    as_of_ms: float
+
+
+class _Measured(NamedTuple):
+    rtt_ms: float
+    beat: int
+    at_ms: float
+
+
+class _Placed(NamedTuple):
+    coordinate: Coordinate
+    beat: int
+    at_ms: float
+
+
+@dataclass(frozen=True)
+class DistanceTable:
+    """What is known of distances at one moment."""
+
+    rows: Mapping[str, Mapping[str, _Measured]]
+    places: Mapping[str, _Placed]
+    now_ms: float
+
+    def between(self, one: str, other: str) -> Distance | None:
+        """The newest measurement of either side, or an estimate, or None."""
+        if one == other:
+            return Distance(0.0, measured=True, as_of_ms=0.0)
+        found = [self.rows[a][b] for a, b in ((one, other), (other, one)) if b in self.rows.get(a, ())]
+        if found:
+            newest = max(found, key=lambda measured: measured.at_ms)
+            return Distance(newest.rtt_ms, measured=True, as_of_ms=self._age_ms(newest.at_ms))
+        return self._estimate(one, other)
+
+    def distances_from(self, site: str, others: Iterable[str]) -> dict[str, Distance]:
+        found = ((other, self.between(site, other)) for other in others if other != site)
+        return {other: distance for other, distance in found if distance is not None}
+
+    def _estimate(self, one: str, other: str) -> Distance | None:
+        a, b = self.places.get(one), self.places.get(other)
+        if a is None or b is None or not (a.coordinate.settled and b.coordinate.settled):
+            return None
+        rtt_ms = estimate_ms(a.coordinate, b.coordinate)
+        return Distance(rtt_ms, measured=False, as_of_ms=self._age_ms(min(a.at_ms, b.at_ms)))
+
+    def _age_ms(self, at_ms: float) -> float:
+        return max(self.now_ms - at_ms, 0.0)
+
+
+class Distances:
+    """The rows and places that a site knows, its own among them."""
+
+    def __init__(self, own: str, settings: MeshSettings) -> None:
+        self._own = own
+        self._settings = settings
+        self._rows: dict[str, dict[str, _Measured]] = {own: {}}
+        self._places: dict[str, _Placed] = {own: _Placed(Coordinate(), 0, 0.0)}
+        self._told: dict[str, float] = {}
+        self._row_end_ms = 0.0  # what is further away than this is not told, once the row is full
+        self._pair_news: GossipQueue[tuple[str, str]] = GossipQueue(_NEWS)
+        self._place_news: GossipQueue[str] = GossipQueue(_NEWS)
+
+    @property
+    def coordinate(self) -> Coordinate:
+        return self._places[self._own].coordinate
+
+    def measured(self, peer: str, rtt_ms: float, place: Coordinate, beat: int, now_ms: float) -> None:
+        """An own measurement, smoothed, and the place that the peer says it has."""
+        rtt_ms = round(rtt_ms, 3)
+        self._rows[self._own][peer] = _Measured(rtt_ms, beat, now_ms)
+        coordinate = moved(self.coordinate, place, rtt_ms, f"{self._own}\0{peer}")
+        self._places[self._own] = _Placed(coordinate, beat, now_ms)
+        told_ms = self._told.get(peer)
+        in_row = rtt_ms <= self._row_end_ms or len(self._told) < self._settings.row_size
+        if in_row and (told_ms is None or abs(rtt_ms - told_ms) > _CHANGE * told_ms):
+            self._tell(peer, rtt_ms)
+
+    def take_pairs(
+        self, pairs: Iterable[Pair], known: Container[str], beat_of: Callable[[str], int], now_ms: float
+    ) -> None:
+        """What others measured. A row keeps to twice the size that its site should tell."""
+        for one, other, rtt_ms, beat in pairs:
+            if one in (self._own, other) or one not in known or other not in known:
+                continue
+            row = self._rows.setdefault(one, {})
+            if other in row and row[other].beat >= beat:
+                continue
+            row[other] = _Measured(rtt_ms, beat, now_ms - max(beat_of(one) - beat, 0) * self._settings.period_ms)
+            if len(row) > 2 * self._settings.row_size:
+                del row[min(row, key=lambda name: row[name].beat)]
+            self._pair_news.add((one, other), _TELLINGS)
+
+    def take_places(self, places: Iterable[SitePosition], known: Container[str], now_ms: float) -> None:
+        for site, beat, coordinate in places:
+            before = self._places.get(site)
+            if site == self._own or site not in known or (before is not None and before.beat >= beat):
+                continue
+            if before is None or self._is_elsewhere(before, beat, coordinate):
+                self._place_news.add(site, _TELLINGS)
+            self._places[site] = _Placed(coordinate, beat, now_ms)
+
+    def gossip_pairs(self, most: int) -> Iterator[Pair]:
+        for one, other in self._pair_news.take(most):
+            found = self._rows.get(one, {}).get(other)
+            if found is not None:
+                yield one, other, found.rtt_ms, found.beat
+
+    def gossip_places(self, most: int) -> Iterator[SitePosition]:
+        for site in self._place_news.take(most):
+            if site in self._places:
+                yield site, self._places[site].beat, self._places[site].coordinate
+
+    def repeat_row(self) -> None:
+        """Tell the nearest again, so that others see that it still holds."""
+        row = self._rows[self._own]
+        for peer in self.trim_row():
+            self._tell(peer, row[peer].rtt_ms)
+
+    def trim_row(self) -> list[str]:
+        """The nearest of those measured, by now: where the row ends."""
+        row = self._rows[self._own]
+        nearest = nsmallest(self._settings.row_size, row, key=lambda name: row[name].rtt_ms)
+        self._row_end_ms = row[nearest[-1]].rtt_ms if nearest else 0.0
+        return nearest
+
+    def expire(self, now_ms: float, keep_ms: float) -> None:
+        for row in self._rows.values():
+            for other in [name for name, measured in row.items() if now_ms - measured.at_ms > keep_ms]:
+                del row[other]
+
+    def drop(self, site: str) -> None:
+        self._rows.pop(site, None)
+        self._places.pop(site, None)
+        self._told.pop(site, None)
+        for row in self._rows.values():
+            row.pop(site, None)
+
+    def nearest(self, sites: Iterable[str], most: int, now_ms: float) -> list[str]:
+        """The sites nearest to this one, measured or not."""
+        table = DistanceTable(self._rows, self._places, now_ms)
+        distances = table.distances_from(self._own, sites)
+        return nsmallest(most, distances, key=lambda name: (distances[name].rtt_ms, name))
+
+    def table(self, now_ms: float) -> DistanceTable:
+        return DistanceTable({site: dict(row) for site, row in self._rows.items()}, dict(self._places), now_ms)
+
+    def _tell(self, peer: str, rtt_ms: float) -> None:
+        self._told[peer] = rtt_ms
+        self._pair_news.add((self._own, peer), _TELLINGS)
+
+    def _is_elsewhere(self, before: _Placed, beat: int, now: Coordinate) -> bool:
+        moved_ms = estimate_ms(before.coordinate, now) - before.coordinate.height - now.height
+        moved_ms += abs(before.coordinate.height - now.height)
+        return moved_ms > 1 or before.coordinate.settled != now.settled or beat - before.beat > 60
+
+
+_LEAST_OF = 3
+_KEPT = 8
+_GAIN = 1 / 8
+_VARIANCE_GAIN = 1 / 4
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """How much the peer's clock is ahead of ours, give or take `error_ms`."""
+
+    offset_ms: float
+    error_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """The samples of one peer. `samples` are (round trip, clock offset), the last ones."""
+
+    rtt_ms: float
+    variance_ms: float
+    samples: tuple[tuple[float, float], ...]
+    at_ms: float
+
+    @property
+    def clock(self) -> ClockOffset:
+        rtt_ms, offset_ms = min(self.samples)
+        return ClockOffset(offset_ms, rtt_ms / 2)
+
+
+def sampled(before: RoundTrip | None, rtt_ms: float, offset_ms: float, now_ms: float) -> RoundTrip:
+    """What is known after one more sample."""
+    if before is None:
+        return RoundTrip(rtt_ms, rtt_ms / 2, ((rtt_ms, offset_ms),), now_ms)
+    samples = (*before.samples, (rtt_ms, offset_ms))[-_KEPT:]
+    least_ms = min(sample for sample, _ in samples[-_LEAST_OF:])
+    gain = max(_GAIN, 1 / len(samples))  # the first samples are a mean, so that the very first does not linger
+    return replace(
+        before,
+        rtt_ms=before.rtt_ms + gain * (least_ms - before.rtt_ms),
+        variance_ms=before.variance_ms + _VARIANCE_GAIN * (abs(rtt_ms - before.rtt_ms) - before.variance_ms),
+        samples=samples,
+        at_ms=now_ms,
+    )

@@ -1,0 +1,183 @@
+"""What agents say to each other to know who is there: one form for a probe and for its answer.
+
+The head is about the sender: who it is, its beat (a counter that only it advances), its place, what it
+knows of the receiver, and digests of its catalogue. The rest is gossip: bounded lists of entries, beats,
+measured pairs, places and members.
+
+Invariants: `decode` gives only what is well formed, within its limits, and named as scope-lang allows;
+everything else raises MeshError. Keys that are not known are ignored, so that a newer agent may say more.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from cheops.errors import CheopsError, ClientError, Fault
+from cheops.peers.coordinates import MAX_MS, Coordinate
+from cheops.scope.names import name_problem
+from cheops.text import printable, shortened
+
+MAX_BYTES = 256 * 1024
+MAX_ENTRY_BYTES = 16 * 1024
+BUCKETS = 32
+MAX_NUMBER = 2**53  # what every JSON reader keeps exactly
+
+
+class MeshError(CheopsError):
+    """A peer sent something that is not a heartbeat."""
+
+    fault = Fault.PEER
+    status = 400
+
+
+class MeshSiteError(ClientError):
+    """A request names a site with which this cannot be done."""
+
+
+Name = Annotated[str, Meta(min_length=1, max_length=128)]
+Incarnation = Annotated[str, Meta(min_length=1, max_length=64)]
+Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+Milliseconds = Annotated[float, Meta(ge=0, le=MAX_MS)]
+WallMs = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]
+Url = Annotated[str, Meta(max_length=512, pattern=r"^https?://[!-~]+$")]
+Address = Annotated[str, Meta(max_length=512)]
+Beat = tuple[Name, Number]
+Pair = tuple[Name, Name, Milliseconds, Number]  # from, to, round trip, the beat of `from` when it was measured
+SitePosition = tuple[Name, Number, Coordinate]  # a site's coordinate at a beat of it
+
+
+class SiteRecord(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
+    """A site in the catalogue, in its own words. The greater revision counts.
+
+    `services` are names and, where the agent itself is not to be asked, the address of each. A site that has
+    the key of an authority says so by `issues`: a digest of the authorities that it believes.
+    """
+
+    name: Name
+    incarnation: Incarnation
+    url: Url
+    revision: Number = 0
+    version: Annotated[str, Meta(max_length=64)] = ""
+    services: Annotated[tuple[tuple[Name, Address], ...], Meta(max_length=64)] = ()
+    issues: Annotated[str, Meta(max_length=64)] = ""
+
+
+class MembershipRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A site was forgotten, or admitted again. The greater stamp, a wall time, counts."""
+
+    name: Name
+    stamp_ms: Number
+    forgotten: bool
+
+
+class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One probe, or one answer."""
+
+    sender: Name
+    incarnation: Incarnation
+    revision: Number
+    beat: Number
+    sent_ms: WallMs
+    received_ms: WallMs | None = None  # in an answer: when the probe came in, by the sender's clock
+    seen: tuple[Number, Number] = (0, 0)  # revision and beat of the receiver, as far as the sender knows
+    regular: bool = False  # the sender shares resources with the receiver, and will come back
+    every: Annotated[int, Meta(ge=1, le=1_000)] = 1  # in an answer: come back after so many periods
+    coordinate: Coordinate = Coordinate()
+    digests: Annotated[tuple[Number, ...], Meta(max_length=BUCKETS)] = ()
+    entries: Annotated[tuple[SiteRecord, ...], Meta(max_length=512)] = ()
+    beats: Annotated[tuple[Beat, ...], Meta(max_length=256)] = ()
+    pairs: Annotated[tuple[Pair, ...], Meta(max_length=64)] = ()
+    places: Annotated[tuple[SitePosition, ...], Meta(max_length=64)] = ()
+    members: Annotated[tuple[MembershipRecord, ...], Meta(max_length=64)] = ()
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    member: MembershipRecord | None = None
+
+
+class SavedMesh(msgspec.Struct, frozen=True):
+    """What an agent keeps on disk, so that it knows its peers when it starts with none in reach."""
+
+    own: SiteRecord | None = None
+    entries: tuple[SiteRecord, ...] = ()
+    members: tuple[MembershipRecord, ...] = ()
+
+
+_encoder = msgspec.json.Encoder()
+_heartbeats = msgspec.json.Decoder(Heartbeat)
+_saved = msgspec.json.Decoder(SavedMesh)
+
+
+def encode(message: Heartbeat | SavedMesh | SiteRecord) -> bytes:
+    """As JSON."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> Heartbeat:
+    """The heartbeat that these bytes are; raises MeshError."""
+    if len(data) > MAX_BYTES:
+        raise MeshError(f"a heartbeat has at most {MAX_BYTES:,} bytes; this one has {len(data):,}")
+    try:
+        heartbeat = _heartbeats.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MeshError(f"not a heartbeat: {printable(shortened(str(error), 200))}") from None
+    _check_names(heartbeat)
+    for coordinate in (heartbeat.coordinate, *(place for _, _, place in heartbeat.places)):
+        _check_coordinate(coordinate)
+    return heartbeat
+
+
+def decode_saved(data: bytes) -> SavedMesh:
+    """What an agent kept; raises MeshError."""
+    try:
+        return _saved.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MeshError(f"what was kept of the mesh cannot be read: {shortened(str(error), 200)}") from None
+
+
+def decode_refusal(data: bytes) -> MembershipRecord | None:
+    """What a refusal says was decided about whoever asked, if it says so."""
+    try:
+        return msgspec.json.decode(data, type=_Refusal).member
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def check_entry(entry: SiteRecord) -> SiteRecord:
+    """An entry as others would accept it; raises MeshError. For the site's own."""
+    try:
+        entry = msgspec.convert(msgspec.to_builtins(entry), SiteRecord)
+    except msgspec.ValidationError as error:
+        raise MeshError(f"the site cannot be made known to others: {error}") from None
+    size = len(encode(entry))
+    if size > MAX_ENTRY_BYTES:
+        raise MeshError(f"the services of '{entry.name}' take {size:,} bytes; {MAX_ENTRY_BYTES:,} are possible")
+    for name in (entry.name, *(service for service, _ in entry.services)):
+        _check_name(name)
+    return entry
+
+
+def _check_names(heartbeat: Heartbeat) -> None:
+    """Names in gossip about others need no check: only those that came with an entry count."""
+    _check_name(heartbeat.sender)
+    for entry in heartbeat.entries:
+        if len(encode(entry)) > MAX_ENTRY_BYTES:
+            raise MeshError(f"the entry of '{printable(shortened(entry.name))}' is too large")
+        _check_name(entry.name)
+        for service, _ in entry.services:
+            _check_name(service)
+    for member in heartbeat.members:
+        _check_name(member.name)
+
+
+def _check_name(name: str) -> None:
+    if problem := name_problem(name):
+        raise MeshError(f"'{printable(shortened(name))}' in a heartbeat: {problem}")
+
+
+def _check_coordinate(place: Coordinate) -> None:
+    """Finite and bounded, or one bad place would spoil those of all others."""
+    inside = all(abs(number) <= MAX_MS for number in (place.x, place.y, place.z))
+    if not (inside and 0 <= place.height <= MAX_MS and 0 < place.error <= 1):
+        raise MeshError("a coordinate in a heartbeat is out of bounds")

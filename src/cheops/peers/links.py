@@ -1,0 +1,265 @@
+"""Live messages to peers over warm connections. The first goes at once, whatever waits goes with the next.
+
+While a request is under way, messages gather for a moment, so that under load few requests carry many. Where
+answers take long (a distant site) the next request does not wait for them: several are under way, each with
+what came meanwhile.
+
+A message is one request of CouchDB's protocol, `POST …/_bulk_docs` with `new_edits=false`: its documents are
+documents like any others. What the engine says beside them (what the sender knows, what it asks for) stands
+in one more member of the body, `cheops`, which a CouchDB ignores. Nobody asks first what the peer lacks.
+
+Nothing here is kept for later: a message that cannot be delivered is dropped, and the peer probed. The engine
+knows what a peer has acknowledged, and sends the rest when it is up. So a slow or dead peer costs a bounded
+queue, and never slows the others.
+"""
+
+import asyncio
+import gzip
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import aiohttp
+import msgspec
+
+from cheops.engine.documents import Document
+from cheops.engine.messages import Message, size_of
+from cheops.errors import CheopsError, Fault
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Operation, Reply
+from cheops.peers.client import PeerClient, read_response
+from cheops.peers.couchdb.documents import parse_document, stored_document
+from cheops.store import codec
+
+DATABASE = "db/cheops"  # where peers keep what is shared, below their address
+SITE_HEADER = "Cheops-Site"
+_MOST_WAITING = 5_000  # messages to one peer
+_MOST_BYTES = 4_000_000  # in one request, roughly
+_MOST_ANSWER = 65_536  # bytes
+_COMPRESS_FROM = 4_096  # bytes
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
+_GATHER_S = 0.005  # for so long messages wait while another request is under way
+_MOST_UNDER_WAY = 8  # requests to one peer
+_PAUSE_S, _PAUSE_MOST_S = 0.05, 5.0  # after one that failed
+_log = logging.getLogger(__name__)
+
+
+class EnvelopeError(CheopsError):
+    """A peer sent something that is not a request as described above."""
+
+    fault = Fault.PEER
+    status = 400
+
+
+class _Part(msgspec.Struct):
+    message: msgspec.Raw
+    ids: list[str] = []  # of the documents that belong to it
+
+
+class _Envelope(msgspec.Struct):
+    site: Annotated[str, msgspec.Meta(max_length=128)]
+    messages: list[_Part]
+
+
+class _Body(msgspec.Struct):
+    docs: list[msgspec.Raw]
+    cheops: _Envelope
+    new_edits: bool = True
+
+
+_bodies = msgspec.json.Decoder(_Body)
+
+
+def pack(site: str, messages: Iterable[Message]) -> bytes:
+    """The body of a request."""
+    docs: dict[str, msgspec.Raw] = {}
+    parts = []
+    for message in messages:
+        ids = []
+        documents: tuple[Document, ...] = (*message.matrices, *message.ops, *message.replies)
+        for document in documents:
+            one = stored_document(document)
+            docs[one.id] = one.as_couch()
+            ids.append(one.id)
+        bare = replace(message, ops=(), replies=(), matrices=())
+        parts.append(_Part(msgspec.Raw(codec.encode_message(bare)), ids))
+    return msgspec.json.encode(_Body(list(docs.values()), _Envelope(site, parts), new_edits=False))
+
+
+def unpack(body: bytes) -> tuple[str, list[Message]]:
+    """Who sent it, and its messages, with everything checked; raises EnvelopeError or CodecError."""
+    try:
+        read = _bodies.decode(body)
+        raws: list[Any] = [msgspec.json.decode(raw) for raw in read.docs]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise EnvelopeError(f"not messages of a site: {error}") from None
+    documents = {}
+    for raw in raws:
+        document, seen = parse_document(raw)
+        documents[seen.id] = document
+    return read.cheops.site, [_message(part, documents) for part in read.cheops.messages]
+
+
+def _message(part: _Part, documents: dict[str, Any]) -> Message:
+    bare = codec.decode_message(bytes(part.message))
+    try:
+        own = [documents[id_] for id_ in part.ids]
+    except KeyError as error:
+        raise EnvelopeError(f"a message names a document that is not there: {error.args[0]}") from None
+    strange = [d for d in own if not isinstance(d, Matrix) and d.resource != bare.resource]
+    if strange:
+        raise EnvelopeError(f"a message about '{bare.resource}' holds a document of another resource")
+    return replace(
+        bare,
+        ops=tuple(d for d in own if isinstance(d, Operation)),
+        replies=tuple(d for d in own if isinstance(d, Reply)),
+        matrices=tuple(d for d in own if isinstance(d, Matrix)),
+    )
+
+
+@dataclass(slots=True)
+class LinkCounts:
+    """What went to one peer."""
+
+    messages: int = 0
+    requests: int = 0
+    bytes: int = 0
+    failures: int = 0
+    dropped: int = 0
+
+
+class PeerLinks:
+    """The links of one site. `failed` hears of a peer that is not reached."""
+
+    def __init__(
+        self,
+        site: str,
+        asking: PeerClient,
+        failed: Callable[[str], None],
+    ) -> None:
+        self._site = site
+        self._asking = asking
+        self._failed = failed
+        self._links: dict[str, _PeerLink] = {}
+
+    def send(self, peer: str, message: Message) -> None:
+        if peer not in self._links:
+            self._links[peer] = _PeerLink(peer, self._deliver)
+        self._links[peer].put(message)
+
+    def counts(self) -> dict[str, LinkCounts]:
+        return {peer: link.counts for peer, link in self._links.items()}
+
+    def waiting(self, peer: str) -> int:
+        return len(self._links[peer].queue) if peer in self._links else 0
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+
+    async def _deliver(self, peer: str, messages: list[Message], counts: LinkCounts) -> bool:
+        """Whether the peer has them."""
+        if self._asking.address_of(peer) is None:
+            counts.dropped += len(messages)
+            return True  # nobody knows where it is; the engine will say it again when it is up
+        body, headers = pack(self._site, messages), {"Content-Type": "application/json", SITE_HEADER: "1"}
+        if len(body) > _COMPRESS_FROM:
+            body, headers["Content-Encoding"] = gzip.compress(body, compresslevel=1), "gzip"
+        try:
+            async with self._asking.request(
+                peer, "POST", f"/{DATABASE}/_bulk_docs", data=body, headers=headers, timeout=_TIMEOUT
+            ) as answer:
+                if answer.status < 300:
+                    await read_response(answer, _MOST_ANSWER)  # or it would be closed, not kept warm
+                    counts.messages += len(messages)
+                    counts.requests += 1
+                    counts.bytes += len(body)
+                    return True
+                said = await read_response(answer, _MOST_ANSWER)
+                why = f"{answer.status}: {said[:300].decode(errors='replace')}"
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            why = str(error) or type(error).__name__
+        counts.failures += 1
+        _log.info("messages to %s were not taken: %s", peer, why)
+        self._failed(peer)
+        return False
+
+
+class _PeerLink:
+    """The queue of one peer, and the task that empties it."""
+
+    def __init__(self, peer: str, deliver: Callable[..., Any]) -> None:
+        self.peer = peer
+        self.queue: deque[Message] = deque()
+        self.counts = LinkCounts()
+        self._deliver = deliver
+        self._filled = asyncio.Event()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._pause_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._resume_at_s = self._loop.time()
+        self._task = self._loop.create_task(self._run())
+
+    def put(self, message: Message) -> None:
+        if len(self.queue) >= _MOST_WAITING:
+            self.queue.popleft()
+            self.counts.dropped += 1
+        self.queue.append(message)
+        self._filled.set()
+
+    def close(self) -> None:
+        for task in (self._task, *self._under_way):
+            task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await self._filled.wait()
+            await self._turn()
+            if messages := self._take():
+                task = self._loop.create_task(self._send(messages))
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+
+    async def _turn(self) -> None:
+        """Wait until a request may go."""
+        while (left_s := self._resume_at_s - self._loop.time()) > 0:
+            await asyncio.sleep(left_s)
+        while self._under_way:
+            gather_s = _GATHER_S if len(self._under_way) < _MOST_UNDER_WAY else None
+            done, _ = await asyncio.wait(self._under_way, timeout=gather_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return
+
+    async def _send(self, messages: list[Message]) -> None:
+        try:
+            delivered = await self._deliver(self.peer, messages, self.counts)
+        except Exception:  # whatever it was, the next message must go
+            _log.exception("messages to %s could not be sent", self.peer)
+            self.counts.failures += 1
+            delivered = False
+        if delivered:
+            self._pause_s = 0.0
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """What waits is lost too: the engine says it again when the peer is up."""
+        self.counts.dropped += len(self.queue)
+        self.queue.clear()
+        self._filled.clear()
+        now_s = self._loop.time()
+        if now_s >= self._resume_at_s:  # else several failed together, which counts once
+            self._pause_s = min(max(_PAUSE_S, 2 * self._pause_s), _PAUSE_MOST_S)
+            self._resume_at_s = now_s + self._pause_s
+
+    def _take(self) -> list[Message]:
+        taken, size = [], 0
+        while self.queue and size < _MOST_BYTES:
+            message = self.queue.popleft()
+            size += size_of(message)
+            taken.append(message)
+        if not self.queue:
+            self._filled.clear()
+        return taken

@@ -1,0 +1,247 @@
+"""Who is up: own evidence, hearsay, and how the two are weighed.
+
+**Own evidence** is a round trip of a probe that this site sent. Hearing from a site is not enough: engine
+messages go directly, and need the way there as much as the way back. A `ProbeHistory` keeps the outcome of the
+own probes:
+
+    UNKNOWN --answer--> UP <--answer-- SUSPECT --misses--> DOWN --answers--> UP
+                         '----miss------^
+    UNKNOWN --misses--> DOWN
+
+How many misses: as many as make it less likely than one in a million that they are mere loss, given how
+much this link has lost so far; between 4 (a good link) and 14. Misses of an outage do not count as loss.
+A new link is given the benefit of the doubt. How many answers: one for a first contact or after a long
+absence; one more for every recent fall, fading with a half-life of a minute. So a glitch does not take a
+site down, and a site that flaps must prove itself.
+
+**Hearsay** is a heartbeat counter that was seen to advance (`HeartbeatCounters`). Each site counts its own
+periods and others pass the count on. Only the site itself can advance its count, so a dead site's count stands
+still however often old gossip goes round. A first sighting proves nothing: the count may be years old. A site
+is *live* when its count was seen to advance; one that fell silent, only when it advanced twice (old gossip from
+a part of the mesh that was cut off can advance it once).
+
+`assess` weighs: own misses beat hearsay; a fresh own answer needs no hearsay; otherwise the youngest sign of
+life of either kind counts, by its age. Own misses no longer count once every site was silent about the site and
+it is heard of again: that was an outage, and it is over.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import chain, islice
+from math import ceil, log
+
+from cheops.peers.settings import MeshSettings
+
+_NEVER = -1
+
+
+class HeartbeatCounters:
+    """The counts of all sites in the catalogue but the own."""
+
+    def __init__(self, turn: int = 0) -> None:
+        self._counts: dict[str, int] = {}
+        self._live: dict[str, float] = {}  # when it advanced
+        self._silent: dict[str, float] = {}  # the same of sites that fell silent since
+        self._lacking: dict[str, int] = {}  # how many advances a silent site needs to be live
+        self._names: list[str] = []  # those that have a count
+        self._turn = turn
+
+    def watch(self, site: str) -> None:
+        self._counts.setdefault(site, _NEVER)
+
+    def drop(self, site: str) -> None:
+        if self._counts.pop(site, _NEVER) != _NEVER:
+            self._names.remove(site)
+        for known in (self._live, self._silent, self._lacking):
+            known.pop(site, None)
+
+    def count(self, site: str) -> int:
+        return max(self._counts.get(site, 0), 0)
+
+    def age_ms(self, site: str, now_ms: float) -> float | None:
+        """How long ago a site's heart was last seen to beat; None if it never was."""
+        at_ms = self._live.get(site, self._silent.get(site))
+        return None if at_ms is None else max(now_ms - at_ms, 0.0)
+
+    def hear(self, beats: Iterable[tuple[str, int]], now_ms: float) -> list[str]:
+        """Take counts; gives the sites that had fallen silent and are live again."""
+        woken = []
+        counts, live = self._counts, self._live
+        for site, count in beats:
+            before = counts.get(site)
+            if before is None or count <= before:
+                continue
+            counts[site] = count
+            if site in live:
+                live[site] = now_ms
+            elif before == _NEVER:
+                self._names.append(site)
+            elif self._wakes(site):
+                live[site] = now_ms
+                if self._silent.pop(site, None) is not None:
+                    woken.append(site)
+        return woken
+
+    def _wakes(self, site: str) -> bool:
+        """Whether this advance was the last that it lacked."""
+        lacking = self._lacking.pop(site, 1) - 1
+        if lacking > 0:
+            self._lacking[site] = lacking
+        return lacking <= 0
+
+    def expire_silent(self, now_ms: float, limit_ms: float) -> None:
+        """Sites silent for too long are not live until they advance twice."""
+        for site in [name for name, at_ms in self._live.items() if now_ms - at_ms > limit_ms]:
+            self._silent[site] = self._live.pop(site)
+            self._lacking[site] = 2
+
+    def gossip(self, most: int) -> list[tuple[str, int]]:
+        """The next ones that may be alive, in turn."""
+        names, counts, lacking = self._names, self._counts, self._lacking
+        start = self._turn % len(names) if names else 0
+        told = []
+        for site in chain(islice(names, start, None), islice(names, start)):
+            self._turn += 1
+            if site not in lacking:
+                told.append((site, counts[site]))
+                if len(told) == most:
+                    break
+        return told
+
+
+_FIRST_LOSS = 0.3  # what a link is thought to lose before it has shown anything
+_FIRST_SAMPLES = 4  # as if it had been seen in so many probes
+_LEAST_LOSS = 0.02
+_MOST_LOSS = 0.6
+_LOSS_GAIN = 1 / 32
+
+
+class SiteState(StrEnum):
+    UP = "up"
+    SUSPECT = "suspect"
+    DOWN = "down"
+    UNKNOWN = "unknown"
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeHistory:
+    """What the own probes to one site have shown."""
+
+    standing: SiteState = SiteState.UNKNOWN
+    misses: int = 0  # in a row
+    hits: int = 0  # in a row
+    loss: float = _FIRST_LOSS
+    samples: int = 0  # on which `loss` rests
+    flaps: float = 0.0  # recent falls, as of `fell_ms`
+    fell_ms: float = 0.0
+    missing_ms: float = 0.0  # the first miss in a row
+    contact_ms: float | None = None  # the last answer
+    result_ms: float | None = None  # the last answer or miss
+
+    @property
+    def reaches(self) -> bool:
+        """Whether messages can be sent, as far as the own probes go."""
+        return self.standing in (SiteState.UP, SiteState.SUSPECT)
+
+    @property
+    def wavering(self) -> bool:
+        """Whether the next probe decides something, so that it should not wait."""
+        return (
+            self.standing is SiteState.SUSPECT
+            or (self.standing is not SiteState.UP and self.hits > 0)
+            or (self.standing is SiteState.UNKNOWN and self.misses > 0)
+        )
+
+    def answered(self, now_ms: float, settings: MeshSettings) -> "ProbeHistory":
+        hits = self.hits + 1
+        up = self.reaches or hits >= self._hits_needed(now_ms, settings)
+        loss, samples = self.loss, self.samples
+        for missed in (*(1.0 for _ in range(self.misses)), 0.0) if self.reaches else ():
+            samples += 1
+            loss += max(_LOSS_GAIN, 1 / (_FIRST_SAMPLES + samples)) * (missed - loss)
+        return replace(
+            self,
+            standing=SiteState.UP if up else self.standing,
+            misses=0,
+            hits=hits,
+            loss=loss,
+            samples=samples,
+            contact_ms=now_ms,
+            result_ms=now_ms,
+        )
+
+    def missed(self, now_ms: float, settings: MeshSettings) -> "ProbeHistory":
+        misses = self.misses + 1
+        missing_ms = now_ms if self.misses == 0 else self.missing_ms
+        after = replace(self, misses=misses, hits=0, missing_ms=missing_ms, result_ms=now_ms)
+        if self.standing is SiteState.DOWN:
+            return after
+        if misses >= _misses_allowed(self.loss, settings):
+            flaps = self._flaps_now(now_ms, settings) + 1 if self.reaches else self.flaps
+            return replace(after, standing=SiteState.DOWN, flaps=flaps, fell_ms=now_ms)
+        return replace(after, standing=SiteState.SUSPECT) if self.reaches else after
+
+    def lapsed(self) -> "ProbeHistory":
+        """The whole mesh was silent about it: what the own probes said before counts no more."""
+        return replace(self, standing=SiteState.UNKNOWN, misses=0, hits=0)
+
+    def _flaps_now(self, now_ms: float, settings: MeshSettings) -> float:
+        return float(self.flaps * 0.5 ** (max(now_ms - self.fell_ms, 0) / settings.flap_half_life_ms))
+
+    def _hits_needed(self, now_ms: float, settings: MeshSettings) -> int:
+        return min(1 + round(self._flaps_now(now_ms, settings)), settings.most_hits)
+
+
+def _misses_allowed(loss: float, settings: MeshSettings) -> int:
+    """How many misses in a row are no longer put down to loss."""
+    bounded = min(max(loss, _LEAST_LOSS), _MOST_LOSS)
+    enough = ceil(log(settings.false_alarm) / log(bounded))
+    return min(max(enough, settings.least_misses), settings.most_misses)
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What is held of a site, how old the evidence is, and whether it is our own."""
+
+    state: SiteState
+    direct: bool
+    only_through_others: bool = False  # others see it, we cannot reach it
+    as_of_ms: float | None = None  # an age
+
+    @property
+    def is_up(self) -> bool:
+        return self.state in (SiteState.UP, SiteState.SUSPECT)
+
+
+def assess(link: ProbeHistory, heard_ms: float | None, now_ms: float, sites: int, settings: MeshSettings) -> Assessment:
+    """Weigh own evidence and hearsay; `heard_ms` is the age of the last beat, if any was seen."""
+    result_age_ms = _age(link.result_ms, now_ms)
+    contact_age_ms = _age(link.contact_ms, now_ms)
+    if link.standing is SiteState.DOWN:
+        others = _others_see_it(link, heard_ms, now_ms, settings.suspect_ms(sites) / 2)
+        return Assessment(SiteState.DOWN, direct=True, only_through_others=others, as_of_ms=result_age_ms)
+    ages = [age for age in (contact_age_ms, heard_ms) if age is not None]
+    if not ages:
+        return Assessment(SiteState.UNKNOWN, direct=False)
+    state = _by_age(min(ages), sites, settings)
+    direct = link.reaches and result_age_ms is not None and result_age_ms <= settings.suspect_after_ms
+    if state is SiteState.UP and direct and link.standing is SiteState.SUSPECT:
+        state = SiteState.SUSPECT
+    return Assessment(state, direct, as_of_ms=min(ages))
+
+
+def _others_see_it(link: ProbeHistory, heard_ms: float | None, now_ms: float, delay_ms: float) -> bool:
+    """Whether its heart still beat well after our probes began to fail: later than gossip may be late."""
+    return heard_ms is not None and now_ms - heard_ms - link.missing_ms > delay_ms
+
+
+def _by_age(age_ms: float, sites: int, settings: MeshSettings) -> SiteState:
+    if age_ms <= settings.suspect_ms(sites):
+        return SiteState.UP
+    return SiteState.SUSPECT if age_ms <= settings.down_ms(sites) else SiteState.DOWN
+
+
+def _age(at_ms: float | None, now_ms: float) -> float | None:
+    return None if at_ms is None else max(now_ms - at_ms, 0.0)

@@ -1,0 +1,427 @@
+"""The mesh as one site takes part in it: whom to probe, what to answer, who is up, what is where, how far.
+
+Sans-I/O. The driver (prober.py) calls `tick` at least once per period and sends the probes it gives; hands
+every probe that comes in to `received_probe` and sends its answer back; and reports of each own probe what
+became of it (`probe_answered`, `probe_failed`; one without a report fails by itself after its timeout). All of
+these also give events for the engine.
+
+Invariants: `PeerUp` is given only for a site that answered a probe of ours, with the incarnation of that
+answer; each event differs from the last one about its peer. At most one probe per site is on its way.
+What is sent per period is bounded, whatever others do.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any, TypeAlias
+
+import msgspec
+
+from cheops.engine.events import PeerDown, PeerUp
+from cheops.peers import views
+from cheops.peers.distances import Distance
+from cheops.peers.gossip import GossipState, HeartbeatOptions
+from cheops.peers.heartbeat import Heartbeat, MembershipRecord, MeshSiteError, SavedMesh, SiteRecord
+from cheops.peers.liveness import Assessment, SiteState, assess
+from cheops.peers.probes import (
+    AnswerLoad,
+    Draw,
+    PeerState,
+    PeerTable,
+    ProbeCandidates,
+    ProbeScheduler,
+    SentProbe,
+    updated_round_trip,
+)
+from cheops.peers.settings import MeshSettings, Now, SteadyClock
+from cheops.peers.views import SiteView
+from cheops.scope.snapshot import Snapshot
+from cheops.text import listed, nearest, shortened
+
+PeerEvent: TypeAlias = PeerUp | PeerDown
+
+
+class Announcements:
+    """The peers that are up, with their incarnations, and the events not yet handed over."""
+
+    def __init__(self) -> None:
+        self.up: dict[str, str] = {}
+        self._events: list[PeerEvent] = []
+
+    def settle(self, site: str, incarnation: str | None) -> None:
+        """A site is up with this incarnation, or not up (None)."""
+        if self.up.get(site) == incarnation:
+            return
+        if incarnation is None:
+            del self.up[site]
+            self._events.append(PeerDown(site))
+        else:
+            self.up[site] = incarnation
+            self._events.append(PeerUp(site, incarnation))
+
+    def drain(self) -> list[PeerEvent]:
+        events, self._events = self._events, []
+        return events
+
+
+_HOUSEKEEPING_PERIODS = 16
+_PAUSE_PERIODS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A heartbeat to be sent; what becomes of it is said with its `id`."""
+
+    id: int
+    to_site: str
+    to_url: str
+    timeout_ms: float
+    payload: Heartbeat
+
+
+class Mesh:
+    """One site's part in the mesh. `own.revision` is set here; `saved` is what `saved()` gave earlier."""
+
+    def __init__(
+        self,
+        own: SiteRecord,
+        peers: Mapping[str, str],
+        now: Now,
+        settings: MeshSettings | None = None,
+        saved: SavedMesh | None = None,
+    ) -> None:
+        self.settings = settings or MeshSettings()
+        saved = saved or SavedMesh()
+        self._known = GossipState(_revised(own, saved.own, now), peers, now, self.settings)
+        self._known.restore(saved.entries, saved.members, now.wall_ms)
+        self._clock = SteadyClock(_PAUSE_PERIODS * self.settings.period_ms)
+        self._partners = ProbeScheduler(self.settings)
+        self._peers = PeerTable(self.settings)
+        self._load = AnswerLoad(self.settings)
+        self._announced = Announcements()
+        for site in self._known.seeds:
+            self._partners.called(site)
+        self._forgotten_seen_ms: dict[str, float] = {}
+        self._twin: str | None = None
+        self._next_ms = -inf
+        self._periods = 0
+        self._hurries_left = 0
+
+    # -- driving -----------------------------------------------------------------------------------------
+
+    def tick(self, now: Now, draw: Draw) -> tuple[list[Probe], list[PeerEvent]]:
+        """Time has passed: the probes that are due."""
+        now_ms = self._clock.tick(now)
+        for sent in self._peers.expired(now_ms):
+            self._missed(sent.site, now_ms)
+        if now_ms >= self._next_ms:
+            self._next_ms = now_ms + self.settings.period_ms * (0.95 + draw(101) / 1_000)
+            sites = self._new_period(now_ms, now.wall_ms, draw)
+        else:
+            sites = self._partners.at_once(self._field(now_ms), self._hurries_left)
+            self._hurries_left -= len(sites)
+        return [self._probe(site, now, now_ms) for site in sites], self._announced.drain()
+
+    def wait_ms(self, now: Now) -> float:
+        """For how long a tick would have nothing to do; probes on their way may expire before."""
+        if self._partners.has_hurried and self._hurries_left > 0:
+            return 0.0
+        return max(self._next_ms - self._clock.time_ms(now), 0.0)
+
+    def received_probe(self, payload: Heartbeat, now: Now) -> tuple[Heartbeat, list[PeerEvent]]:
+        """Somebody probes us: what to answer. Its certificate must have shown that it is the sender."""
+        now_ms, site = self._clock.time_ms(now), payload.sender
+        if site == self.own.name:
+            if payload.incarnation != self.own.incarnation:
+                self._twin = payload.incarnation
+            return self._known.compose(HeartbeatOptions(site, now.wall_ms, full=False), now.wall_ms), []
+        self._absorb(payload, now_ms, now.wall_ms)
+        self._note_caller(payload, now_ms)
+        is_member = not self._known.membership.is_forgotten(site)
+        letter = HeartbeatOptions(
+            site,
+            received_ms=now.wall_ms,
+            every=self._load.every,
+            introduce=payload.seen[0] < self.own.revision,
+            their_digests=payload.digests if is_member else (),
+            full=is_member and self._load.may_gossip(),
+        )
+        return self._known.compose(letter, now.wall_ms), self._announced.drain()
+
+    def probe_answered(self, probe_id: int, payload: Heartbeat, now: Now) -> list[PeerEvent]:
+        """An own probe came back. An answer after the timeout is too late to count."""
+        sent = self._peers.returned(probe_id)
+        if sent is not None:
+            now_ms = self._clock.time_ms(now)
+            self._absorb(payload, now_ms, now.wall_ms)
+            if payload.sender == sent.site and self._known.knows(sent.site):
+                self._answered(sent, payload, now, now_ms)
+            elif self._known.knows(sent.site):
+                self._peers[sent.site].answers_as = payload.sender
+                self._missed(sent.site, now_ms)
+        return self._announced.drain()
+
+    def probe_failed(self, probe_id: int, now: Now) -> list[PeerEvent]:
+        """An own probe was refused, or timed out."""
+        sent = self._peers.returned(probe_id)
+        if sent is not None:
+            self._missed(sent.site, self._clock.time_ms(now))
+        return self._announced.drain()
+
+    # -- saying ------------------------------------------------------------------------------------------
+
+    def interest(self, sites: Iterable[str]) -> None:
+        """The sites that share resources with this one: their liveness is to be known within seconds."""
+        before = self._partners.interest
+        self._partners.share_with(site for site in sites if site != self.own.name)
+        for site in sorted(self._partners.interest - before - self._announced.up.keys()):
+            self._partners.hurry(site)
+
+    def hurry(self, site: str) -> None:
+        """Somebody waits for this site (a message to it failed, say): probe it at the next tick."""
+        self._partners.hurry(site)
+
+    def describe(self, **changes: Any) -> None:
+        """The site itself has changed, in these fields; others hear of it with the next heartbeats."""
+        changed = msgspec.structs.replace(self.own, **changes)
+        if changed != self.own:
+            self._known.describe(changed)
+
+    def forget(self, site: str, now: Now) -> list[PeerEvent]:
+        """Remove a site from the mesh for good, whatever its state; the others hear of it."""
+        if site == self.own.name:
+            raise MeshSiteError(f"'{site}' cannot forget itself; do it at another site")
+        if not self._known.knows(site):
+            meant = nearest(site, self._known.names)
+            hint = f"did you mean '{meant}'? " if meant else ""
+            raise MeshSiteError(f"unknown site '{shortened(site)}'; {hint}Known: {listed(self._known.names)}")
+        return self._decide(site, now, forgotten=True)
+
+    def admit(self, site: str, now: Now) -> list[PeerEvent]:
+        """Take a forgotten site in again; it is back when it is heard of."""
+        if not self._known.membership.is_forgotten(site):
+            raise MeshSiteError(f"'{shortened(site)}' was not forgotten, so there is nothing to undo")
+        return self._decide(site, now, forgotten=False)
+
+    def learn_own_membership(self, member: MembershipRecord, now: Now) -> None:
+        """Others do not let this site in, because of what was decided about it."""
+        if member.name == self.own.name:
+            self._known.membership.take(member, now.wall_ms)
+
+    def saved(self) -> SavedMesh:
+        """What is to be kept on disk, from time to time and at the end."""
+        entries = (entry for entry in self._known.catalogue.entries() if entry.name != self.own.name)
+        return SavedMesh(self.own, tuple(entries), self._known.membership.records())
+
+    # -- asking ------------------------------------------------------------------------------------------
+
+    @property
+    def own(self) -> SiteRecord:
+        return self._known.own
+
+    @property
+    def forgotten(self) -> frozenset[str]:
+        """The sites that were removed for good."""
+        return frozenset(self._known.membership.forgotten())
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether the others removed this site: it runs, but takes no part."""
+        return self._known.is_forgotten
+
+    @property
+    def up(self) -> Mapping[str, str]:
+        """The peers that the engine was told are up, with their incarnations."""
+        return self._announced.up
+
+    def member_of(self, site: str) -> MembershipRecord | None:
+        """What was decided about a site, if anything ever was."""
+        return self._known.membership.of(site)
+
+    def entry_of(self, site: str) -> SiteRecord | None:
+        return self._known.catalogue.get(site)
+
+    def state_of(self, site: str, now: Now) -> Assessment:
+        return self._judge(site, self._clock.time_ms(now))
+
+    def sites(self, now: Now) -> list[SiteView]:
+        """All sites: this one, those known, and those forgotten."""
+        now_ms = self._clock.time_ms(now)
+        names = {self.own.name, *self._known.names, *self._known.membership.forgotten()}
+        distances = self.distances_from(self.own.name, now)
+        return [
+            views.view_of(
+                self._known,
+                name,
+                (self._judge(name, now_ms), self._peers.get(name) or PeerState()),
+                distances.get(name),
+                now_ms,
+            )
+            for name in sorted(names)
+        ]
+
+    def distances_from(self, site: str, now: Now) -> dict[str, Distance]:
+        """How far all others are from a site, as far as anybody knows."""
+        table = self._known.distances.table(self._clock.time_ms(now))
+        return table.distances_from(site, (self.own.name, *self._known.names))
+
+    def snapshot(self, now: Now) -> Snapshot:
+        """What scope-lang needs to know of the mesh."""
+        table = self._known.distances.table(self._clock.time_ms(now))
+        return views.snapshot_of(self.own.name, self.sites(now), table)
+
+    def problems(self) -> list[str]:
+        """What an operator should know."""
+        found = list(views.problems(self._known, self._peers))
+        if self._twin is not None:
+            found.append(f"another agent calls itself '{self.own.name}' too (incarnation {self._twin})")
+        return found
+
+    # -- periods -----------------------------------------------------------------------------------------
+
+    def _new_period(self, now_ms: float, wall_ms: float, draw: Draw) -> list[str]:
+        self._periods += 1
+        self._known.beat += 1
+        self._hurries_left = self.settings.urgent_probes
+        self._load.new_period(now_ms)
+        if self._periods % _HOUSEKEEPING_PERIODS == 8:
+            self._keep_house(now_ms, wall_ms)
+        if self._periods % self.settings.row_periods(len(self._known.names)) == 0:
+            self._known.distances.repeat_row()
+        self._grow_old(now_ms)
+        return self._partners.choose(self._field(now_ms), draw)
+
+    def _keep_house(self, now_ms: float, wall_ms: float) -> None:
+        known, settings = self._known, self.settings
+        known.membership.expire(wall_ms)
+        known.distances.expire(now_ms, 4 * settings.row_periods(len(known.names)) * settings.period_ms)
+        known.distances.trim_row()
+        for site in known.seeds:
+            if site not in self._announced.up:
+                self._partners.called(site)  # the one way to a part of the mesh that nobody here has met
+        self._partners.near = known.distances.nearest(known.names, settings.near_sites, now_ms)
+
+    def _grow_old(self, now_ms: float) -> None:
+        """What was seen of sites grows old without anything happening."""
+        sites, beats = len(self._known.names), self._known.beats
+        beats.expire_silent(now_ms, self.settings.down_ms(sites))
+        for site in list(self._announced.up):
+            verdict = self._judge(site, now_ms)
+            if verdict.state is SiteState.SUSPECT:
+                self._partners.doubt(site)
+            elif not verdict.is_up:
+                self._peers[site].link = self._peers[site].link.lapsed()
+                self._settle(site, now_ms)
+
+    def _field(self, now_ms: float) -> ProbeCandidates:
+        def can_probe(site: str) -> bool:
+            peer = self._peers.get(site)
+            return self._known.knows(site) and not (peer and peer.is_waiting)
+
+        def is_due(site: str) -> bool:
+            peer = self._peers.get(site)
+            return peer is None or now_ms - peer.probed_ms >= (peer.every - 0.5) * self.settings.period_ms
+
+        def is_absent(site: str) -> bool:
+            return not self._judge(site, now_ms).is_up
+
+        return ProbeCandidates(self._known.names, can_probe, is_due, is_absent)
+
+    def _probe(self, site: str, now: Now, now_ms: float) -> Probe:
+        peer = self._peers[site]
+        sent = self._peers.send(site, now, now_ms, self._clock.pauses)
+        letter = HeartbeatOptions(
+            site,
+            regular=site in self._partners.interest,
+            introduce=peer.knows_revision < self.own.revision,
+        )
+        payload = self._known.compose(letter, now.wall_ms)
+        url = self._known.url(site, peer.link.misses)
+        return Probe(sent.id, site, url, sent.expires_ms - now_ms, payload)
+
+    # -- evidence ----------------------------------------------------------------------------------------
+
+    def _answered(self, sent: SentProbe, payload: Heartbeat, now: Now, now_ms: float) -> None:
+        peer = self._peers[sent.site]
+        peer.answers_as = None
+        peer.incarnation = payload.incarnation
+        peer.knows_revision = payload.seen[0]
+        peer.every = min(payload.every, self.settings.max_every)
+        peer.link = peer.link.answered(now_ms, self.settings)
+        if sent.pauses == self._clock.pauses:
+            peer.trip = updated_round_trip(peer.trip, sent, payload, now, now_ms)
+            distances = self._known.distances
+            distances.measured(sent.site, peer.trip.rtt_ms, payload.coordinate, self._known.beat, now_ms)
+        self._settle(sent.site, now_ms)
+
+    def _missed(self, site: str, now_ms: float) -> None:
+        if self._known.knows(site):
+            peer = self._peers[site]
+            peer.link = peer.link.missed(now_ms, self.settings)
+            self._settle(site, now_ms)
+
+    def _absorb(self, payload: Heartbeat, now_ms: float, wall_ms: float) -> None:
+        decisions = self._known.membership.decisions
+        for site in self._known.absorb(payload, now_ms, wall_ms):
+            peer = self._peers.get(site)
+            if peer is not None and not peer.link.reaches:
+                peer.link = peer.link.lapsed()
+                self._partners.called(site)
+        if self._known.membership.decisions != decisions:
+            self._settle_members(now_ms)
+
+    def _note_caller(self, payload: Heartbeat, now_ms: float) -> None:
+        """Being called is no evidence of the way there, but a reason to try it."""
+        site = payload.sender
+        if self._known.membership.is_forgotten(site):
+            self._forgotten_seen_ms[site] = now_ms
+            return
+        if payload.regular:
+            self._load.came(site, now_ms)
+        if self._announced.up.get(site) != payload.incarnation:
+            self._partners.called(site)
+
+    def _decide(self, site: str, now: Now, *, forgotten: bool) -> list[PeerEvent]:
+        self._known.decide(site, now.wall_ms, forgotten=forgotten)
+        self._settle_members(self._clock.time_ms(now))
+        return self._announced.drain()
+
+    def _settle_members(self, now_ms: float) -> None:
+        """Who was forgotten is not up; if that is this site, nobody is."""
+        for site in self._known.membership.forgotten():
+            self._peers.drop(site)
+            self._partners.drop(site)
+        for site, _ in list(self._peers.items()):
+            self._settle(site, now_ms)
+        for site in list(self._announced.up):
+            self._settle(site, now_ms)
+
+    def _settle(self, site: str, now_ms: float) -> None:
+        peer = self._peers.get(site)
+        up = peer is not None and peer.link.reaches and self._judge(site, now_ms).is_up
+        up = up and self._known.knows(site) and not self._known.is_forgotten
+        self._announced.settle(site, peer.incarnation if peer is not None and up else None)
+        if peer is not None and peer.link.wavering:
+            self._partners.doubt(site)
+
+    def _judge(self, site: str, now_ms: float) -> Assessment:
+        if self._known.membership.is_forgotten(site):
+            seen_ms = self._forgotten_seen_ms.get(site)
+            return Assessment(
+                SiteState.FORGOTTEN,
+                direct=False,
+                as_of_ms=None if seen_ms is None else max(now_ms - seen_ms, 0.0),
+            )
+        if site == self.own.name:
+            return Assessment(SiteState.UP, direct=True, as_of_ms=0.0)
+        peer = self._peers.get(site) or PeerState()
+        heard_ms = self._known.beats.age_ms(site, now_ms)
+        return assess(peer.link, heard_ms, now_ms, len(self._known.names), self.settings)
+
+
+def _revised(own: SiteRecord, before: SiteRecord | None, now: Now) -> SiteRecord:
+    """A restart is no news; a change is, and must count for more than what was said before."""
+    if before is not None and msgspec.structs.replace(own, revision=before.revision) == before:
+        return before
+    least = before.revision + 1 if before is not None else 1
+    return msgspec.structs.replace(own, revision=max(int(now.wall_ms), least))

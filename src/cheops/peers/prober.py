@@ -1,0 +1,100 @@
+"""The mesh at work: its probes sent over HTTP, its answers, and the events that follow."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+import aiohttp
+
+from cheops.errors import CheopsError
+from cheops.peers import heartbeat
+from cheops.peers.client import PeerClient, read_response
+from cheops.peers.mesh import Mesh, PeerEvent, Probe
+from cheops.peers.settings import Now
+from cheops.text import printable
+
+PROBE_PATH = "mesh/probe"  # below the address of an agent
+MEMBERSHIP_FIELD = "member"  # in a refusal: what was decided about whoever asked
+_LONGEST_REST_S = 0.25
+_log = logging.getLogger(__name__)
+
+
+def now() -> Now:
+    return Now(time.monotonic() * 1000, time.time() * 1000)
+
+
+class ForgedSenderError(heartbeat.MeshError):
+    """A site speaks as another one."""
+
+    status = 403
+    is_counted = True  # by whoever raises it, with more detail than others have
+
+
+class Prober:
+    """Drives one mesh; `tell` gets what the engine is to hear."""
+
+    def __init__(self, mesh: Mesh, asking: PeerClient, tell: Callable[[PeerEvent], None]) -> None:
+        self.mesh = mesh
+        self._asking = asking
+        self._tell = tell
+        self._probes: set[asyncio.Task[None]] = set()
+        self._draw = random.SystemRandom().randrange
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        try:
+            while True:
+                probes, events = self.mesh.tick(now(), self._draw)
+                self._tell_all(events)
+                for probe in probes:
+                    task = asyncio.get_running_loop().create_task(self._probe(probe))
+                    self._probes.add(task)
+                    task.add_done_callback(self._probes.discard)
+                await asyncio.sleep(min(self.mesh.wait_ms(now()) / 1000, _LONGEST_REST_S))
+        finally:
+            for task in self._probes:
+                task.cancel()
+
+    def answer(self, body: bytes, peer: str | None = None) -> bytes:
+        """The probe of a peer, where it is known who that is; gives what to answer. Raises MeshError."""
+        probe = heartbeat.decode(body)
+        if peer not in (None, probe.sender):
+            raise ForgedSenderError(f"'{peer}' cannot send a heartbeat of '{printable(probe.sender)}'")
+        reply, events = self.mesh.received_probe(probe, now())
+        self._tell_all(events)
+        return heartbeat.encode(reply)
+
+    async def _probe(self, probe: Probe) -> None:
+        timeout = aiohttp.ClientTimeout(total=probe.timeout_ms / 1000)
+        try:
+            body = heartbeat.encode(probe.payload)
+            async with self._asking.request(
+                probe.to_site, "POST", f"/{PROBE_PATH}", address=probe.to_url, data=body, timeout=timeout
+            ) as answer:
+                body = await read_response(answer, heartbeat.MAX_BYTES)
+                if answer.status != 200:
+                    self._learn_refusal(answer.status, body)
+                    raise aiohttp.ClientError(f"answered {answer.status}")  # noqa: TRY301
+            events = self.mesh.probe_answered(probe.id, self._read(probe, body), now())
+        except (aiohttp.ClientError, TimeoutError, OSError, CheopsError) as error:
+            _log.debug("the probe of %s failed: %s", probe.to_site, error)
+            events = self.mesh.probe_failed(probe.id, now())
+        self._tell_all(events)
+
+    def _read(self, probe: Probe, body: bytes) -> heartbeat.Heartbeat:
+        """An answer; where its sender is certain, nothing is learned from one in another name."""
+        found = heartbeat.decode(body)
+        if self._asking.is_secure and found.sender != probe.to_site:
+            raise ForgedSenderError(f"{probe.to_site} answered as '{printable(found.sender)}'")
+        return found
+
+    def _learn_refusal(self, status: int, body: bytes) -> None:
+        """Whoever was forgotten is not let in, and should know why."""
+        if status == 403 and (member := heartbeat.decode_refusal(body)):
+            self.mesh.learn_own_membership(member, now())
+
+    def _tell_all(self, events: list[PeerEvent]) -> None:
+        for event in events:
+            self._tell(event)

@@ -1,0 +1,105 @@
+"""Settings of the mesh, and the time that it counts by."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+
+class Now(NamedTuple):
+    """A moment by two clocks: one that never jumps, for intervals; and the wall's, to compare with others."""
+
+    mono_ms: float
+    wall_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeshSettings:
+    """The defaults suit 3 to 1,000 sites."""
+
+    period_ms: float = 1_000
+    max_timeout_ms: float = 3_000
+
+    # Probes per period. Their sum bounds what an agent sends, however many sites there are.
+    interest_probes: int = 4  # sites that share resources with this one
+    urgent_probes: int = 2  # sites in doubt, and sites that come back
+    near_probes: int = 1
+    random_probes: int = 2  # what keeps the mesh one mesh
+
+    # What one heartbeat carries.
+    beats_per_message: int = 64
+    fresh_entries_per_message: int = 8
+    entry_bytes_per_message: int = 16_384  # not less than one entry may have
+    pairs_per_message: int = 12
+    places_per_message: int = 8
+    members_per_message: int = 8
+    full_answers_per_period: int = 32  # beyond these an answer carries a few entries, and no other gossip
+    referral_bytes: int = 2_048
+    regulars_per_period: int = 32  # probers beyond these are asked to come less often
+    max_every: int = 32
+
+    # Own evidence (see liveness.py).
+    least_misses: int = 4
+    most_misses: int = 14
+    false_alarm: float = 1e-6  # how likely a run of misses may be by mere loss
+    flap_half_life_ms: float = 60_000
+    most_hits: int = 6
+
+    # Hearsay: a base, and more with the number of sites, since a bounded message takes longer to go round.
+    suspect_after_ms: float = 10_000
+    down_after_ms: float = 20_000
+    per_site_ms: float = 30
+
+    # What is kept.
+    max_sites: int = 4_096
+    near_sites: int = 8
+    row_size: int = 16  # measured distances that a site tells of itself
+    pairs_per_s: float = 24  # of the whole mesh: sets how often a site repeats its row
+    max_members: int = 4_096
+    member_keep_ms: float = 830 * 24 * 3_600_000  # longer than any certificate lasts: they revoke those too
+
+    @classmethod
+    def from_heartbeat(cls, every_s: float, down_after_s: float) -> "MeshSettings":
+        """As the configuration file has it. A miss counts up to a period after the site has gone."""
+        misses = max(2, ceil(down_after_s / every_s) - 1)
+        period_ms = every_s * 1_000
+        return cls(
+            period_ms=period_ms,
+            max_timeout_ms=3 * period_ms,
+            least_misses=misses,
+            most_misses=max(14, 2 * misses),
+            suspect_after_ms=10 * period_ms,
+            down_after_ms=20 * period_ms,
+            per_site_ms=0.03 * period_ms,
+        )
+
+    def suspect_ms(self, sites: int) -> float:
+        """How old the youngest sign of life may be before a site is in doubt."""
+        return self.suspect_after_ms + self.per_site_ms * sites
+
+    def down_ms(self, sites: int) -> float:
+        return self.down_after_ms + self.per_site_ms * sites
+
+    def row_periods(self, sites: int) -> int:
+        """After how many periods a site repeats its row: all rows together stay within pairs_per_s."""
+        return max(30, ceil(sites * self.row_size / self.pairs_per_s))
+
+
+class SteadyClock:
+    """`pauses` tells whether an interval had one in it."""
+
+    def __init__(self, longest_gap_ms: float) -> None:
+        self._longest_gap_ms = longest_gap_ms
+        self._paused_ms = 0.0
+        self._ticked_ms: float | None = None
+        self.pauses = 0
+
+    def tick(self, now: Now) -> float:
+        """The time at a tick; ticks come regularly unless we stood still."""
+        if self._ticked_ms is not None and now.mono_ms - self._ticked_ms > self._longest_gap_ms:
+            self._paused_ms += now.mono_ms - self._ticked_ms
+            self.pauses += 1
+        self._ticked_ms = now.mono_ms
+        return self.time_ms(now)
+
+    def time_ms(self, now: Now) -> float:
+        return now.mono_ms - self._paused_ms

@@ -1,0 +1,132 @@
+"""What the mesh looks like from one site: for people (`SiteView`, `problems`), and for scope-lang
+(`Snapshot`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cheops.peers.distances import ClockOffset, Distance, DistanceTable
+from cheops.peers.gossip import GossipState
+from cheops.peers.liveness import Assessment, SiteState
+from cheops.peers.probes import PeerState, PeerTable
+from cheops.scope.snapshot import SiteInfo, Snapshot
+
+CLOCK_WARNING_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SiteView:
+    """One site. Ages are in milliseconds; None where there is nothing to be old."""
+
+    name: str
+    state: SiteState
+    direct: bool  # by own probes; otherwise by what others say
+    only_through_others: bool  # others see it, we cannot reach it
+    as_of_ms: float | None  # how old the evidence for `state` is
+    contact_ms: float | None  # how long ago a probe of ours was answered
+    incarnation: str | None
+    url: str
+    version: str
+    services: tuple[tuple[str, str], ...]
+    distance: Distance | None
+    clock: ClockOffset | None
+    here: bool = False
+    heard: bool = True  # it has told, to us or to others, what it is
+
+    @property
+    def is_up(self) -> bool:
+        return self.state in (SiteState.UP, SiteState.SUSPECT)
+
+    @property
+    def note(self) -> str:
+        if self.only_through_others:
+            return "reachable only through others"
+        if self.state is SiteState.FORGOTTEN:
+            return "forgotten, and it is alive" if self.as_of_ms is not None or self.here else "forgotten"
+        return "" if self.direct or self.here or not self.is_up else "by what others say"
+
+
+def view_of(
+    known: GossipState, site: str, seen: tuple[Assessment, PeerState], distance: Distance | None, now_ms: float
+) -> SiteView:
+    """A site as it is shown. Its incarnation is the one it answered with, or else the one it is said to
+    have."""
+    verdict, peer = seen
+    entry = known.catalogue.get(site)
+    contact_ms = peer.link.contact_ms
+    return SiteView(
+        site,
+        verdict.state,
+        verdict.direct,
+        verdict.only_through_others,
+        verdict.as_of_ms,
+        None if contact_ms is None else max(now_ms - contact_ms, 0.0),
+        peer.incarnation or (entry.incarnation if entry else None),
+        entry.url if entry else known.seeds.get(site, ""),
+        entry.version if entry else "",
+        entry.services if entry else (),
+        distance,
+        peer.trip.clock if peer.trip else None,
+        here=site == known.own.name,
+        heard=entry is not None or site == known.own.name,
+    )
+
+
+def problems(known: GossipState, peers: PeerTable) -> Iterator[str]:
+    """What an operator should know."""
+    if known.is_forgotten:
+        yield "the other sites have forgotten this one, so it takes no part; any site can admit it again"
+    if known.catalogue.refused:
+        yield f"the catalogue is full with {len(known.catalogue):,} sites: others are not taken in"
+    for site, peer in sorted(peers.items()):
+        if peer.answers_as is not None:
+            yield f"'{peer.answers_as}' answers at the address of '{site}'"
+        if peer.trip is not None:
+            clock = peer.trip.clock
+            if abs(clock.offset_ms) - clock.error_ms > CLOCK_WARNING_MS:
+                yield f"the clock of '{site}' is {_apart(clock.offset_ms)} ours"
+
+
+def _apart(offset_ms: float) -> str:
+    return f"{abs(offset_ms):,.0f} ms {'ahead of' if offset_ms > 0 else 'behind'}"
+
+
+class PairRtts(Mapping[frozenset[str], float]):
+    """The distances of all pairs, each worked out when asked for: 1,000 sites have half a million."""
+
+    def __init__(self, table: DistanceTable, names: tuple[str, ...]) -> None:
+        self._table = table
+        self._names = names
+
+    def __getitem__(self, pair: frozenset[str]) -> float:
+        distance = self._table.between(*sorted(pair)) if len(pair) == 2 else None
+        if distance is None:
+            raise KeyError(pair)
+        return distance.rtt_ms
+
+    def __iter__(self) -> Iterator[frozenset[str]]:
+        for index, one in enumerate(self._names):
+            for other in self._names[index + 1 :]:
+                if self._table.between(one, other) is not None:
+                    yield frozenset((one, other))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return next(iter(self), None) is not None
+
+
+def snapshot_of(here: str, views: list[SiteView], table: DistanceTable) -> Snapshot:
+    """What resolving a scope may know. Who is forgotten does not exist; who cannot be reached is not up."""
+    sites = {
+        view.name: SiteInfo(
+            view.name,
+            frozenset(service for service, _ in view.services),
+            up=view.here or view.is_up,
+            heard=view.heard,
+        )
+        for view in views
+        if view.here or view.state is not SiteState.FORGOTTEN
+    }
+    return Snapshot(here, sites, PairRtts(table, tuple(sites)))

@@ -1,0 +1,345 @@
+"""From text to scope: `parse(text)`, cached.
+
+Four steps: `scan` refuses what no parser should see (limits, invisible characters, open quotes and brackets);
+lark parses with grammar.lark; `TreeBuilder` makes our own tree and checks what a grammar cannot express (one
+binding per service, known functions, their arguments); `diagnose` words what the parser refuses.
+
+`scan` takes one pass, so hostile input (a megabyte, ten thousand parentheses) is refused before anything grows
+with it, and it says more than a grammar can: *this* bracket is never closed.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import cache, lru_cache
+from typing import TypeAlias
+
+from lark import Lark, Token, Tree
+from lark.exceptions import UnexpectedInput, UnexpectedToken
+from lark.parsers.lalr_interactive_parser import InteractiveParser
+
+from cheops.scope.errors import ScopeSyntaxError, Span
+from cheops.scope.functions import BUILTIN, Function, Functions, Kind
+from cheops.scope.names import is_duration, normal, read_name
+from cheops.scope.tree import Across, And, Argument, At, Binding, Call, Duration, Location, Otherwise, Scope
+from cheops.text import code_point, is_invisible, listed, nearest, shortened
+
+_MAX_DURATION_US = 86_400_000_000  # one day: nothing on one planet is further away
+
+ParseTree: TypeAlias = Tree[Token]
+
+
+class TreeBuilder:
+    """Turns the parser's tree of one text into ours."""
+
+    def __init__(self, text: str, functions: Functions) -> None:
+        self._text = text
+        self._functions = functions
+
+    def scope(self, tree: ParseTree) -> Scope:
+        if tree.data == "bare":
+            return Scope((Binding(None, self._location(*_trees(tree))),))
+        first_places: dict[str, Token] = {}
+        return Scope(tuple(self._binding(node, first_places) for node in _trees(tree)))
+
+    def _binding(self, node: ParseTree, first_places: dict[str, Token]) -> Binding:
+        service = read_name(_name(node))
+        first = first_places.setdefault(service, _name(node))
+        if first is not _name(node):
+            where = (first.start_pos or 0) + 1
+            raise self._problem(
+                _name(node),
+                f"service '{shortened(service)}' is bound twice, first at character {where}",
+                "Name each service once; several sites of one service are joined with '&', '%' or ';'.",
+            )
+        return Binding(service, self._location(*_trees(node)))
+
+    def _location(self, node: ParseTree) -> Location:
+        match node.data:
+            case "at":
+                return At(read_name(_name(node)))
+            case "call":
+                return self._call(node)
+        parts = tuple(map(self._location, _trees(node)))
+        match node.data:
+            case "and_":
+                return And(parts)
+            case "across":
+                return Across(parts)
+            case _:
+                return Otherwise(parts)
+
+    def _call(self, node: ParseTree) -> Call:
+        name = _name(node)
+        function = self._functions.get(read_name(name))
+        if function is None:
+            raise self._unknown_function(name)
+        arguments = node.children[1:]
+        if len(arguments) != len(function.parameters):
+            raise self._problem(
+                name,
+                f"{function.signature} takes {_count(len(function.parameters))}, not {len(arguments)}",
+            )
+        return Call(function.name, tuple(self._argument(function, i, a) for i, a in enumerate(arguments)))
+
+    def _unknown_function(self, name: Token) -> ScopeSyntaxError:
+        known = [function.name for function in self._functions]
+        suggestion = nearest(name, known)
+        hint = f"Did you mean '{suggestion}'? " if suggestion else ""
+        hint += f"Known functions: {listed(known)}."
+        return self._problem(name, f"unknown function '{shortened(name)}'", hint)
+
+    def _argument(self, function: Function, index: int, node: Token | ParseTree) -> Argument:
+        kind = function.parameters[index].kind
+        if isinstance(node, Token):
+            if kind is not Kind.DURATION:
+                raise self._wrong_kind(function, index, node)
+            return self._duration(node)
+        location = self._location(node)
+        if kind is Kind.DURATION or (kind is Kind.SITE and not isinstance(location, At | Call)):
+            raise self._wrong_kind(function, index, node, location)
+        return location
+
+    def _wrong_kind(
+        self, function: Function, index: int, node: Token | ParseTree, location: Location | None = None
+    ) -> ScopeSyntaxError:
+        parameter = function.parameters[index]
+        given = str(node if location is None else location)
+        wanted = f"the {parameter.name} in {function.signature} is {parameter.kind.value}"
+        hint = _duration_hint(location.site) if isinstance(location, At) else None
+        return self._problem(
+            node, f"{wanted}, not '{shortened(given)}'", hint if parameter.kind is Kind.DURATION else None
+        )
+
+    def _duration(self, token: Token) -> Duration:
+        number, unit = (token[:-2], 1_000) if token.endswith("ms") else (token[:-1], 1_000_000)
+        us = Decimal(number) * unit
+        if us > _MAX_DURATION_US:
+            raise self._problem(token, "a duration is at most one day, 86400s")
+        if us != us.to_integral_value():
+            raise self._problem(token, "a duration is not finer than a microsecond, 0.001ms")
+        return Duration(int(us))
+
+    def _problem(self, node: Token | ParseTree, problem: str, hint: str | None = None) -> ScopeSyntaxError:
+        tokens = [node] if isinstance(node, Token) else list(_tokens(node))
+        place = Span(self._text, tokens[0].start_pos or 0, tokens[-1].end_pos or 0)
+        return ScopeSyntaxError(problem, place=place, hint=hint)
+
+
+def _name(node: ParseTree) -> Token:
+    """The name that a binding, a site or a call starts with."""
+    first = node.children[0]
+    assert isinstance(first, Token)  # noqa: S101 - the grammar has it so
+    return first
+
+
+def _tokens(node: ParseTree) -> Iterator[Token]:
+    """All names and durations below a node, in reading order."""
+    return (token for token in node.scan_values(lambda value: isinstance(value, Token)))
+
+
+def _trees(node: ParseTree) -> list[ParseTree]:
+    return [child for child in node.children if isinstance(child, Tree)]
+
+
+def _duration_hint(site: str) -> str | None:
+    """What was probably meant by a name that stands where a duration must."""
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", site):
+        return f"It has no unit: write {site}ms or {site}s."
+    closed = site.replace(" ", "").lower()
+    return f"Write {closed}." if is_duration(closed) else None
+
+
+def _count(parameters: int) -> str:
+    return {0: "no argument", 1: "1 argument"}.get(parameters, f"{parameters} arguments")
+
+
+_SIGN_NAMES = {
+    "COLON": "':'",
+    "AMPERSAND": "'&'",
+    "PERCENT": "'%'",
+    "SEMICOLON": "';'",
+    "COMMA": "','",
+    "RPAR": "')'",
+    "RBRACE": "'}'",
+    "$END": "the end",
+}
+_COMMA_HINT = "',' separates services; several sites of one service are joined with '&', '%' or ';'."
+_BRACES_HINT = "Braces hold a location for each service: {image: site1}."
+_DURATION_BEFORE = re.compile(r"[(,]\s*[0-9.]+m?s\s*$")
+_HINTS = {
+    "'": 'Names with unusual characters stand in double quotes: "Saint-Malo (2)".',
+    "=": "A service and its location are joined with ':', as in {image: site1}.",
+    "|": "'a ; b' means a, or b if a has a problem.",
+    "/": 'Names with unusual characters stand in double quotes: "eu/west".',
+}
+
+
+def diagnose(parser: InteractiveParser, text: str, error: UnexpectedInput) -> ScopeSyntaxError:
+    """The error to show for what the parser found."""
+    accepted = set(parser.accepts())  # type: ignore[no-untyped-call]
+    start = error.pos_in_stream if error.pos_in_stream is not None else len(text)
+    end = start + 1
+    if isinstance(error, UnexpectedToken) and error.token.type == "$END":
+        start = end = len(text.rstrip())
+        found = "the scope ends too early"
+    elif isinstance(error, UnexpectedToken):
+        end = start + len(error.token)
+        found = f"'{shortened(error.token)}' cannot stand here"
+    else:
+        found = f"{_character(text[start])} cannot stand here"
+    return ScopeSyntaxError(
+        f"{found}: expected {_words(accepted)}",
+        place=Span(text, start, end),
+        hint=_hint(text, start, accepted),
+    )
+
+
+def _words(accepted: set[str]) -> str:
+    words = []
+    if "LPAR" in accepted and "NAME" in accepted:
+        words += ["a site", "a function", "'('"]
+    elif "NAME" in accepted:
+        words.append("a service name")
+    elif "LPAR" in accepted:
+        words.append("'('")
+    if "DURATION" in accepted:
+        words.append("a duration")
+    words += [word for kind, word in _SIGN_NAMES.items() if kind in accepted]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _hint(text: str, start: int, accepted: set[str]) -> str | None:
+    found = text[start : start + 1]
+    if _DURATION_BEFORE.search(text[:start]) and "DURATION" not in accepted and "NAME" not in accepted:
+        return 'A site that is called like a duration stands in quotes here: "10ms".'
+    if found in _HINTS:
+        return _HINTS[found]
+    if accepted == {"COLON"}:
+        return _COMMA_HINT if "," in text[:start] else _BRACES_HINT
+    return _COMMA_HINT if found == "," and "NAME" not in accepted else None
+
+
+def _character(character: str) -> str:
+    if character.isascii():
+        return f"'{character}'"
+    return f"'{character}' ({unicodedata.name(character, 'unnamed').lower()})"
+
+
+MAX_CANONICAL = 32_768  # characters of the canonical text: a thousand sites with long names fit
+MAX_CHARACTERS = 65_536  # of the text as it was typed, blanks and all
+MAX_SIGNS = 2_048  # operators, commas and parentheses: what the parser's time depends on
+MAX_DEPTH = 64
+
+_SIGNS = re.compile(r'"(?:[^"\\]|\\.)*"?|[(){}&%+;,]', re.DOTALL)
+_BAD_ESCAPE = re.compile(r'\\[^"\\]', re.DOTALL)
+_BLANKS = "\t\r\n"
+_EXAMPLES = "for example {image: site1} or site1 & site2"
+_CLOSING = {"(": ")", "{": "}"}
+
+
+def scan(text: str) -> None:
+    """Refuse a text that no parser should see; says nothing about its grammar."""
+    if len(text) > MAX_CHARACTERS:
+        raise ScopeSyntaxError(f"the scope is longer than {MAX_CHARACTERS:,} characters")
+    if not text.strip():
+        raise ScopeSyntaxError("the scope is empty", hint=f"Say where, {_EXAMPLES}.")
+    for position, character in enumerate(text):
+        if not " " <= character <= "~" and character not in _BLANKS and is_invisible(character):
+            raise ScopeSyntaxError(
+                f"the scope holds the control or invisible character {code_point(character)}",
+                place=Span(text, position, position + 1),
+            )
+    _scan_signs(text)
+
+
+def _scan_signs(text: str) -> None:
+    signs = 0
+    opened: list[re.Match[str]] = []
+    for sign in _SIGNS.finditer(text):
+        character = sign.group()[0]
+        signs += character not in '"{}'  # braces are optional, so they do not count
+        if signs > MAX_SIGNS:
+            raise _problem(text, sign, f"more than {MAX_SIGNS:,} operators and brackets; fewer will do")
+        if character == '"':
+            _check_quoted(text, sign)
+        elif character in "({":
+            opened.append(sign)
+            _check_depth(text, sign, opened)
+        elif character in ")}":
+            _check_closing(text, sign, opened)
+    if opened:
+        raise _problem(text, opened[-1], f"this '{opened[-1].group()}' is never closed")
+
+
+def _check_quoted(text: str, quoted: re.Match[str]) -> None:
+    spelling = quoted.group()
+    if len(spelling) < 2 or not re.fullmatch(r'"(?:[^"\\]|\\.)*"', spelling, re.DOTALL):
+        raise ScopeSyntaxError("this quote is never closed", place=Span(text, quoted.start(), quoted.start() + 1))
+    if not spelling[1:-1].strip():
+        raise _problem(text, quoted, "a name cannot be empty")
+    if bad := re.search(r"[\t\r\n]", spelling):
+        start = quoted.start() + bad.start()
+        raise ScopeSyntaxError(
+            f"a quoted name cannot hold the control character {code_point(bad.group())}",
+            place=Span(text, start, start + 1),
+        )
+    if bad := _BAD_ESCAPE.search(re.sub(r'\\["\\]', "__", spelling)):
+        start = quoted.start() + bad.start()
+        raise ScopeSyntaxError(
+            'a backslash in quotes is written \\\\ (and a quote \\")', place=Span(text, start, start + 1)
+        )
+
+
+def _check_depth(text: str, sign: re.Match[str], opened: list[re.Match[str]]) -> None:
+    allowed = MAX_DEPTH + (opened[0].group() == "{")
+    if len(opened) > allowed:
+        raise _problem(text, sign, f"more than {MAX_DEPTH} brackets are open here; fewer will do")
+
+
+def _check_closing(text: str, sign: re.Match[str], opened: list[re.Match[str]]) -> None:
+    if not opened:
+        raise _problem(text, sign, f"this '{sign.group()}' closes nothing")
+    expected = _CLOSING[opened[-1].group()]
+    if sign.group() != expected:
+        raise _problem(text, sign, f"this '{sign.group()}' stands where '{expected}' must close '{opened[-1].group()}'")
+    opened.pop()
+
+
+def _problem(text: str, sign: re.Match[str], problem: str) -> ScopeSyntaxError:
+    return ScopeSyntaxError(problem, place=Span(text, sign.start(), sign.end()))
+
+
+_SHORT = 1_024
+
+
+@cache
+def _grammar() -> Lark:
+    """Made when it is first needed: many commands never need it."""
+    return Lark.open_from_package(__package__, "grammar.lark", parser="lalr", maybe_placeholders=False)
+
+
+def parse(text: str, functions: Functions = BUILTIN) -> Scope:
+    """The scope that a text says; raises ScopeSyntaxError. Equal texts are parsed once."""
+    return (_parse_short if len(text) <= _SHORT else _parse_long)(text, functions)
+
+
+def _parse(text: str, functions: Functions) -> Scope:
+    text = normal(text)
+    scan(text)
+    parser = _grammar().parse_interactive(text)  # on an error it can tell what it would have accepted
+    try:
+        parser.exhaust_lexer()
+        tree = parser.feed_eof()  # type: ignore[no-untyped-call]
+    except UnexpectedInput as error:
+        raise diagnose(parser, text, error) from None
+    scope = TreeBuilder(text, functions).scope(tree)
+    if len(text) > _SHORT and len(str(scope)) > MAX_CANONICAL:
+        raise ScopeSyntaxError(f"the scope is longer than {MAX_CANONICAL:,} characters")
+    return scope
+
+
+# Two caches bound the memory that strangers can make us keep: many short texts, or a few long ones.
+_parse_short = lru_cache(maxsize=4_096)(_parse)
+_parse_long = lru_cache(maxsize=64)(_parse)

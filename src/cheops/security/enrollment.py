@@ -1,0 +1,174 @@
+"""What a new site sends to be given a certificate, and what it is answered. Keys stay where they were made.
+
+The request is a certificate signing request (PKCS #10), which proves that its sender has the TLS key, and a
+signature of it with the other key. Who it is for is not taken from it: the invitation says so.
+
+A renewal is answered with the authorities too, so that a new one becomes known everywhere. That they are
+right is signed by an authority that is believed already, together with the certificate that was just made: so
+nobody can hand on a list of another day.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from cheops.security import names
+from cheops.security.certificates import (
+    Authorities,
+    Authority,
+    CertificateError,
+    CertificateSpec,
+    Identity,
+    UntrustedError,
+    common_name,
+    general_names,
+    raw_public_key,
+)
+from cheops.text import shortened
+
+MAX_BYTES = 64 * 1024
+_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
+
+
+class JoinRequest(msgspec.Struct, frozen=True):
+    """What a newcomer sends; bytes are base64 in JSON."""
+
+    secret: bytes
+    request: bytes  # PKCS #10, DER
+    signature: bytes  # of `request`, Ed25519
+
+    def __repr__(self) -> str:
+        return "<a request to join>"  # a secret is not for logs
+
+
+class JoinResponse(msgspec.Struct, frozen=True):
+    """What it is answered."""
+
+    site: str
+    certificate: str  # PEM
+    authorities: str  # PEM, one or more
+    peers: dict[str, str]
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """A new certificate for the same keys."""
+
+    certificate: str
+    authorities: str
+    proof: bytes  # the authority's signature of both
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedRequest:
+    """What a request asks for, verified."""
+
+    public_key: EllipticCurvePublicKey
+    signing_key: bytes
+    addresses: tuple[str, ...]
+
+    def for_site(self, site: str) -> CertificateSpec:
+        return CertificateSpec(site, self.public_key, self.signing_key, self.addresses)
+
+
+def make_request(
+    site: str,
+    key: EllipticCurvePrivateKey,
+    signing_key: Ed25519PrivateKey,
+    addresses: tuple[str, ...],
+    secret: bytes,
+) -> JoinRequest:
+    uri = x509.UniformResourceIdentifier(names.key_uri(raw_public_key(signing_key)))
+    request = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(common_name(site))
+        .add_extension(x509.SubjectAlternativeName([uri, *general_names(addresses)]), critical=False)
+        .sign(key, SHA256())
+        .public_bytes(Encoding.DER)
+    )
+    return JoinRequest(secret, request, signing_key.sign(request))
+
+
+def verify_request(sent: JoinRequest) -> VerifiedRequest:
+    """What is asked for, if whoever asks has both keys; raises CertificateError."""
+    try:
+        request = x509.load_der_x509_csr(sent.request)
+        found = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        public_key = request.public_key()
+        is_signed = request.is_signature_valid
+    except (*_UNREADABLE, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
+        raise CertificateError(f"not a request for a certificate: {shortened(str(error))}") from None
+    signing_key = names.key_in(found.get_values_for_type(x509.UniformResourceIdentifier))
+    if signing_key is None or not is_signed or not _is_p256(public_key):
+        raise CertificateError("the request is not signed, or its keys are not of the kind that sites have")
+    try:
+        Ed25519PublicKey.from_public_bytes(signing_key).verify(sent.signature, sent.request)
+    except (InvalidSignature, ValueError):
+        raise CertificateError("the request does not prove that its sender has the key for signatures") from None
+    hosts = found.get_values_for_type(x509.DNSName)
+    addresses = tuple(str(one) for one in found.get_values_for_type(x509.IPAddress))
+    assert isinstance(public_key, EllipticCurvePublicKey)  # noqa: S101 - for the type checker
+    return VerifiedRequest(public_key, signing_key, (*hosts, *addresses))
+
+
+def _is_p256(key: object) -> bool:
+    return isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP256R1)
+
+
+def renewal_spec(identity: Identity) -> CertificateSpec:
+    """The same site, keys and addresses once more."""
+    public_key = identity.certificate.public_key()
+    if not isinstance(public_key, EllipticCurvePublicKey):
+        raise CertificateError("the certificate has another kind of key than sites have")
+    return CertificateSpec(identity.site, public_key, identity.signing_key, identity.addresses)
+
+
+def make_renewal(authority: Authority, issued: Identity, believed: Authorities) -> Renewal:
+    """A certificate that was just made, with the authorities, and the proof that both belong together."""
+    proof = authority.key.sign(_statement(issued.der, believed.pem), ECDSA(SHA256()))
+    return Renewal(issued.pem.decode("ascii"), believed.pem.decode("ascii"), proof)
+
+
+def accept_renewal(renewal: Renewal, current: Identity, believed: Authorities) -> tuple[Identity, Authorities]:
+    """A renewal as it may be kept; raises UntrustedError or CertificateError."""
+    try:
+        der = x509.load_pem_x509_certificate(renewal.certificate.encode()).public_bytes(Encoding.DER)
+        authorities = Authorities(x509.load_pem_x509_certificates(renewal.authorities.encode()))
+    except (ValueError, x509.InvalidVersion) as error:
+        raise CertificateError(f"not certificates: {shortened(str(error))}") from None
+    if not any(_signed(renewal.proof, _statement(der, authorities.pem), one) for one in believed.certificates):
+        raise UntrustedError("what was sent as a renewal is not signed by an authority that is believed")
+    identity = authorities.verify(der, None)
+    same = identity.site == current.site and identity.signing_key == current.signing_key
+    if not same or identity.certificate.public_key() != current.certificate.public_key():
+        raise UntrustedError("what was sent as a renewal is the certificate of another site, or of other keys")
+    if identity.made_ms <= current.made_ms:
+        raise UntrustedError("what was sent as a renewal is older than the certificate that is in use")
+    return identity, authorities
+
+
+def _statement(der: bytes, authorities: bytes) -> bytes:
+    parts = (hashlib.sha256(part).digest() for part in (der, authorities))
+    return b"cheops renewal\0" + b"".join(parts)
+
+
+def _signed(proof: bytes, statement: bytes, authority: x509.Certificate) -> bool:
+    key = authority.public_key()
+    if not isinstance(key, EllipticCurvePublicKey):
+        return False
+    try:
+        key.verify(proof, statement, ECDSA(SHA256()))
+    except InvalidSignature:
+        return False
+    return True

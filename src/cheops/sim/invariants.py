@@ -1,0 +1,275 @@
+"""What must hold at the end of a simulated history, whatever happened in it.
+
+One check compares the merge with `reference_effective`: a second merge, written from docs/merging.md, slow, and
+sharing no code with the one in use. It covers histories with one matrix and no `Concurrent` entries.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from cheops.engine.replica import Replica
+from cheops.engine.scheduler import has_deleted_copy
+from cheops.log.causality import contains
+from cheops.log.history import History
+from cheops.log.matrix import Entry, Matrix
+from cheops.log.operation import Kind, Operation, OpId, Status, Verdict
+from cheops.sim.apps import RefusedError, State
+from cheops.sim.node import Node
+from cheops.sim.world import World, ever_listed_sites
+
+_REPLACING = {"take-one", "take-both-reverse-order"}
+_MIRRORED = {"take-one", "take-both-keep-order"}
+
+
+def reference_effective(ops: Iterable[Operation], entries: Iterable[Entry]) -> list[OpId]:
+    """The operations that have an effect, in their order."""
+    ops = list(ops)
+    silent = (Kind.SITES, Kind.SEAL)
+    running = [op for op in ops if op.verdict is Verdict.OK and op.kind not in silent]  # rule 1
+    running = [op for op in running if not _comes_too_late(op, ops)]
+    names = {_name(op) for op in running}
+    replaces = _replaces(entries, names)
+    strictly = {n: sum((n, m) in replaces and (m, n) not in replaces for m in names) for n in names}
+    running.sort(key=lambda op: (strictly[_name(op)], op.stamp), reverse=True)  # rule 2: from the top down
+    effective: list[Operation] = []
+    for x in running:
+        if not any(_beats(y, x, replaces) for y in effective):
+            effective.append(x)
+    return [op.id for op in sorted(effective, key=lambda op: op.stamp)]  # rule 6
+
+
+def _name(op: Operation) -> str:
+    return "*" if op.kind in (Kind.DELETE, Kind.FORCE) else op.type
+
+
+def _comes_too_late(op: Operation, ops: list[Operation], *, asking: frozenset[OpId] = frozenset()) -> bool:
+    """Whether it is neither known to somebody who sealed the past, nor made in knowledge of that past."""
+    for other in ops:
+        if other.seal is None or other.id in asking or other.id == op.id:
+            continue
+        if op.seq <= other.deps.get(op.origin, 0):
+            continue
+        if all(op.deps.get(origin, 0) >= n for origin, n in other.seal.stable.items()):
+            continue
+        if op.seal and (op.seal.root, op.stamp) < (other.seal.root, other.stamp):
+            continue  # the seal that was there first stands
+        if not _comes_too_late(other, ops, asking=asking | {op.id}):
+            return True
+    return False
+
+
+def _beats(y: Operation, x: Operation, replaces: set[tuple[str, str]]) -> bool:
+    if (_name(y), _name(x)) not in replaces:
+        return False
+    if x.seq <= y.deps.get(x.origin, 0):
+        return True  # rule 3
+    if y.seq <= x.deps.get(y.origin, 0):
+        return False
+    mutual = (_name(x), _name(y)) in replaces
+    return y.stamp > x.stamp if mutual else True  # rules 5 and 4
+
+
+def _replaces(entries: Iterable[Entry], names: set[str]) -> set[tuple[str, str]]:
+    """Pairs (y, x) such that y replaces x, closed under transitivity."""
+    pairs = {("*", name) for name in (*names, "*")}
+    for entry in entries:
+        if entry.result.value in _REPLACING:
+            pairs.add((entry.after, entry.before))
+        if entry.result.value in _MIRRORED:
+            pairs.add((entry.before, entry.after))
+    pairs |= {(y, y) for y, _ in pairs}
+    while True:
+        more = {(z, x) for z, y in pairs for w, x in pairs if w == y} - pairs
+        if not more:
+            return pairs
+        pairs |= more
+
+
+def problems(world: World) -> list[str]:
+    """Everything that is wrong; empty if all is well."""
+    found: list[str] = []
+    for resource in sorted(world.decided):
+        found += (f"{resource}: {problem}" for problem in _of_resource(world, resource))
+    return found
+
+
+def _of_resource(world: World, resource: str) -> Iterator[str]:
+    oracle = _oracle(world, resource)
+    ops = world.decided[resource].values()
+    if len({op.matrix.hash for op in ops}) == 1:
+        by_the_book = reference_effective(ops, oracle.matrix.entries)
+        if by_the_book != [op.id for op in oracle.effective]:
+            yield f"the merge gives {_ids([op.id for op in oracle.effective])}, the rules {_ids(by_the_book)}"
+    replicas = {name: _replica(world.nodes[name], resource) for name in oracle.site_list}
+    yield from _of_clients(world, resource)
+    for name in sorted(world.heard.get(resource, set()) - ever_listed_sites(world.decided[resource])):
+        yield f"{name} is not involved and heard of it"
+    for name in oracle.site_list:
+        replica = replicas[name]
+        if replica is None:
+            yield f"{name} is involved and knows nothing of it"
+            continue
+        yield from _of_replica(world, name, replica, oracle)
+    yield from _of_states(world, resource, oracle)
+    for name in oracle.site_list:
+        yield from _of_runs(world, world.nodes[name], resource)
+    for name in sorted(oracle.ever_listed.difference(oracle.site_list)):
+        yield from _of_leaver(world, name, resource, oracle)
+
+
+def _of_clients(world: World, resource: str) -> Iterator[str]:
+    """Nobody hears two last words of one site: a verdict that changes was none."""
+    ops = world.decided[resource]
+    if len({op.matrix.hash for op in ops.values()}) > 1:
+        return  # under other rules what had been passed over may run after all
+    for (about, op, site), words in world.last_words.items():
+        if about != resource or op is None or (op in ops and ops[op].kind is Kind.SITES):
+            continue  # a change of the list may be answered a second time, when a copy is deleted
+        if any(other.sites and op.origin.site not in other.sites for other in ops.values()):
+            continue  # while it was off the list, replies may have been forgotten that it never got
+        if len(words) > 1:
+            yield f"the client of {op} heard of {site}: {', '.join(words)}"
+        elif words == [Status.SUPERSEDED] and (about, op, site) in world.succeeded:
+            yield f"the client of {op} heard that {site} passed over it, where it was OK"
+
+
+def _of_leaver(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:
+    """What the change of the list asked of those that left is done, where there was anything."""
+    by, replica = oracle.site_list_op, _replica(world.nodes[name], resource)
+    if by is None or by.kind is not Kind.SITES or not by.payload.line:
+        return
+    if replica is None or not contains(replica.history.known, by.id):
+        return
+    start = world.apps[resource].start
+    state = world.nodes[name].states.get(resource, start)
+    if not has_deleted_copy(replica, by):
+        yield f"{name} left, and has not deleted its copy"
+    elif replica.by_op[by.id, name].status is Status.OK and state != start:
+        yield f"{name} left, and its copy is still there"
+
+
+def _replica(node: Node, resource: str) -> Replica | None:
+    """As the node has it in memory, or else as it would load it."""
+    if node.site is None:
+        return None
+    if resource in node.site.replicas:
+        return node.site.replicas[resource]
+    documents = node.disk.of_resource(resource)
+    if not documents:
+        return None
+    replica = Replica(resource, node.origin, node.site.matrices.__getitem__, node.settings.limits)
+    replica.load(documents)
+    replica.settled = dict(replica.history.known)
+    return replica
+
+
+def _oracle(world: World, resource: str) -> History:
+    """The merge of all operations that were ever decided, without forgetting anything."""
+    matrices = {Matrix().hash: Matrix()}
+    for node in world.nodes.values():
+        matrices |= {d.hash: d for d in node.disk.durable.values() if isinstance(d, Matrix)}
+    history = History(matrices.__getitem__)
+    for op in sorted(world.decided[resource].values(), key=lambda op: op.stamp):
+        history.add(op)
+    return history
+
+
+def _of_replica(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
+    for id_ in sorted(world.acknowledged.get(replica.resource, ())):
+        if not contains(replica.history.known, id_):
+            yield f"{name} lost {id_}, which was acknowledged"
+    if replica.history.known != oracle.known:
+        yield f"{name} knows {_short(replica.history.known)}, not {_short(oracle.known)}"
+    expected = [op.id for op in oracle.effective if not contains(replica.history.folded, op.id)]
+    found = [op.id for op in replica.history.effective]
+    if found != expected:
+        yield f"{name} has {_ids(found)} effective, not {_ids(expected)}"
+    yield from _of_keeping(world, name, replica, oracle)
+    if replica.running or replica.drafts or replica.unknown or replica.waiting:
+        yield f"{name} is not done: {_todo(replica)}"
+        for id_, why in replica.refused.items():
+            yield f"{name} refuses {id_} of an honest site: {why}"
+    elif replica.settled != replica.history.known:
+        yield f"{name} has not applied all it knows"
+    if replica.order_not_enforced:
+        yield f"{name} could not enforce the order"
+    if replica.failed:
+        yield f"{name} diverged: {_ids(list(replica.failed))} failed there"
+
+
+def _of_keeping(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
+    if replica.matrix.hash != oracle.matrix.hash:
+        yield f"{name} goes by another matrix than the newest"
+    kept = {d.id for d in world.nodes[name].disk.of_resource(replica.resource) if isinstance(d, Operation)}
+    if kept != replica.history.ops.keys() | {draft.id for draft in replica.drafts}:
+        yield f"{name} keeps {len(kept)} operations on disk, and {len(replica.history.ops)} in memory"
+
+
+def _todo(replica: Replica) -> str:
+    parts = {
+        "running": replica.running,
+        "drafts": [str(draft.id) for draft in replica.drafts],
+        "unknown": replica.unknown,
+        "waiting": [str(id_) for id_ in replica.waiting],
+    }
+    return ", ".join(f"{what}: {which}" for what, which in parts.items() if which)
+
+
+def _of_states(world: World, resource: str, oracle: History) -> Iterator[str]:
+    app = world.apps[resource]
+    states = {name: world.nodes[name].states.get(resource, app.start) for name in oracle.site_list}
+    if any(state != states[oracle.site_list[0]] for state in states.values()):
+        yield f"the application's states differ: {states}"
+    elif app.name != "pcounter":
+        expected = _replayed(app.start, oracle.effective, app.run)
+        for name, state in states.items():
+            if state != expected:
+                yield f"{name} has the state {state!r}, and the operations give {expected!r}"
+                return
+
+
+def _replayed(state: State, ops: list[Operation], run: object) -> State:
+    for op in ops:
+        try:
+            state = run(state, op.payload.line)  # type: ignore[operator]
+        except RefusedError:
+            continue
+    return state
+
+
+def _of_runs(world: World, node: Node, resource: str) -> Iterator[str]:
+    """Nothing is applied on top of itself, and causes run before their effects.
+
+    What replaces may run out of turn where something before it is UNKNOWN, and end in doubt itself. If by
+    then the doubt before it is resolved, all of them run, and it once more: the last run counts.
+    """
+    ops, matrix = world.decided[resource], world.apps[resource].matrix
+    first: dict[OpId, int] = {}
+    last: dict[OpId, int] = {}
+    present: set[OpId] = set()  # what the application's state holds, as far as its own log tells
+    for place, execution in enumerate(node.log):
+        op = execution.op
+        if execution.resource != resource or not execution.ok or execution.partial:
+            continue
+        if op is None or (op in ops and ops[op].kind is Kind.SITES):
+            present.clear()  # a reset, a checkpoint written, or the copy of a site that left
+        elif op in ops:
+            present = {other for other in present if not matrix.replaces(ops[op].key, ops[other].key)}
+            if op in present:
+                yield f"{node.name} applied {op} twice"
+            present.add(op)
+            first.setdefault(op, place)
+            last[op] = place
+    if len({op.matrix.hash for op in ops.values()}) > 1:
+        return  # under other rules something may have run that had been passed over before
+    for later, place in last.items():
+        for earlier, earlier_place in first.items():
+            if ops[earlier].is_before(ops[later]) and place < earlier_place:
+                yield f"{node.name} ran {later} before {earlier}, on which it depends"
+
+
+def _ids(ids: list[OpId]) -> str:
+    return "[" + " ".join(map(str, ids)) + "]"
+
+
+def _short(vector: object) -> str:
+    return " ".join(f"{origin.site}:{n}" for origin, n in sorted(vector.items()))  # type: ignore[attr-defined]

@@ -1,0 +1,111 @@
+"""One simulated history from its seed to its end; the smallest one that still fails; and a picture of it in text."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from cheops.sim import invariants, workload
+from cheops.sim.profiles import Profile
+from cheops.sim.world import World
+
+PATIENCE_MS = 120_000  # of virtual time, after everything is healed
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    seed: int
+    problems: tuple[str, ...]
+    injected: Counter[str]
+    operations: int
+    replays: int
+    story: tuple[str, ...] = ()
+
+
+def play(seed: int, sites: int, profile: Profile, *, patience_ms: int = PATIENCE_MS) -> SimulationResult:
+    """Play a history; the same arguments give the same one."""
+    world = World(seed, tuple(f"site{number}" for number in range(1, sites + 1)), profile)
+    try:
+        workload.schedule(world)
+        world.run_until(world.now_ms + profile.duration_ms)
+        _heal(world)
+        found = _wait_until_well(world, patience_ms)
+    except Exception as error:  # a finding like any other: it has a seed, and a story
+        found = [f"{type(error).__name__}: {error}"]
+    for node in world.nodes.values():
+        world.injected += node.injected
+    replays = sum(e.replay for node in world.nodes.values() for e in node.log)
+    operations = sum(map(len, world.decided.values()))
+    return SimulationResult(seed, tuple(found), world.injected, operations, replays, tuple(world.story))
+
+
+def _heal(world: World) -> None:
+    world.calm = True
+    world.cut.clear()
+    for name in world.nodes:
+        world.restart(name)
+    world.tell("everything is healed")
+
+
+def _wait_until_well(world: World, patience_ms: int) -> list[str]:
+    """Give it time, with an operator who resolves what is UNKNOWN; gives what is wrong in the end."""
+    end_ms = world.now_ms + patience_ms
+    found = ["nothing was checked"]
+    while found and world.now_ms < end_ms:
+        world.run_until(world.now_ms + 2_000)
+        world.cut.clear()
+        world.resolve_unknown()
+        found = invariants.problems(world)
+    return found
+
+
+_WIDTH = 30
+
+
+def timeline(story: Iterable[str], sites: list[str], most: int = 60) -> str:
+    """The last events, each in the lane of its site; what concerns all stands across."""
+    rows = [_row(line, sites) for line in list(story)[-most:]]
+    head = " " * 12 + "".join(site.ljust(_WIDTH) for site in sites)
+    return "\n".join([head.rstrip(), " " * 12 + "".join("│".ljust(_WIDTH) for _ in sites).rstrip(), *rows])
+
+
+def _row(line: str, sites: list[str]) -> str:
+    time, _, what = line.partition(" ms  ")
+    place = next((n for n, site in enumerate(sites) if what.startswith(f"{site} ")), None)
+    if place is None:
+        return f"{time:>9}   ─── {what} "
+    cells = ["│".ljust(_WIDTH)] * len(sites)
+    cells[place] = f"● {what.removeprefix(sites[place]).strip()}"[: _WIDTH - 1].ljust(_WIDTH)
+    return f"{time:>9}   {''.join(cells)}".rstrip()
+
+
+_SWITCHES: tuple[dict[str, float], ...] = (
+    {"crashes": 0}, {"crash_between_effects": 0}, {"trouble": 0}, {"loss": 0}, {"duplication": 0},
+    {"long_delay": 0}, {"partitions": 0}, {"one_way_cuts": 0}, {"clock_jumps": 0}, {"skew_ms": 0},
+    {"site_changes": 0}, {"matrix_changes": 0}, {"deletes": 0}, {"forces": 0}, {"bad_command": 0},
+    {"resources": 1}, {"rebirths": 0},
+)  # fmt: skip
+
+
+def shrink(seed: int, sites: int, profile: Profile) -> tuple[Profile, SimulationResult]:
+    """Take away what is not needed for the failure; gives the profile that is left and how it fails."""
+    best, outcome = profile, play(seed, sites, profile)
+    for switch in _SWITCHES:
+        best, outcome = _try(seed, sites, best, outcome, switch)
+    operations = best.operations
+    while operations > 2:
+        smaller = max(2, operations * 3 // 4 if operations > 8 else operations - 1)
+        shrunk, outcome = _try(seed, sites, best, outcome, {"operations": smaller})
+        if shrunk is best:
+            break
+        best, operations = shrunk, smaller
+    return best, outcome
+
+
+def _try(
+    seed: int, sites: int, profile: Profile, outcome: SimulationResult, change: dict[str, float]
+) -> tuple[Profile, SimulationResult]:
+    candidate = replace(profile, **change)  # type: ignore[arg-type]
+    if candidate == profile:
+        return profile, outcome
+    tried = play(seed, sites, candidate)
+    return (candidate, tried) if tried.problems else (profile, outcome)

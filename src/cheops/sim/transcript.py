@@ -1,0 +1,149 @@
+"""How a scenario reads: runs, messages, answers, and the log as each site has it, one line each."""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import TypeVar
+
+from cheops.engine.events import Answer, Notify, Outcome, Result, Run, Stage
+from cheops.engine.messages import Message
+from cheops.engine.replica import Replica
+from cheops.log.causality import covers
+from cheops.log.operation import Kind, Operation, OpId
+from cheops.log.rules import Rule
+from cheops.sim.apps import State
+
+T = TypeVar("T")
+
+
+def alike(by_site: dict[str, T]) -> Iterator[tuple[T, str]]:
+    """Sites that show the same stand together: so agreement is seen at a glance."""
+    for what in dict.fromkeys(by_site.values()):
+        yield what, ", ".join(site for site, other in by_site.items() if other == what)
+
+
+def described_id(id_: OpId | None) -> str:
+    """As everywhere, and with the incarnation where a site was born again."""
+    if id_ is None:
+        return "start"
+    born_again = "" if id_.origin.incarnation == "1" else f"({id_.origin.incarnation})"
+    return f"{id_.origin.site}{born_again}:{id_.seq}"
+
+
+# -- what happens ----------------------------------------------------------------------------------------
+
+
+def described_answer(site: str, answer: Answer) -> str:
+    detail = f" ({answer.detail})" if answer.detail else ""
+    match answer.stage:
+        case Stage.REFUSED:
+            return f"{site} refuses: {answer.detail}"
+        case Stage.ACCEPTED:
+            return f"{site} accepts {described_id(answer.op)}"
+        case Stage.DECIDED:
+            return f"{site} answers: {described_id(answer.op)} is {answer.status}{detail}"
+        case Stage.SITE:
+            return f"{site} answers: {described_id(answer.op)} is {answer.status} at {answer.site}{detail}"
+
+
+def described_notice(site: str, notice: Notify) -> str:
+    about = f" {described_id(notice.op)}" if notice.op else ""
+    return f"{site} tells the operator: {notice.what}{about} ({notice.detail})"
+
+
+def described_message(message: Message) -> str:
+    replies = ", ".join(f"{described_id(reply.op)} {reply.status}" for reply in message.replies)
+    parts = (
+        "what is left of the past:" if message.snapshot else "",
+        " ".join(described_id(op.id) for op in message.ops),
+        "and the matrix" if message.matrices else "",
+        f"[{replies}]" if replies else "",
+        "wants the matrix" if message.wanted else "",
+        "asks" if message.ask and not message.ops else "",
+    )
+    return " ".join(filter(None, parts)) or "acknowledges"
+
+
+def described_steps(run: Run, outcomes: tuple[Outcome, ...]) -> str:
+    """Equal steps, as of an operation done in units, are counted; an outcome is told unless it is OK."""
+    pairs = zip(run.steps, outcomes or (Outcome(Result.OK),) * len(run.steps), strict=False)
+    parts = []
+    for step, group in groupby(pairs, key=lambda pair: pair[0]):
+        seen = [outcome for _, outcome in group]
+        done = sum(outcome.result is Result.OK for outcome in seen)
+        times = f" {done} times" if len(seen) > 1 else ""
+        last = seen[-1]
+        failure = "" if last.result is Result.OK else f"{', then' if times else ':'} {_failure(last)}"
+        parts.append(f'{described_id(step.op)} "{step.payload.line}"{times}{failure}')
+    return ", ".join(parts)
+
+
+def _failure(outcome: Outcome) -> str:
+    return f"{outcome.result} ({outcome.output})"
+
+
+# -- what there is ---------------------------------------------------------------------------------------
+
+
+def described_state(state: State) -> str:
+    match state:
+        case frozenset():
+            words: Iterable[str] = sorted(state)
+        case tuple():
+            words = (word if isinstance(word, str) else "=".join(word) for word in state)
+        case _:
+            words = [str(state)]
+    return " ".join(words) or "(empty)"
+
+
+def described_log(replica: Replica) -> Iterator[str]:
+    """What one site makes of the operations it knows: the effective ones, then those without effect."""
+    if replica.base:
+        yield f'checkpoint "{replica.base.write.line}"'
+    yield from (f"{_described(op)}{_here(replica, op)}" for op in replica.history.effective)
+    if replica.order_not_enforced:
+        yield "(order not enforced)"
+    for op in _by_stamp(replica.history.ops.values()):
+        yield from _without_effect(replica, op)
+    yield from (f"draft {_described(op)}{_here(replica, op)}" for op in replica.drafts)
+    for op in _by_stamp(replica.waiting.values()):
+        lacks = "its matrix" if covers(replica.history.known, op.deps) else "what it depends on"
+        yield f"waiting for {lacks}: {_described(op)}"
+
+
+def _by_stamp(ops: Iterable[Operation]) -> list[Operation]:
+    return sorted(ops, key=lambda op: op.stamp)
+
+
+def _without_effect(replica: Replica, op: Operation) -> Iterator[str]:
+    fate = replica.history.reason(op.id)
+    if op.kind is Kind.SITES:
+        yield f"sites {described_id(op.id)} {' '.join(op.sites or ())}"
+    elif op.kind is Kind.SEAL:
+        yield f"seal {described_id(op.id)}"
+    elif fate and fate.rule is Rule.VOID:
+        yield f"void {_described(op)} ({_sentence(fate.rule)}: {op.why})"
+    elif fate and fate.rule is Rule.BEATEN_AT_ORIGIN:
+        yield f"superseded {_described(op)} {op.why} ({fate.rule.sentence})"
+    elif fate and fate.by:
+        yield f"superseded {_described(op)} by {described_id(fate.by)} ({_sentence(fate.rule)})"
+
+
+def _sentence(rule: Rule) -> str:
+    return f"rule {rule:d}: {rule.sentence}"
+
+
+def _described(op: Operation) -> str:
+    kind = "" if op.kind in (Kind.NORMAL, op.type) else f" {op.kind}"
+    return f'{described_id(op.id)}{kind} {op.type} "{op.payload.line}"'
+
+
+def _here(replica: Replica, op: Operation) -> str:
+    """What is to be said of an operation at this very site, if anything."""
+    reply = replica.by_op.get((op.id, replica.site))
+    if replica.unknown and replica.unknown.id == op.id:
+        return " (UNKNOWN here)"
+    if op.id in replica.failed:
+        return f" (failed here: {replica.failed[op.id]})"
+    if op.id in {applied.id for applied in replica.applied}:
+        return f" ({reply.detail})" if reply and reply.detail else ""
+    return " (not run here yet)"

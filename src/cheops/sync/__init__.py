@@ -1,1 +1,0 @@
-"""Between sites: CouchDB's replication protocol, both ends, and heartbeats."""
