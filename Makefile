@@ -1,11 +1,11 @@
-# Everything a newcomer needs: `make demo` to see it, `make test` to trust it, `make help` for the rest.
-# Each target does the set-up it needs; nothing outside this directory is touched but system packages (see setup).
+# Start with `make demo`; `make help` lists the rest. Each target installs what it needs, into .venv.
+# Outside this directory only system packages are installed, and only by targets that depend on `system`.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Many tests wait for agents to notice something: half as many processes again as cores keep the cores busy.
+# Many tests wait for agents, not for the processor: 1.5 processes per core keep the cores busy.
 WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 
 .PHONY: help setup system demo test check format soak bench screenshots lock audit clean
@@ -15,26 +15,30 @@ help: ## show this list
 
 setup: $(VENV)/.installed system ## install everything into .venv, and system packages where that is allowed
 
-$(VENV)/.installed: pyproject.toml constraints.txt scripts/make-venv
+# What running needs comes first, so that `make demo` need not download the developers' tools.
+$(VENV)/.runtime: pyproject.toml constraints.txt scripts/make-venv
 	@scripts/make-venv $(PYTHON) $(VENV)
+
+$(VENV)/.installed: $(VENV)/.runtime
+	@scripts/make-venv $(PYTHON) $(VENV) dev
 
 system:
 	@scripts/system-packages
 
-demo: $(VENV)/.installed ## play a guided tour
+demo: $(VENV)/.runtime ## install what running needs, then play a guided tour with three sites
 	@$(BIN)/cheops demo
 
 test: setup ## run all tests, in parallel
 	$(BIN)/pytest -n $(WORKERS)
 
-check: $(VENV)/.installed ## style, types, who may import whom, and what is dangerous
+check: $(VENV)/.installed ## check style, types, import rules and known security mistakes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 
-format: $(VENV)/.installed ## put the code into the one format
+format: $(VENV)/.installed ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -50,15 +54,15 @@ soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hosti
 bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md
 	$(BIN)/python -m bench
 
-screenshots: setup ## take the pictures of the web interface again, for docs/ui.md
-	$(BIN)/python -m tests.ui.pictures
+screenshots: setup ## take the screenshots of docs/ui.md again
+	$(BIN)/python -m tests.ui.screenshots
 
 lock: ## pin the newest versions of all dependencies in constraints.txt
 	scripts/lock $(PYTHON)
 
-audit: ## look for known vulnerabilities of the pinned dependencies; needs the network
+audit: ## look for known vulnerabilities in the pinned dependencies; needs the network
 	scripts/audit $(PYTHON)
 
-clean: ## remove what the other targets made
+clean: ## remove everything the other targets created
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,7 @@
 """What holds for all tests: they are repeatable, and where CI runs them, none is skipped."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -32,6 +33,10 @@ def repetitions(request: pytest.FixtureRequest) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts background jobs (`make test &`) with SIGINT ignored, and every child inherits that. Tests that
+    # end a child with Ctrl-C would wait for ever, so these tests give their children the default back.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("CI") and not hasattr(config, "workerinput"):  # once, not in each xdist worker
         config.pluginmanager.register(NoSkips(), "no-skips")
 

@@ -183,7 +183,8 @@ def demo_command(  # noqa: PLR0913, PLR0917 - one parameter per option
         return
     out = console()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup a hang-up stays ignored
+            signal.signal(number, _interrupt)
     played = False
     try:
         with _started(out, port) as sites:
