@@ -44,6 +44,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     try:
         made.start()
         all_up(made)
+        begun(made, "first")  # from here on every site knows the type's matrix, whichever test runs first
         yield made
         assert all(is_well(made, name) for name in NAMES)
     finally:

@@ -387,7 +387,7 @@ def test_nothing_is_taken_that_would_fill_the_disk(tmp_path: Path) -> None:
                 {"command": "true", "sites": "site1", "type": "set", "resource-type": "file"},
             )
         assert refused.value.status == 507
-        assert refusals(rig, "no room") == 2
+        assert refusals(rig, "disk full") == 2
         assert local(rig).health().ok
         rig.stop("site1")
         configure(rig, "site1", clients={"free_size": "1000TiB"})
