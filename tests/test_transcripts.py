@@ -23,4 +23,4 @@ def test_transcript_shows_what_is_printed(path: Path, request: pytest.FixtureReq
 
 
 def test_the_documentation_has_transcripts() -> None:
-    assert ROOT / "README.md" in FILES
+    assert ROOT / "docs" / "tour.md" in FILES

@@ -49,6 +49,18 @@ def test_the_example_of_the_gateway_shows_what_happens(tmp_path: Path, request: 
         check(path, reader, request)
 
 
+def test_the_readme_shows_what_happens(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Its reader has started the sites of the example first."""
+    if lacking := missing() or ("" if shutil.which("curl") else "needs curl"):
+        pytest.skip(lacking)
+    example = (ROOT / "examples" / "minicloud" / "README.md").read_text(encoding="utf-8")
+    start = re.search(r"^```text\n.*?^```$", example, re.MULTILINE | re.DOTALL)
+    assert start
+    with Wan(["reader"]) as wan, Reader(tmp_path, wan.hosts["reader"]) as reader:
+        reader.read(start.group())
+        check(ROOT / "README.md", reader, request)
+
+
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_how_to_shows_the_type_as_it_is_in_the_example(name: str) -> None:
     text = (ROOT / "docs" / f"howto-{name}.md").read_text(encoding="utf-8")
