@@ -69,7 +69,7 @@ def test_what_can_only_wait_leaves_memory_where_there_is_much_of_it() -> None:
         lab.submit("a", name, "inc 1")
     lab.run()
     for name in names:
-        for op in list(lab.at("a", name).clients):
+        for op in list(lab.at("a", name).clients.operations):
             lab.take("a", ClientLeft(name, op))
     lab.pass_time(5_000)
     site = lab.nodes["a"].site
@@ -117,5 +117,5 @@ def test_a_state_that_was_cut_is_no_checkpoint() -> None:
     for _ in range(12):
         lab.submit("a", "n", "inc 1")
         lab.run()
-    assert lab.at("a", "n").base is None
+    assert lab.at("a", "n").applied.base is None
     assert any("no-checkpoint" in output for output in lab.output)

@@ -32,7 +32,7 @@ def test_a_site_that_lacks_a_matrix_asks_for_it_and_waits() -> None:
     lab.submit("a", "n", "set 5")
     lab.flights = [replace(flight, message=replace(flight.message, matrices=())) for flight in lab.flights]
     lab.deliver(lab.flights[0])
-    assert lab.at("b", "n").waiting
+    assert lab.at("b", "n").inbox.waiting
     assert lab.states("n", "b") == [0]
     assert [flight.message.wanted for flight in lab.flights] == [(COUNTER.matrix.hash,)]
     lab.run()
@@ -75,7 +75,7 @@ def test_the_matrix_in_force_outlives_the_operation_that_brought_it() -> None:
     for _ in range(12):
         lab.submit("b", "n", "inc 1")
         lab.run()
-    assert lab.at("a", "n").base
+    assert lab.at("a", "n").applied.base
     for site in "ab":
         lab.crash(site)
         lab.restart(site)

@@ -111,7 +111,7 @@ def test_ok_at_the_origin_and_ko_elsewhere_is_diverged_until_it_is_dealt_with() 
 def test_on_error_runs_where_it_failed() -> None:
     lab, _ = diverged(Command("mend"))
     assert lab.states("n", "ab") == [8, 99]
-    assert lab.at("b", "n").by_op[lab.at("a", "n").history.effective[-1].id, "b"].detail == "handled by on_error"
+    assert lab.at("b", "n").replies[lab.at("a", "n").history.effective[-1].id, "b"].detail == "handled by on_error"
     assert lab.status("a", "n").overall is Overall.CONVERGED
 
 
@@ -134,7 +134,7 @@ def test_status_tells_each_situation_apart() -> None:
     lab.submit("b", "n", "inc 1")
     lab.run()
     assert lab.status("b", "n").overall is Overall.DIVERGED
-    assert lab.at("b", "n").unknown
+    assert lab.at("b", "n").applied.unknown
 
 
 def sold_twice() -> Lab:
@@ -165,7 +165,7 @@ def test_units_that_are_interrupted_after_each_replay_are_tried_until_they_end()
     lab.heal()
     lab.run()
     assert not lab.benches["b"].trouble
-    assert not lab.at("b", "p").order_not_enforced
+    assert not lab.at("b", "p").applied.order_not_enforced
     assert lab.states("p", "ab") == [0, 0]
     assert lab.status("b", "p").overall is Overall.CONVERGED
 
@@ -180,7 +180,7 @@ def test_a_replace_draft_that_fails_behind_an_unknown_one_waits_for_its_turn() -
     lab.take("a", Submitted("r", "n", "set", Command("fail"), rtype="n"))
     lab.run()
     assert sum('"fail"' in line for line in lab.output) == 1
-    unknown = lab.at("a", "n").unknown
+    unknown = lab.at("a", "n").applied.unknown
     assert unknown
     lab.take("a", Resolved("n", unknown.id, True))
     lab.run()

@@ -27,7 +27,7 @@ def test_a_newcomer_gets_a_checkpoint() -> None:
     for _ in range(12):
         lab.submit("a", "n", "inc 1")
         lab.run()
-    assert lab.at("a", "n").base is not None
+    assert lab.at("a", "n").applied.base is not None
     assert len(lab.at("a", "n").history.ops) < 8
     lab.move("a", "n", "abc")
     lab.run()

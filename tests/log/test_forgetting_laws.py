@@ -165,10 +165,7 @@ def test_a_checkpoint_takes_the_effect_and_leaves_the_matrix(past: Past) -> None
 def ledger(kept: History) -> History:
     """What a site saves beside the operations when it forgets: an otherwise empty history."""
     saved = history(())
-    saved.floor, saved.known, saved.folded = dict(kept.floor), dict(kept.floor), dict(kept.folded)
-    saved.epochs = {introduced: epoch.copy() for introduced, epoch in kept.epochs.items()}
-    saved.disowned = set(kept.disowned)
-    saved.take_matrix(kept.adopted)
+    saved.restore(kept.floor, kept.folded, kept.epochs, kept.rejected_matrices, kept.adopted)
     return saved
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from cheops.engine.events import Notify, PeerDown, PeerUp
-from cheops.engine.replica import PeerProgress, Replica
+from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
 from cheops.log.matrix import Matrix
 from cheops.log.operation import OpId, Origin
@@ -126,11 +126,12 @@ def test_a_notice_of_the_same_state_is_told_once(world: World) -> None:
 def test_a_site_counts_as_far_as_we_know_all_its_replies() -> None:
     replica = Engine().one
     replica.history.site_list = ("site1", "site2", "site3")
-    replica.settled = {HERE: 7}
-    view = replica.peers["site2"] = PeerProgress(incarnation="bbb", settled={HERE: 5}, known_replies={THERE: 3})
-    replica.known_replies = {THERE: 2}
+    replica.applied.settled = {HERE: 7}
+    view = replica.peer("site2")
+    view.incarnation, view.settled, view.known_replies = "bbb", {HERE: 5}, {THERE: 3}
+    replica.replies.known = {THERE: 2}
     assert delivery_state(replica).settled == {"site1": 7, "site2": 0, "site3": 0}
-    replica.known_replies = {THERE: 3, Origin("site2", "earlier"): 1}
+    replica.replies.known = {THERE: 3, Origin("site2", "earlier"): 1}
     assert delivery_state(replica).settled == {"site1": 7, "site2": 5, "site3": 0}
     view.incarnation = ""
     assert delivery_state(replica).settled["site2"] == 0

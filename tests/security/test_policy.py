@@ -165,7 +165,7 @@ def test_what_a_site_may_not_say_is_dropped(site: str, changes: dict[str, Any], 
         op = replace_fields(op, matrix=lab.at("a", "n").history.adopted)
     for name in "ac":
         replica = hand(lab, name, site, op)
-        assert replica.refused[op.id].startswith(reason)
+        assert replica.inbox.refused[op.id].startswith(reason)
         assert op.id not in replica.history.ops
         assert replica.history.known.get(origin, 0) < op.seq  # nobody is told that we have it
     lab.run()
@@ -187,10 +187,10 @@ def test_a_matrix_that_nobody_brought_is_not_believed() -> None:
     creator = lab.at("a", "n").origin
     for introduced in (Stamp(lab.now_ms + 50_000, 0, creator), Stamp(1, 0, creator)):
         op = made(lab, "b", matrix=MatrixRef(OTHER_RULES.hash, introduced))
-        assert hand(lab, "c", "b", op).refused[op.id] == "it names a matrix that nobody brought before it"
+        assert hand(lab, "c", "b", op).inbox.refused[op.id] == "it names a matrix that nobody brought before it"
     stamp = Stamp(lab.now_ms + 1_000, 0, lab.at("b", "n").origin)
     op = made(lab, "b", matrix=MatrixRef(OTHER_RULES.hash, stamp), stamp=stamp)
-    assert "may change its matrix" in hand(lab, "c", "b", op).refused[op.id]
+    assert "may change its matrix" in hand(lab, "c", "b", op).inbox.refused[op.id]
     assert lab.at("c", "n").matrix.hash == COUNTER.matrix.hash
 
 
@@ -200,7 +200,7 @@ def test_stamps_of_one_site_go_forward() -> None:
     lab.run()
     last = lab.at("b", "n").history.ops[OpId(lab.at("b", "n").origin, 1)]
     op = made(lab, "b", stamp=last.stamp)
-    assert "stamped earlier than b:1" in hand(lab, "a", "b", op).refused[op.id]
+    assert "stamped earlier than b:1" in hand(lab, "a", "b", op).inbox.refused[op.id]
 
 
 def test_what_was_made_in_knowledge_of_it_waits_and_says_for_what() -> None:
@@ -225,7 +225,7 @@ def test_two_sites_of_one_list_may_make_it_at_once() -> None:
     lab.heal()
     lab.run()
     assert lab.states("n", "abc") == [2, 2, 2]
-    assert not any(lab.at(site, "n").refused for site in "abc")
+    assert not any(lab.at(site, "n").inbox.refused for site in "abc")
 
 
 def test_a_site_that_was_removed_without_knowing_is_still_heard() -> None:
@@ -257,7 +257,7 @@ def test_strangers_cannot_fill_the_queue() -> None:
     never = {Origin("x", "x"): 9}
     origin = Origin("d", "x")
     flood = [made(lab, "d", origin=origin, seq=n, deps=never, stamp=Stamp(n, 0, origin)) for n in range(1, 200)]
-    assert len(hand(lab, "b", "d", *flood).waiting) == 2
+    assert len(hand(lab, "b", "d", *flood).inbox.waiting) == 2
     lab.submit("a", "n", "inc 1")
     lab.run()
     assert lab.states("n", "abc") == [11] * 3
@@ -268,7 +268,7 @@ def test_replies_of_strangers_are_not_kept() -> None:
     op = next(iter(lab.at("a", "n").history.ops.values()))
     false = Reply("n", Origin("d", "x"), 1, op.id, op.key, Status.KO, detail="lies")
     replica = hand(lab, "b", "d", replies=(false,), replies_after={false.origin: 0})
-    assert false.origin not in replica.known_replies
+    assert false.origin not in replica.replies.known
 
 
 def snapshot_of(lab: Lab, **changes: Any) -> dict[str, Any]:
@@ -306,7 +306,7 @@ def test_honest_sites_never_fall_apart_over_a_policy(profile: str, monkeypatch: 
     def admits(replica: Replica, op: Operation, out: Any) -> bool:
         taken = true_admits(replica, op, out)
         judged.append(op)
-        if not taken and "another resource of this name" in replica.refused[op.id]:
+        if not taken and "another resource of this name" in replica.inbox.refused[op.id]:
             clashes.append(op.resource)
         return taken
 

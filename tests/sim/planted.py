@@ -8,7 +8,8 @@ from unittest.mock import patch
 
 from cheops.engine import admission, clients, exchange, outcome, retention, scheduler, site
 from cheops.engine.events import Effect, Effects, Save, Send
-from cheops.engine.replica import PeerProgress, Replica
+from cheops.engine.progress import PeerProgress
+from cheops.engine.replica import Replica
 from cheops.log import history, plan, policy, rules
 from cheops.log.causality import Clock, Vector, covers
 from cheops.log.history import History
@@ -143,20 +144,22 @@ def _never_sent_again() -> AbstractContextManager[object]:
 
 
 def _newcomers_are_taken_to_know_everything() -> AbstractContextManager[object]:
-    true = exchange.view_of
+    true = Replica.peer
 
-    def view(replica: Replica, peer: str) -> PeerProgress:
-        if peer not in replica.peers:
-            known = dict(replica.history.known)
-            replica.peers[peer] = PeerProgress(fresh=False, known=known, known_replies=dict(replica.known_replies))
-        return true(replica, peer)
+    def trusting(self: Replica, site: str) -> PeerProgress:
+        is_new = site not in self.peers
+        progress = true(self, site)
+        if is_new:
+            progress.is_unknown = False
+            progress.known, progress.known_replies = dict(self.history.known), dict(self.replies.known)
+        return progress
 
-    return patch.object(exchange, "view_of", view)
+    return patch.object(Replica, "peer", trusting)
 
 
 def _failure_elsewhere_is_passed_over() -> AbstractContextManager[object]:
     def pretend(replica: Replica, op: Operation, why: str, out: Effects) -> None:
-        exchange.push(replica, (), (outcome._apply(replica, op, out, detail=why),))
+        replica.outbox.push(replies=(outcome._apply(replica, op, out, detail=why),))
 
     return patch.object(outcome, "_trouble", pretend)
 
@@ -168,8 +171,9 @@ def _own_drafts_run_twice() -> AbstractContextManager[object]:
     def forgetful(replica: Replica, op: Operation, out: Effects, **named: Any) -> Reply:
         reply = true(replica, op, out, **named)
         if op.origin == replica.origin and not named.get("replay"):
-            replica.applied.pop()
-            replica.agreed = min(replica.agreed, len(replica.applied))
+            applied = replica.applied
+            applied.entries.pop()
+            applied.agreed = min(applied.agreed, len(applied.entries))
         return reply
 
     return patch.object(outcome, "_apply", forgetful)
@@ -209,23 +213,23 @@ def _settled_means_passed_over() -> AbstractContextManager[object]:
 
     def hasty(replica: Replica, site: str) -> Vector:
         view = replica.peers.get(site)
-        return replica.settled if site == replica.site else view.settled if view else {}
+        return replica.applied.settled if site == replica.site else view.settled if view else {}
 
-    return patch.object(clients, "_settled", hasty)
+    return patch.object(clients, "_settled_at", hasty)
 
 
 def _copies_stay() -> AbstractContextManager[object]:
     """A site that has left takes any reply to the change of the list for its own copy being deleted."""
 
     def content(replica: Replica, by: Operation) -> bool:
-        return (by.id, replica.site) in replica.by_op
+        return replica.replies.get(by.id, replica.site) is not None
 
     return patch.object(scheduler, "has_deleted_copy", content)
 
 
 def _nobody_vouches() -> AbstractContextManager[object]:
     """What begins a resource is refused from whoever is not on the list, though a site of it has taken it."""
-    return patch.object(admission, "note_vouching", lambda *_: None)
+    return patch.object(admission, "note_endorsement", lambda *_: None)
 
 
 def _forgotten_lists_never_were() -> AbstractContextManager[object]:

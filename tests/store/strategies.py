@@ -65,7 +65,7 @@ commands = st.builds(Command, texts, st.lists(st.tuples(names, hashes), max_size
 fates = st.builds(Fate, st.sampled_from(Rule), st.none() | op_ids)
 epochs = st.dictionaries(stamps, st.builds(Epoch, vectors, st.dictionaries(op_ids, fates, max_size=2)), max_size=2)
 bases = st.builds(Base, vectors, commands)
-disowned = st.frozensets(stamps, max_size=2)
+rejected_matrices = st.frozensets(stamps, max_size=2)
 matrices = st.sampled_from(list(MATRICES.values()))
 
 
@@ -132,7 +132,7 @@ ledgers = st.builds(
     base_applied=flags,
     adopted=st.none() | refs,
     epochs=epochs,
-    disowned=disowned,
+    rejected_matrices=rejected_matrices,
 )
 clocks = st.builds(SiteClock, st.builds(Clock, numbers, numbers))
 peers = st.builds(Peers, st.dictionaries(names, names, max_size=3))
@@ -144,7 +144,7 @@ snapshots = st.builds(
     base=st.none() | bases,
     adopted=st.none() | refs,
     epochs=epochs,
-    disowned=disowned,
+    rejected_matrices=rejected_matrices,
     root=st.none() | stamps,
 )
 

@@ -37,11 +37,11 @@ def _families(node: Node) -> Iterator[Iterable[str]]:
         "Operations before their first run.",
         [({}, sum(len(r.drafts) for r in replicas))],
     )
-    yield _family("cheops_running", "gauge", "Runs now.", [({}, sum(r.running is not None for r in replicas))])
+    yield _family("cheops_running", "gauge", "Runs now.", [({}, sum(r.slot.running is not None for r in replicas))])
     yield _family(
-        "cheops_unknown", "gauge", "Of unknown outcome.", [({}, sum(r.unknown is not None for r in replicas))]
+        "cheops_unknown", "gauge", "Of unknown outcome.", [({}, sum(r.applied.unknown is not None for r in replicas))]
     )
-    yield _family("cheops_failed", "gauge", "Failed here only.", [({}, sum(len(r.failed) for r in replicas))])
+    yield _family("cheops_failed", "gauge", "Failed here only.", [({}, sum(len(r.applied.failed) for r in replicas))])
     yield _family(
         "cheops_refused_total",
         "counter",

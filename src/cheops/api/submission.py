@@ -109,7 +109,7 @@ async def resolve_operation(
 
 def _unknown(replica: Replica, asked: ResolveRequest) -> OpId:
     """The operation that is UNKNOWN at this site; there is at most one."""
-    unknown = replica.unknown
+    unknown = replica.applied.unknown
     if unknown is None:
         raise RefusedError(f"nothing is UNKNOWN at {replica.site}{_elsewhere(replica)}")
     if asked.operation and find(replica, asked.operation).id != unknown.id:

@@ -15,47 +15,43 @@ from cheops.log.operation import Operation, OpId, Reply
 from cheops.log.policy import Action, is_participant, operation_violation, violation
 
 REFUSED = "refused"
-MOST_REFUSED = 100  # remembered for one resource
-_STRANGERS_SHARE = 100  # one in so many of what may wait is for sites that are not known to be involved
+_UNLISTED_SHARE = 100  # one in so many of the operations that may wait is for sites on no list of the resource
 
 
 def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     """Whether an operation, whose past is here, says what its origin may say."""
     policy = replica.policy_of(op.rtype)
-    endorsed = op.id in replica.endorsed
+    endorsed = op.id in replica.inbox.endorsed
     problem = operation_violation(op, policy, replica.history, endorsed=endorsed) if policy else None
     if problem is None:
-        replica.refused.pop(op.id, None)
+        replica.inbox.admit(op)
         return True
-    if op.id not in replica.refused:
-        if len(replica.refused) >= MOST_REFUSED:
-            del replica.refused[next(iter(replica.refused))]
+    if replica.inbox.refuse(op, problem):
         out.others.append(Notify(replica.resource, REFUSED, op.id, problem))
-    replica.refused[op.id] = problem
     return False
 
 
 def note_endorsement(replica: Replica, peer: str, op: Operation) -> None:
     """Whoever is one of the resource's sites, and brings an operation of another, has taken it itself."""
     if peer != op.origin.site and peer in replica.history.ever_listed:
-        replica.endorsed.add(op.id)
+        replica.inbox.endorse(op)
 
 
 def may_wait(replica: Replica, op: Operation) -> bool:
     """Whether an operation may wait for what it depends on. Strangers must not fill the queue for all."""
-    if len(replica.waiting) >= replica.limits.waiting:
+    if len(replica.inbox.waiting) >= replica.limits.waiting:
         return False
     history, site = replica.history, op.origin.site
     if replica.policy_of(op.rtype) is None or not history.ever_listed or site in history.ever_listed:
         return True
-    orphans = sum(waiting.origin.site not in history.ever_listed for waiting in replica.waiting.values())
-    return orphans < max(1, replica.limits.waiting // _STRANGERS_SHARE)
+    unlisted = sum(waiting.origin.site not in history.ever_listed for waiting in replica.inbox.waiting.values())
+    return unlisted < max(1, replica.limits.waiting // _UNLISTED_SHARE)
 
 
 def admits_reply(replica: Replica, reply: Reply) -> bool:
     """Whether a reply is of a site that has to do with the resource. One that comes before we know that is
     dropped, and comes again."""
-    if replica.policy_of(replica.type.name) is None or reply.origin in replica.known_replies:
+    if replica.policy_of(replica.type.name) is None or reply.origin in replica.replies.known:
         return True
     return is_participant(reply.origin.site, replica.history)
 
@@ -91,8 +87,8 @@ def _may_tell_what_is_left(replica: Replica, peer: str, message: Message) -> boo
 def waiting_for_refused(replica: Replica) -> dict[OpId, list[OpId]]:
     """Which operations wait here because one before them was refused, by that one."""
     held: dict[OpId, list[OpId]] = {}
-    for op in replica.waiting.values():
-        for id_ in replica.refused:
+    for op in replica.inbox.waiting.values():
+        for id_ in replica.inbox.refused:
             if op.deps.get(id_.origin, 0) >= id_.seq:
                 held.setdefault(id_, []).append(op.id)
     return held

@@ -39,7 +39,7 @@ class Ledger:
     base_applied: bool = False
     adopted: MatrixRef | None = None
     epochs: dict[Stamp, Epoch] = field(default_factory=dict)
-    disowned: frozenset[Stamp] = frozenset()
+    rejected_matrices: frozenset[Stamp] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,24 @@
-"""What sites tell each other about a resource, so that all involved end up knowing the same.
+"""The protocol between sites about one resource, by which all sites involved come to know the same.
 
-New documents of this site are pushed at once to the sites involved. Each message says what its sender knows;
-so each site knows what the others lack, and sends it again, its own and others', until they have it: any
-loss, reordering or duplication of messages costs time only. When nobody lacks anything there is silence.
-What nobody waits for (an acknowledgement, a reply to another site's operation) goes with the next tick, or
-with what is sent before that.
+New documents of this site are pushed at once to the sites involved. Each message says what its sender knows. So
+each site knows what the others lack, and sends it again, its own and others', until they have it: loss, reordering
+and duplication of messages cost time only. When nobody lacks anything, nothing is sent. What nobody waits for (an
+acknowledgement, a reply to another site's operation) goes with the next tick, or with what is sent before that.
 
-Only sites involved in a resource hear of it: those on its list, and those that left it, until they know that.
-A site that was removed from the mesh for good is not waited for, on the list or not.
+Only sites involved in a resource get messages about it: those on its list, and those that left it, until they know
+that. A site that was removed from the mesh for good is not waited for, on the list or not.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from cheops.engine import admission
-from cheops.engine.documents import Started, key_of, op_key, reply_key
+from cheops.engine.documents import key_of, op_key
 from cheops.engine.events import Effects, Send
 from cheops.engine.messages import Base, Message, Snapshot, document_size
-from cheops.engine.replica import PeerProgress, Replica
+from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
-from cheops.log.causality import NOTHING, Vector, contains, covers, joined
+from cheops.log.causality import NOTHING, Vector, contains, covers
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Reply
 
@@ -27,7 +26,7 @@ Document = TypeVar("Document", Operation, Reply)
 
 
 def targets(replica: Replica) -> Iterator[str]:
-    """The other sites that must hear of this resource."""
+    """The other sites that must know this resource."""
     history = replica.history
     for site in replica.sites:
         if site != replica.site:
@@ -52,96 +51,80 @@ def _is_gone(replica: Replica, site: str) -> bool:
 
 
 def _seals_against(replica: Replica, site: str) -> Iterator[OpId]:
-    """What a site must know to see that a list which it is on does not count."""
+    """What a site must know to see that a list which names it does not count."""
     history = replica.history
     for id_, fate in history.orphans.items():
         if fate.by and site in (history.ops[id_].sites or ()):
             yield fate.by
 
 
-def view_of(replica: Replica, peer: str) -> PeerProgress:
-    return replica.peers.setdefault(peer, PeerProgress())
+def lacks_something(replica: Replica, peer: str) -> bool:
+    return replica.peer(peer).lacks(replica.history.known, replica.replies.known)
+
+
+def is_synced(replica: Replica) -> bool:
+    return not any(lacks_something(replica, peer) for peer in targets(replica))
 
 
 # -- sending ---------------------------------------------------------------------------------------------
 
 
-def push(replica: Replica, ops: tuple[Operation, ...], replies: tuple[Reply, ...]) -> None:
-    """New documents of this site are to go to everybody involved."""
-    replica.new_ops += ops
-    replica.new_replies += replies
-
-
-def acknowledge(replica: Replica, peer: str, wanted: Iterable[str] = ()) -> None:
-    """A peer is to hear what we know, and which matrices we lack."""
-    replica.owed.setdefault(peer, set()).update(wanted)
-
-
-def flush(replica: Replica, out: Effects, now_ms: int) -> None:
+def send_pending(replica: Replica, out: Effects, now_ms: int) -> None:
     """Send what this step gave rise to: one message per peer, which says how things stand at its end.
 
-    Operations go to everybody at once. A reply goes at once only to where its operation came from, since
-    somebody may be waiting for it there; the others get it with what goes to them next, or soon.
+    Operations go to everybody at once. A reply goes at once only to the origin of its operation, where a client may
+    wait for it; the others get it with what goes to them next, or with the next tick.
     """
-    ops, replies, owed = tuple(replica.new_ops), tuple(replica.new_replies), replica.owed
-    replica.new_ops, replica.new_replies, replica.owed = [], [], {}
+    ops, replies, acknowledgements = replica.outbox.take()
     find = replica.history.find_matrix
     matrices = tuple(find(op.matrix.hash) for op in ops if op.matrix.introduced == op.stamp)
     waited_for = {reply.op.origin.site for reply in replies if reply.op}
     involved = tuple(targets(replica)) if ops or replies else ()
     for peer in involved:
-        view = view_of(replica, peer)  # give it time to arrive before it counts as lost
-        view.next_send_ms = max(view.next_send_ms, now_ms + replica.limits.resend_ms)
-        view.replies_later += replies
+        # The message may be on its way for some time before it counts as lost and is sent again.
+        replica.peer(peer).resend.wait_first(now_ms)
+        replica.outbox.defer_replies(peer, replies)
         if ops or peer in waited_for:
-            owed.setdefault(peer, set())
+            acknowledgements.setdefault(peer, set())
         else:
-            replica.owed_later.add(peer)
-    for peer, lacking in owed.items():
+            replica.outbox.acknowledge_later(peer)
+    for peer, lacking in acknowledgements.items():
         is_new = peer in involved
         message = _message(
             replica,
             ops=ops if is_new else (),
-            replies=tuple(view_of(replica, peer).replies_later),
+            replies=replica.outbox.deferred_replies(peer),
             matrices=matrices if is_new else (),
             wanted=tuple(sorted(lacking)),
         )
         _send(replica, peer, message, out)
 
 
-def pay(replica: Replica) -> None:
-    """What was to go later, and did not go with anything else, goes now."""
-    for peer in sorted(replica.owed_later):
-        acknowledge(replica, peer)
-
-
 def _send(replica: Replica, peer: str, message: Message, out: Effects) -> None:
-    replica.owed_later.discard(peer)
-    if message.replies:
-        view_of(replica, peer).replies_later = []
+    replica.outbox.note_sent(peer, with_replies=bool(message.replies))
     out.others.append(Send(peer, message))
 
 
-def give_matrices(replica: Replica, peer: str, matrices: tuple[Matrix, ...], out: Effects) -> None:
+def send_matrices(replica: Replica, peer: str, matrices: tuple[Matrix, ...], out: Effects) -> None:
     _send(replica, peer, _message(replica, matrices=matrices), out)
 
 
 def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
     """Send a site what it lacks, or ask what it knows; and not again before some time has passed."""
-    view = view_of(replica, peer)
-    view.wait_ms = min(max(replica.limits.resend_ms, view.wait_ms * 2), replica.limits.resend_most_ms)
-    view.next_send_ms = now_ms + view.wait_ms
-    if view.fresh:
+    view = replica.peer(peer)
+    view.resend.back_off(now_ms)
+    if view.is_unknown:
         _send(replica, peer, _message(replica, ask=True), out)
         return
     if not covers(view.known, replica.history.floor):
-        view.unfinished = True
+        # It lacks operations that nobody has any more.
+        view.note_batch(unfinished=True)
         _send(replica, peer, _snapshot(replica), out)
         return
     ops = [op for op in replica.history.ops.values() if not contains(view.known, op.id)]
     ops, more_ops = _batch(sorted(ops, key=lambda op: op.stamp), replica.limits)
-    replies, more_replies = _batch(_lacking_replies(replica, view), replica.limits)
-    view.unfinished = more_ops or more_replies
+    replies, more_replies = _batch(replica.replies.beyond(view.known_replies), replica.limits)
+    view.note_batch(unfinished=more_ops or more_replies)
     brought = {op.matrix.hash for op in ops if op.matrix.introduced == op.stamp}
     matrices = tuple(map(replica.history.find_matrix, sorted(brought)))
     after = {reply.origin: view.known_replies.get(reply.origin, 0) for reply in replies}
@@ -153,26 +136,19 @@ def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
 
 def _batch(documents: Iterable[Document], limits: Limits) -> tuple[list[Document], bool]:
     """The first of these, as many as go into one message; and whether there are more."""
-    taken: list[Document] = []
+    batch: list[Document] = []
     size = 0
     for document in documents:
-        if len(taken) == limits.batch or (taken and size > limits.batch_bytes):
-            return taken, True
-        taken.append(document)
+        if len(batch) == limits.batch or (batch and size > limits.batch_bytes):
+            return batch, True
+        batch.append(document)
         size += document_size(document)
-    return taken, False
+    return batch, False
 
 
 def ask(replica: Replica, peer: str, out: Effects) -> None:
-    """Have a peer say how things stand there."""
+    """Ask a peer what it knows and has settled."""
     _send(replica, peer, _message(replica, ask=True), out)
-
-
-def _lacking_replies(replica: Replica, view: PeerProgress) -> Iterator[Reply]:
-    for origin, last in replica.known_replies.items():
-        known = view.known_replies.get(origin, 0)
-        retained = replica.replies.get(origin, {})
-        yield from (retained[n] for n in sorted(retained) if known < n <= last)
 
 
 def _snapshot(replica: Replica) -> Message:
@@ -180,16 +156,16 @@ def _snapshot(replica: Replica) -> Message:
     return _message(
         replica,
         ops=tuple(sorted(history.ops.values(), key=lambda op: op.stamp)),
-        replies=tuple(reply for replies in replica.replies.values() for reply in replies.values()),
+        replies=tuple(replica.replies),
         matrices=tuple(map(history.find_matrix, sorted(_hashes(replica)))),
         ask=True,
         snapshot=Snapshot(
             dict(history.floor),
-            dict(replica.known_replies),
-            replica.base,
+            dict(replica.replies.known),
+            replica.applied.base,
             history.adopted,
             {introduced: epoch.copy() for introduced, epoch in history.epochs.items()},
-            frozenset(history.disowned),
+            frozenset(history.rejected_matrices),
             history.root,
         ),
     )
@@ -218,11 +194,11 @@ def _message(  # noqa: PLR0913 - a message's fields
         replies,
         matrices,
         known=dict(replica.history.known),
-        known_replies=dict(replica.known_replies),
+        known_replies=dict(replica.replies.known),
         replies_after=replies_after,
-        settled=dict(replica.settled),
-        digest=replica.digest(),
-        busy=bool(replica.drafts or replica.running),
+        settled=dict(replica.applied.settled),
+        digest=replica.applied.digest(),
+        busy=bool(replica.drafts or replica.slot.running),
         ask=ask,
         wanted=wanted,
         snapshot=snapshot,
@@ -242,18 +218,24 @@ def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, M
         _take_snapshot(replica, message, message.snapshot, out)
     for op in message.ops:
         if not contains(replica.history.known, op.id) and admission.may_wait(replica, op):
-            replica.waiting[op.id] = op
+            replica.inbox.hold(op)
             admission.note_endorsement(replica, peer, op)
     lacking = deliver(replica, matrices, out)
-    known = dict(replica.known_replies)
+    _take_replies(replica, message, out)
+    return lacking
+
+
+def _take_replies(replica: Replica, message: Message, out: Effects) -> None:
+    """Take the replies that leave no gap. The others come again once the gap is filled."""
+    known_before = dict(replica.replies.known)
     for reply in sorted(message.replies, key=lambda reply: reply.n):
-        last = replica.known_replies.get(reply.origin, 0)
+        last = replica.replies.known.get(reply.origin, 0)
         after = message.replies_after.get(reply.origin)
-        without_gap = after is not None and after <= known.get(reply.origin, 0)
+        # Numbers may be missing because the sender has dropped those replies, not because they are still to come.
+        without_gap = after is not None and after <= known_before.get(reply.origin, 0)
         is_next = reply.n == last + 1 or (without_gap and reply.n > last)
         if is_next and admission.admits_reply(replica, reply):
-            take_reply(replica, reply, out)
-    return lacking
+            replica.take_reply(reply, out)
 
 
 def _hashes_in(message: Message, snapshot: Snapshot) -> set[str]:
@@ -262,46 +244,49 @@ def _hashes_in(message: Message, snapshot: Snapshot) -> set[str]:
 
 
 def deliver(replica: Replica, matrices: Mapping[str, Matrix], out: Effects) -> set[str]:
-    """Take every waiting operation whose past is here (causal delivery), and whose matrix is."""
+    """Take every waiting operation whose past is here (causal delivery) and whose matrix is; gives the matrices that
+    are lacking."""
     lacking: set[str] = set()
     moved = True
     while moved:
         moved = False
-        for first in sorted(replica.waiting.values(), key=lambda op: op.stamp):
+        for first in sorted(replica.inbox.waiting.values(), key=lambda op: op.stamp):
             op: Operation | None = first
-            while op is not None and _is_taken(replica, op, matrices, lacking, out):
-                op, moved = _behind(replica, op), True
+            while op is not None and _deliver_one(replica, op, matrices, lacking, out):
+                op, moved = _passed_over(replica, op), True
     return lacking
 
 
-def _is_taken(replica: Replica, op: Operation, matrices: Mapping[str, Matrix], lacking: set[str], out: Effects) -> bool:
+def _deliver_one(
+    replica: Replica, op: Operation, matrices: Mapping[str, Matrix], lacking: set[str], out: Effects
+) -> bool:
+    """Whether the operation was taken into the history."""
     if contains(replica.history.known, op.id):
-        _waits_no_more(replica, op)
+        replica.inbox.release(op)
     elif not _is_ready(replica, op):
         return False
     elif not admission.admits(replica, op, out):
-        _waits_no_more(replica, op)
+        replica.inbox.release(op)
     elif op.matrix.hash not in matrices:
         lacking.add(op.matrix.hash)
     else:
-        _waits_no_more(replica, op)
+        replica.inbox.release(op)
         replica.add(op)
         out.documents[key_of(op)] = op
-        if replica.history.lost_root:
-            _give_way(replica, out)
+        if replica.history.take_lost_root():
+            # What we had forgotten belonged to a resource that gives way: begin with what the other one is.
+            _start_over(replica, None, out)
+            replica.save_ledger(out)
         return True
     return False
 
 
-def _waits_no_more(replica: Replica, op: Operation) -> None:
-    replica.waiting.pop(op.id, None)
-    replica.endorsed.discard(op.id)
+def _passed_over(replica: Replica, op: Operation) -> Operation | None:
+    """The next operation of the same origin, where its stamp is earlier, so that the loop by stamp passed it over.
 
-
-def _behind(replica: Replica, op: Operation) -> Operation | None:
-    """The next of the same site, where its stamp is earlier, so that it was passed over. No honest site makes
-    such; with thousands of them every other way to find them takes minutes."""
-    after = replica.waiting.get(OpId(op.origin, op.seq + 1))
+    No honest site makes such operations. With thousands of them every other way to find them takes minutes.
+    """
+    after = replica.inbox.waiting.get(OpId(op.origin, op.seq + 1))
     return after if after is not None and after.stamp < op.stamp else None
 
 
@@ -310,96 +295,37 @@ def _is_ready(replica: Replica, op: Operation) -> bool:
     return known.get(op.origin, 0) == op.seq - 1 and covers(known, op.deps)
 
 
-def take_reply(replica: Replica, reply: Reply, out: Effects) -> None:
-    stale = replica.note_reply(reply)
-    out.drop(reply_key(replica.resource, old.origin, old.n) for old in stale)
-    out.documents[key_of(reply)] = reply
-
-
 def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: Effects) -> None:
     """Others have forgotten what we lack: begin again from what they have left."""
-    history = replica.history
-    if history.root and snapshot.root and history.root < snapshot.root:
-        # Two resources of one name meet, and theirs has to give way: what it forgot is without effect.
-        history.known = joined(history.known, snapshot.floor)
-        history.floor = joined(history.floor, snapshot.floor)
-        replica.known_replies = joined(replica.known_replies, snapshot.reply_floor)
-        save_ledger(replica, out)
+    history, our_root, our_floor = replica.history, replica.history.root, replica.history.floor
+    if our_root and snapshot.root and our_root < snapshot.root:
+        # Two resources of one name meet, and theirs gives way: what they forgot has no effect.
+        history.raise_floor(snapshot.floor)
+        replica.replies.skip_to(snapshot.reply_floor)
+        replica.save_ledger(out)
         return
     kept = {op.id for op in message.ops}
-    for id_ in [id_ for id_ in history.ops if contains(snapshot.floor, id_) and id_ not in kept]:
-        out.drop([op_key(replica.resource, id_)])
+    gone = [id_ for id_ in history.ops if contains(snapshot.floor, id_) and id_ not in kept]
+    out.drop(op_key(replica.resource, id_) for id_ in gone)
     ours = [op for op in history.ops.values() if not contains(snapshot.floor, op.id)]
     theirs = [op for op in message.ops if contains(snapshot.floor, op.id)]
-    fresh = type(history)(history.find_matrix)
-    fresh.floor, fresh.known = dict(snapshot.floor), dict(snapshot.floor)
-    fresh.epochs = {introduced: epoch.copy() for introduced, epoch in snapshot.epochs.items()}
-    fresh.disowned = set(snapshot.disowned)
-    fresh.take_matrix(snapshot.adopted)
-    if snapshot.base:
-        fresh.folded = dict(snapshot.base.vector)
-    if snapshot.base or replica.base:
-        _begin_anew(replica, snapshot.base, out)
-    if history.root and snapshot.root and history.root != snapshot.root:
-        fresh.known = joined(fresh.known, history.floor)  # what we forgot is without effect now
-        fresh.floor = joined(fresh.floor, history.floor)
-    replica.history, replica.agreed = fresh, 0
+    folded = snapshot.base.vector if snapshot.base else {}
+    history.restore(snapshot.floor, folded, snapshot.epochs, snapshot.rejected_matrices, snapshot.adopted)
+    if snapshot.base or replica.applied.base:
+        _start_over(replica, snapshot.base, out)
+    if our_root and snapshot.root and our_root != snapshot.root:
+        history.raise_floor(our_floor)  # ours gives way: what we forgot has no effect now
+    replica.applied.history_changed(0)
     for op in sorted([*theirs, *ours], key=lambda op: op.stamp):
         replica.add(op)
         out.documents[key_of(op)] = op
     for reply in message.replies:
         if reply.n <= snapshot.reply_floor.get(reply.origin, 0) and reply.origin != replica.origin:
-            take_reply(replica, reply, out)
-    replica.known_replies = joined(replica.known_replies, snapshot.reply_floor)
-    save_ledger(replica, out)
+            replica.take_reply(reply, out)
+    replica.replies.skip_to(snapshot.reply_floor)
+    replica.save_ledger(out)
 
 
-def _give_way(replica: Replica, out: Effects) -> None:
-    """What we had forgotten belonged to a resource that stands back: begin with what the other one is."""
-    replica.history.lost_root = False
-    _begin_anew(replica, None, out)
-    save_ledger(replica, out)
-
-
-def _begin_anew(replica: Replica, base: Base | None, out: Effects) -> None:
-    """What we have applied counts from a base that is not this one: begin from the start."""
-    replica.base, replica.base_applied, replica.needs_start = base, False, True
-    replica.applied, replica.agreed = [], 0
-    started = Started(replica.resource, 0, None, replay=True, from_start=True)
-    out.documents[key_of(started)] = started
-
-
-def save_ledger(replica: Replica, out: Effects) -> None:
-    ledger = replica.ledger()
-    out.documents[key_of(ledger)] = ledger
-
-
-def note_peer(replica: Replica, peer: str, message: Message, now_ms: int) -> None:
-    """What a message says of its sender."""
-    view = view_of(replica, peer)
-    go_on = view.fresh or view.unfinished
-    view.fresh = False
-    progress = not covers(view.known, message.known) or not covers(view.known_replies, message.known_replies)
-    view.known = joined(view.known, message.known)
-    view.known_replies = joined(view.known_replies, message.known_replies)
-    if covers(message.settled, view.settled):  # not one that was overtaken
-        view.digest, view.busy, view.incarnation = message.digest, message.busy, message.incarnation
-    view.settled = joined(view.settled, message.settled)
-    view.last_contact_ms = now_ms
-    if progress:
-        view.wait_ms = 0
-    if go_on:
-        view.next_send_ms, view.unfinished = 0, False
-
-
-def lacks_something(replica: Replica, peer: str) -> bool:
-    view = view_of(replica, peer)
-    return (
-        view.fresh
-        or not covers(view.known, replica.history.known)
-        or not covers(view.known_replies, replica.known_replies)
-    )
-
-
-def is_synced(replica: Replica) -> bool:
-    return not any(lacks_something(replica, peer) for peer in targets(replica))
+def _start_over(replica: Replica, base: Base | None, out: Effects) -> None:
+    replica.applied.start_over(base)
+    replica.save_unfinished_replay(out, from_start=True)

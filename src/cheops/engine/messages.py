@@ -28,7 +28,7 @@ class Snapshot:
     base: Base | None
     adopted: MatrixRef | None
     epochs: Mapping[Stamp, Epoch]
-    disowned: frozenset[Stamp] = frozenset()
+    rejected_matrices: frozenset[Stamp] = frozenset()
     root: Stamp | None = None  # which of several resources of this name it is
 
 

@@ -1,14 +1,15 @@
 """What follows from how a run ended: verdicts, replies, doubts.
 
-A definite failure at the origin makes an operation void; elsewhere it means that replicas differ, and the
-type's `on_error` sees to it, or the operator. What was definitely not run is tried again later. What may
-have had an effect is never guessed: see `doubt`.
+A definite failure at the origin makes an operation void; elsewhere it means that replicas differ, which the type's
+`on_error` or the operator must fix. What was definitely not run is tried again later. What may have had an effect is
+never guessed: see `doubt`.
 """
 
-from cheops.engine import clients, exchange, retention
-from cheops.engine.documents import Started, key_of
+from cheops.engine import retention
+from cheops.engine.documents import key_of
 from cheops.engine.events import Effects, Notify, Outcome, Result
-from cheops.engine.replica import Purpose, Replica, Running, Unknown
+from cheops.engine.replica import Replica
+from cheops.engine.runs import Purpose, Running
 from cheops.log.operation import NO_TIME, Applied, Operation, OpId, Reply, Status, Timing, Verdict
 from cheops.log.plan import Plan
 
@@ -17,28 +18,26 @@ _FINISHED = (Result.OK, Result.KO)
 
 def finish(replica: Replica, n: int, outcomes: tuple[Outcome, ...], out: Effects, now_ms: int) -> None:
     """A run has ended."""
-    running = replica.running
-    if running is None or running.n != n:
-        return  # the answer to a run that we gave up with a crash
-    replica.running = None
+    running = replica.slot.end(n)
+    if running is None:
+        return
     out.forget.append(("started", replica.resource))
     if running.purpose is Purpose.READ:
         _fold(replica, outcomes[0], out)
-        replica.read_at_ms = now_ms + replica.limits.retry_most_ms  # not again at once, whatever came of it
+        replica.slot.note_read(now_ms)
         return
     if outcomes[-1].result not in _FINISHED:
         _interrupted(replica, running, outcomes, out)
-        replica.retry_ms = min(max(replica.limits.retry_ms, replica.retry_ms * 2), replica.limits.retry_most_ms)
-        replica.retry_at_ms = now_ms + replica.retry_ms
+        replica.slot.retry_later(now_ms)
         return
-    replica.retry_ms = 0
+    replica.slot.note_success()
     match running.purpose:
         case Purpose.DRAFT:
             _draft_ran(replica, running, outcomes[0], out)
         case Purpose.OPERATION:
             _operation_ran(replica, running, outcomes[0], out)
         case Purpose.REPLAY:
-            replayed(replica, running, outcomes, out, now_ms)
+            finish_replay(replica, running, outcomes, out, now_ms)
         case Purpose.UNITS:
             _units_ran(replica, running, outcomes, out)
         case Purpose.HOOK:
@@ -57,22 +56,22 @@ def _interrupted(replica: Replica, running: Running, outcomes: tuple[Outcome, ..
         case Purpose.UNITS if op and (maybe or len(outcomes) > 1):
             doubt(replica, op, f"some of its units ran, then: {last.output}", out)
         case Purpose.UNITS | Purpose.HOOK if op and not maybe:
-            replica.troubled.insert(0, op.id)
+            replica.applied.return_troubled(op.id)
         case Purpose.HOOK if op:
             fail(replica, op, f"on_error may not have run: {last.output}", out)
         case Purpose.DRAFT | Purpose.OPERATION if op and maybe:
             doubt(replica, op, last.output, out)
         case Purpose.LEAVE if maybe:
-            leave_dirty(replica, ("*",), out)
+            mark_dirty(replica, ("*",), out)
 
 
 def doubt(replica: Replica, op: Operation, why: str, out: Effects) -> None:
     """It may have had its effect, or part of it. What replaces is run again. What failed before and was being
     done in steps is replayed from a base. Of anything else the operator must say what became of it."""
-    if replica.rules_for(op).is_replace_type(op.key):
+    if replica.matrix_for(op).is_replace_type(op.key):
         return
-    if op.id in replica.failed and _rebase(replica, op.key, out):
-        del replica.failed[op.id]
+    if op.id in replica.applied.failed and _rebase(replica, op.key, out):
+        replica.applied.clear_failure(op.id)
     else:
         mark_unknown(replica, op, why, out)
 
@@ -83,41 +82,26 @@ def _rebase(replica: Replica, name: str, out: Effects) -> bool:
         if replica.matrix.replaces(base.key, name):
             invalidate_replay(replica, Plan((base,)), out)
             return True
-    if replica.type.reset or replica.base:
+    if replica.type.reset or replica.applied.base:
         invalidate_replay(replica, Plan(from_start=True), out)
         return True
     return False
 
 
 def invalidate_replay(replica: Replica, wanted: Plan, out: Effects) -> None:
-    """A replay was cut short: what its base wipes counts as not applied, so it is run again."""
-    dirty: tuple[str, ...] = ()
-    replica.last_replay = None  # the same again is now worth trying
-    if wanted.from_start:
-        replica.needs_start = True
-        replica.applied, replica.agreed = [], 0
-    elif wanted.run:
-        dirty = replica.matrix.wiped_by(wanted.run[0].key)
-        mark_dirty(replica, dirty)
-    started = Started(replica.resource, 0, None, replay=True, from_start=wanted.from_start, dirty=dirty)
-    out.documents[key_of(started)] = started  # until the replay is done, also over a crash
+    """A replay was cut short: it is run again, also after a crash."""
+    dirty = replica.applied.invalidate_replay(wanted)
+    replica.save_unfinished_replay(out, dirty, from_start=wanted.from_start)
 
 
-def mark_dirty(replica: Replica, keys: tuple[str, ...]) -> None:
-    """Of these keys the application may hold anything, until they are wiped."""
-    replica.note_run(None, "", keys)
-    replica.dirty = keys
-
-
-def leave_dirty(replica: Replica, keys: tuple[str, ...], out: Effects) -> None:
-    """Soil, and remember it over a crash."""
-    mark_dirty(replica, keys)
-    started = Started(replica.resource, 0, None, replay=True, dirty=keys)
-    out.documents[key_of(started)] = started
+def mark_dirty(replica: Replica, keys: tuple[str, ...], out: Effects) -> None:
+    """The application may hold anything of these keys, also after a crash."""
+    replica.applied.mark_dirty(keys)
+    replica.save_unfinished_replay(out, keys)
 
 
 def mark_unknown(replica: Replica, op: Operation, why: str, out: Effects) -> None:
-    replica.unknown = Unknown(op.id, op.key)
+    replica.applied.mark_unknown(op)
     _reply(replica, op.id, op.key, Status.UNKNOWN, out, detail=why)
     out.others.append(Notify(replica.resource, "unknown", op.id, why))
 
@@ -128,17 +112,17 @@ def _draft_ran(replica: Replica, running: Running, outcome: Outcome, out: Effect
     if outcome.result is Result.OK:
         while replica.drafts[0].id != draft.id:  # those that were UNKNOWN or waited behind one: wiped now
             decide(replica, Verdict.SUPERSEDED, f"by {draft.id}", out)
-        replica.unknown = None
+        replica.applied.clear_unknown()
         decide(replica, Verdict.OK, outcome.output, out, outcome.timing)
     elif replica.drafts[0].id == draft.id:
         decide(replica, Verdict.VOID, outcome.output, out, outcome.timing)
     else:
-        replica.skipped.add(draft.id)  # its verdict waits behind the UNKNOWN before it
+        replica.drafts.postpone_verdict(draft)
 
 
 def decide(replica: Replica, verdict: Verdict, why: str, out: Effects, timing: Timing = NO_TIME) -> None:
     """The first draft gets its verdict, and with it becomes an operation that others hear of."""
-    draft = replica.drafts.pop(0)
+    draft = replica.drafts.pop_first()
     ok = verdict is Verdict.OK
     op = draft.decided(verdict, "" if ok else why)
     out.documents[key_of(op)] = op
@@ -148,8 +132,8 @@ def decide(replica: Replica, verdict: Verdict, why: str, out: Effects, timing: T
         reply = _apply(replica, op, out, output=why, timing=timing)
     else:
         reply = _reply(replica, op.id, op.key, status, out, detail=why, timing=timing, push=False)
-    exchange.push(replica, (op,), (reply,))
-    clients.tell_decided(replica, op, reply, out)
+    replica.outbox.push((op,), (reply,))
+    replica.clients.report_verdict(op, reply, out)
 
 
 def _apply(  # noqa: PLR0913 - a document's fields
@@ -163,7 +147,7 @@ def _apply(  # noqa: PLR0913 - a document's fields
 ) -> Reply:
     name = op.key
     wiped = replica.matrix.wiped_by(name)
-    replica.note_run(op.id, name, wiped)
+    replica.applied.record_run(op.id, name, wiped)
     return _reply(
         replica,
         op.id,
@@ -207,9 +191,9 @@ def _reply(  # noqa: PLR0913 - a document's fields
         timing,
         applied,
     )
-    exchange.take_reply(replica, reply, out)
+    replica.take_reply(reply, out)
     if push:
-        exchange.push(replica, (), (reply,))
+        replica.outbox.push(replies=(reply,))
     return reply
 
 
@@ -218,7 +202,7 @@ def _operation_ran(replica: Replica, running: Running, outcome: Outcome, out: Ef
     assert op is not None  # noqa: S101
     if outcome.result is Result.OK:
         reply = _apply(replica, op, out, output=outcome.output, timing=outcome.timing)
-        exchange.push(replica, (), (reply,))
+        replica.outbox.push(replies=(reply,))
         return
     _trouble(replica, op, outcome, out)
 
@@ -226,14 +210,13 @@ def _operation_ran(replica: Replica, running: Running, outcome: Outcome, out: Ef
 def _trouble(replica: Replica, op: Operation, outcome: Outcome, out: Effects) -> None:
     """It succeeded at its origin and failed here."""
     if (replica.type.decompose or replica.type.on_error) and not outcome.refused:
-        replica.troubled.append(op.id)
-        replica.failed[op.id] = outcome.output
+        replica.applied.defer_failure(op.id, outcome.output)
     else:
         fail(replica, op, outcome.output, out)
 
 
 def fail(replica: Replica, op: Operation, why: str, out: Effects) -> None:
-    replica.failed[op.id] = why
+    replica.applied.record_failure(op.id, why)
     _reply(replica, op.id, op.key, Status.KO, out, detail=why)
     out.others.append(Notify(replica.resource, "diverged", op.id, why))
 
@@ -244,7 +227,7 @@ def _units_ran(replica: Replica, running: Running, outcomes: tuple[Outcome, ...]
     done = sum(o.result is Result.OK for o in outcomes)
     refused = next((o.output for o in outcomes if o.result is Result.KO), "")
     detail = f"applied {done} units; unit {done + 1} was refused: {refused}" if refused or done < len(outcomes) else ""
-    exchange.push(replica, (), (_apply(replica, op, out, detail=detail),))
+    replica.outbox.push(replies=(_apply(replica, op, out, detail=detail),))
     if detail:
         out.others.append(Notify(replica.resource, "unit-refused", op.id, detail))
 
@@ -253,7 +236,7 @@ def _hook_ran(replica: Replica, running: Running, outcome: Outcome, out: Effects
     op = running.op
     assert op is not None  # noqa: S101
     if outcome.result is Result.OK:
-        exchange.push(replica, (), (_apply(replica, op, out, detail="handled by on_error"),))
+        replica.outbox.push(replies=(_apply(replica, op, out, detail="handled by on_error"),))
     else:
         fail(replica, op, f"on_error failed too: {outcome.output}", out)
 
@@ -262,7 +245,7 @@ def _copy_deleted(replica: Replica, running: Running, outcome: Outcome, out: Eff
     op = running.op
     assert op is not None  # noqa: S101
     if outcome.result is Result.OK:
-        replica.note_copy_deleted()
+        replica.applied.record_copy_deleted()
         wiped, output = ("*",), outcome.output
         _reply(replica, op.id, op.key, Status.OK, out, wiped=wiped, output=output, timing=outcome.timing)
         return
@@ -270,7 +253,7 @@ def _copy_deleted(replica: Replica, running: Running, outcome: Outcome, out: Eff
     out.others.append(Notify(replica.resource, "copy-not-deleted", op.id, outcome.output))
 
 
-def replayed(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects, now_ms: int) -> None:
+def finish_replay(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects, now_ms: int) -> None:
     """A replay came to its end."""
     wanted, results = running.plan, list(outcomes)
     if wanted.from_start:
@@ -278,28 +261,26 @@ def replayed(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], 
         if start.result is not Result.OK:
             invalidate_replay(replica, wanted, out)
             out.others.append(Notify(replica.resource, "reset-failed", None, start.output))
-            replica.retry_at_ms = now_ms + replica.limits.retry_most_ms
+            replica.slot.retry_much_later(now_ms)
             return
-        replica.needs_start = False
-        replica.base_applied = replica.base is not None
-        replica.note_run(None, "", ("*",))
-        exchange.save_ledger(replica, out)
+        replica.applied.record_start()
+        replica.save_ledger(out)
     if running.rewritten is not None:
-        replica.rewritten = running.rewritten
+        replica.applied.record_rewrite(running.rewritten)
         results = [*results[: 0 if wanted.from_start else 1], *[_worst(results)] * len(wanted.run)]
     ran = list(zip(wanted.run, results, strict=False))
     for op, outcome in ran:
         if outcome.result is Result.OK:
-            replica.note_run(op.id, op.key, replica.matrix.wiped_by(op.key))
+            replica.applied.record_run(op.id, op.key, replica.matrix.wiped_by(op.key))
     wiped = ("*",) if wanted.from_start else replica.matrix.wiped_by(wanted.run[0].key)
     at_ms = outcomes[0].timing.at_ms if outcomes else now_ms
     timing = Timing(at_ms, sum(outcome.timing.took_ms for outcome in outcomes))
-    applied = tuple(replica.applied)
+    applied = tuple(replica.applied.entries)
     _reply(replica, None, "", Status.OK, out, wiped=wiped, replay=True, timing=timing, applied=applied)
     for op, outcome in ran:
         if outcome.result is not Result.OK:
             _trouble(replica, op, outcome, out)
-    replica.last_replay = tuple(op.id for op in wanted.run)
+    replica.applied.record_replay(wanted.run)
 
 
 def _worst(outcomes: list[Outcome]) -> Outcome:
@@ -308,7 +289,7 @@ def _worst(outcomes: list[Outcome]) -> Outcome:
 
 def _fold(replica: Replica, outcome: Outcome, out: Effects) -> None:
     checkpoint = replica.type.checkpoint
-    something_new = replica.settled != replica.history.known
+    something_new = not replica.applied.is_settled
     if outcome.cut:
         why = "its state is larger than what is kept of a command's output, or is no text"
         out.others.append(Notify(replica.resource, "no-checkpoint", None, why))
@@ -325,14 +306,14 @@ def _fold(replica: Replica, outcome: Outcome, out: Effects) -> None:
 
 def resolve(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> None:
     """The operator has looked, and says whether an UNKNOWN operation took effect here."""
-    unknown = replica.unknown
+    unknown = replica.applied.unknown
     if unknown is None or unknown.id != id_:
         return
-    replica.unknown = None
+    replica.applied.clear_unknown()
     if not happened:
         _reply(replica, id_, unknown.key, Status.PENDING, out, detail="the operator says that it did not run")
     elif replica.drafts and replica.drafts[0].id == id_:
         decide(replica, Verdict.OK, "the operator says that it ran", out)
     elif id_ in replica.history.ops:
         op = replica.history.ops[id_]
-        exchange.push(replica, (), (_apply(replica, op, out, detail="the operator says that it ran"),))
+        replica.outbox.push(replies=(_apply(replica, op, out, detail="the operator says that it ran"),))

@@ -7,7 +7,7 @@ what has one when a checkpoint holds it.
 
 from cheops.engine.documents import op_key, reply_key
 from cheops.engine.events import Effects, Notify
-from cheops.engine.exchange import is_synced, save_ledger, targets, view_of
+from cheops.engine.exchange import is_synced, targets
 from cheops.engine.messages import Base
 from cheops.engine.replica import Replica
 from cheops.log.causality import Vector, common, contains, covers, joined
@@ -26,10 +26,10 @@ def _stable(replica: Replica) -> dict[Origin, int]:
     The latter holds only if we know all that the others knew when they said so: an operation that was made
     before, and is still on its way to us, need not have known any of it.
     """
-    views = [view_of(replica, peer) for peer in targets(replica)]
+    views = [replica.peer(peer) for peer in targets(replica)]
     if not all(covers(replica.history.known, view.known) for view in views):
         return {}
-    return common([replica.settled, *(view.settled for view in views)])
+    return common([replica.applied.settled, *(view.settled for view in views)])
 
 
 def _sealed(replica: Replica) -> dict[Origin, int]:
@@ -65,7 +65,7 @@ def seal_due(replica: Replica, *, at_rest: bool) -> Vector | None:
     """
     history = replica.history
     idle = len(history.fates) >= replica.limits.seal_after
-    if not idle and not (at_rest and replica.wants_seal):
+    if not idle and not (at_rest and replica.applied.wants_seal):
         return None
     stable = _stable(replica)
     if at_rest and (replica.site != min(replica.sites, default="") or not covers(stable, history.known)):
@@ -73,7 +73,7 @@ def seal_due(replica: Replica, *, at_rest: bool) -> Vector | None:
     newest = latest(history.seals)
     if not stable or (newest and newest.seal and covers(newest.seal.stable, stable)):
         return None
-    if not (at_rest and replica.wants_seal) and len(history.forgettable(stable)) < replica.limits.seal_after:
+    if not (at_rest and replica.applied.wants_seal) and len(history.forgettable(stable)) < replica.limits.seal_after:
         return None
     return stable
 
@@ -92,30 +92,30 @@ def fold(replica: Replica, write: Command, out: Effects) -> None:
         return
     vector = dict(replica.history.known)
     gone = replica.history.fold()
-    replica.base, replica.base_applied = Base(vector, write), True
-    replica.applied, replica.agreed = [], 0
+    replica.applied.fold(Base(vector, write))
     _forget(replica, gone, out)
     out.others.append(Notify(replica.resource, "checkpoint", None, f"{len(gone)} operations folded"))
 
 
 def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
     out.drop(op_key(replica.resource, id_) for id_ in gone)
-    dropped, drafts = set(gone), {draft.id for draft in replica.drafts}
-    views = [view_of(replica, peer) for peer in targets(replica)]
-    everywhere = common([replica.known_replies, *(view.known_replies for view in views)])
+    drafts = {draft.id for draft in replica.drafts}
+    views = [replica.peer(peer) for peer in targets(replica)]
+    everywhere = common([replica.replies.known, *(view.known_replies for view in views)])
     deletion = _last_deletion(replica)
-    for origin, replies in replica.replies.items():
-        for n, reply in list(replies.items()):
-            without_op = reply.op not in replica.history.ops and reply.op not in drafts and not reply.replay
-            if without_op and n <= everywhere.get(origin, 0) and reply is not deletion:
-                del replies[n]
-                out.drop([reply_key(replica.resource, origin, n)])
-    replica.by_op = {(op, site): r for (op, site), r in replica.by_op.items() if op not in dropped}
-    save_ledger(replica, out)
+
+    def is_pointless(reply: Reply) -> bool:
+        without_op = reply.op not in replica.history.ops and reply.op not in drafts and not reply.replay
+        return without_op and reply.n <= everywhere.get(reply.origin, 0) and reply is not deletion
+
+    pointless = replica.replies.drop(is_pointless)
+    out.drop(reply_key(replica.resource, reply.origin, reply.n) for reply in pointless)
+    replica.replies.forget_operations(set(gone))
+    replica.save_ledger(out)
 
 
 def _last_deletion(replica: Replica) -> Reply | None:
     """Our word that we deleted our copy when we had left, which outlives the list of sites that asked for it:
     without it what we had run before would count as run after a restart."""
-    own = replica.replies.get(replica.origin, {})
-    return next((own[n] for n in sorted(own, reverse=True) if own[n].key in SILENT_KEYS and own[n].wiped), None)
+    own = reversed(replica.replies.of_origin(replica.origin))
+    return next((reply for reply in own if reply.key in SILENT_KEYS and reply.wiped), None)

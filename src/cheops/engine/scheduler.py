@@ -12,8 +12,9 @@ from dataclasses import replace
 from cheops.engine import retention
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Run, Step
-from cheops.engine.outcome import decide, fail, leave_dirty, replayed
-from cheops.engine.replica import Purpose, Replica, Running, is_due
+from cheops.engine.outcome import decide, fail, finish_replay, mark_dirty
+from cheops.engine.replica import Replica
+from cheops.engine.runs import Purpose, Running
 from cheops.log.operation import Kind, Operation, Status, Verdict
 from cheops.log.plan import Plan, from_base, plan
 from cheops.log.rules import superseding_rule
@@ -22,16 +23,17 @@ from cheops.log.seals import excluding_seal
 
 def advance(replica: Replica, out: Effects, now_ms: int) -> None:
     """Start the next run, if there is one and nothing stands in its way."""
-    if replica.running or not is_due(replica.retry_at_ms, now_ms, replica.limits.retry_most_ms):
+    if not replica.slot.is_free(now_ms):
         return
     if not replica.is_involved and replica.history.site_list:
         _leave(replica, out)
         return
     _drop_beaten_drafts(replica, out)
-    if replica.failed or replica.troubled:
-        replica.drop_stale_failures()
-    if replica.troubled:
-        _handle_failure(replica, replica.history.ops[replica.troubled.pop(0)], out)
+    applied = replica.applied
+    if applied.failed or applied.troubled:
+        applied.drop_stale_failures()
+    if applied.troubled:
+        _handle_failure(replica, replica.history.ops[applied.next_troubled()], out)
         return
     wanted = _wanted(replica, out)
     if wanted and _may_run(replica, wanted):
@@ -47,27 +49,27 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
 
 def _wanted(replica: Replica, out: Effects) -> Plan:
     wanted = _cleaned(replica, _logic_plan(replica) or _plan(replica))
-    if wanted.replay and tuple(op.id for op in wanted.run) == replica.last_replay:
+    if wanted.replay and tuple(op.id for op in wanted.run) == replica.applied.last_replay:
         wanted = Plan(order_not_enforced=True)  # it did not help: say so, rather than try for ever
-    if wanted.order_not_enforced and not replica.order_not_enforced:
+    if replica.applied.note_order(not_enforced=wanted.order_not_enforced):
         out.others.append(Notify(replica.resource, "order-not-enforced"))
-    replica.order_not_enforced = wanted.order_not_enforced
     return wanted
 
 
 def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
-    if replica.unknown or not replica.is_involved:
+    applied = replica.applied
+    if applied.unknown or not replica.is_involved:
         return
-    replica.settled, replica.wants_seal = dict(replica.history.known), False
+    applied.settle()
     checkpoint = replica.type.checkpoint
     if checkpoint is None or len(replica.history.effective) < checkpoint.after:
         return
-    in_doubt = bool(replica.failed or replica.order_not_enforced or replica.drafts)
-    in_doubt = in_doubt or not is_due(replica.read_at_ms, now_ms, replica.limits.retry_most_ms)
-    if in_doubt or not retention.all_settled(replica):
+    in_doubt = applied.failed or applied.order_not_enforced or replica.drafts
+    if in_doubt or not replica.slot.may_read(now_ms) or not retention.all_settled(replica):
         return
-    replica.wants_seal = not retention.is_sealed(replica)
-    if not replica.wants_seal:
+    if not retention.is_sealed(replica):
+        applied.request_seal()
+    else:
         step = Step(None, checkpoint.read, of_type=True, reads=True)
         _start(replica, Running(replica.next_reply, Purpose.READ), (step,), out)
 
@@ -76,61 +78,58 @@ def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
 
 
 def _plan(replica: Replica) -> Plan:
-    effective, applied = replica.history.effective, replica.applied
-    has_base = replica.base is not None and not replica.base_applied
-    if replica.needs_start or has_base:
+    applied, effective = replica.applied, replica.history.effective
+    if applied.starts_over:
         return Plan(tuple(effective), replay=True, from_start=True)
-    if replica.agreed == len(applied) and not replica.failed:
-        return Plan(tuple(effective[replica.agreed :]))
-    place = replica.agreed
-    found = plan(
-        applied[place:],
-        effective[place:],
-        replica.matrix,
-        is_failed=replica.failed.__contains__,
-        has_start=False,
-    )
+    if applied.agreed == len(applied.entries) and not applied.failed:
+        return Plan(tuple(effective[applied.agreed :]))  # only the tail is missing: the usual case
+    # What agrees at the front is left out first: a plan for the rest is cheap, and mostly leads there.
+    place, is_failed = applied.agreed, applied.failed.__contains__
+    found = plan(applied.entries[place:], effective[place:], replica.matrix, is_failed=is_failed)
     if found.order_not_enforced and place:
-        found = plan(applied, effective, replica.matrix, is_failed=replica.failed.__contains__)
-    if found.order_not_enforced and (replica.type.reset or replica.base):
+        found = plan(applied.entries, effective, replica.matrix, is_failed=is_failed)
+    if found.order_not_enforced and (replica.type.reset or applied.base):
         found = Plan(tuple(effective), replay=True, from_start=True)
-    if not found and not found.order_not_enforced and not replica.failed:
-        replica.reorder_applied()
+    if not found and not found.order_not_enforced and not applied.failed:
+        applied.accept_order()
     return found
 
 
 def _cleaned(replica: Replica, wanted: Plan) -> Plan:
     """After a replay that was cut short nothing may run but what wipes the parts that it left."""
-    if not replica.dirty or wanted.from_start:
+    dirty = replica.applied.dirty
+    if not dirty or wanted.from_start:
         return wanted
     effective = replica.history.effective
     for place, base in enumerate(effective):
-        if all(replica.matrix.replaces(base.key, name) for name in replica.dirty):
+        if all(replica.matrix.replaces(base.key, name) for name in dirty):
             return Plan(from_base(effective, place, replica.matrix), replay=True)
-    if replica.type.reset or replica.base:
+    if replica.type.reset or replica.applied.base:
         return Plan(tuple(effective), replay=True, from_start=True)
     return replace(wanted, order_not_enforced=True)
 
 
 def _may_run(replica: Replica, wanted: Plan) -> bool:
     """Where something is UNKNOWN, only what wipes it may run."""
-    if replica.unknown is None or wanted.from_start:
+    unknown = replica.applied.unknown
+    if unknown is None or wanted.from_start:
         return True
-    return replica.matrix.replaces(wanted.run[0].key, replica.unknown.key)
+    return replica.matrix.replaces(wanted.run[0].key, unknown.key)
 
 
 def _next_draft(replica: Replica) -> Operation | None:
     """The first draft; where that one is UNKNOWN, the first later one that replaces all before it."""
+    unknown = replica.applied.unknown
     if not replica.drafts:
         return None
-    if replica.unknown is None:
+    if unknown is None:
         return replica.drafts[0]
     for place, draft in enumerate(replica.drafts):
-        if draft.id in replica.skipped:
+        if not replica.drafts.may_run_early(draft):
             continue
         before = [d.key for d in replica.drafts[:place]]
-        rules = replica.rules_for(draft)
-        if all(rules.replaces(draft.key, name) for name in (*before, replica.unknown.key)):
+        matrix = replica.matrix_for(draft)
+        if all(matrix.replaces(draft.key, name) for name in (*before, unknown.key)):
             return draft
     return None
 
@@ -145,8 +144,9 @@ def _drop_beaten_drafts(replica: Replica, out: Effects) -> None:
         )
         if not beaten:
             return
-        if replica.unknown and replica.unknown.id == draft.id:
-            replica.unknown = None
+        unknown = replica.applied.unknown
+        if unknown and unknown.id == draft.id:
+            replica.applied.clear_unknown()
         decide(replica, Verdict.SUPERSEDED, f"by {beaten.id}", out)
 
 
@@ -155,12 +155,13 @@ def _leave(replica: Replica, out: Effects) -> None:
 
     Of what is UNKNOWN the application may hold the effect: should the site come back, that is wiped first.
     """
-    if replica.unknown:
-        keys, replica.unknown = (replica.unknown.key,), None
-        leave_dirty(replica, keys, out)
+    if unknown := replica.applied.unknown:
+        replica.applied.clear_unknown()
+        mark_dirty(replica, (unknown.key,), out)
     while replica.drafts:
         decide(replica, Verdict.VOID, "the resource left this site before this could run", out)
-    replica.settled, replica.retry_ms = dict(replica.history.known), 0
+    replica.applied.settle()
+    replica.slot.note_success()
     by = replica.history.site_list_op
     if by and by.kind is Kind.SITES and by.payload.line and not has_deleted_copy(replica, by):
         _start(replica, Running(replica.next_reply, Purpose.LEAVE, by), (_step(by),), out)
@@ -168,7 +169,7 @@ def _leave(replica: Replica, out: Effects) -> None:
 
 def has_deleted_copy(replica: Replica, by: Operation) -> bool:
     """Whether this site has run, or tried to run, what a change of the list asks of those it leaves out."""
-    reply = replica.by_op.get((by.id, replica.site))
+    reply = replica.replies.get(by.id, replica.site)
     return reply is not None and (bool(reply.wiped) or reply.status is Status.KO)
 
 
@@ -187,14 +188,15 @@ def _start_plan(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> No
 
 def _ran_before(replica: Replica, base: Operation) -> bool:
     """Whether a replay was cut short: its base is to be run a second time."""
-    reply = replica.by_op.get((base.id, replica.site))
+    reply = replica.replies.get(base.id, replica.site)
     again = reply is not None and reply.status is Status.OK and reply.origin == replica.origin
     return again and replica.matrix.is_replace_type(base.key)
 
 
 def _start_replay(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> None:
-    start = replica.base.write if replica.base else replica.type.reset
-    is_base = replica.base is not None
+    base = replica.applied.base
+    start = base.write if base else replica.type.reset
+    is_base = base is not None
     steps = [Step(None, start, of_type=not is_base, of_base=is_base)] if wanted.from_start and start else []
     logic, after = replica.type.logic, wanted.run if wanted.from_start else wanted.run[1:]
     rewritten = [op.id for op in replica.history.effective] if logic and _clash(replica, after) else None
@@ -208,21 +210,21 @@ def _start_replay(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> 
     if steps:
         _start(replica, running, tuple(steps), out)
     else:
-        replayed(replica, running, (), out, now_ms)  # nothing is effective, and nothing can be reset
+        finish_replay(replica, running, (), out, now_ms)  # nothing is effective, and nothing can be reset
         advance(replica, out, now_ms)
 
 
 def _logic_plan(replica: Replica) -> Plan | None:
     """With a logic plugin, operations that clash are replayed from a base, as the plugin rewrites them."""
     effective = replica.history.effective
-    if replica.type.logic is None or [op.id for op in effective] == replica.rewritten:
+    if replica.type.logic is None or [op.id for op in effective] == replica.applied.rewritten:
         return None
     is_base = replica.matrix.is_replace_type
     place = next((n for n in range(len(effective) - 1, -1, -1) if is_base(effective[n].key)), None)
     if place is not None:
         redone = from_base(effective, place, replica.matrix)
         return Plan(redone, replay=True) if _clash(replica, redone[1:]) else None
-    has_start = replica.type.reset or replica.base
+    has_start = replica.type.reset or replica.applied.base
     return Plan(tuple(effective), replay=True, from_start=True) if has_start and _clash(replica, effective) else None
 
 
@@ -236,7 +238,7 @@ def _clash(replica: Replica, ops: Sequence[Operation]) -> bool:
 
 
 def _start(replica: Replica, running: Running, steps: tuple[Step, ...], out: Effects) -> None:
-    replica.running = running
+    replica.slot.begin(running)
     started = Started(
         replica.resource,
         running.n,
@@ -262,7 +264,7 @@ def _left_dirty(replica: Replica, running: Running) -> tuple[str, ...]:
     if running.purpose is Purpose.LEAVE:
         return ("*",)
     if running.purpose is not Purpose.REPLAY or running.plan.from_start or not running.plan.run:
-        return replica.dirty
+        return replica.applied.dirty
     return replica.matrix.wiped_by(running.plan.run[0].key)
 
 
@@ -280,4 +282,4 @@ def _handle_failure(replica: Replica, op: Operation, out: Effects) -> None:
         step = Step(op.id, replica.type.on_error, of_type=True)
         _start(replica, Running(replica.next_reply, Purpose.HOOK, op), (step,), out)
     else:
-        fail(replica, op, replica.failed.get(op.id, ""), out)
+        fail(replica, op, replica.applied.failed.get(op.id, ""), out)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from cheops.engine import clients, exchange, outcome, retention, scheduler
+from cheops.engine import exchange, outcome, retention, scheduler
 from cheops.engine.documents import Peers, SiteClock, Started, key_of
 from cheops.engine.events import (
     Answer,
@@ -31,7 +31,7 @@ from cheops.engine.events import (
     Tick,
 )
 from cheops.engine.messages import Message
-from cheops.engine.replica import Client, Replica, is_due
+from cheops.engine.replica import Replica
 from cheops.engine.settings import Settings
 from cheops.engine.submission import NO_RULES, matrix_in_force, refusal
 from cheops.log.causality import Clock, joined
@@ -61,8 +61,8 @@ class Site:
         self._backlog: dict[str, None] = {}  # to be loaded and looked after, some with each tick
         self._now_ms = 0
         # Resources in memory, in the order in which something last happened to them.
-        self._fresh: dict[str, None] = {}
-        self._resting: dict[str, None] = {}
+        self._fresh: dict[str, int] = {}
+        self._resting: dict[str, int] = {}
         self._taking: dict[type[Event], Callable[[Any, Effects], None]] = {
             Recovered: self._recovered,
             PeerUp: self._peer_up,
@@ -104,7 +104,8 @@ class Site:
     def _peer_up(self, event: PeerUp, out: Effects) -> None:
         before = self._seen.get(event.peer)
         self.up[event.peer] = self._seen[event.peer] = event.incarnation
-        self._forget_earlier(event.peer, event.incarnation)
+        for replica in self.replicas.values():
+            replica.forget_incarnation(event.peer, event.incarnation)
         if before != event.incarnation:
             peers = Peers(dict(self._seen))
             out.documents[key_of(peers)] = peers
@@ -113,9 +114,8 @@ class Site:
         self._unpark({event.peer})
         for replica in self._active_replicas():
             if event.peer in set(exchange.targets(replica)):
-                view = exchange.view_of(replica, event.peer)
-                view.wait_ms = view.next_send_ms = 0  # what was sent before it was up is lost: at once
-                self._tell(replica, event.peer, out)
+                replica.peer(event.peer).probe_now()
+                self._catch_up(replica, event.peer, out)
 
     def _unpark(self, sites: AbstractSet[str]) -> None:
         """Look again at what could only wait for one of these."""
@@ -125,12 +125,6 @@ class Site:
                 self._active.add(resource)
             else:
                 self._backlog[resource] = None
-
-    def _forget_earlier(self, peer: str, incarnation: str) -> None:
-        """What an earlier incarnation knew, this one need not."""
-        for replica in self.replicas.values():
-            if peer in replica.peers and replica.peers[peer].incarnation not in ("", incarnation):
-                del replica.peers[peer]
 
     def _peer_down(self, event: PeerDown, out: Effects) -> None:
         del out
@@ -176,8 +170,8 @@ class Site:
         for replica in list(self._active_replicas()):
             scheduler.advance(replica, out, self._now_ms)
             for peer in exchange.targets(replica):
-                self._tell(replica, peer, out)
-            exchange.pay(replica)
+                self._catch_up(replica, peer, out)
+            replica.outbox.flush_pending()
             self._ask_for_matrices(replica)
             self._look_after(replica, out)
         self._let_rest(out)
@@ -188,23 +182,22 @@ class Site:
     # -- memory ------------------------------------------------------------------------------------
 
     def _touch(self, replica: Replica) -> None:
-        replica.touched_ms = self._now_ms
         for queue in (self._fresh, self._resting):
             queue.pop(replica.resource, None)
-        self._fresh[replica.resource] = None
+        self._fresh[replica.resource] = self._now_ms
 
     def _let_rest(self, out: Effects) -> None:
         """What nothing happens to leaves memory after a while. What can only wait for a site stays as long as
         there is little of it, because what is known of that site goes with it."""
-        for replica in self._quiet_for(_REST_MS, self._fresh):
+        for replica, touched_ms in self._quiet_for(_REST_MS, self._fresh):
             if self._is_in_use(replica):
                 self._touch(replica)
             elif replica.resource in self._parked:
                 del self.replicas[replica.resource]
             else:
-                self._resting[replica.resource] = None
-                self._mark(replica, out, unsynced=False)
-        for replica in self._quiet_for(self.settings.limits.idle_ms, self._resting):
+                self._resting[replica.resource] = touched_ms
+                replica.save_unsynced(out, unsynced=False)
+        for replica, _ in self._quiet_for(self.settings.limits.idle_ms, self._resting):
             if self._is_in_use(replica):
                 self._touch(replica)
             else:
@@ -215,22 +208,16 @@ class Site:
             return bool(replica.clients) or len(self.replicas) <= self.settings.limits.parked
         return bool(replica.clients) or replica.resource in self._active
 
-    def _quiet_for(self, least_ms: int, queue: dict[str, None]) -> list[Replica]:
+    def _quiet_for(self, least_ms: int, queue: dict[str, int]) -> list[tuple[Replica, int]]:
         """Taken from the front of a queue. A time that is still to come means that the clock jumped."""
-        found = []
-        for resource in queue:
-            if 0 <= self._now_ms - self.replicas[resource].touched_ms <= least_ms:
+        quiet = []
+        for resource, touched_ms in queue.items():
+            if 0 <= self._now_ms - touched_ms <= least_ms:
                 break
-            found.append(self.replicas[resource])
-        for replica in found:
+            quiet.append((self.replicas[resource], touched_ms))
+        for replica, _ in quiet:
             del queue[replica.resource]
-        return found
-
-    def _mark(self, replica: Replica, out: Effects, *, unsynced: bool) -> None:
-        """Have the store know which resources a site must look after when it starts again."""
-        if replica.was_unsynced != unsynced:
-            replica.was_unsynced = unsynced
-            exchange.save_ledger(replica, out)
+        return quiet
 
     # -- events of a resource ----------------------------------------------------------------------
 
@@ -248,7 +235,7 @@ class Site:
                     self._ask(replica, out)
                 return
             case ClientLeft():
-                replica.clients.pop(event.op, None)
+                replica.clients.remove(event.op)
                 return
             case Resolved():
                 outcome.resolve(replica, event.op, happened=event.happened, out=out)
@@ -258,8 +245,14 @@ class Site:
         self._look_after(replica, out)
 
     def _loaded(self, event: Loaded, out: Effects) -> None:
-        replica = Replica(event.resource, self.origin, self._matrix, self.settings.limits)
-        replica.gone, replica.policy_of = self.gone, self.settings.policy_of
+        replica = Replica(
+            event.resource,
+            self.origin,
+            self._matrix,
+            self.settings.limits,
+            policy_of=self.settings.policy_of,
+            gone=self.gone,
+        )
         self.replicas[event.resource] = replica
         self._touch(replica)
         started = replica.load(event.documents)
@@ -277,25 +270,25 @@ class Site:
 
     def _learn_type(self, replica: Replica) -> None:
         for op in (*replica.history.ops.values(), *replica.drafts):
-            replica.type = self.settings.type_named(op.rtype)
+            replica.set_type(self.settings.type_named(op.rtype))
             return
 
     def _look_after(self, replica: Replica, out: Effects) -> None:
         """Tell, forget what can be forgotten, and remember whether there is more to do or to tell."""
         if replica.clients:
-            clients.tell_of_sites(replica, out)  # before what they wait for is forgotten
+            replica.clients.report_sites(replica, out)  # before what they wait for is forgotten
         retention.prune(replica, out)
         self._seal_if_due(replica, out)
-        exchange.flush(replica, out, self._now_ms)
-        if len(replica.history.disowned) != replica.disowned_kept:
-            exchange.save_ledger(replica, out)  # or the matrix that it names would be in force again
-        busy = replica.running or replica.drafts or replica.waiting or replica.retry_ms or replica.unknown
-        at_work = busy or replica.owed_later or replica.settled != replica.history.known
+        exchange.send_pending(replica, out, self._now_ms)
+        replica.save_rejected_matrices(out)
+        slot, applied = replica.slot, replica.applied
+        busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
+        at_work = busy or replica.outbox.has_deferred or not applied.is_settled
         lacking = {peer for peer in exchange.targets(replica) if exchange.lacks_something(replica, peer)}
         self._active.discard(replica.resource)
         self._parked.pop(replica.resource, None)
         if at_work or lacking:
-            self._mark(replica, out, unsynced=True)  # and no more once it is at rest
+            replica.save_unsynced(out, unsynced=True)  # until it is at rest
             if at_work or not lacking.isdisjoint(self.up):
                 self._active.add(replica.resource)
             else:  # there is nothing to be done until one of them is up
@@ -303,7 +296,7 @@ class Site:
 
     def _seal_if_due(self, replica: Replica, out: Effects) -> None:
         """Where no operation comes along that could carry a seal, one is made for it."""
-        if replica.drafts or replica.running or not retention.seal_due(replica, at_rest=True):
+        if replica.drafts or replica.slot.running or not retention.seal_due(replica, at_rest=True):
             return
         seal = self._draft(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
         self._save_clock(out)
@@ -318,7 +311,7 @@ class Site:
             out.others.append(Answer(event.request, Stage.REFUSED, detail=problem))
             return
         draft = self._draft(replica, event, out)
-        replica.clients[draft.id] = Client(event.request)
+        replica.clients.add(draft.id, event.request)
         self._save_clock(out)
         if draft.verdict is None:
             replica.drafts.append(draft)
@@ -326,11 +319,11 @@ class Site:
             replica.add(draft)
         if len(draft.deps) == 0 and draft.sites:
             for site in draft.sites:  # the very first operation: nobody knows anything of it yet
-                exchange.view_of(replica, site).fresh = False
+                replica.peer(site).mark_empty()
         out.documents[key_of(draft)] = draft
         out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site))
         if draft.verdict is not None:
-            exchange.push(replica, (draft,), ())
+            replica.outbox.push((draft,))
             out.others.append(Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING))
 
     def _draft(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
@@ -338,7 +331,7 @@ class Site:
         stamp = self.clock.stamp(self.origin)
         own = max([replica.history.known.get(self.origin, 0), *(draft.seq for draft in replica.drafts)])
         if not replica.history.ops and not replica.drafts:
-            replica.type = self.settings.type_named(event.rtype)
+            replica.set_type(self.settings.type_named(event.rtype))
         parallel = replica.type.parallel and event.kind not in SILENT_KINDS
         deps = joined(replica.history.known, {self.origin: own} if own else {})
         stable = retention.seal_due(replica, at_rest=event.kind is Kind.SEAL)
@@ -386,17 +379,17 @@ class Site:
             self._learn_type(replica)
             self._save_clock(out)
         if self._seen.get(peer, message.incarnation) == message.incarnation:
-            exchange.note_peer(replica, peer, message, self._now_ms)
+            replica.peer(peer).observe(message, self._now_ms)
         scheduler.advance(replica, out, self._now_ms)
         if message.ask or lacking:
-            exchange.acknowledge(replica, peer, lacking)
+            replica.outbox.acknowledge(peer, lacking)
         elif message.ops or message.replies:
-            replica.owed_later.add(peer)
+            replica.outbox.acknowledge_later(peer)
         if message.wanted:
             found = tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices)
             if found:
-                exchange.give_matrices(replica, peer, found, out)
-        self._tell(replica, peer, out)
+                exchange.send_matrices(replica, peer, found, out)
+        self._catch_up(replica, peer, out)
 
     def _report_orphans(self, replica: Replica, before: set[OpId], out: Effects) -> None:
         """What was acknowledged here and has come to nothing, somebody should hear of."""
@@ -404,12 +397,11 @@ class Site:
             if id_ not in before and id_.origin == self.origin and fate.rule is Rule.ORPHANED:
                 out.others.append(Notify(replica.resource, "estranged", id_, fate.rule.sentence))
 
-    def _tell(self, replica: Replica, peer: str, out: Effects) -> None:
+    def _catch_up(self, replica: Replica, peer: str, out: Effects) -> None:
         """Send a peer what it lacks, if it is up and it is time."""
-        view = exchange.view_of(replica, peer)
-        involved = peer in set(exchange.targets(replica))
-        due = is_due(view.next_send_ms, self._now_ms, self.settings.limits.resend_most_ms)
-        if peer in self.up and involved and due and exchange.lacks_something(replica, peer):
+        is_involved = peer in set(exchange.targets(replica))
+        is_due = replica.peer(peer).resend.is_due(self._now_ms)
+        if peer in self.up and is_involved and is_due and exchange.lacks_something(replica, peer):
             exchange.catch_up(replica, peer, out, self._now_ms)
 
     def _ask(self, replica: Replica, out: Effects) -> None:
@@ -418,13 +410,14 @@ class Site:
                 exchange.ask(replica, peer, out)
 
     def _ask_for_matrices(self, replica: Replica) -> None:
-        lacking = {op.matrix.hash for op in replica.waiting.values()} - self.matrices.keys()
-        if not lacking or not is_due(replica.ask_at_ms, self._now_ms, self.settings.limits.resend_ms):
+        inbox = replica.inbox
+        lacking = {op.matrix.hash for op in inbox.waiting.values()} - self.matrices.keys()
+        if not lacking or not inbox.matrix_request.is_due(self._now_ms):
             return
-        replica.ask_at_ms = self._now_ms + self.settings.limits.resend_ms
+        inbox.matrix_request.back_off(self._now_ms)
         for peer in exchange.targets(replica):
             if peer in self.up:
-                exchange.acknowledge(replica, peer, lacking)
+                replica.outbox.acknowledge(peer, lacking)
 
 
 def _resource_of(event: Event) -> str:
@@ -442,13 +435,12 @@ def _after_crash(replica: Replica, started: Started, out: Effects) -> None:
     if started.replay and started.from_start:
         outcome.invalidate_replay(replica, Plan(from_start=True), out)
     elif started.replay:
-        outcome.mark_dirty(replica, started.dirty)
-        out.documents[key_of(started)] = started
+        outcome.mark_dirty(replica, started.dirty, out)
     elif op is not None and op.kind is Kind.SITES:
-        outcome.leave_dirty(replica, started.dirty, out)  # half of the copy may be deleted
+        outcome.mark_dirty(replica, started.dirty, out)  # half of the copy may be deleted
     elif op is not None and started.hook:
-        replica.failed[op.id] = "the site stopped while on_error was running"
+        replica.applied.record_failure(op.id, "the site stopped while on_error was running")
     elif op is not None:
         if started.units:
-            replica.failed[op.id] = "it failed, and the site stopped while it was done in steps"
+            replica.applied.record_failure(op.id, "it failed, and the site stopped while it was done in steps")
         outcome.doubt(replica, op, "the site stopped while this was running", out)

@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from cheops.engine import exchange
 from cheops.engine.admission import waiting_for_refused
-from cheops.engine.replica import PeerProgress, Replica
-from cheops.log.causality import contains, covers
+from cheops.engine.replica import Replica
+from cheops.log.causality import Vector, contains, covers
 from cheops.log.operation import OpId, Status, Verdict
 
 
@@ -45,14 +45,16 @@ def status(replica: Replica, up: set[str]) -> ResourceStatus:
     Until its first operation has a verdict, a resource has no list of sites. If nobody knows whether that
     ran, it is this site that has the doubt.
     """
-    counted = replica.sites or ((replica.site,) if replica.unknown else ())
+    counted = replica.sites or ((replica.site,) if replica.applied.unknown else ())
     sites = tuple(_site(replica, site, up) for site in counted)
     unreachable = tuple(site.site for site in sites if not site.reachable)
-    return ResourceStatus(replica.resource, _overall(replica, sites), unreachable, replica.order_not_enforced, sites)
+    return ResourceStatus(
+        replica.resource, _overall(replica, sites), unreachable, replica.applied.order_not_enforced, sites
+    )
 
 
 def _overall(replica: Replica, sites: tuple[SiteStatus, ...]) -> Overall:
-    if any(site.failed or site.unknown for site in sites) or replica.order_not_enforced:
+    if any(site.failed or site.unknown for site in sites) or replica.applied.order_not_enforced:
         return Overall.DIVERGED
     if waiting_for_refused(replica):
         return Overall.DIVERGED
@@ -69,23 +71,24 @@ def _site(replica: Replica, site: str, up: set[str]) -> SiteStatus:
     failed = _with_status(replica, site, Status.KO)
     unknown = _with_status(replica, site, Status.UNKNOWN)
     if site == replica.site:
-        pending = _pending(replica, PeerProgress(settled=replica.settled)) + len(replica.drafts)
-        return SiteStatus(site, True, None, replica.digest(), pending, failed, unknown)
-    view = exchange.view_of(replica, site)
-    return SiteStatus(site, site in up, view.last_contact_ms, view.digest, _pending(replica, view), failed, unknown)
+        pending = _pending(replica, replica.applied.settled) + len(replica.drafts)
+        return SiteStatus(site, True, None, replica.applied.digest(), pending, failed, unknown)
+    peer = replica.peer(site)
+    pending = _pending(replica, peer.settled)
+    return SiteStatus(site, site in up, peer.last_contact_ms, peer.digest, pending, failed, unknown)
 
 
-def _pending(replica: Replica, view: PeerProgress) -> int:
-    if covers(view.settled, replica.history.known):
+def _pending(replica: Replica, settled: Vector) -> int:
+    if covers(settled, replica.history.known):
         return 0
-    return sum(not contains(view.settled, op.id) for op in replica.history.ops.values())
+    return sum(not contains(settled, op.id) for op in replica.history.ops.values())
 
 
 def _with_status(replica: Replica, site: str, wanted: Status) -> tuple[OpId, ...]:
     """Operations whose last word from a site is this, unless they have no effect any more."""
     return tuple(
         id_
-        for (id_, replier), reply in replica.by_op.items()
+        for (id_, replier), reply in replica.replies.by_operation()
         if replier == site and reply.status is wanted and id_ not in replica.history.fates
     )
 
@@ -97,7 +100,8 @@ def operation_status(replica: Replica, id_: OpId, site: str) -> Status:
         return Status.VOID
     if id_ in replica.history.fates:
         return Status.SUPERSEDED
-    if site == replica.site and replica.running and replica.running.op and replica.running.op.id == id_:
+    running = replica.slot.running
+    if site == replica.site and running and running.op and running.op.id == id_:
         return Status.RUNNING
-    reply = replica.by_op.get((id_, site))
+    reply = replica.replies.get(id_, site)
     return reply.status if reply else Status.PENDING

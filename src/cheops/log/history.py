@@ -15,7 +15,7 @@ list of sites, or the matrix. A seal that comes after what it estranges has all 
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cheops.log.causality import Vector, contains, covers, joined
@@ -47,6 +47,9 @@ class History:
 
     def __init__(self, find_matrix: FindMatrix) -> None:
         self.find_matrix = find_matrix
+        self._clear()
+
+    def _clear(self) -> None:
         self.matrix = Matrix()
         self.adopted: MatrixRef | None = None
         self.ops: dict[OpId, Operation] = {}
@@ -67,8 +70,25 @@ class History:
         self.seals: list[Operation] = []  # those that count, in their order
         self._sealing: dict[OpId, Operation] = {}  # those operations in `ops` that carry a seal
         self.orphans: dict[OpId, Fate] = {}
-        self.disowned: set[Stamp] = set()  # matrices that strangers introduced: never in force
+        self.rejected_matrices: set[Stamp] = set()  # matrices that strangers introduced: never in force
         self.lost_root = False  # what was forgotten here belonged to a resource that has to give way
+
+    def restore(
+        self,
+        floor: Vector,
+        folded: Vector,
+        epochs: Mapping[Stamp, Epoch],
+        rejected_matrices: Iterable[Stamp],
+        adopted: MatrixRef | None,
+    ) -> None:
+        """Begin from what is left of a history: as the store keeps it, or as another site sends it. The operations
+        that are left are added after this."""
+        self._clear()
+        self.floor, self.known, self.folded = dict(floor), dict(floor), dict(folded)
+        self.epochs = {introduced: epoch.copy() for introduced, epoch in epochs.items()}
+        self.rejected_matrices = set(rejected_matrices)
+        if adopted is not None:
+            self.adopted, self.matrix = adopted, self.find_matrix(adopted.hash)
 
     # -- growing ------------------------------------------------------------------------------
 
@@ -82,7 +102,7 @@ class History:
             return self._reconsider()
         if fate := fate_of_orphan(op, self.seals):
             return self._set_aside(op, fate)
-        self.disowned.discard(op.stamp)  # somebody may have taken it for a stranger's
+        self.rejected_matrices.discard(op.stamp)  # somebody may have taken it for a stranger's
         # Where a resource is and by which rules is not the application's affair: also of one that failed.
         self._note_site_list(op)
         self._note_epoch(op)
@@ -161,20 +181,15 @@ class History:
             return fate
         return reason_for(self.ops[id_], self.heads(), self.matrix, self._past()) or fate
 
-    def take_matrix(self, ref: MatrixRef | None) -> None:
-        """What was in force when the operation that introduced it was forgotten."""
-        if ref is not None:
-            self.adopted, self.matrix = ref, self.find_matrix(ref.hash)
-
     # -- matrices ------------------------------------------------------------------------------
 
     def _is_newer(self, ref: MatrixRef) -> bool:
-        if ref.introduced in self.disowned:
+        if ref.introduced in self.rejected_matrices:
             return False
         return self.adopted is None or ref.introduced > self.adopted.introduced
 
     def _newest_matrix(self, ops: Iterable[Operation]) -> MatrixRef | None:
-        refs = (op.matrix for op in ops if op.matrix.introduced not in self.disowned)
+        refs = (op.matrix for op in ops if op.matrix.introduced not in self.rejected_matrices)
         return max(refs, key=lambda ref: ref.introduced, default=None)
 
     def _adopt(self, op: Operation) -> int:
@@ -192,7 +207,7 @@ class History:
         """Remember what was superseded in the past of the operation that introduced a matrix."""
         if op.matrix.introduced == op.stamp:
             self._introducers.append(op)
-        if op.matrix.introduced in self.epochs or op.matrix.introduced in self.disowned:
+        if op.matrix.introduced in self.epochs or op.matrix.introduced in self.rejected_matrices:
             return
         past = [other for other in self.ops.values() if other.is_before(op) and other.id not in self.orphans]
         in_force = self._newest_matrix(past)
@@ -276,7 +291,7 @@ class History:
     def _set_aside(self, op: Operation, fate: Fate) -> int:
         self.fates[op.id] = self.orphans[op.id] = fate
         if op.matrix.introduced == op.stamp:
-            self.disowned.add(op.stamp)
+            self.rejected_matrices.add(op.stamp)
         return len(self.effective)
 
     def _reconsider(self) -> int:
@@ -288,11 +303,11 @@ class History:
         self.orphans = {id_: fate for id_, fate in fates.items() if fate}
         orphans = [self.ops[id_] for id_ in self.orphans]
         loyal = sorted((op for op in self.ops.values() if op.id not in self.orphans), key=_stamp)
-        self.disowned.difference_update(op.stamp for op in loyal)
-        self.disowned.update(op.stamp for op in orphans if op.matrix.introduced == op.stamp)
+        self.rejected_matrices.difference_update(op.stamp for op in loyal)
+        self.rejected_matrices.update(op.stamp for op in orphans if op.matrix.introduced == op.stamp)
         self.site_list, self.site_list_op, self._introducers = (), None, []
         stale = [op for op in loyal if op.matrix.introduced == op.stamp and any(o.is_before(op) for o in orphans)]
-        for stamp in (*self.disowned, *(op.stamp for op in stale)):
+        for stamp in (*self.rejected_matrices, *(op.stamp for op in stale)):
             self.epochs.pop(stamp, None)
         for op in loyal:
             self._note_site_list(op)
@@ -301,7 +316,17 @@ class History:
         self.matrix = self.find_matrix(self.adopted.hash) if self.adopted else Matrix()
         return self._recompute()
 
+    def take_lost_root(self) -> bool:
+        """Whether the resource has just given way to another of its name; asked once."""
+        lost, self.lost_root = self.lost_root, False
+        return lost
+
     # -- forgetting ----------------------------------------------------------------------------
+
+    def raise_floor(self, forgotten: Vector) -> None:
+        """Another resource of this name forgot these operations; they have no effect, and will not come."""
+        self.known = joined(self.known, forgotten)
+        self.floor = joined(self.floor, forgotten)
 
     def forgettable(self, stable: Vector) -> list[Operation]:
         """What has no effect and is known everywhere, so that it can go."""
@@ -356,7 +381,9 @@ class History:
     def _matrix_introducer(self) -> Operation | None:
         """The operation that introduced the matrix in force. It is never forgotten: by that matrix is judged
         what had been superseded when the next one comes, and it must be in force again after a restart."""
-        self._introducers = [op for op in self._introducers if op.id in self.ops and op.stamp not in self.disowned]
+        self._introducers = [
+            op for op in self._introducers if op.id in self.ops and op.stamp not in self.rejected_matrices
+        ]
         return max(self._introducers, key=_stamp, default=None)
 
     def _listing_in(self, stable: Vector) -> Operation | None:

@@ -279,8 +279,9 @@ class DocumentIntake:
             )
             self.receive("", [message])
             replica = await self._pump.replica(resource)
-            refused |= {key_of(op): replica.refused[op.id] for op in message.ops if op.id in replica.refused}
-            if waits := [op.id for op in message.ops if op.id in replica.waiting]:
+            inbox = replica.inbox
+            refused |= {key_of(op): inbox.refused[op.id] for op in message.ops if op.id in inbox.refused}
+            if waits := [op.id for op in message.ops if op.id in inbox.waiting]:
                 raise NotYetError(f"{waits[0]} of '{resource}' depends on operations that have not come yet")
         await self._pump.flushed()
         if later:

@@ -146,7 +146,7 @@ def is_settled_everywhere(replica: Replica, id_: OpId) -> bool:
     """Whether every site of a resource has settled an operation."""
     for site in replica.sites:
         view = replica.peers.get(site)
-        settled = replica.settled if site == replica.site else view.settled if view else NOTHING
+        settled = replica.applied.settled if site == replica.site else view.settled if view else NOTHING
         if not contains(settled, id_):
             return False
     return bool(replica.sites)

@@ -37,12 +37,12 @@ def delivery_state(replica: Replica) -> DeliveryState:
 
 def _settled(replica: Replica, site: str) -> int:
     if site == replica.site:
-        return replica.settled.get(replica.origin, 0)
+        return replica.applied.settled.get(replica.origin, 0)
     view = replica.peers.get(site)
     if view is None or not view.incarnation:
         return 0
     theirs = Origin(site, view.incarnation)
-    knows_replies = replica.known_replies.get(theirs, 0) >= view.known_replies.get(theirs, 0)
+    knows_replies = replica.replies.known.get(theirs, 0) >= view.known_replies.get(theirs, 0)
     return view.settled.get(replica.origin, 0) if knows_replies else 0
 
 

@@ -143,7 +143,7 @@ def _of_leaver(world: World, name: str, resource: str, oracle: History) -> Itera
     state = world.nodes[name].states.get(resource, start)
     if not has_deleted_copy(replica, by):
         yield f"{name} left, and has not deleted its copy"
-    elif replica.by_op[by.id, name].status is Status.OK and state != start:
+    elif replica.replies[by.id, name].status is Status.OK and state != start:
         yield f"{name} left, and its copy is still there"
 
 
@@ -158,7 +158,7 @@ def _replica(node: Node, resource: str) -> Replica | None:
         return None
     replica = Replica(resource, node.origin, node.site.matrices.__getitem__, node.settings.limits)
     replica.load(documents)
-    replica.settled = dict(replica.history.known)
+    replica.applied.settle()
     return replica
 
 
@@ -184,16 +184,16 @@ def _of_replica(world: World, name: str, replica: Replica, oracle: History) -> I
     if found != expected:
         yield f"{name} has {_ids(found)} effective, not {_ids(expected)}"
     yield from _of_keeping(world, name, replica, oracle)
-    if replica.running or replica.drafts or replica.unknown or replica.waiting:
+    if replica.slot.running or replica.drafts or replica.applied.unknown or replica.inbox.waiting:
         yield f"{name} is not done: {_todo(replica)}"
-        for id_, why in replica.refused.items():
+        for id_, why in replica.inbox.refused.items():
             yield f"{name} refuses {id_} of an honest site: {why}"
-    elif replica.settled != replica.history.known:
+    elif replica.applied.settled != replica.history.known:
         yield f"{name} has not applied all it knows"
-    if replica.order_not_enforced:
+    if replica.applied.order_not_enforced:
         yield f"{name} could not enforce the order"
-    if replica.failed:
-        yield f"{name} diverged: {_ids(list(replica.failed))} failed there"
+    if replica.applied.failed:
+        yield f"{name} diverged: {_ids(list(replica.applied.failed))} failed there"
 
 
 def _of_keeping(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
@@ -206,10 +206,10 @@ def _of_keeping(world: World, name: str, replica: Replica, oracle: History) -> I
 
 def _todo(replica: Replica) -> str:
     parts = {
-        "running": replica.running,
+        "running": replica.slot.running,
         "drafts": [str(draft.id) for draft in replica.drafts],
-        "unknown": replica.unknown,
-        "waiting": [str(id_) for id_ in replica.waiting],
+        "unknown": replica.applied.unknown,
+        "waiting": [str(id_) for id_ in replica.inbox.waiting],
     }
     return ", ".join(f"{what}: {which}" for what, which in parts.items() if which)
 

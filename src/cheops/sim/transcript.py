@@ -97,15 +97,15 @@ def described_state(state: State) -> str:
 
 def described_log(replica: Replica) -> Iterator[str]:
     """What one site makes of the operations it knows: the effective ones, then those without effect."""
-    if replica.base:
-        yield f'checkpoint "{replica.base.write.line}"'
+    if replica.applied.base:
+        yield f'checkpoint "{replica.applied.base.write.line}"'
     yield from (f"{_described(op)}{_here(replica, op)}" for op in replica.history.effective)
-    if replica.order_not_enforced:
+    if replica.applied.order_not_enforced:
         yield "(order not enforced)"
     for op in _by_stamp(replica.history.ops.values()):
         yield from _without_effect(replica, op)
     yield from (f"draft {_described(op)}{_here(replica, op)}" for op in replica.drafts)
-    for op in _by_stamp(replica.waiting.values()):
+    for op in _by_stamp(replica.inbox.waiting.values()):
         lacks = "its matrix" if covers(replica.history.known, op.deps) else "what it depends on"
         yield f"waiting for {lacks}: {_described(op)}"
 
@@ -139,11 +139,11 @@ def _described(op: Operation) -> str:
 
 def _here(replica: Replica, op: Operation) -> str:
     """What is to be said of an operation at this very site, if anything."""
-    reply = replica.by_op.get((op.id, replica.site))
-    if replica.unknown and replica.unknown.id == op.id:
+    reply = replica.replies.get(op.id, replica.site)
+    if replica.applied.unknown and replica.applied.unknown.id == op.id:
         return " (UNKNOWN here)"
-    if op.id in replica.failed:
-        return f" (failed here: {replica.failed[op.id]})"
-    if op.id in {applied.id for applied in replica.applied}:
+    if op.id in replica.applied.failed:
+        return f" (failed here: {replica.applied.failed[op.id]})"
+    if op.id in {applied.id for applied in replica.applied.entries}:
         return f" ({reply.detail})" if reply and reply.detail else ""
     return " (not run here yet)"

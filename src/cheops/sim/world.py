@@ -283,11 +283,11 @@ class World:
         """An operator looks at every UNKNOWN, and says what happened."""
         for name, node in self.nodes.items():
             for resource, replica in list(node.site.replicas.items() if node.site else ()):
-                if replica.unknown is not None:
-                    happened = node.attempted.get((resource, replica.unknown.id), False)
-                    self.resolved.add((name, resource, replica.unknown.id))
+                if replica.applied.unknown is not None:
+                    happened = node.attempted.get((resource, replica.applied.unknown.id), False)
+                    self.resolved.add((name, resource, replica.applied.unknown.id))
                     self.inject("operator resolved an unknown")
-                    self.deliver(name, Resolved(resource, replica.unknown.id, happened))
+                    self.deliver(name, Resolved(resource, replica.applied.unknown.id, happened))
 
 
 def _hasty(type_: ResourceType) -> ResourceType:

@@ -156,7 +156,7 @@ class LedgerForm(_Form, tag="ledger"):
     base_applied: bool = False
     adopted: MatrixRefForm | None = None
     epochs: EpochsForm = []
-    disowned: StampsForm = []
+    rejected_matrices: StampsForm = []
 
 
 class ClockDocumentForm(_Form, tag="clock"):
@@ -208,7 +208,7 @@ class SnapshotPart(_Part):
     base: BaseForm | None
     adopted: MatrixRefForm | None
     epochs: EpochsForm
-    disowned: StampsForm = []
+    rejected_matrices: StampsForm = []
     root: StampForm | None = None
 
 

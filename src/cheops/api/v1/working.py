@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from cheops.api.views.status import Work
-from cheops.engine.exchange import targets, view_of
+from cheops.engine.exchange import targets
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains, covers
 from cheops.node.node import Node
@@ -56,7 +56,7 @@ async def _shares(node: Node) -> dict[str, int]:
 def _pending(node: Node) -> Counter[str]:
     found: Counter[str] = Counter()
     for replica in node.pump.site.replicas.values():
-        if not replica.was_unsynced:
+        if not replica.is_saved_unsynced:
             continue  # all its sites have everything
         found[node.name] += len(replica.drafts)
         for site in targets(replica):
@@ -65,7 +65,7 @@ def _pending(node: Node) -> Counter[str]:
 
 
 def _lacking(replica: Replica, site: str) -> int:
-    settled = view_of(replica, site).settled
+    settled = replica.peer(site).settled
     if covers(settled, replica.history.known):
         return 0
     return sum(not contains(settled, id_) for id_ in replica.history.ops)

@@ -145,13 +145,13 @@ def _superseding(id_: OpId, fate: Fate, op: Operation) -> WouldSupersede:
 def _plan_at(replica: Replica, history: History, site: str) -> Plan:
     """What a site would run. Of others is known what they have settled: that counts as applied in order."""
     if site == replica.site:
-        applied, failed = replica.applied, replica.failed
+        applied, failed = replica.applied.entries, replica.applied.failed
     else:
         view = replica.peers.get(site)
         settled = view.settled if view else {}
         applied = [Applied(o.id, o.key) for o in replica.history.effective if contains(settled, o.id)]
         failed = {}
-    start = replica.type.reset is not None or replica.base is not None
+    start = replica.type.reset is not None or replica.applied.base is not None
     return plan(applied, history.effective, history.matrix, is_failed=failed.__contains__, has_start=start)
 
 
@@ -159,7 +159,7 @@ def _again(replica: Replica, found: Plan, site: str, op: Operation) -> tuple[str
     """Those of a plan that the site has run before."""
     if not found.replay:
         return ()
-    ran = {id_ for (id_, at), _ in replica.by_op.items() if at == site}
+    ran = {id_ for (id_, at), _ in replica.replies.by_operation() if at == site}
     return tuple(_name(o, op) for o in found.run if o.id in ran)
 
 
@@ -170,8 +170,8 @@ def _name(o: Operation, op: Operation) -> str:
 def _notes(replica: Replica, event: Submitted, sites: tuple[str, ...]) -> Iterator[str]:
     if not replica.history.site_list and not replica.drafts:
         yield f"the resource is new: it would be made at {in_words(sites) if sites else 'no site'}"
-    if replica.unknown:
-        yield f"{replica.unknown.id} is UNKNOWN here: only what wipes it would run before that is resolved"
+    if replica.applied.unknown:
+        yield f"{replica.applied.unknown.id} is UNKNOWN here: only what wipes it would run before that is resolved"
     elif replica.drafts:
         yield f"{len(replica.drafts)} operations wait for their first run here, and would run before it"
     if event.matrix is not None and event.matrix.hash != replica.matrix.hash and sites_of(replica):

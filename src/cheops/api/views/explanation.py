@@ -38,17 +38,17 @@ def site_steps(replica: Replica, found: SiteStatus, now_ms: int) -> Iterator[Exp
     for reply in _unlike_their_origin(replica, site):
         yield ExplanationStep(text=_other_way(reply), operation=str(reply.op), site=site)
     for id_ in found.failed:
-        why = shortened(replica.by_op[id_, site].detail, _MOST_DETAIL)
+        why = shortened(replica.replies[id_, site].detail, _MOST_DETAIL)
         text = f"{id_} went well at {id_.origin.site} but failed at {site}: {why}"
         yield ExplanationStep(text=text, operation=str(id_), site=site)
     for id_ in found.unknown:
-        why = shortened(replica.by_op[id_, site].detail, _MOST_DETAIL)
+        why = shortened(replica.replies[id_, site].detail, _MOST_DETAIL)
         text = (
             f"{id_} may have run at {site}, or not: {why}. That is not guessed: nothing more is run there "
             "until somebody says what happened, or an operation comes that wipes it"
         )
         yield ExplanationStep(text=text, operation=str(id_), site=site)
-    if site == replica.site and replica.order_not_enforced:
+    if site == replica.site and replica.applied.order_not_enforced:
         yield _unenforced(replica, site)
     yield ExplanationStep(text=_how_far(replica, found, now_ms), site=site)
 
@@ -58,13 +58,7 @@ def site_steps(replica: Replica, found: SiteStatus, now_ms: int) -> Iterator[Exp
 
 def _last_replay(replica: Replica, site: str) -> Reply | None:
     """A later replay says all that an earlier one does, so there is one of each life of a site."""
-    replays = [
-        reply
-        for origin, replies in replica.replies.items()
-        if origin.site == site
-        for reply in replies.values()
-        if reply.replay
-    ]
+    replays = [reply for reply in replica.replies if reply.origin.site == site and reply.replay]
     return max(replays, key=lambda reply: reply.timing.at_ms, default=None)
 
 
@@ -112,7 +106,7 @@ def _unlike_their_origin(replica: Replica, site: str) -> Iterator[Reply]:
     replay = _last_replay(replica, site)
     again = set(_run_by(replay)) if replay else set()
     for op in replica.history.effective:
-        reply = replica.by_op.get((op.id, site))
+        reply = replica.replies.get(op.id, site)
         if reply is None or reply.op != op.id or reply.status is not Status.OK or not reply.detail:
             continue
         if not (replay and reply.origin == replay.origin and reply.n < replay.n and op.id in again):
@@ -135,7 +129,7 @@ def refused_units(replica: Replica, site: str) -> list[OpId]:
 
 
 def _unenforced(replica: Replica, site: str) -> ExplanationStep:
-    ran = names(applied.id for applied in replica.applied[-_MOST_NAMED:])
+    ran = names(applied.id for applied in replica.applied.entries[-_MOST_NAMED:])
     text = (
         f"{site} ran {in_words(ran) if ran else 'nothing'} in this order, which is not the one that counts; "
         "no operation that replaces stands before them, and the type has no 'reset' from which to replay"
@@ -204,9 +198,9 @@ def _setting(replica: Replica) -> Iterator[ExplanationStep]:
         yield _step(f"its operations combine by the matrix {replica.matrix.hash[:12]}")
     else:
         yield _step("it has no matrix: all operations count, in one order, and none replaces another")
-    if replica.base:
+    if replica.applied.base:
         yield _step(
-            f"a checkpoint holds the state up to {_places(vector_text(replica.base.vector))}; "
+            f"a checkpoint holds the state up to {_places(vector_text(replica.applied.base.vector))}; "
             "the operations before it are folded into it"
         )
     elif history.floor:
@@ -256,23 +250,23 @@ def _became(replica: Replica, op: Operation, fate: Fate | None) -> str:
 
 
 def _draft(replica: Replica, op: Operation) -> str:
-    if replica.unknown and replica.unknown.id == op.id:
+    if replica.applied.unknown and replica.applied.unknown.id == op.id:
         return "whether it ran is not known, so no other site has heard of it"
-    if replica.running and replica.running.op == op:
+    if replica.slot.running and replica.slot.running.op == op:
         return "it is being run at its origin; the other sites hear of it with the outcome"
-    waits = f"behind {replica.unknown.id}" if replica.unknown else "for its turn"
+    waits = f"behind {replica.applied.unknown.id}" if replica.applied.unknown else "for its turn"
     return f"it waits {waits} at its origin; the other sites hear of it with the outcome"
 
 
 def _outcome(replica: Replica) -> Iterator[ExplanationStep]:
     effective = replica.history.effective
     if not effective:
-        held = "what the checkpoint holds" if replica.base else "nothing"
+        held = "what the checkpoint holds" if replica.applied.base else "nothing"
         yield _step(f"so every site must have applied {held}")
         return
     shown = names(op.id for op in effective[-MOST_OPERATIONS:])
     more = "" if len(shown) == len(effective) else f"{len(effective) - len(shown)} older ones, then "
-    after = "the checkpoint, then " if replica.base else ""
+    after = "the checkpoint, then " if replica.applied.base else ""
     order = ", in this order" if len(effective) > 1 else ""
     yield _step(f"so every site must have applied{order}: {after}{more}{', '.join(shown)}")
 

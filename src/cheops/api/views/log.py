@@ -50,7 +50,7 @@ def lanes(replica: Replica, up: set[str], now_ms: int) -> Lanes:
         operations=tuple(_operation(replica, op, by_id) for op in ops),
         lanes=tuple(_lane(replica, site, ops, status.get(site), first_ran) for site in sites_of(replica)),
         forgotten=sum(replica.history.known.values()) - len(replica.history.ops),
-        order_not_enforced=replica.order_not_enforced,
+        order_not_enforced=replica.applied.order_not_enforced,
     )
 
 
@@ -107,7 +107,7 @@ def _state(replica: Replica, op: Operation, site: str, known: Vector) -> LaneSta
     state = _STATES[status_at(replica, op, site)]
     if state != "superseded":
         return state
-    reply, fate = replica.by_op.get((op.id, site)), fate_of(replica, op)
+    reply, fate = replica.replies.get(op.id, site), fate_of(replica, op)
     if fate and fate.by and fate.by.origin.site != site and not contains(known, fate.by):
         return _STATES[reply.status] if reply else "pending"  # what beat it is not known there yet
     # Superseded before it came: the site never ran it.
@@ -117,13 +117,12 @@ def _state(replica: Replica, op: Operation, site: str, known: Vector) -> LaneSta
 def _first_ran(replica: Replica) -> dict[tuple[OpId, str], int]:
     """When each operation was first run at each site, from all that is kept of its replies."""
     found: dict[tuple[OpId, str], int] = {}
-    for origin, replies in replica.replies.items():
-        for reply in replies.values():
-            at_ms = reply.timing.at_ms
-            ids = [reply.op] if reply.op else [applied.id for applied in reply.applied]
-            for id_ in ids if at_ms else ():
-                key = (id_, origin.site)
-                found[key] = min(at_ms, found.get(key, at_ms))
+    for reply in replica.replies:
+        at_ms = reply.timing.at_ms
+        ids = [reply.op] if reply.op else [applied.id for applied in reply.applied]
+        for id_ in ids if at_ms else ():
+            key = (id_, reply.origin.site)
+            found[key] = min(at_ms, found.get(key, at_ms))
     return found
 
 
@@ -134,7 +133,7 @@ def log_view(replica: Replica) -> LogView:
         effective=names(op.id for op in replica.history.effective),
         operations=tuple(operation_view(replica, op) for op in ops),
         lanes=tuple(_lane_of_log(replica, site, ops) for site in sites_of(replica)),
-        checkpoint=vector_text(replica.base.vector) if replica.base else None,
+        checkpoint=vector_text(replica.applied.base.vector) if replica.applied.base else None,
         forgotten=vector_text(replica.history.floor),
     )
 

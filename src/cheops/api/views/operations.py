@@ -117,7 +117,7 @@ def effect_of(op: Operation, fate: Fate | None) -> Effect:
 
 
 def reply_view(replica: Replica, op: Operation, site: str) -> ReplyView:
-    reply = replica.by_op.get((op.id, site))
+    reply = replica.replies.get(op.id, site)
     own = reply if reply and reply.op == op.id else None
     return ReplyView(
         site=site,
@@ -142,7 +142,7 @@ def status_at(replica: Replica, op: Operation, site: str) -> Status:
 
 def settled_at(replica: Replica, site: str) -> Vector:
     if site == replica.site:
-        return replica.settled
+        return replica.applied.settled
     view = replica.peers.get(site)
     return view.settled if view else NOTHING
 

@@ -115,7 +115,7 @@ def last_outcome(replica: Replica) -> Status:
     ops = (*replica.history.ops.values(), *replica.drafts)
     newest = max((op for op in ops if op.kind is not Kind.SEAL), key=lambda op: op.stamp, default=None)
     if newest is None:
-        return Status.OK if replica.base else Status.PENDING
+        return Status.OK if replica.applied.base else Status.PENDING
     found = {status_at(replica, newest, site) for site in sites_of(replica)}
     return next((status for status in _WORST_FIRST if status in found), Status.OK)
 
@@ -135,7 +135,7 @@ def detail(replica: Replica, up: set[str], now_ms: int) -> ResourceDetail:
         sites=found.sites,
         unreachable=found.unreachable,
         order_not_enforced=found.order_not_enforced,
-        checkpoint=vector_text(replica.base.vector) if replica.base else None,
+        checkpoint=vector_text(replica.applied.base.vector) if replica.applied.base else None,
         drafts=names(draft.id for draft in replica.drafts),
     )
 
@@ -174,7 +174,7 @@ def blocked_sentence(replica: Replica) -> str:
     for id_, waiting in waiting_for_refused(replica).items():
         verb = "waits" if len(waiting) == 1 else "wait"
         who = in_words(sorted(map(str, waiting))[:3])
-        said.append(f"{who} {verb} here for {id_}, which was refused: {replica.refused[id_]}")
+        said.append(f"{who} {verb} here for {id_}, which was refused: {replica.inbox.refused[id_]}")
     return "; ".join(said)
 
 
@@ -232,7 +232,7 @@ def _site(replica: Replica, found: engine.SiteStatus, now_ms: int) -> SiteStatus
 
 
 def _trouble(replica: Replica, id_: OpId, site: str) -> Trouble:
-    return Trouble(operation=str(id_), detail=replica.by_op[id_, site].detail)
+    return Trouble(operation=str(id_), detail=replica.replies[id_, site].detail)
 
 
 def _last_change(replica: Replica) -> str | None:

@@ -113,18 +113,18 @@ async def wait_for_previous(node: Node, meta_id: str, op: OpId, preferences: Pre
 
 def _answers_in(replica: Replica, op: OpId) -> Iterator[Answer]:
     """This site's answer counts as the one that decided it, or else that of the site that took it."""
-    first = replica.site if (op, replica.site) in replica.by_op else op.origin.site
+    first = replica.site if replica.replies.get(op, replica.site) else op.origin.site
     for site in (first, *replica.sites):
-        reply = replica.by_op.get((op, site))
+        reply = replica.replies.get(op, site)
         if reply is not None:
             stage = Stage.DECIDED if site == first else Stage.SITE
             yield Answer("", stage, op, site, reply.status, reply.detail, reply.output, reply.timing)
 
 
 def _doubt(replica: Replica, op: OpId) -> str | None:
-    if replica.unknown is None or replica.unknown.id != op:
+    if replica.applied.unknown is None or replica.applied.unknown.id != op:
         return None
-    reply = replica.by_op.get((op, replica.site))
+    reply = replica.replies.get(op, replica.site)
     return reply.detail if reply else "the site stopped while it was run"
 
 
