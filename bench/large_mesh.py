@@ -17,8 +17,7 @@ from bench.client import Client, connected, exec_request
 from bench.measure import each_s, human
 from bench.report import Section
 from bench.sites import SITES, cpu_s, loopback
-from cheops.peers.coordinates import Coordinate
-from cheops.peers.heartbeat import Heartbeat, Pair, SavedMesh, SiteRecord, decode, encode
+from cheops.peers.heartbeat import Coordinate, Heartbeat, Pair, SavedMesh, SiteRecord, decode, encode
 from cheops.peers.mesh import Mesh
 from cheops.peers.settings import MeshSettings, Now
 from cheops.scope.parser import parse

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from cheops.security.key_folder import AUTHORITIES
-from cheops.security.names import dns_name
+from cheops.security.certificates import dns_name
+from cheops.security.keyring import AUTHORITIES
 from tests.security.pki import Pki
 from tests.support.ports import free_port
 

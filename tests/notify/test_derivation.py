@@ -8,8 +8,17 @@ from cheops.config.notify import EventKind
 from cheops.engine.events import Notify, PeerDown
 from cheops.log.operation import Applied, Kind, OpId, Status, Verdict
 from cheops.log.rules import Fate, Rule
-from cheops.notify.derivation import About, of_fate, of_notice, of_operation, of_peer, of_reply
-from cheops.notify.events import MAX_TEXT_CHARACTERS, decoded, encoded
+from cheops.notify.events import (
+    MAX_TEXT_CHARACTERS,
+    About,
+    decoded,
+    encoded,
+    of_fate,
+    of_notice,
+    of_operation,
+    of_peer,
+    of_reply,
+)
 from tests.notify.documents import HERE, THERE, operation, reply
 
 OP = OpId(HERE, 1)

@@ -19,7 +19,7 @@ from cheops.security.certificates import (
     make_signing_key,
     raw_public_key,
 )
-from cheops.security.key_folder import AUTHORITIES, CA_KEY, KeyFolder, key_pem, write_file, write_key_folder
+from cheops.security.keyring import AUTHORITIES, CA_KEY, KeyFolder, key_pem, write_file, write_key_folder
 
 DAY_S = 86_400.0
 

@@ -14,7 +14,7 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Reply, Stamp, Status, Verdict
 from cheops.peers import links
 from cheops.peers.couchdb.documents import parse_document
-from cheops.security.key_folder import KeyFolder, load_key_folder
+from cheops.security.keyring import KeyFolder, load_key_folder
 from cheops.security.signatures import Signer
 from cheops.security.tls import client_context
 from cheops.store.codec import content_of

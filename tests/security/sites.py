@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cheops.security.key_folder import KeyFolder
-from cheops.security.names import dns_name
+from cheops.security.certificates import dns_name
+from cheops.security.keyring import KeyFolder
 from cheops.security.tls import client_context
 from tests.agent.rig import RefusedByAgentError, Rig, until
 
@@ -56,7 +56,7 @@ def believing(rig: Rig, shown: KeyFolder | None) -> ssl.SSLContext:
 
 def as_site(rig: Rig, site: str) -> ssl.SSLContext:
     """As the agent of a site connects."""
-    from cheops.security.key_folder import load_key_folder  # noqa: PLC0415
+    from cheops.security.keyring import load_key_folder  # noqa: PLC0415
 
     return client_context(load_key_folder(rig.folder(site) / "tls"))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cheops.scope.names import name_problem
-from cheops.security import names
+from cheops.security import certificates
 from cheops.security.certificates import (
     Authorities,
     CertificateError,
@@ -23,7 +23,7 @@ from cheops.security.certificates import (
     make_signing_key,
     raw_public_key,
 )
-from cheops.security.key_folder import KeyFolderError, load_authority, load_key_folder, write_file
+from cheops.security.keyring import KeyFolderError, load_authority, load_key_folder, write_file
 from tests.security.pki import DAY_S, Pki
 
 PKI = Pki()
@@ -43,9 +43,9 @@ def test_a_certificate_says_all_that_was_asked_for(name: str) -> None:
 
 @given(NAMES, NAMES)
 def test_different_sites_have_different_host_names(one: str, other: str) -> None:
-    assert (names.dns_name(one) == names.dns_name(other)) == (one == other)
-    assert len(names.dns_name(one).split(".")[0]) <= 63
-    assert names.is_reserved(names.dns_name(one))
+    assert (certificates.dns_name(one) == certificates.dns_name(other)) == (one == other)
+    assert len(certificates.dns_name(one).split(".")[0]) <= 63
+    assert certificates.is_reserved(certificates.dns_name(one))
 
 
 def test_it_was_not_made_before_what_it_must_come_after() -> None:
@@ -73,7 +73,7 @@ def test_no_certificate_outlives_its_authority() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["", "*.example.org", names.dns_name("b"), "cheops.internal", "a.CHEOPS.internal.", "é"]
+    "address", ["", "*.example.org", certificates.dns_name("b"), "cheops.internal", "a.CHEOPS.internal.", "é"]
 )
 def test_addresses_that_nobody_gets(address: str) -> None:
     with pytest.raises(CertificateError):
@@ -92,13 +92,13 @@ def test_what_is_no_certificate(data: bytes) -> None:
 
 
 def test_names_that_contradict_each_other() -> None:
-    assert names.site_in([names.site_uri("a"), names.site_uri("b")]) is None
-    assert names.site_in(["cheops://site/"]) is None
-    assert names.site_in(["cheops://site/a b"]) is None  # not as we write it
-    assert names.key_in(["cheops://key/AAAA"]) is None
-    assert names.key_in(["cheops://key/!"]) is None
-    assert names.made_in(["cheops://made/-1"]) is None
-    assert names.made_in(["cheops://made/" + "9" * 16]) is None
+    assert certificates.site_in([certificates.site_uri("a"), certificates.site_uri("b")]) is None
+    assert certificates.site_in(["cheops://site/"]) is None
+    assert certificates.site_in(["cheops://site/a b"]) is None  # not as we write it
+    assert certificates.key_in(["cheops://key/AAAA"]) is None
+    assert certificates.key_in(["cheops://key/!"]) is None
+    assert certificates.made_in(["cheops://made/-1"]) is None
+    assert certificates.made_in(["cheops://made/" + "9" * 16]) is None
 
 
 # -- folders ---------------------------------------------------------------------------------------------

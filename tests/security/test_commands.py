@@ -29,8 +29,8 @@ from cheops.log.matrix import Entry, Matrix
 from cheops.log.matrix import Result as Wanted
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Stamp, Verdict
 from cheops.node.commands import Commands
-from cheops.node.files import FileStore
 from cheops.peers.links import pack
+from cheops.store.files import FileStore
 from tests.agent.rig import Rig, until
 from tests.backends.processes import run
 from tests.security.sites import refused as refused_times

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cheops.log.operation import Command, Kind, Operation, OpId, Origin, Stamp, Status, Verdict
-from cheops.node.intake import FOREIGN_STAMP, FUTURE_STAMP, NOT_SIGNED, UNKNOWN_KEY, WRONG_SIGNATURE
 from cheops.peers.couchdb.documents import stored_document
+from cheops.peers.intake import FOREIGN_STAMP, FUTURE_STAMP, NOT_SIGNED, UNKNOWN_KEY, WRONG_SIGNATURE
 from cheops.security.refusals import AGAINST_POLICY
 from cheops.security.signatures import Signer
 from tests.agent.rig import RefusedByAgentError, Rig, until

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cheops.security.key_folder import KeyFolder
-from cheops.security.names import dns_name
+from cheops.security.certificates import dns_name
+from cheops.security.keyring import KeyFolder
 from cheops.security.tls import TOO_MANY_OF_ONE
 from tests.agent.rig import until
 from tests.gateway.stage import Stage

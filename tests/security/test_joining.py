@@ -16,7 +16,7 @@ import yaml
 
 from cheops.config.site import read_site
 from cheops.security.invitations import CodeError, parse_code
-from cheops.security.key_folder import FILES, load_key_folder
+from cheops.security.keyring import FILES, load_key_folder
 from cheops.security.tls import server_context
 from tests.agent.rig import RefusedByAgentError, Rig, until
 from tests.security.clients import local
@@ -182,7 +182,7 @@ def test_some_names_cannot_be_invited(rig: Rig, name: str, status: int, said: st
 
 
 def test_nobody_gets_a_certificate_for_the_host_name_of_a_site(rig: Rig, tmp_path: Path) -> None:
-    from cheops.security.names import dns_name  # noqa: PLC0415
+    from cheops.security.certificates import dns_name  # noqa: PLC0415
 
     code = invite(rig, "greedy")
     ran = join(tmp_path / "a", code, "--address", dns_name("site1"))

@@ -23,7 +23,7 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, Origin
 from cheops.node.limits import DiskFullError, DiskQuota
 from cheops.security.principal import Role
-from cheops.security.rate_limiter import MOST_BUCKETS, RateLimiter
+from cheops.security.refusals import MOST_BUCKETS, RateLimiter
 from cheops.security.tls import TOO_MANY, TOO_MANY_OF_ONE
 from tests.agent.rig import RefusedByAgentError, Rig, until
 from tests.security.clients import agent, ask, configure, connection, is_unharmed, local, refusals, rig_of, token

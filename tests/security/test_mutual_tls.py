@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cheops.security.names import dns_name
+from cheops.security.certificates import dns_name
 from cheops.security.tls import client_context
 from tests.agent.rig import Rig, until
 from tests.security.pki import DAY_S, Pki

@@ -11,11 +11,10 @@ from typing import Any, Self
 import pytest
 import yaml
 
-from cheops.node.enrollment import left_until_due_s
-from cheops.security.certificates import Authorities, Identity, UntrustedError
-from cheops.security.enrollment import accept_renewal, make_renewal, renewal_spec
-from cheops.security.key_folder import AUTHORITIES, CA_KEY, CERTIFICATE, key_pem, load_key_folder, write_file
-from cheops.security.names import dns_name
+from cheops.peers.enrollment import left_until_due_s
+from cheops.security.certificate_requests import accept_renewal, make_renewal, renewal_spec
+from cheops.security.certificates import Authorities, Identity, UntrustedError, dns_name
+from cheops.security.keyring import AUTHORITIES, CA_KEY, CERTIFICATE, key_pem, load_key_folder, write_file
 from tests.agent.rig import Rig, until
 from tests.security.pki import DAY_S, Pki
 from tests.security.sites import NOTE, TYPES, all_up, answer, as_site, heartbeat, is_well

@@ -11,7 +11,8 @@ import pytest
 
 from cheops.engine.messages import Message, Snapshot
 from cheops.log.operation import Operation, Origin, Reply, Stamp, Status, Timing
-from cheops.node.intake import (
+from cheops.peers.heartbeat import MembershipRecord
+from cheops.peers.intake import (
     FORGOTTEN_ORIGIN,
     FUTURE_STAMP,
     NOT_SIGNED,
@@ -19,12 +20,8 @@ from cheops.node.intake import (
     WRONG_SIGNATURE,
     DocumentVerifier,
     Objection,
-    RefusalLog,
 )
-from cheops.peers.heartbeat import MembershipRecord
-from cheops.security.audit import AuditWriter
-from cheops.security.certificates import Identity
-from cheops.security.identities import (
+from cheops.peers.site_keys import (
     MOST_KEYS,
     IdentityError,
     SiteCertificates,
@@ -32,8 +29,10 @@ from cheops.security.identities import (
     certificates_of_note,
     verify_certificates,
 )
-from cheops.security.key_folder import KeyFolder
-from cheops.security.refusals import OTHERS, Refusals
+from cheops.security.audit import AuditWriter
+from cheops.security.certificates import Identity
+from cheops.security.keyring import KeyFolder
+from cheops.security.refusals import OTHERS, RefusalLog, Refusals
 from cheops.security.signatures import key_id
 from tests.security.pki import Pki
 from tests.security.rogue import changed, signed

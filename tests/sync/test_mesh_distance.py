@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cheops.peers.coordinates import MAX_MS, Coordinate, estimate_ms, moved
-from cheops.peers.distances import Distances, sampled
-from cheops.peers.heartbeat import Heartbeat
+from cheops.peers.distances import Distances, estimate_ms, moved, sampled
+from cheops.peers.heartbeat import MAX_MS, Coordinate, Heartbeat
 from cheops.peers.probes import SentProbe, updated_round_trip
 from cheops.peers.settings import MeshSettings, Now
 from cheops.scope import Fallback, One, parse, resolve

@@ -246,7 +246,7 @@ def test_a_hurried_probe_does_not_wait_for_the_period() -> None:
     world = World()
     three(world)
     now = world.at("a")
-    world.mesh("a").hurry("b")
+    world.mesh("a").probe_now("b")
     assert world.mesh("a").wait_ms(now) == 0
     assert [probe.to_site for probe in world.mesh("a").tick(now, world.random.randrange)[0]] == ["b"]
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cheops.errors import Fault
-from cheops.peers.coordinates import Coordinate
 from cheops.peers.heartbeat import (
     BUCKETS,
     MAX_BYTES,
     MAX_NUMBER,
+    Coordinate,
     Heartbeat,
     MembershipRecord,
     MeshError,

@@ -24,7 +24,7 @@ from cheops.config.address import address_of_url
 from cheops.errors import ClientError
 from cheops.node.node import Node
 from cheops.security.principal import EVERYWHERE, NOBODY, OPEN, Kind, Principal, Reach, local, narrowed, peer
-from cheops.security.rate_limiter import RateLimiter
+from cheops.security.refusals import RateLimiter
 from cheops.security.tokens import MAX_SECRET, BadTokenError, Token
 
 LIMITS_HEADER = "Cheops-Limits"

@@ -109,7 +109,7 @@ def _store(node: Node) -> Iterator[Check]:
     hint = "make room before it is full: then nothing is accepted any more" if free < _LITTLE_BYTES else ""
     level = Level.WARNING if hint else Level.OK
     yield _check("store", "there is room", f"{free / 1024**2:,.0f} MiB are free", hint, level)
-    lacking = node.room.lacking() or ""
+    lacking = node.disk_quota.lacking() or ""
     hint = "until then operations of clients are refused" if lacking else ""
     yield _check("store", "clients may send more", lacking or "within 'clients.store_size'", hint)
     trouble = node.audit.trouble or (f"{node.audit.lost} lines are lost" if node.audit.lost else "")

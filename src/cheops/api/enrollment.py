@@ -7,8 +7,8 @@ from starlette.routing import BaseRoute, Route
 
 from cheops.api.operations import RequestError
 from cheops.errors import CheopsError
-from cheops.node import enrollment
 from cheops.node.node import Node
+from cheops.peers import enrollment
 from cheops.peers.couchdb.requests import read_body
 from cheops.text import shortened
 
@@ -20,18 +20,18 @@ _PEM = "application/x-pem-file"
 
 def enrollment_routes(node: Node) -> list[BaseRoute]:
     async def authority(_request: Request) -> Response:
-        return Response(node.admitting.authorities(), media_type=_PEM)
+        return Response(node.enrollment.authorities(), media_type=_PEM)
 
     async def join(request: Request) -> Response:
-        from cheops.security.enrollment import JoinRequest  # noqa: PLC0415 - rarely needed
+        from cheops.security.certificate_requests import JoinRequest  # noqa: PLC0415 - rarely needed
 
-        node.admitting.authorities()  # before anything else: whether this can be done here at all
+        node.enrollment.authorities()  # before anything else: whether this can be done here at all
         try:
             sent = msgspec.json.decode(await read_body(request, _MOST_BYTES), type=JoinRequest)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RequestError(f"not a request to join: {shortened(str(error))}") from None
         try:
-            joined = await node.admitting.join(sent)
+            joined = await node.enrollment.join(sent)
             request.scope["state"]["act"].resource = joined.site  # what the audit log is to name
         except CheopsError as error:
             if error.status < 500:
@@ -44,7 +44,7 @@ def enrollment_routes(node: Node) -> list[BaseRoute]:
         identity = request.scope["state"].get("certificate")
         if identity is None:
             raise RequestError("a certificate is renewed for whoever shows it")
-        return _json(node.admitting.renew(identity))
+        return _json(node.enrollment.renew(identity))
 
     return [
         Route(AUTHORITY_PATH, authority, methods=["GET"]),

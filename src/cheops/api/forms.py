@@ -83,7 +83,7 @@ def form_routes(node: Node) -> list[Route]:
 
 
 async def _exec(node: Node, request: Request) -> Response:
-    node.room.check()
+    node.disk_quota.check()
     form = await read_form(request, node.config.clients.upload_bytes)
     with ExitStack() as pins:  # files of an operation that is not kept yet
         try:
@@ -235,7 +235,7 @@ async def show_at(node: Node, site: str, id_: str, command: str) -> dict[str, st
     body = {"resource": id_, "command": command}
     try:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
-        async with node.asking.request(site, "POST", "/peer/show", json=body, timeout=timeout) as answer:
+        async with node.peer_client.request(site, "POST", "/peer/show", json=body, timeout=timeout) as answer:
             shown = await read_json_response(answer, MAX_MESSAGE_BYTES)
             if answer.status != 200:
                 return {

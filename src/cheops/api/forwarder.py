@@ -68,7 +68,7 @@ async def _send(  # noqa: PLR0913, PLR0917 - as above
     if not is_form:
         headers["Content-Type"] = "application/json"
     try:
-        return await node.asking.request(
+        return await node.peer_client.request(
             site,
             request.method,
             path,
@@ -125,7 +125,7 @@ async def post_to_site(  # noqa: PLR0913, PLR0917 - where, what, and on whose be
     headers = {HOP_HEADER: quote(node.name), "Content-Type": "application/json"}
     headers |= authenticator.limits_header(reach)
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S, sock_connect=5)
-    asking = node.asking.request(site, "POST", path, data=body, headers=headers, timeout=timeout)
+    asking = node.peer_client.request(site, "POST", path, data=body, headers=headers, timeout=timeout)
     try:
         async with asking as answer:
             found = await read_response(answer, MAX_MESSAGE_BYTES)

@@ -22,8 +22,8 @@ from cheops.api.operations import RequestError, check_names
 from cheops.api.permissions import ForbiddenError, Right, check_resource, principal_of, require_role, right_to
 from cheops.api.problems import of_error, problem, reason_of
 from cheops.errors import CheopsError
-from cheops.node.enrollment import FORGED_SENDER, NO_SITE, rejection_of
 from cheops.node.node import Node
+from cheops.peers.enrollment import FORGED_SENDER, NO_SITE, rejection_of
 from cheops.peers.prober import MEMBERSHIP_FIELD
 from cheops.security.principal import Kind, Principal
 from cheops.security.tokens import BadTokenError, wall_ms

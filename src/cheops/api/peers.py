@@ -11,16 +11,15 @@ from cheops.api.permissions import ForbiddenError, check_involved, principal_of
 from cheops.backends.http import locations
 from cheops.backends.http.ids import is_meta_id
 from cheops.backends.http.locations import Locations
-from cheops.node import files, site_keys
-from cheops.node.enrollment import FORGED_SENDER
-from cheops.node.files import NoSuchFileError
-from cheops.node.intake import NotYetError
 from cheops.node.node import Node
-from cheops.peers import heartbeat, links, prober
+from cheops.peers import file_fetcher, heartbeat, links, prober, site_keys
 from cheops.peers.couchdb.requests import read_body, read_json
 from cheops.peers.couchdb.server import couch_routes
+from cheops.peers.enrollment import FORGED_SENDER
+from cheops.peers.intake import NotYetError
 from cheops.security.principal import Kind, Principal
 from cheops.store.codec import MAX_MESSAGE_BYTES
+from cheops.store.files import NoSuchFileError
 from cheops.text import printable
 
 
@@ -38,12 +37,12 @@ def message_routes(node: Node) -> list[BaseRoute]:
             node.refusals.count(FORGED_SENDER, sender(request) or "", f"messages of {peer}")
             raise prober.ForgedSenderError(f"'{sender(request)}' cannot send messages of '{printable(peer)}'")
         if (shown := request.scope.get("state", {}).get("certificate")) is not None:
-            await node.origins.meet(shown)
+            await node.site_keys.meet(shown)
         await node.intake.hear(peer, found)
         return JSONResponse([], 201)
 
     async def identity(request: Request) -> Response:
-        told = await node.origins.note_of(request.path_params["site"]) if node.trust else None
+        told = await node.site_keys.note_of(request.path_params["site"]) if node.verifier else None
         return JSONResponse(told or {"certificates": []}, 200 if told else 404)
 
     return [
@@ -83,7 +82,7 @@ def peer_routes(node: Node) -> list[BaseRoute]:
     async def probe(request: Request) -> Response:
         body = await read_body(request, heartbeat.MAX_BYTES)
         try:
-            answer = node.heart.answer(body, sender(request))
+            answer = node.prober.answer(body, sender(request))
         except prober.ForgedSenderError as error:
             node.refusals.count(FORGED_SENDER, sender(request) or "", str(error))
             raise
@@ -121,7 +120,7 @@ def peer_routes(node: Node) -> list[BaseRoute]:
         Route(f"/{prober.PROBE_PATH}", probe, methods=["POST"]),
         *message_routes(node),
         Mount("/db", routes=couch),
-        Route(f"/{files.FILES_PATH}/{{hash}}", file, methods=["GET"]),
+        Route(f"/{file_fetcher.FILES_PATH}/{{hash}}", file, methods=["GET"]),
         Route("/peer/show", show, methods=["POST"]),
         Route(f"/{locations.PATH}/{{id}}", replicant, methods=["GET"]),
     ]

@@ -12,10 +12,9 @@ from cheops.config.services import service_of
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.log.policy import SiteGroup
-from cheops.node import enrollment, files, site_keys
 from cheops.node.node import Node
 from cheops.notify.events import Event
-from cheops.peers import links, prober
+from cheops.peers import enrollment, file_fetcher, links, prober, site_keys
 from cheops.security.principal import NOBODY, Kind, Principal, Role
 from cheops.text import in_words, listed, printable, shortened
 
@@ -233,7 +232,7 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
     # between agents
     ("POST", f"/{prober.PROBE_PATH}"): _SITES,
     ("POST", f"/{links.DATABASE}/_bulk_docs"): _SITES,  # live messages, with a header that marks them
-    ("GET", f"/{files.FILES_PATH}/{{hash}}"): _SITES,
+    ("GET", f"/{file_fetcher.FILES_PATH}/{{hash}}"): _SITES,
     ("GET", f"/{site_keys.IDENTITY_PATH}/{{site:path}}"): _SITES,
     ("POST", "/peer/show"): _SITES,
     ("GET", f"/{locations.PATH}/{{id}}"): _SITES,

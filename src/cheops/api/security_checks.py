@@ -15,8 +15,8 @@ from cheops.config.site import SiteConfig
 from cheops.config.types import TypeConfig
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.replica import Replica
-from cheops.node import intake
 from cheops.node.node import Node
+from cheops.peers import intake
 from cheops.security.refusals import AGAINST_POLICY, Refused
 from cheops.text import listed, printable, shortened
 
@@ -190,7 +190,7 @@ _HINTS = {
 
 
 def trust_checks(node: Node) -> Iterator[Check]:
-    if node.trust is None:
+    if node.verifier is None:
         return
     now_s = time.time()
     lately = [one for one in node.refusals.all() if now_s - one.last_s < _JUST_NOW_S]

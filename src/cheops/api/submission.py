@@ -264,7 +264,7 @@ async def submit_request(node: Node, request: Request, id_: str, wait: Wait, tim
         raw = await read_body(request)
         wanted = operation_request(id_, decode_body(raw, SubmitRequest), {}, principal_of(request))
         return await _or_forward(node, request, wanted, wait, timeout_s, raw)
-    node.room.check()
+    node.disk_quota.check()
     form = await read_form(request, node.config.clients.upload_bytes)
     with ExitStack() as pins:
         try:

@@ -38,14 +38,7 @@ def init_command(
         fingerprint,
         make_authority,
     )
-    from cheops.security.key_folder import (  # noqa: PLC0415
-        AUTHORITIES,
-        CA_KEY,
-        key_pem,
-        make_directory,
-        refuse_to_overwrite,
-        write_file,
-    )
+    from cheops.security.keyring import AUTHORITIES, CA_KEY, key_pem, make_directory, refuse_to_overwrite, write_file  # noqa: PLC0415
 
     if not force:
         refuse_to_overwrite((folder / AUTHORITIES, folder / CA_KEY))
@@ -79,7 +72,7 @@ def issue_command(  # noqa: PLR0913, PLR0917 - one per option
         make_signing_key,
         raw_public_key,
     )
-    from cheops.security.key_folder import (  # noqa: PLC0415
+    from cheops.security.keyring import (  # noqa: PLC0415
         AUTHORITIES,
         CA_KEY,
         KeyFolder,

@@ -82,18 +82,13 @@ def join_command(  # noqa: PLR0913, PLR0917 - one per option
 ) -> None:
     """Make this machine a site: make keys, have them certified by the site that invited, write all files."""
     from cheops.client.enrollment import Inviter  # noqa: PLC0415 - slow
+    from cheops.security.certificate_requests import make_request  # noqa: PLC0415 - the same
     from cheops.security.certificates import (  # noqa: PLC0415
         make_key,
         make_signing_key,
     )
-    from cheops.security.enrollment import make_request  # noqa: PLC0415 - the same
     from cheops.security.invitations import parse_code  # noqa: PLC0415 - the same
-    from cheops.security.key_folder import (  # noqa: PLC0415
-        FILES,
-        KeyFolder,
-        refuse_to_overwrite,
-        write_key_folder,
-    )
+    from cheops.security.keyring import FILES, KeyFolder, refuse_to_overwrite, write_key_folder  # noqa: PLC0415
 
     parsed = parse_code(sys.stdin.read(_MOST_CODE) if code == "-" else code)
     path = folder or config.absolute().parent / DEFAULT_FOLDER

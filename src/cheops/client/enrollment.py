@@ -18,10 +18,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from cheops.client.target import UnreachableError, refusal
 from cheops.errors import CheopsError, Fault
-from cheops.security.certificates import Authorities, Identity, fingerprint
-from cheops.security.enrollment import MAX_BYTES, JoinRequest, JoinResponse
+from cheops.security.certificate_requests import MAX_BYTES, JoinRequest, JoinResponse
+from cheops.security.certificates import Authorities, Identity, dns_name, fingerprint
 from cheops.security.invitations import Code
-from cheops.security.names import dns_name
 
 _TIMEOUT_S = 20.0
 _MOST_BYTES = 8 * MAX_BYTES

@@ -13,7 +13,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from cheops.config.address import address_of_url
 from cheops.errors import CheopsError, Fault
@@ -21,15 +21,17 @@ from cheops.gateway.client_connection import ClientConnection
 from cheops.gateway.connection import UpstreamAddress, upstream_address
 from cheops.gateway.headers import HOP, PEER_CERTIFICATE, RequestHead, decode_name, first
 from cheops.gateway.interfaces import NoGatewayError, SiteDownError
-from cheops.node.enrollment import FORGED_SENDER, NO_SITE, rejection_of
 from cheops.node.node import Node
 from cheops.peers.client import Credentials
+from cheops.peers.enrollment import FORGED_SENDER, NO_SITE, rejection_of
 from cheops.peers.prober import now
-from cheops.security.certificates import Identity
 from cheops.security.tls import certificate_at, identity_in
 from cheops.text import printable, shortened
 
-OnProved: TypeAlias = Callable[[bytes, Identity], None]  # a certificate that is good, and whose it is
+if TYPE_CHECKING:
+    from cheops.security.certificates import Identity  # it loads cryptography, which is slow
+
+OnProved: TypeAlias = "Callable[[bytes, Identity], None]"  # a certificate that is good, and whose it is
 
 _KNOWN_FOR_S = 30.0
 _log = logging.getLogger(__name__)
@@ -140,7 +142,7 @@ class PeerGateways:
 
     def hurry(self, site: str) -> None:
         """It did not answer: have a look at it."""
-        self._node.mesh.hurry(site)
+        self._node.mesh.probe_now(site)
 
     async def addresses_of(self, site: str) -> frozenset[str]:
         """From which addresses a site speaks: those at which it is reached."""

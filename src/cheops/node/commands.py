@@ -22,7 +22,7 @@ from cheops.config.types import TypeConfig
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.errors import CheopsError, ClientError
 from cheops.log.operation import Command, Timing
-from cheops.node.files import FileStore
+from cheops.store.files import FileStore
 
 _TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h
 _ANY = ("...",)

@@ -32,14 +32,14 @@ class EffectExecutor:
             self._node.links.send(effect.peer, effect.message)
 
     def answer(self, effect: Answer) -> None:
-        self._node.waiting.take(effect)
+        self._node.pending_requests.take(effect)
 
     def notify(self, effect: Notify) -> None:
         _log.info("%s: %s %s %s", effect.resource, effect.what, effect.op or "", effect.detail)
         if effect.what == REFUSED:
             who = effect.op.origin.site if effect.op else ""
             what = str(effect.op or "a snapshot")
-            self._node.refusal_log.refused(AGAINST_POLICY, who, what, effect.resource, effect.detail)
+            self._node.refusal_log.document(AGAINST_POLICY, who, what, effect.resource, effect.detail)
         self._node.notifier.noticed(effect)
 
     def committed(self, saves: list[Save], last_seq: int) -> None:

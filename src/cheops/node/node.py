@@ -24,26 +24,27 @@ from cheops.errors import CheopsError
 from cheops.log.operation import Kind, Origin
 from cheops.node.commands import Commands
 from cheops.node.effects import Answers, EffectExecutor, PendingRequests
-from cheops.node.enrollment import CertificateRenewal, Enrollment, keyring_of
-from cheops.node.files import FileFetcher, FileReferences, FileStore
-from cheops.node.intake import DocumentIntake, DocumentVerifier, RefusalLog
 from cheops.node.limits import ClockCheck, DiskQuota
 from cheops.node.pump import Pump
 from cheops.node.replicants import Replicants
-from cheops.node.site_keys import SiteKeys, start_signing
 from cheops.notify.notifier import Notifier
 from cheops.peers import heartbeat
 from cheops.peers.client import PeerClient
 from cheops.peers.couchdb.database import Databases
+from cheops.peers.enrollment import CertificateRenewal, Enrollment, keyring_of
+from cheops.peers.file_fetcher import FileFetcher
 from cheops.peers.heartbeat import SavedMesh, SiteRecord
+from cheops.peers.intake import DocumentIntake, DocumentVerifier
 from cheops.peers.links import PeerLinks
 from cheops.peers.mesh import Mesh, PeerEvent
 from cheops.peers.prober import Prober, now
 from cheops.peers.settings import MeshSettings
+from cheops.peers.site_keys import SiteKeys, start_signing
 from cheops.scope.snapshot import Snapshot
 from cheops.security import audit, invitations, tokens
-from cheops.security.accounts import Accounts
-from cheops.security.refusals import COMMAND_NOT_ALLOWED, Refusals
+from cheops.security.refusals import COMMAND_NOT_ALLOWED, RefusalLog, Refusals
+from cheops.security.tokens import Accounts
+from cheops.store.files import FileReferences, FileStore
 from cheops.store.interface import Store, StoreError
 from cheops.store.sqlite import SQLiteStore
 
@@ -71,7 +72,7 @@ class Node:
     def __init__(self, config: SiteConfig) -> None:
         self.config = config
         self.name = config.name
-        self.waiting = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
+        self.pending_requests = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
         self.files = FileStore(config.data / "files")
         self.file_references = FileReferences(self.files)
         self._runner = CommandRunner()
@@ -81,7 +82,7 @@ class Node:
         self.refusals = Refusals()
         self.keyring = keyring_of(config, self.refusals)
         clients = config.clients
-        self.room = DiskQuota(config.data / _STORE, clients.store_bytes, clients.free_bytes)
+        self.disk_quota = DiskQuota(config.data / _STORE, clients.store_bytes, clients.free_bytes)
         self.audit = audit.AuditWriter(config.data / audit.FILE, clients.audit_bytes, clients.audit_files)
         self.refusal_log = RefusalLog(self.refusals, self.audit)
         self._writer = ThreadPoolExecutor(1, "store")
@@ -116,24 +117,24 @@ class Node:
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
         await self._runner.start()
         self.mesh = await self._make_mesh()
-        self.asking = PeerClient(self.session, self.address_of, self.keyring)
-        self.heart = Prober(self.mesh, self.asking, self._tell)
-        self.links = PeerLinks(self.name, self.asking, self.mesh.hurry)
-        self.fetching = FileFetcher(self.files, self.asking, self.name)
+        self.peer_client = PeerClient(self.session, self.address_of, self.keyring)
+        self.prober = Prober(self.mesh, self.peer_client, self._tell)
+        self.links = PeerLinks(self.name, self.peer_client, self.mesh.probe_now)
+        self.file_fetcher = FileFetcher(self.files, self.peer_client, self.name)
         await self._begin_admitting()
         await self._begin_checking()
         site = Site(Origin(self.name, self.store.incarnation), self.config.engine)
         self.pump = Pump(site, self.store, EffectExecutor(self), self._writer)
-        self.intake = DocumentIntake(self.pump, self.fetching, self.trust, self._refuse_while_in_trouble)
+        self.intake = DocumentIntake(self.pump, self.file_fetcher, self.verifier, self._refuse_while_in_trouble)
         self.databases = Databases(self.store, self._readers, self.intake.accept)
-        await self.replicants.start(self.pump, self.fetching)
+        await self.replicants.start(self.pump, self.file_fetcher)
         self.pump.post(await loop.run_in_executor(self._writer, self.store.recovered))
         await self.notifier.start(self.pump)
         self._tasks = [
             loop.create_task(coroutine, name=name)
             for name, coroutine in (
                 ("pump", self.pump.run()),
-                ("heart", self.heart.run()),
+                ("heart", self.prober.run()),
                 ("tick", self._tick()),
                 ("mesh", self._keep_mesh()),
                 ("replicants", self.replicants.look_after()),
@@ -165,14 +166,14 @@ class Node:
 
     async def _begin_checking(self) -> None:
         """With security on, of what others send only what they signed is believed."""
-        self.trust: DocumentVerifier | None = None
+        self.verifier: DocumentVerifier | None = None
         if self.keyring is None:
             return
-        self.clocks = ClockCheck(self.mesh, self.config.security.clock_skew_s)
-        self.origins = SiteKeys(self.keyring, self.asking, self.store, self._writer, self._some_others)
-        await self.origins.meet(self.keyring.identity)
-        self.trust = DocumentVerifier(
-            self.origins,
+        self.clock_check = ClockCheck(self.mesh, self.config.security.clock_skew_s)
+        self.site_keys = SiteKeys(self.keyring, self.peer_client, self.store, self._writer, self._some_others)
+        await self.site_keys.meet(self.keyring.identity)
+        self.verifier = DocumentVerifier(
+            self.site_keys,
             self.refusal_log,
             self.mesh.member_of,
             self._is_involved,
@@ -189,14 +190,14 @@ class Node:
         loop = asyncio.get_running_loop()
         note = await loop.run_in_executor(self._writer, self.store.local, invitations.NOTE)
         known = invitations.Invitations.of_note(note)
-        self.admitting = Enrollment(self.config, self.keyring, self.mesh, known, self._keep_invitations)
+        self.enrollment = Enrollment(self.config, self.keyring, self.mesh, known, self._keep_invitations)
         if keyring := self.keyring:
             keyring.changed.append(lambda: self.mesh.describe(issues=keyring.issues))
 
     def _renewing(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
         if self.keyring is None:
             return []
-        renewing = CertificateRenewal(self.config.security, self.keyring, self.mesh, self.asking)
+        renewing = CertificateRenewal(self.config.security, self.keyring, self.mesh, self.peer_client)
         return [("renewing", renewing.run())]
 
     async def failed(self) -> str:
@@ -218,7 +219,7 @@ class Node:
         for task in self._tasks[:1]:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        for name in ("pump", "databases", "links", "fetching"):
+        for name in ("pump", "databases", "links", "file_fetcher"):
             if part := getattr(self, name, None):
                 part.close()
         if session := getattr(self, "session", None):
@@ -284,7 +285,7 @@ class Node:
         """Hand an operation to the engine; its answers go to whoever waits for the request."""
         self._refuse_while_in_trouble()
         if event.kind is Kind.NORMAL:  # what replaces or deletes makes room
-            self.room.check()
+            self.disk_quota.check()
         self._check_clock(event)
         self.pump.post(event)
 
@@ -292,8 +293,8 @@ class Node:
         """Raises ClockError where the other sites of a resource would not take what is made now."""
         replica = self.pump.site.replicas.get(event.resource)
         sites = event.sites or (replica.history.site_list if replica else ())
-        if self.trust and any(site != self.name for site in sites):
-            self.clocks.check(self.pump.site.clock.time_ms)
+        if self.verifier and any(site != self.name for site in sites):
+            self.clock_check.check(self.pump.site.clock.time_ms)
 
     def _refuse_while_in_trouble(self) -> None:
         if self.pump.trouble:
@@ -302,7 +303,7 @@ class Node:
             raise OverloadedError(f"{self.name} has more to save than its disk can take; try again in a moment")
 
     def answers(self) -> Answers:
-        return Answers(self.waiting)
+        return Answers(self.pending_requests)
 
     async def decide_membership(self, site: str, *, forgotten: bool) -> None:
         """Remove a site from the mesh for good, or take it in again; raises MeshSiteError."""
@@ -327,13 +328,13 @@ class Node:
         return self._snapshot[1]
 
     def _command_refused(self, origin: str, why: str) -> None:
-        self.refusal_log.refused(COMMAND_NOT_ALLOWED, origin, detail=why)
+        self.refusal_log.document(COMMAND_NOT_ALLOWED, origin, detail=why)
 
     def _fetch(self, resource: str, hash_: str) -> None:
         """Have a file of a resource here, from any site that may have it."""
         replica = self.pump.site.replicas.get(resource)
         if replica is not None:
-            self.fetching.want(hash_, (*replica.history.site_list, *sorted(replica.history.ever_listed)))
+            self.file_fetcher.want(hash_, (*replica.history.site_list, *sorted(replica.history.ever_listed)))
 
     # -- what the engine wants done ----------------------------------------------------------------------
 

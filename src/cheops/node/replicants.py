@@ -21,8 +21,9 @@ from cheops.engine.events import Outcome, Run, Save
 from cheops.engine.replica import Replica
 from cheops.log.causality import NOTHING, contains
 from cheops.log.operation import Kind, Operation, OpId
-from cheops.node.files import FileFetcher, FileReferences, FileStore
 from cheops.node.pump import Pump
+from cheops.peers.file_fetcher import FileFetcher
+from cheops.store.files import FileReferences, FileStore
 
 FILE = "replicas.db"
 _LOOK_S = 1.0

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from cheops.config.notify import EventKind, TargetConfig
-from cheops.notify.derivation import of_dropped
-from cheops.notify.events import Event
+from cheops.notify.events import Event, of_dropped
 from cheops.notify.feed import Feed, Page
 from cheops.notify.follower import wall_ms
 from cheops.notify.journal import Journal

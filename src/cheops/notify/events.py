@@ -4,12 +4,22 @@
 what they have had already. `sequence` is its place in the journal of the site that tells.
 """
 
+import hashlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
+from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from cheops.config.notify import EventKind
-from cheops.log.operation import Status
+from cheops.engine.documents import key_of, op_key
+from cheops.engine.events import Notify, PeerDown, PeerUp
+from cheops.log.causality import Vector
+from cheops.log.operation import SILENT_KEYS, Kind, Operation, OpId, Reply, Status, Verdict
+from cheops.log.rules import Fate, Rule
+from cheops.store.codec import id_of
 
 MAX_TEXT_CHARACTERS = 4_000  # of a detail or an output: an event is a note, not an archive
 
@@ -63,3 +73,166 @@ _decoder = msgspec.json.Decoder(Event)
 
 def decoded(body: bytes) -> Event:
     return _decoder.decode(body)
+
+
+_VERDICTS = {
+    None: (EventKind.ACCEPTED, Status.PENDING),
+    Verdict.OK: (EventKind.DECIDED, Status.OK),
+    Verdict.VOID: (EventKind.VOID, Status.VOID),
+    Verdict.SUPERSEDED: (EventKind.SUPERSEDED, Status.SUPERSEDED),
+}
+# Of these the engine says so and nothing else does. The others follow from documents, which are never lost.
+NOTICES = {
+    kind.value: kind
+    for kind in (
+        EventKind.ORDER_NOT_ENFORCED,
+        EventKind.UNIT_REFUSED,
+        EventKind.CHECKPOINT,
+        EventKind.NO_CHECKPOINT,
+        EventKind.RESET_FAILED,
+        EventKind.COPY_NOT_DELETED,
+    )
+}
+# Fates that an operation was decided with, or that say nothing new.
+_TOLD_ELSEWHERE = frozenset((Rule.VOID, Rule.BEATEN_AT_ORIGIN, Rule.FOLDED))
+
+
+def op_text(resource: str, op: OpId) -> str:
+    """An operation's name beyond its resource, its site and the life of that site's store."""
+    return id_of(op_key(resource, op))
+
+
+def of_operation(op: Operation, at_ms: int) -> Event | None:
+    """That an operation was accepted, or decided. A seal is the sites' own affair."""
+    if op.kind is Kind.SEAL:
+        return None
+    kind, status = _VERDICTS[op.verdict]
+    if op.kind is Kind.SITES and op.verdict is Verdict.OK:
+        kind = EventKind.SITES
+    event = _about_operation(op, kind, at_ms)
+    return replace(event, status=status, detail=cut(op.why), sites=op.sites or ())
+
+
+class About(NamedTuple):
+    """What a reply does not say of its operation."""
+
+    rtype: str = ""
+    type: str = ""
+
+
+def of_reply(reply: Reply, about: About, at_ms: int, *, was_unknown: bool = False) -> Event | None:
+    """What a site says of an operation, or that it replayed."""
+    if reply.key in SILENT_KEYS or (reply.op is None and not reply.replay):
+        return None
+    kind = _kind_of(reply, was_unknown=was_unknown)
+    if kind is None:
+        return None
+    return Event(
+        id=f"{kind}:{id_of(key_of(reply))}",
+        kind=kind,
+        time=shown_time(at_ms),
+        site=reply.origin.site,
+        resource=reply.resource,
+        resource_type=about.rtype,
+        operation=str(reply.op) if reply.op else "",
+        type=about.type or reply.key,
+        status=reply.status,
+        detail=cut(reply.detail),
+        output=cut(reply.output),
+    )
+
+
+def _kind_of(reply: Reply, *, was_unknown: bool) -> EventKind | None:
+    if reply.op is None:
+        return EventKind.REPLAYED
+    if reply.status is Status.UNKNOWN:
+        return EventKind.UNKNOWN
+    if was_unknown:
+        return EventKind.RESOLVED
+    if reply.status is Status.KO and reply.op.origin != reply.origin:
+        return EventKind.DIVERGED
+    return EventKind.RAN if reply.status in (Status.OK, Status.KO) else None
+
+
+def of_fate(op: Operation, fate: Fate, at_ms: int) -> Event | None:
+    """That an operation has lost its effect to others."""
+    if fate.rule in _TOLD_ELSEWHERE or op.kind is Kind.SEAL:
+        return None
+    kind = EventKind.ORPHANED if fate.rule is Rule.ORPHANED else EventKind.SUPERSEDED
+    by = f"by {fate.by}: " if fate.by else ""
+    event = _about_operation(op, kind, at_ms)
+    return replace(event, status=Status.SUPERSEDED, detail=f"{by}{fate.rule.sentence}")
+
+
+def of_notice(notice: Notify, site: str, rtype: str, known: Vector, at_ms: int) -> Event | None:
+    """What the engine noticed. Of the same state it is the same event: it comes again with each load."""
+    kind = NOTICES.get(notice.what)
+    if kind is None:
+        return None
+    state = hashlib.sha256(repr(sorted(known.items())).encode()).hexdigest()[:16]
+    about = op_text(notice.resource, notice.op) if notice.op else _quoted(notice.resource)
+    return Event(
+        id=f"{kind}:{_quoted(site)}/{about}/{state}",
+        kind=kind,
+        time=shown_time(at_ms),
+        site=site,
+        resource=notice.resource,
+        resource_type=rtype,
+        operation=str(notice.op) if notice.op else "",
+        detail=cut(notice.detail),
+    )
+
+
+def of_peer(event: PeerUp | PeerDown, site: str, at_ms: int) -> Event:
+    """That another site can be reached, or cannot."""
+    kind = EventKind.SITE_UP if isinstance(event, PeerUp) else EventKind.SITE_DOWN
+    return Event(
+        id=f"{kind}:{_quoted(site)}/{_quoted(event.peer)}/{at_ms}",
+        kind=kind,
+        time=shown_time(at_ms),
+        site=site,
+        sites=(event.peer,),
+    )
+
+
+def of_dropped(site: str, count: int, up_to: int, at_ms: int) -> Event:
+    """That events are gone before a target took them."""
+    return Event(
+        id=f"{EventKind.DROPPED}:{_quoted(site)}/{up_to}",
+        kind=EventKind.DROPPED,
+        time=shown_time(at_ms),
+        site=site,
+        detail=f"more than {count:,} events waited for this receiver: the oldest are gone, up to {up_to}",
+    )
+
+
+def of_summary(op: Operation, at_ms: int) -> Event:
+    """What a summary says of its operation; the rest is filled in when it is complete."""
+    return _about_operation(op, EventKind.SUMMARY, at_ms)
+
+
+def words_of(reply: Reply) -> Iterator[tuple[OpId, SiteResult]]:
+    """What a reply says of operations, for their summaries. A replay speaks of many."""
+    site = reply.origin.site
+    if reply.op is not None:
+        yield reply.op, SiteResult(site, reply.status, cut(reply.detail))
+    for applied in reply.applied:
+        yield applied.id, SiteResult(site, Status.OK)
+
+
+def _about_operation(op: Operation, kind: EventKind, at_ms: int) -> Event:
+    """Which operation it is that something happened to; what happened is for the caller to add."""
+    return Event(
+        id=f"{kind}:{op_text(op.resource, op.id)}",
+        kind=kind,
+        time=shown_time(at_ms),
+        site=op.origin.site,
+        resource=op.resource,
+        resource_type=op.rtype,
+        operation=str(op.id),
+        type=op.type,
+    )
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")

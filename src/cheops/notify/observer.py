@@ -19,8 +19,7 @@ from cheops.engine.replica import Replica
 from cheops.engine.site import Site
 from cheops.log.operation import Operation, OpId
 from cheops.log.rules import Fate, Rule
-from cheops.notify.derivation import NOTICES, of_fate, of_notice, of_peer, op_text
-from cheops.notify.events import Event
+from cheops.notify.events import NOTICES, Event, of_fate, of_notice, of_peer, op_text
 from cheops.notify.follower import Follower, wall_ms
 from cheops.notify.journal import Journal, put_meta
 from cheops.notify.summaries import DeliveryState, delivery_state

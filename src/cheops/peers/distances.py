@@ -13,17 +13,76 @@ value follows the least of the last few; the clocks are compared with the quicke
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from heapq import nsmallest
+from math import hypot
 from typing import NamedTuple
 
-from cheops.peers.coordinates import Coordinate, estimate_ms, moved
-from cheops.peers.heartbeat import Pair, SitePosition
+from cheops.peers.heartbeat import LEAST_HEIGHT_MS, MAX_MS, Coordinate, Pair, SitePosition
 from cheops.peers.membership import GossipQueue
 from cheops.peers.settings import MeshSettings
 
 _TELLINGS = 2
 _CHANGE = 0.2  # told again when it changed by more than this
 _NEWS = 256
+
+
+# -- network coordinates: Vivaldi (Dabek et al., 2004), with heights -----------------------------------------------
+#
+# Three dimensions stand for the distance through the core of the network, the height for the access link that every
+# path of a site has to climb. Each measured round trip moves a site's own coordinate a little along the line to its
+# peer, as a spring would: the further, the less it trusts its own coordinate and the more it trusts the peer's.
+
+_ERROR_WEIGHT = 0.25  # how fast the error estimate follows
+_STEP = 0.25  # how far one sample moves a coordinate
+_LEAST_RTT_MS = 0.05  # below this a measurement says more about the scheduler than about the network
+
+
+def estimate_ms(one: Coordinate, other: Coordinate) -> float:
+    """The round-trip time that two places suggest."""
+    return hypot(one.x - other.x, one.y - other.y, one.z - other.z) + one.height + other.height
+
+
+def moved(own: Coordinate, peer: Coordinate, rtt_ms: float, names: str) -> Coordinate:
+    """The own place after a round trip. `names` gives two places that coincide a direction to part."""
+    rtt_ms = min(max(rtt_ms, _LEAST_RTT_MS), MAX_MS)
+    estimated_ms = max(estimate_ms(own, peer), 2 * LEAST_HEIGHT_MS)
+    trust = own.error / (own.error + peer.error) if own.error + peer.error > 0 else 0.5
+    miss = abs(estimated_ms - rtt_ms) / rtt_ms
+    share = _ERROR_WEIGHT * trust
+    error = min(max(miss * share + own.error * (1 - share), 0.01), 1.0)
+    force_ms = _STEP * trust * (rtt_ms - estimated_ms)
+    ux, uy, uz = _direction(own, peer, names)
+    height = own.height + force_ms * (own.height + peer.height) / estimated_ms
+    return Coordinate(
+        _bounded(own.x + force_ms * ux),
+        _bounded(own.y + force_ms * uy),
+        _bounded(own.z + force_ms * uz),
+        min(max(height, LEAST_HEIGHT_MS), MAX_MS),
+        error,
+    )
+
+
+def rounded(own: Coordinate) -> Coordinate:
+    """As it is told to others: no more digits than mean something."""
+    return Coordinate(*(round(number, 3) for number in (own.x, own.y, own.z, own.height, own.error)))
+
+
+def _direction(own: Coordinate, peer: Coordinate, names: str) -> tuple[float, float, float]:
+    x, y, z = own.x - peer.x, own.y - peer.y, own.z - peer.z
+    length = hypot(x, y, z)
+    if length < 1e-6:
+        digest = blake2b(names.encode(), digest_size=3).digest()
+        x, y, z = (byte - 127.5 for byte in digest)
+        length = hypot(x, y, z)
+    return x / length, y / length, z / length
+
+
+def _bounded(number: float) -> float:
+    return min(max(number, -MAX_MS), MAX_MS)
+
+
+# -- rows and estimates --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

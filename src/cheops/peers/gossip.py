@@ -11,8 +11,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from cheops.peers.coordinates import rounded
-from cheops.peers.distances import Distances
+from cheops.peers.distances import Distances, rounded
 from cheops.peers.heartbeat import MAX_NUMBER, Heartbeat, MembershipRecord, SiteRecord, check_entry
 from cheops.peers.liveness import HeartbeatCounters
 from cheops.peers.membership import Catalogue, Membership, record_rank

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Meta
 
 from cheops.errors import CheopsError, ClientError, Fault
-from cheops.peers.coordinates import MAX_MS, Coordinate
 from cheops.scope.names import name_problem
 from cheops.text import printable, shortened
 
@@ -22,6 +21,9 @@ MAX_BYTES = 256 * 1024
 MAX_ENTRY_BYTES = 16 * 1024
 BUCKETS = 32
 MAX_NUMBER = 2**53  # what every JSON reader keeps exactly
+MAX_MS = 100_000.0  # a round trip, and each part of a coordinate
+LEAST_HEIGHT_MS = 0.01
+SETTLED_ERROR = 0.5  # coordinates that err more are not used for estimates
 
 
 class MeshError(CheopsError):
@@ -33,6 +35,21 @@ class MeshError(CheopsError):
 
 class MeshSiteError(ClientError):
     """A request names a site with which this cannot be done."""
+
+
+class Coordinate(msgspec.Struct, frozen=True, array_like=True):
+    """Where a site lies in the network, in milliseconds of round trip (see distances.py). `error` is relative: 1 where
+    nothing is known yet."""
+
+    x: float = 0.0
+    y: float = 0.0
+    z: float = 0.0
+    height: float = LEAST_HEIGHT_MS
+    error: float = 1.0
+
+    @property
+    def settled(self) -> bool:
+        return self.error <= SETTLED_ERROR
 
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]

@@ -136,11 +136,11 @@ class PeerLinks:
     def __init__(
         self,
         site: str,
-        asking: PeerClient,
+        client: PeerClient,
         failed: Callable[[str], None],
     ) -> None:
         self._site = site
-        self._asking = asking
+        self._client = client
         self._failed = failed
         self._links: dict[str, _PeerLink] = {}
 
@@ -161,14 +161,14 @@ class PeerLinks:
 
     async def _deliver(self, peer: str, messages: list[Message], counts: LinkCounts) -> bool:
         """Whether the peer has them."""
-        if self._asking.address_of(peer) is None:
+        if self._client.address_of(peer) is None:
             counts.dropped += len(messages)
             return True  # nobody knows where it is; the engine will say it again when it is up
         body, headers = pack(self._site, messages), {"Content-Type": "application/json", SITE_HEADER: "1"}
         if len(body) > _COMPRESS_FROM:
             body, headers["Content-Encoding"] = gzip.compress(body, compresslevel=1), "gzip"
         try:
-            async with self._asking.request(
+            async with self._client.request(
                 peer, "POST", f"/{DATABASE}/_bulk_docs", data=body, headers=headers, timeout=_TIMEOUT
             ) as answer:
                 if answer.status < 300:

@@ -105,7 +105,7 @@ class Mesh:
         self._twin: str | None = None
         self._next_ms = -inf
         self._periods = 0
-        self._hurries_left = 0
+        self._urgent_left = 0
 
     # -- driving -----------------------------------------------------------------------------------------
 
@@ -118,13 +118,13 @@ class Mesh:
             self._next_ms = now_ms + self.settings.period_ms * (0.95 + draw(101) / 1_000)
             sites = self._new_period(now_ms, now.wall_ms, draw)
         else:
-            sites = self._partners.at_once(self._field(now_ms), self._hurries_left)
-            self._hurries_left -= len(sites)
+            sites = self._partners.at_once(self._field(now_ms), self._urgent_left)
+            self._urgent_left -= len(sites)
         return [self._probe(site, now, now_ms) for site in sites], self._announced.drain()
 
     def wait_ms(self, now: Now) -> float:
         """For how long a tick would have nothing to do; probes on their way may expire before."""
-        if self._partners.has_hurried and self._hurries_left > 0:
+        if self._partners.has_immediate and self._urgent_left > 0:
             return 0.0
         return max(self._next_ms - self._clock.time_ms(now), 0.0)
 
@@ -175,11 +175,11 @@ class Mesh:
         before = self._partners.interest
         self._partners.share_with(site for site in sites if site != self.own.name)
         for site in sorted(self._partners.interest - before - self._announced.up.keys()):
-            self._partners.hurry(site)
+            self._partners.probe_now(site)
 
-    def hurry(self, site: str) -> None:
+    def probe_now(self, site: str) -> None:
         """Somebody waits for this site (a message to it failed, say): probe it at the next tick."""
-        self._partners.hurry(site)
+        self._partners.probe_now(site)
 
     def describe(self, **changes: Any) -> None:
         """The site itself has changed, in these fields; others hear of it with the next heartbeats."""
@@ -282,7 +282,7 @@ class Mesh:
     def _new_period(self, now_ms: float, wall_ms: float, draw: Draw) -> list[str]:
         self._periods += 1
         self._known.beat += 1
-        self._hurries_left = self.settings.urgent_probes
+        self._urgent_left = self.settings.urgent_probes
         self._load.new_period(now_ms)
         if self._periods % _HOUSEKEEPING_PERIODS == 8:
             self._keep_house(now_ms, wall_ms)

@@ -35,9 +35,9 @@ class ForgedSenderError(heartbeat.MeshError):
 class Prober:
     """Drives one mesh; `tell` gets what the engine is to hear."""
 
-    def __init__(self, mesh: Mesh, asking: PeerClient, tell: Callable[[PeerEvent], None]) -> None:
+    def __init__(self, mesh: Mesh, client: PeerClient, tell: Callable[[PeerEvent], None]) -> None:
         self.mesh = mesh
-        self._asking = asking
+        self._client = client
         self._tell = tell
         self._probes: set[asyncio.Task[None]] = set()
         self._draw = random.SystemRandom().randrange
@@ -70,7 +70,7 @@ class Prober:
         timeout = aiohttp.ClientTimeout(total=probe.timeout_ms / 1000)
         try:
             body = heartbeat.encode(probe.payload)
-            async with self._asking.request(
+            async with self._client.request(
                 probe.to_site, "POST", f"/{PROBE_PATH}", address=probe.to_url, data=body, timeout=timeout
             ) as answer:
                 body = await read_response(answer, heartbeat.MAX_BYTES)
@@ -86,7 +86,7 @@ class Prober:
     def _read(self, probe: Probe, body: bytes) -> heartbeat.Heartbeat:
         """An answer; where its sender is certain, nothing is learned from one in another name."""
         found = heartbeat.decode(body)
-        if self._asking.is_secure and found.sender != probe.to_site:
+        if self._client.is_secure and found.sender != probe.to_site:
             raise ForgedSenderError(f"{probe.to_site} answered as '{printable(found.sender)}'")
         return found
 

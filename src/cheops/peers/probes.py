@@ -70,7 +70,7 @@ class ProbeScheduler:
         self._near_turn = 0
         self._doubted: dict[str, None] = {}
         self._callers: dict[str, None] = {}
-        self._hurried: dict[str, None] = {}
+        self._immediate: dict[str, None] = {}
 
     def share_with(self, sites: Iterable[str]) -> None:
         """The sites that share resources with this one."""
@@ -86,24 +86,24 @@ class ProbeScheduler:
         if len(self._callers) < _MAX_WAITING:
             self._callers[site] = None
 
-    def hurry(self, site: str) -> None:
+    def probe_now(self, site: str) -> None:
         """Somebody waits for news of this site: do not wait for the next period."""
-        if len(self._hurried) < _MAX_WAITING:
-            self._hurried[site] = None
+        if len(self._immediate) < _MAX_WAITING:
+            self._immediate[site] = None
 
     @property
-    def has_hurried(self) -> bool:
-        return bool(self._hurried)
+    def has_immediate(self) -> bool:
+        return bool(self._immediate)
 
     def drop(self, site: str) -> None:
-        for waiting in (self._doubted, self._callers, self._hurried):
+        for waiting in (self._doubted, self._callers, self._immediate):
             waiting.pop(site, None)
 
     def at_once(self, field: ProbeCandidates, most: int) -> list[str]:
-        hurried = list(islice(self._hurried, most))
-        for site in hurried:
-            del self._hurried[site]
-        return [site for site in hurried if field.can_probe(site)]
+        sites = list(islice(self._immediate, most))
+        for site in sites:
+            del self._immediate[site]
+        return [site for site in sites if field.can_probe(site)]
 
     def choose(self, field: ProbeCandidates, draw: Draw) -> list[str]:
         """The partners of a period."""

@@ -1,9 +1,19 @@
 """Authorities and the certificates of sites: create, issue, read, and verify.
 
-An authority (ECDSA P-256) issues certificates for sites itself, without intermediates, so that verifying one is
-one signature check. What a certificate says is an `Identity`; the names it carries are in names.py.
+An authority (ECDSA P-256) issues the certificates of sites itself, without intermediates, so that verifying one takes
+one signature check. An `Identity` is what a certificate says. It says it in subject alternative names:
+
+    cheops://site/NAME      the site
+    cheops://key/BASE64URL  its Ed25519 key for signatures
+    cheops://made/MS        when the certificate was made, in milliseconds since 1970
+    HASH.cheops.internal    the site again, in a form that TLS libraries check: a site has any address
+
+`made` is exact to the millisecond, because forgetting a site revokes every certificate of it that was made before.
+The start of validity cannot serve for that: it lies an hour in the past, for the sake of clocks that are behind.
 """
 
+import base64
+import binascii
 import datetime as dt
 import hashlib
 import secrets
@@ -11,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import ip_address
+from urllib.parse import quote, unquote
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -26,8 +37,61 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cheops.errors import CheopsError
-from cheops.security import names
 from cheops.text import printable, shortened
+
+DOMAIN = "cheops.internal"
+_SITE, _KEY, _MADE = "cheops://site/", "cheops://key/", "cheops://made/"
+
+
+def dns_name(site: str) -> str:
+    """A host name that stands for a site, whatever characters its name has."""
+    digest = base64.b32encode(hashlib.sha256(site.encode()).digest()).decode()
+    return f"{digest.rstrip('=').lower()}.{DOMAIN}"
+
+
+def is_reserved(host: str) -> bool:
+    """Whether a host name could be mistaken for that of a site."""
+    plain = host.lower().rstrip(".")
+    return plain == DOMAIN or plain.endswith(f".{DOMAIN}") or "*" in plain
+
+
+def site_uri(site: str) -> str:
+    return _SITE + quote(site, safe="")
+
+
+def key_uri(public_key: bytes) -> str:
+    return _KEY + base64.urlsafe_b64encode(public_key).decode().rstrip("=")
+
+
+def made_uri(made_ms: int) -> str:
+    return f"{_MADE}{made_ms}"
+
+
+def site_in(uris: list[str]) -> str | None:
+    """The one site that these names stand for."""
+    found = _only(uris, _SITE)
+    site = None if found is None else unquote(found)
+    return site if site and site_uri(site) == f"{_SITE}{found}" else None
+
+
+def key_in(uris: list[str]) -> bytes | None:
+    found = _only(uris, _KEY)
+    try:
+        key = base64.b64decode(f"{found or ''}=", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return key if len(key) == 32 else None
+
+
+def made_in(uris: list[str]) -> int | None:
+    found = _only(uris, _MADE)
+    return int(found) if found and found.isascii() and found.isdigit() and len(found) <= 15 else None
+
+
+def _only(uris: list[str], start: str) -> str | None:
+    found = [uri.removeprefix(start) for uri in uris if uri.startswith(start)]
+    return found[0] if len(found) == 1 else None
+
 
 MAX_ADDRESSES = 32
 
@@ -52,10 +116,10 @@ def general_names(addresses: Iterable[str]) -> list[x509.GeneralName]:
 
 
 def _host(address: str) -> x509.DNSName:
-    if names.is_reserved(address) or not address:
+    if is_reserved(address) or not address:
         raise CertificateError(
             f"'{printable(shortened(address))}' cannot be the host name of a site: "
-            f"names below {names.DOMAIN} and those with * are not given away"
+            f"names below {DOMAIN} and those with * are not given away"
         )
     try:
         return x509.DNSName(address)
@@ -247,18 +311,18 @@ def identity_of(der: bytes) -> Identity:
         begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     except (ValueError, x509.InvalidVersion, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
         raise CertificateError(f"this is not the certificate of a site: {shortened(str(error))}") from None
-    site, key, made_ms = names.site_in(uris), names.key_in(uris), names.made_in(uris)
-    if site is None or key is None or made_ms is None or names.dns_name(site) not in hosts:
+    site, key, made_ms = site_in(uris), key_in(uris), made_in(uris)
+    if site is None or key is None or made_ms is None or dns_name(site) not in hosts:
         raise CertificateError("this certificate is not that of a site: names are missing or contradictory")
-    own = tuple(host for host in hosts if not names.is_reserved(host))
+    own = tuple(host for host in hosts if not is_reserved(host))
     return Identity(site, key, made_ms, begin.timestamp(), end.timestamp(), der, (*own, *addresses))
 
 
 def _names(request: CertificateSpec, made_ms: int) -> list[x509.GeneralName]:
-    uris = (names.site_uri(request.site), names.key_uri(request.signing_key), names.made_uri(made_ms))
+    uris = (site_uri(request.site), key_uri(request.signing_key), made_uri(made_ms))
     return [
         *(x509.UniformResourceIdentifier(uri) for uri in uris),
-        x509.DNSName(names.dns_name(request.site)),
+        x509.DNSName(dns_name(request.site)),
         *general_names(request.addresses),
     ]
 

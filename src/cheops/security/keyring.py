@@ -1,27 +1,242 @@
-"""The keys and certificates of a running site: loaded once, replaced while it runs, and what follows from it.
+"""Keys and certificates of a site: the folder that holds them, and the keyring that a running agent uses.
 
-Whoever connects takes `client` and `host_of(site)` anew for each connection; whoever serves holds on to
-`server` (for everybody) or `server_for_sites`, which follow. So a new certificate, or another list of
-authorities, holds from the next connection on, and no connection that is there is disturbed.
+    ca.pem        the authorities that this site trusts
+    site.pem      its certificate
+    site.key      its key (P-256) for TLS
+    signing.key   its key (Ed25519) for signatures
+
+Only their owner may read the keys. A folder in which others can read them is refused: they may have done so. Each file
+is written under a temporary name and then renamed, so that nobody ever reads half of one.
+
+The keyring loads the folder once and reloads it while the agent runs. Code that connects takes `client` and
+`host_of(site)` anew for each connection; servers hold on to `server` (for everybody) or `server_for_sites`, which
+switch to the new certificate by themselves. So a new certificate, or another list of authorities, is used from the next
+connection on, and open connections stay as they are.
 """
 
 import logging
+import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 
 from cheops.config.security import SecurityConfig
-from cheops.security.certificates import Authorities, Authority, Identity
-from cheops.security.key_folder import AUTHORITIES, CERTIFICATE, KeyFolder, load_authority, load_key_folder, write_file
-from cheops.security.names import dns_name
+from cheops.errors import CheopsError
+from cheops.security.certificates import (
+    Authorities,
+    Authority,
+    CertificateError,
+    Identity,
+    dns_name,
+    identity_of,
+    raw_public_key,
+)
 from cheops.security.refusals import Refusals
 from cheops.security.tls import ServerContext, client_context
+from cheops.text import shortened
 
+AUTHORITIES, CERTIFICATE, KEY, SIGNING_KEY = "ca.pem", "site.pem", "site.key", "signing.key"
+FILES = (AUTHORITIES, CERTIFICATE, KEY, SIGNING_KEY)
+CA_KEY = "ca.key"
+MAX_BYTES = 256 * 1024
+MAX_AUTHORITIES = 8
 _MOST_HOSTS = 10_000
 _log = logging.getLogger(__name__)
 
 
+class KeyFolderError(CheopsError):
+    """Keys or certificates are missing, unreadable, contradictory, or not kept well."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFolder:
+    """What such a folder holds; all of it fits together."""
+
+    path: Path
+    authorities: Authorities
+    identity: Identity
+    key: EllipticCurvePrivateKey
+    signing_key: Ed25519PrivateKey
+
+    @property
+    def certificate_file(self) -> Path:
+        return self.path / CERTIFICATE
+
+    @property
+    def key_file(self) -> Path:
+        return self.path / KEY
+
+
+def load_key_folder(path: Path, site: str | None = None) -> KeyFolder:
+    """What the folder holds, checked; raises KeyFolderError. `site` is whose it should be."""
+    authorities = Authorities(load_authorities(path / AUTHORITIES))
+    pem = _read(path / CERTIFICATE)
+    try:
+        identity = identity_of(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
+    except (ValueError, CertificateError) as error:
+        shown = shortened(str(error))
+        raise KeyFolderError(f"{path / CERTIFICATE}: not a certificate of a site: {shown}") from None
+    key = load_key(path / KEY)
+    signing_key = _private(path / SIGNING_KEY)
+    if not isinstance(signing_key, Ed25519PrivateKey):
+        raise KeyFolderError(f"{path / SIGNING_KEY}: expected an Ed25519 key, found another kind")
+    folder = KeyFolder(path, authorities, identity, key, signing_key)
+    _check(folder, site)
+    return folder
+
+
+def load_authorities(path: Path) -> list[x509.Certificate]:
+    try:
+        found = x509.load_pem_x509_certificates(_read(path))
+    except ValueError as error:
+        raise KeyFolderError(f"{path}: no certificates in the PEM format: {shortened(str(error))}") from None
+    if len(found) > MAX_AUTHORITIES:
+        raise KeyFolderError(f"{path}: {len(found)} authorities; at most {MAX_AUTHORITIES} are possible")
+    for one in found:
+        if not _is_authority(one):
+            raise KeyFolderError(f"{path}: '{one.subject.rfc4514_string()}' is not the certificate of an authority")
+    return found
+
+
+def load_key(path: Path) -> EllipticCurvePrivateKey:
+    key = _private(path)
+    if not isinstance(key, EllipticCurvePrivateKey):
+        raise KeyFolderError(f"{path}: expected an ECDSA key, found another kind")
+    return key
+
+
+def load_authority(key_file: Path, among: Authorities) -> Authority:
+    """The authority whose key this is: it must be one of those that are believed."""
+    key = load_key(key_file)
+    for certificate in among.certificates:
+        if _public_bytes(certificate) == _public_bytes(key):
+            return Authority(certificate, key)
+    raise KeyFolderError(f"{key_file}: this is not the key of any authority in {AUTHORITIES}")
+
+
+def write_key_folder(folder: KeyFolder, *, force: bool = False) -> None:
+    """Write all files; raises KeyFolderError where one is there already."""
+    files = {
+        KEY: key_pem(folder.key),
+        SIGNING_KEY: key_pem(folder.signing_key),
+        AUTHORITIES: folder.authorities.pem,
+        CERTIFICATE: folder.identity.pem,
+    }
+    if not force:
+        refuse_to_overwrite(folder.path / name for name in files)
+    make_directory(folder.path)
+    for name, content in files.items():
+        write_file(folder.path / name, content, secret=name in (KEY, SIGNING_KEY))
+
+
+def refuse_to_overwrite(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.exists():
+            raise KeyFolderError(f"{path} is there already, and nothing was written; --force writes over it")
+
+
+def make_directory(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise KeyFolderError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def write_file(path: Path, content: bytes, *, secret: bool) -> None:
+    """All of it or nothing, and durable; what is secret was never readable for others."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        with suppress(FileNotFoundError):
+            beside.unlink()
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise KeyFolderError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
+
+
+def key_pem(key: EllipticCurvePrivateKey | Ed25519PrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _check(folder: KeyFolder, site: str | None) -> None:
+    identity, path = folder.identity, folder.path
+    if site is not None and identity.site != site:
+        raise KeyFolderError(f"{path / CERTIFICATE}: this is the certificate of '{identity.site}', not of '{site}'")
+    if _public_bytes(identity.certificate) != _public_bytes(folder.key):
+        raise KeyFolderError(f"{path / KEY}: this key does not belong to the certificate in {CERTIFICATE}")
+    if identity.signing_key != raw_public_key(folder.signing_key):
+        raise KeyFolderError(f"{path / SIGNING_KEY}: this key is not the one that {CERTIFICATE} names")
+    try:
+        folder.authorities.verify(identity.der, None)
+    except CertificateError as error:
+        raise KeyFolderError(f"{path / CERTIFICATE}: {error}; {AUTHORITIES} has those that are believed") from None
+
+
+def _private(path: Path) -> PrivateKeyTypes:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise _missing(path, error) from None
+    if mode & 0o077:
+        raise KeyFolderError(
+            f"{path}: others than its owner can read or change this key (mode {mode & 0o777:04o}), and may "
+            f"have done so. If not: chmod 600 {path}"
+        )
+    try:
+        return load_pem_private_key(_read(path), None)
+    except (ValueError, TypeError) as error:
+        raise KeyFolderError(f"{path}: not a private key in the PEM format: {shortened(str(error))}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            found = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise _missing(path, error) from None
+    if len(found) > MAX_BYTES:
+        raise KeyFolderError(f"{path}: larger than {MAX_BYTES // 1024} KiB")
+    return found
+
+
+def _missing(path: Path, error: OSError) -> KeyFolderError:
+    hint = ""
+    if isinstance(error, FileNotFoundError):
+        hint = "; 'cheops site join' or 'cheops ca issue' makes it (docs/security.md)"
+    return KeyFolderError(f"{path}: {(error.strerror or str(error)).lower()}{hint}")
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return bool(certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+
+
+def _public_bytes(holder: x509.Certificate | EllipticCurvePrivateKey) -> bytes:
+    return holder.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
 class Keyring:
-    """What one site shows and believes. Raises FolderError where its folder is not right."""
+    """What one site shows and believes. Raises KeyFolderError where its folder is not right."""
 
     def __init__(self, config: SecurityConfig, site: str, refusals: Refusals) -> None:
         if config.folder is None:
@@ -47,7 +262,7 @@ class Keyring:
 
     @property
     def issues(self) -> str:
-        """What it says to others of that: see sync/heartbeat.py."""
+        """What the other sites learn of that, in this site's record (`SiteRecord.issues`)."""
         return self.folder.authorities.digest if self._authority else ""
 
     def host_of(self, site: str) -> str:
@@ -58,7 +273,7 @@ class Keyring:
         return host
 
     def reload(self) -> None:
-        """Take what stands in the folder now; on FolderError all stays as it was."""
+        """Take what stands in the folder now; on KeyFolderError all stays as it was."""
         self._hold(load_key_folder(self._path, self.site))
         self.server.replace(self.folder)
         self.server_for_sites.replace(self.folder)

@@ -1,8 +1,8 @@
-"""What was refused, counted by reason and by whom it came from; shown in `/metrics` and `cheops check`.
+"""Refusals, counted by reason and by sender; and the limits on how often a sender may ask.
 
-A reason is a few words, the same for all of its kind (`future stamp`, `wrong signature`): whoever refuses
-gives them. Who sent it and what exactly it was may come from anybody, so all of it is bounded: when there are
-too many different senders of one reason, those that come later are counted together as `OTHERS`.
+`/metrics` and `cheops check` show the counters. A reason is a few words, the same for all refusals of its kind (`future
+stamp`, `wrong signature`). The sender and the detail may come from anywhere, so everything is bounded: the senders of
+one reason beyond a number are counted together as `OTHERS`.
 """
 
 import time
@@ -10,20 +10,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
+from cheops.bounded import BoundedMap
+from cheops.security.audit import AuditWriter
+from cheops.security.audit_entries import Entry
 from cheops.text import printable, shortened
 
 COMMAND_NOT_ALLOWED = "command not allowed"
-AGAINST_POLICY = "against the policy"  # told by several
+AGAINST_POLICY = "against the policy"
 OTHERS = "others"
-NOBODY = ""  # where it is not known who sent it
+NOBODY = ""  # an unknown sender
 _MOST_REASONS = 100
 _MOST_SENDERS = 50  # of one reason
 _MOST_DETAIL = 300  # characters
+_MOST_AUDITED = 256  # characters
+MOST_BUCKETS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """How often something was refused to somebody, and the last time of it."""
+    """How often one sender was refused for one reason, and the last time."""
 
     reason: str
     who: str
@@ -33,7 +38,7 @@ class Refused:
 
 
 class Refusals:
-    """Counts since the agent started. May be told from any thread."""
+    """Counts since the agent started. Thread-safe."""
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
         self._now_s = now_s
@@ -41,7 +46,7 @@ class Refusals:
         self._by_reason: dict[str, dict[str, Refused]] = {}
 
     def count(self, reason: str, who: str = NOBODY, detail: str = "", times: int = 1) -> None:
-        """Something was refused. `who` is a site, the name of a token, an address …"""
+        """Count a refusal. `who` is a site, the name of a token, an address …"""
         reason, who = printable(shortened(reason)), printable(shortened(who))
         detail = printable(shortened(detail, _MOST_DETAIL))
         with self._lock:
@@ -62,3 +67,75 @@ class Refusals:
     def total(self, reason: str | None = None) -> int:
         """How often, for one reason or for all of them."""
         return sum(one.times for one in self.all() if reason in (None, one.reason))
+
+
+class RefusalLog:
+    """Records what this site refuses to other sites: in the counters, and in the audit log."""
+
+    def __init__(self, refusals: Refusals, audit: AuditWriter) -> None:
+        self._refusals = refusals
+        self._audit = audit
+
+    def document(self, reason: str, site: str, what: str = "", resource: str = "", detail: str = "") -> None:
+        """Something that a site sent or made is not taken, or is not done here."""
+        self._refusals.count(reason, site, f"{what} of '{resource}': {detail}" if what else detail)
+        self._audit.refused(
+            Entry(
+                at=self._audit.now(),
+                who=_bounded(f"peer:{site}" if site else "nobody"),
+                source=_bounded(site),
+                what="document",
+                resource=_bounded(resource),
+                operation=_bounded(what),
+                outcome="refused",
+                reason=reason,
+            )
+        )
+
+    def request(  # noqa: PLR0913, PLR0917 - who, from where, and why
+        self, reason: str, site: str, address: str, detail: str = "", status: int = 403, what: str = "connection"
+    ) -> None:
+        """A request is refused; or a connection, before any request."""
+        self._refusals.count(reason, site or address, detail)
+        self._audit.refused(
+            Entry(
+                at=self._audit.now(),
+                who=_bounded(f"peer:{site}" if site else "nobody"),
+                source=address,
+                what=what,
+                outcome="refused",
+                status=status,
+                reason=reason,
+            )
+        )
+
+
+def _bounded(text: str) -> str:
+    """A text from outside, as the audit log takes it."""
+    is_plain = len(text) <= _MOST_AUDITED and text.isascii() and text.isprintable()
+    return text if is_plain else printable(shortened(text, _MOST_AUDITED))
+
+
+class RateLimiter:
+    """How often each sender may ask: a bucket of `burst` requests that refills at `rate` requests per second.
+
+    The number of buckets is bounded. The one that was not used for longest is dropped; it would be full by now.
+    """
+
+    def __init__(self, rate: float, burst: float, now_s: Callable[[], float]) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._now_s = now_s
+        self._buckets: BoundedMap[str, tuple[float, float]] = BoundedMap(MOST_BUCKETS)  # requests left, as of when
+
+    def take(self, sender: str) -> float:
+        """Count one request: 0 if it may be made, else the seconds until the next may."""
+        now_s = self._now_s()
+        left, at_s = self._buckets.get(sender, (self._burst, now_s))
+        left = min(self._burst, left + (now_s - at_s) * self._rate)
+        wait_s = 0.0 if left >= 1 else (1 - left) / self._rate
+        self._buckets[sender] = (left if wait_s else left - 1, now_s)
+        return wait_s
+
+    def __len__(self) -> int:
+        return len(self._buckets)

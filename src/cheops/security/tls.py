@@ -3,7 +3,7 @@
 A server asks for a certificate but accepts a connection without one: people and programs have none, and use a
 token. A certificate that is shown must be one of the mesh and in time, or the handshake fails, which is counted.
 A client checks that it reached the very site it meant, whatever the address: `server_hostname` is the host name
-that stands for the site (`names.dns_name`).
+that stands for the site (`certificates.dns_name`).
 
 Sessions are not resumed: a ticket would carry an old certificate past its end, and connections are kept warm
 anyway. A server's context can be replaced while it serves: each handshake takes the current one.
@@ -26,10 +26,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from cheops.errors import CheopsError
-from cheops.security.key_folder import KeyFolder
 
 if TYPE_CHECKING:
     from cheops.security.certificates import Identity
+    from cheops.security.keyring import KeyFolder
 
 
 TOO_MANY, TOO_MANY_OF_ONE = "too many connections", "too many connections of one address"
@@ -54,12 +54,12 @@ class TlsAcceptor:
     """Belongs to one event loop, and has what uvicorn and asyncio ask of a server: `close`."""
 
     def __init__(
-        self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol], manners: HandshakeLimits
+        self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol], limits: HandshakeLimits
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listening = listening
         self._protocol = protocol
-        self._manners = manners
+        self._limits = limits
         self._tasks: set[asyncio.Task[None]] = set()
         self._by_address: Counter[str] = Counter()
         self._is_closed = False
@@ -111,13 +111,13 @@ class TlsAcceptor:
 
     def _take(self, one: socket.socket, address: str) -> None:
         reason = ""
-        if len(self._tasks) >= self._manners.most:
+        if len(self._tasks) >= self._limits.most:
             reason = TOO_MANY
-        elif self._by_address[address] >= self._manners.most_each:
+        elif self._by_address[address] >= self._limits.most_each:
             reason = TOO_MANY_OF_ONE
         if reason:
             one.close()  # without a word: there is no way yet to say one
-            self._manners.refused(reason, address)
+            self._limits.refused(reason, address)
             return
         one.setblocking(False)
         self._by_address[address] += 1
@@ -126,14 +126,14 @@ class TlsAcceptor:
         task.add_done_callback(lambda done: self._greeted(done, address))
 
     async def _greet(self, one: socket.socket) -> None:
-        """A handshake that fails is counted by the context, which knows why (tls.py)."""
+        """A handshake that fails is counted by the context, which knows why (see `_counting`)."""
         try:
             with contextlib.suppress(OSError, TimeoutError, CheopsError):  # ssl.SSLError is an OSError
                 await self._loop.connect_accepted_socket(
                     self._protocol,
                     one,
-                    ssl=self._manners.context,
-                    ssl_handshake_timeout=self._manners.handshake_s,
+                    ssl=self._limits.context,
+                    ssl_handshake_timeout=self._limits.handshake_s,
                 )
         except BaseException:
             one.close()
@@ -193,7 +193,7 @@ _NONE_SHOWN = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 Count = Callable[[str, str, str | None], None]  # reason, detail, the host name that was asked for
 
 
-def server_context(folder: KeyFolder, *, sites_only: bool = False) -> ssl.SSLContext:
+def server_context(folder: "KeyFolder", *, sites_only: bool = False) -> ssl.SSLContext:
     """For connections that are accepted with this certificate: of anybody, or of those who show one."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, folder)
     context.verify_mode = ssl.CERT_REQUIRED if sites_only else ssl.CERT_OPTIONAL
@@ -202,7 +202,7 @@ def server_context(folder: KeyFolder, *, sites_only: bool = False) -> ssl.SSLCon
     return context
 
 
-def client_context(folder: KeyFolder, count: Count | None = None) -> ssl.SSLContext:
+def client_context(folder: "KeyFolder", count: Count | None = None) -> ssl.SSLContext:
     """For connections to other sites; give `server_hostname=dns_name(site)`."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, folder)
     if count:
@@ -214,14 +214,14 @@ def client_context(folder: KeyFolder, count: Count | None = None) -> ssl.SSLCont
 class ServerContext:
     """A context that stays while what it serves with is replaced, and counts the handshakes it refused."""
 
-    def __init__(self, folder: KeyFolder, count: Count, *, sites_only: bool = False) -> None:
+    def __init__(self, folder: "KeyFolder", count: Count, *, sites_only: bool = False) -> None:
         self._sites_only = sites_only
         self._current = server_context(folder, sites_only=sites_only)
         self.context = server_context(folder, sites_only=sites_only)
         self.context.sni_callback = self._choose
         self.context.sslobject_class = _counting(count)
 
-    def replace(self, folder: KeyFolder) -> None:
+    def replace(self, folder: "KeyFolder") -> None:
         """From the next handshake on; connections that are there stay as they are."""
         self._current = server_context(folder, sites_only=self._sites_only)
 
@@ -229,7 +229,7 @@ class ServerContext:
         connection.context = self._current
 
 
-def _context(protocol: int, folder: KeyFolder) -> ssl.SSLContext:
+def _context(protocol: int, folder: "KeyFolder") -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_flags |= ssl.VERIFY_X509_STRICT

@@ -9,6 +9,14 @@ import msgspec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_der_x509_certificate
 
+from cheops.security.certificate_requests import (
+    JoinRequest,
+    Renewal,
+    accept_renewal,
+    make_renewal,
+    make_request,
+    verify_request,
+)
 from cheops.security.certificates import (
     Authorities,
     CertificateError,
@@ -21,7 +29,6 @@ from cheops.security.certificates import (
     make_signing_key,
     raw_public_key,
 )
-from cheops.security.enrollment import JoinRequest, Renewal, accept_renewal, make_renewal, make_request, verify_request
 from cheops.security.invitations import Code, CodeError, parse_code
 from cheops.security.signatures import SignatureError, Signer, Verifier, read
 from tests.security.fuzz.targets import JSON_TOKENS, Target

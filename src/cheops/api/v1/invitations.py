@@ -22,5 +22,5 @@ router = APIRouter(tags=["sites"])
 )
 async def invite(node: NodeOf, request: Request) -> Response:
     wish = decode_body(await read_body(request), InviteRequest)
-    code, expires_ms = await node.admitting.invite(normal(wish.site), tuple(wish.addresses), wish.valid_for_s)
+    code, expires_ms = await node.enrollment.invite(normal(wish.site), tuple(wish.addresses), wish.valid_for_s)
     return json_response(Invitation(site=code.site, code=str(code), expires_ms=expires_ms))

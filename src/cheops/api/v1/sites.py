@@ -79,7 +79,7 @@ async def ping(node: Node, site: SiteView) -> Ping:
     health, detail = None, ""
     try:
         timeout = aiohttp.ClientTimeout(total=_PING_S)
-        async with node.asking.request(site.name, "GET", "/healthz", address=site.url, timeout=timeout) as found:
+        async with node.peer_client.request(site.name, "GET", "/healthz", address=site.url, timeout=timeout) as found:
             health = from_json(await found.read(), Health)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, msgspec.MsgspecError) as error:
         detail = f"no answer: {error or type(error).__name__}"

@@ -42,11 +42,11 @@ from cheops.gateway.headers import RequestHead, first, without
 from cheops.gateway.interfaces import IncomingRequest, Response, UpstreamError, UpstreamServices
 from cheops.gateway.routing import parse_scope
 from cheops.log.operation import Kind
-from cheops.node.files import FileWriter
 from cheops.node.node import Node
 from cheops.plugins import scope_functions
 from cheops.scope.functions import Functions
 from cheops.scope.tree import Scope
+from cheops.store.files import FileWriter
 from cheops.text import in_words
 
 

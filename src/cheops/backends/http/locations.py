@@ -96,7 +96,7 @@ async def local_id_at(node: Node, site: str, meta_id: str) -> str | None:
 async def _answer_of(node: Node, site: str, meta_id: str) -> dict[str, Any] | None:
     path, timeout = f"/{PATH}/{quote(meta_id)}", aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:
-        async with node.asking.request(site, "GET", path, timeout=timeout) as answer:
+        async with node.peer_client.request(site, "GET", path, timeout=timeout) as answer:
             return await read_json_response(answer, _MOST_BYTES) if answer.status == 200 else {}
     except (aiohttp.ClientError, TimeoutError, OSError):
         return None

@@ -13,9 +13,9 @@ from cheops.gateway.haproxy.process import Haproxy
 from cheops.gateway.haproxy.runtime import MapUpdater, RuntimeSocketError
 from cheops.gateway.headers import encode_name
 from cheops.gateway.peers import PeerGateways
-from cheops.node.enrollment import rejection_of
 from cheops.node.node import Node
 from cheops.node.replicants import Replicants
+from cheops.peers.enrollment import rejection_of
 
 if TYPE_CHECKING:
     from cheops.security.certificates import Identity

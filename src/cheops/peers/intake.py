@@ -17,51 +17,22 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
 from cheops.engine.documents import Document, Key, key_of
-from cheops.engine.events import MatricesReceived, Received
+from cheops.engine.events import Event, MatricesReceived, Received
 from cheops.engine.messages import Message
+from cheops.engine.replica import Replica
+from cheops.engine.site import Site
 from cheops.errors import CheopsError, Fault
 from cheops.log.causality import contains
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
-from cheops.node.files import FileFetcher
-from cheops.node.pump import Pump
+from cheops.peers.file_fetcher import FileFetcher
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.security import signatures
-from cheops.security.audit import AuditWriter
-from cheops.security.audit_entries import Entry
-from cheops.security.refusals import Refusals
+from cheops.security.refusals import RefusalLog
 from cheops.store.codec import content_of
-from cheops.text import printable, shortened
 
 if TYPE_CHECKING:
     from cheops.security.certificates import Identity
-
-
-_MOST = 256  # characters of anything that came from outside
-
-
-class RefusalLog:
-    def __init__(self, refusals: Refusals, audit: AuditWriter) -> None:
-        self._refusals = refusals
-        self._audit = audit
-
-    def refused(self, reason: str, site: str, what: str = "", resource: str = "", detail: str = "") -> None:
-        """Something that a site sent or made was not taken, or is not done here."""
-        named = f"{what} of '{resource}': {detail}" if what else detail
-        self._refusals.count(reason, site, named)
-        who = printable(shortened(site, _MOST))
-        self._audit.refused(
-            Entry(
-                at=self._audit.now(),
-                who=f"peer:{who}" if site else "nobody",
-                source=who,
-                what="document",
-                resource=printable(shortened(resource, _MOST)),
-                operation=printable(shortened(what, _MOST)),
-                outcome="refused",
-                reason=reason,
-            )
-        )
 
 
 NOT_SIGNED, WRONG_SIGNATURE, UNKNOWN_KEY = "not signed", "wrong signature", "unknown key"
@@ -140,7 +111,7 @@ class DocumentVerifier:
     def _count(self, sender: str, document: SignedDocument, problem: Objection) -> None:
         origin = document.origin.site
         who = origin if problem.reason == FUTURE_STAMP else sender or origin
-        self._refusal_log.refused(problem.reason, who, _name(document), document.resource, problem.detail)
+        self._refusal_log.document(problem.reason, who, _name(document), document.resource, problem.detail)
 
     def _lacking(self, documents: Iterable[SignedDocument]) -> dict[str, set[str]]:
         """Of which sites which keys would be needed."""
@@ -222,22 +193,34 @@ class NotYetError(CheopsError):
     status = 503
 
 
+class Engine(Protocol):
+    """The engine as the pump drives it (cheops/node/pump.py)."""
+
+    site: Site
+
+    def post(self, event: Event) -> None: ...
+
+    async def replica(self, resource: str, *, refresh: bool = False) -> Replica: ...
+
+    async def flushed(self) -> None: ...
+
+
 class DocumentIntake:
     """Belongs to one event loop."""
 
     def __init__(
-        self, pump: Pump, fetching: FileFetcher, trust: DocumentVerifier | None, check: Callable[[], None]
+        self, engine: Engine, fetcher: FileFetcher, verifier: DocumentVerifier | None, check: Callable[[], None]
     ) -> None:
-        """`check` raises where nothing can be taken now. Without `trust` everything is believed."""
-        self._pump = pump
-        self._fetching = fetching
-        self._trust = trust
+        """`check` raises an error while this site can take nothing. Without a verifier every document is accepted."""
+        self._engine = engine
+        self._fetcher = fetcher
+        self._verifier = verifier
         self._check = check
 
     async def hear(self, peer: str, messages: Sequence[Message]) -> None:
         """Messages of another site's engine, as they came."""
         self._check()
-        self.receive(peer, await self._trust.admitted(peer, messages) if self._trust else messages)
+        self.receive(peer, await self._verifier.admitted(peer, messages) if self._verifier else messages)
 
     def receive(self, peer: str, messages: Iterable[Message]) -> None:
         """Messages of another site's engine that can be believed."""
@@ -245,29 +228,29 @@ class DocumentIntake:
         for message in messages:
             for op in message.ops:
                 for _, hash_ in op.payload.files if self._is_news(op) else ():
-                    self._fetching.want(hash_, dict.fromkeys((peer, op.origin.site)))
-            self._pump.post(Received(peer, message))
+                    self._fetcher.want(hash_, dict.fromkeys((peer, op.origin.site)))
+            self._engine.post(Received(peer, message))
 
     def _is_news(self, op: Operation) -> bool:
         """Whether an operation is not known here yet: of what is known, the files may be gone already. Files
         of a stranger's operation wait until it is clear that it counts."""
-        replica = self._pump.site.replicas.get(op.resource)
+        replica = self._engine.site.replicas.get(op.resource)
         if replica is None:
             return True
-        is_strange = self._trust is not None and op.origin.site not in replica.history.ever_listed
+        is_strange = self._verifier is not None and op.origin.site not in replica.history.ever_listed
         return not is_strange and not contains(replica.history.known, op.id)
 
     async def accept(self, documents: Sequence[Document]) -> dict[Key, str]:
         """Documents by way of another database; durable when this returns. Gives those that are refused for
         good, and why; raises NotYetError if some can only be taken later."""
         shared = [d for d in documents if isinstance(d, Operation | Reply)]
-        bad = await self._trust.objections("", shared) if self._trust else {}
+        bad = await self._verifier.objections("", shared) if self._verifier else {}
         refused = {key_of(d): bad[id(d)].detail for d in shared if id(d) in bad and not bad[id(d)].later}
         later = [bad[id(d)] for d in shared if id(d) in bad and bad[id(d)].later]
         shared = [d for d in shared if id(d) not in bad]
         matrices = tuple(d for d in documents if isinstance(d, Matrix))
         if matrices:
-            self._pump.post(MatricesReceived(matrices))
+            self._engine.post(MatricesReceived(matrices))
         shared.sort(key=lambda document: document.resource)
         for resource, group in groupby(shared, key=lambda document: document.resource):
             own = list(group)
@@ -278,12 +261,12 @@ class DocumentIntake:
                 tuple(d for d in own if isinstance(d, Reply)),
             )
             self.receive("", [message])
-            replica = await self._pump.replica(resource)
+            replica = await self._engine.replica(resource)
             inbox = replica.inbox
             refused |= {key_of(op): inbox.refused[op.id] for op in message.ops if op.id in inbox.refused}
             if waits := [op.id for op in message.ops if op.id in inbox.waiting]:
                 raise NotYetError(f"{waits[0]} of '{resource}' depends on operations that have not come yet")
-        await self._pump.flushed()
+        await self._engine.flushed()
         if later:
             raise NotYetError(f"{len(later)} documents cannot be taken yet: {later[0].detail}")
         return refused

@@ -34,8 +34,8 @@ from cheops.security.refusals import Refusals
 from cheops.text import listed, printable, shortened
 
 if TYPE_CHECKING:
+    from cheops.security.certificate_requests import JoinRequest, JoinResponse, Renewal
     from cheops.security.certificates import Authority, Identity
-    from cheops.security.enrollment import JoinRequest, JoinResponse, Renewal
     from cheops.security.keyring import Keyring
 
 
@@ -96,10 +96,7 @@ class Enrollment:
 
     async def join(self, sent: "JoinRequest") -> "JoinResponse":
         """What a newcomer is given; raises InvitationError, CertificateError or NoAuthorityError."""
-        from cheops.security.enrollment import (  # noqa: PLC0415
-            JoinResponse,
-            verify_request,
-        )
+        from cheops.security.certificate_requests import JoinResponse, verify_request  # noqa: PLC0415
 
         keyring, authority = self._issuing()
         self._invitations.taken(sent.secret, _now_ms())  # for strangers, nothing is looked at
@@ -124,10 +121,7 @@ class Enrollment:
 
     def renew(self, identity: "Identity") -> "Renewal":
         """A new certificate for a site in good standing; raises NoAuthorityError."""
-        from cheops.security.enrollment import (  # noqa: PLC0415
-            make_renewal,
-            renewal_spec,
-        )
+        from cheops.security.certificate_requests import make_renewal, renewal_spec  # noqa: PLC0415
 
         keyring, authority = self._issuing()
         made_ms = max(self._least_made_ms(identity.site), identity.made_ms + 1)
@@ -252,11 +246,11 @@ def left_until_due_s(identity: "Identity", now_s: float, renew_before_s: float) 
 class CertificateRenewal:
     """Looks after one site's certificate."""
 
-    def __init__(self, config: SecurityConfig, keyring: "Keyring", mesh: Mesh, asking: PeerClient) -> None:
+    def __init__(self, config: SecurityConfig, keyring: "Keyring", mesh: Mesh, client: PeerClient) -> None:
         self._config = config
         self._keyring = keyring
         self._mesh = mesh
-        self._asking = asking
+        self._client = client
         self._avoided: dict[str, float] = {}  # sites that failed to renew, and until when nobody asks them
 
     async def run(self) -> None:
@@ -297,7 +291,7 @@ class CertificateRenewal:
         return None
 
     def _renew_by_oneself(self, authority: "Authority", now_s: float) -> None:
-        from cheops.security.enrollment import renewal_spec  # noqa: PLC0415 - rarely needed
+        from cheops.security.certificate_requests import renewal_spec  # noqa: PLC0415 - rarely needed
 
         current = self._keyring.identity
         issued = authority.issue(renewal_spec(current), now_s, self._config.valid_for_s, current.made_ms + 1)
@@ -311,12 +305,9 @@ class CertificateRenewal:
         del self._avoided[issuer]
 
     async def _renew_by(self, issuer: str) -> None:
-        from cheops.security.enrollment import (  # noqa: PLC0415
-            Renewal,
-            accept_renewal,
-        )
+        from cheops.security.certificate_requests import Renewal, accept_renewal  # noqa: PLC0415
 
-        async with self._asking.request(issuer, "POST", f"/{RENEWAL_PATH}", timeout=_TIMEOUT) as answer:
+        async with self._client.request(issuer, "POST", f"/{RENEWAL_PATH}", timeout=_TIMEOUT) as answer:
             body = await read_response(answer, _MOST_BYTES)
             if answer.status != 200:
                 raise aiohttp.ClientError(f"{issuer} answered {answer.status}: {body[:300]!r}")

@@ -24,7 +24,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cheops.security import names
 from cheops.security.certificates import (
     Authorities,
     Authority,
@@ -34,6 +33,8 @@ from cheops.security.certificates import (
     UntrustedError,
     common_name,
     general_names,
+    key_in,
+    key_uri,
     raw_public_key,
 )
 from cheops.text import shortened
@@ -89,7 +90,7 @@ def make_request(
     addresses: tuple[str, ...],
     secret: bytes,
 ) -> JoinRequest:
-    uri = x509.UniformResourceIdentifier(names.key_uri(raw_public_key(signing_key)))
+    uri = x509.UniformResourceIdentifier(key_uri(raw_public_key(signing_key)))
     request = (
         x509.CertificateSigningRequestBuilder()
         .subject_name(common_name(site))
@@ -109,7 +110,7 @@ def verify_request(sent: JoinRequest) -> VerifiedRequest:
         is_signed = request.is_signature_valid
     except (*_UNREADABLE, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
         raise CertificateError(f"not a request for a certificate: {shortened(str(error))}") from None
-    signing_key = names.key_in(found.get_values_for_type(x509.UniformResourceIdentifier))
+    signing_key = key_in(found.get_values_for_type(x509.UniformResourceIdentifier))
     if signing_key is None or not is_signed or not _is_p256(public_key):
         raise CertificateError("the request is not signed, or its keys are not of the kind that sites have")
     try:
