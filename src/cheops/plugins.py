@@ -7,9 +7,10 @@ Scope functions are all there, always. The plugins of resource types are taken b
 configuration gives, so that one that nobody asked for is not even imported.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import cast
+from typing import Any, cast
 
 from cheops.engine.settings import Decompose, Logic
 from cheops.errors import CheopsError
@@ -19,6 +20,13 @@ from cheops.text import listed, nearest, printable, shortened
 SCOPE_FUNCTIONS = "cheops.scope_functions"
 LOGIC = "cheops.logic"
 ON_ERROR = "cheops.on_error"
+BACKENDS = "cheops.backends"
+
+# Not in the package's metadata, so that a checkout works without being installed anew.
+BUILTIN_BACKENDS = {
+    "command": EntryPoint("command", "cheops.backends.command.backend:CommandBackend", BACKENDS),
+    "http": EntryPoint("http", "cheops.backends.http.backend:HttpBackend", BACKENDS),
+}
 
 
 class PluginError(CheopsError):
@@ -48,6 +56,11 @@ def on_error_named(name: str) -> Decompose:
     return cast("Decompose", _callable_named(ON_ERROR, name))
 
 
+def backend_named(name: str) -> Callable[[Any], object]:
+    """What creates the backend of this name from a `BackendContext`; see cheops.backends."""
+    return _load_callable(BUILTIN_BACKENDS.get(name) or _the_entry(BACKENDS, name))
+
+
 def _loaded(entry: EntryPoint) -> Function:
     function = entry.load()
     if not isinstance(function, Function):
@@ -56,14 +69,17 @@ def _loaded(entry: EntryPoint) -> Function:
 
 
 def _callable_named(group: str, name: str) -> object:
-    entry = _the_entry(group, name)
+    return _load_callable(_the_entry(group, name))
+
+
+def _load_callable(entry: EntryPoint) -> Callable[[Any], object]:
     try:
         loaded = entry.load()
         if not callable(loaded):
             raise TypeError(f"it is a {type(loaded).__name__}, not a function")  # noqa: TRY301 - as above
     except Exception as error:  # whatever somebody else's module raises while it is imported
         raise _unusable(entry, error) from error
-    return loaded
+    return cast("Callable[[Any], object]", loaded)
 
 
 def _the_entry(group: str, name: str) -> EntryPoint:
@@ -85,5 +101,5 @@ def _the_entry(group: str, name: str) -> EntryPoint:
 def _unusable(entry: EntryPoint, error: Exception) -> PluginError:
     return PluginError(
         f"the plugin '{entry.name}' ({entry.value}, {entry.group}) cannot be used: {error}\n"
-        "  Mend it, or uninstall the package that brings it."
+        "  Fix it, or uninstall the package that brings it."
     )

@@ -224,17 +224,17 @@ def test_what_cannot_be_killed_does_not_hold_up_the_report() -> None:
     mark = unique()
     program = f"""
         import os, socket
-        from cheops.backends import spawner_children, spawner_keeper, spawner_wire as wire
+        from cheops.backends.command import descendants, wire, worker
         ours, theirs = socket.socketpair()
         keeper = os.fork()
         if keeper == 0:
             ours.close()
-            really = spawner_children.kill
+            really = descendants.kill
             refused = []
-            spawner_children.kill_group = lambda *_: None
-            spawner_children.kill = lambda pid: refused.append(pid) if len(refused) < 500 else really(pid)
-            spawner_keeper.SWEEP_S = 0.05
-            spawner_keeper.keep(theirs)
+            descendants.kill_group = lambda *_: None
+            descendants.kill = lambda pid: refused.append(pid) if len(refused) < 500 else really(pid)
+            worker.SWEEP_S = 0.05
+            worker.serve_orders(theirs)
             os._exit(0)
         theirs.close()
         assert int(wire.read_frame(ours)) == keeper

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cheops.api.checks import _programs
-from cheops.api.models import Level
 from cheops.backends.command.runner import CommandRunner, environment, where_is
 from cheops.backends.command.wire import CommandStatus
 from cheops.config.command import CommandSettings
 from cheops.config.site import parse_site
+from tests.backends.contexts import command_backend
 
 
 def program(path: Path) -> Path:
@@ -63,11 +62,11 @@ types:
     read: tool get __ID__
     reset: none __ID__
 """
-    type_ = parse_site(text, tmp_path / "site.yaml").types["t"]
-    found = [(check.name, check.detail, check.level) for check in _programs(type_)]
-    assert found == [
-        ("t: read can run", str(tool), Level.OK),
-        ("t: reset can run", "no program none", Level.FAILED),
-        ("t: other, which is allowed, can run", "no program other", Level.WARNING),
-        ("t: gone, which is allowed, can run", "no program gone", Level.WARNING),
+    backend = command_backend(parse_site(text, tmp_path / "site.yaml"))
+    findings = [(one.name, one.detail, bool(one.hint), one.is_warning) for one in asyncio.run(backend.doctor())]
+    assert findings == [
+        ("t: read can run", str(tool), False, False),
+        ("t: reset can run", "no program none", True, False),
+        ("t: other, which is allowed, can run", "no program other", True, True),
+        ("t: gone, which is allowed, can run", "no program gone", True, True),
     ]

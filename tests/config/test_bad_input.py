@@ -212,8 +212,8 @@ BAD_TYPES = [
     (
         "{rest: x}",
         (
-            ".rest: unknown key; did you mean 'reset'? Known here: allow, checkpoint, cwd, decompose, env, limits, "
-            "logic, matrix, max_output, no_new_privileges, on_error, parallel and 8 more"
+            ".rest: unknown key; did you mean 'reset'? Known here: allow, backend, checkpoint, cwd, decompose, "
+            "env, limits, logic, matrix, max_output, no_new_privileges, on_error and 10 more"
         ),
     ),
     ("{parallel: maybe}", ".parallel: expected true or false (without quotes), found 'maybe'"),

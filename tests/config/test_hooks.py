@@ -143,7 +143,7 @@ def test_plugins_are_taken_by_name(packages: Path) -> None:
             "logic: join",
             (
                 "the plugin 'join' (edgehooks:number, cheops.logic) cannot be used: it is a int, not a function\n"
-                "  Mend it, or uninstall the package that brings it."
+                "  Fix it, or uninstall the package that brings it."
             ),
         ),
         (
@@ -152,7 +152,7 @@ def test_plugins_are_taken_by_name(packages: Path) -> None:
             (
                 "the plugin 'mend' (edgehooks:nothing, cheops.on_error) cannot be used: "
                 "module 'edgehooks' has no attribute 'nothing'\n"
-                "  Mend it, or uninstall the package that brings it."
+                "  Fix it, or uninstall the package that brings it."
             ),
         ),
     ],

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cheops.backends.command.backend import CommandBackend
 from cheops.backends.command.line import CommandLineError, CommandNotAllowedError, check_allowed, invocation
 from cheops.backends.command.runner import CommandRunner, Completed
 from cheops.config.command import MAX_WRITTEN_CHARACTERS, CommandLimits, CommandSettings, StateWriter
@@ -28,10 +29,9 @@ from cheops.errors import ClientError
 from cheops.log.matrix import Entry, Matrix
 from cheops.log.matrix import Result as Wanted
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Stamp, Verdict
-from cheops.node.commands import Commands
 from cheops.peers.links import pack
-from cheops.store.files import FileStore
 from tests.agent.rig import Rig, until
+from tests.backends.contexts import command_backend
 from tests.backends.processes import run
 from tests.security.sites import refused as refused_times
 
@@ -222,24 +222,21 @@ types:
 
 
 @pytest.fixture
-def commands(tmp_path: Path) -> Commands:
-    runner = CommandRunner()
-    text = TYPE.replace("@FOLDER@", str(tmp_path))
-    types = parse_site(text, tmp_path / "site.yaml").types
-    return Commands(runner, types, FileStore(tmp_path / "files"), lambda _resource, _hash: None)
+def commands(tmp_path: Path) -> CommandBackend:
+    return command_backend(parse_site(TYPE.replace("@FOLDER@", str(tmp_path)), tmp_path / "site.yaml"))
 
 
-def ran(commands: Commands, *steps: Step) -> tuple[Outcome, ...]:
+def ran(commands: CommandBackend, *steps: Step) -> tuple[Outcome, ...]:
     async def alone() -> tuple[Outcome, ...]:
         try:
             return await commands.run(Run("n", 1, steps, rtype="note"))
         finally:
-            await commands._runner.close()
+            await commands.context.commands.close()
 
     return asyncio.run(alone())
 
 
-def test_a_state_of_a_peer_brings_no_command_of_its_own(commands: Commands, tmp_path: Path) -> None:
+def test_a_state_of_a_peer_brings_no_command_of_its_own(commands: CommandBackend, tmp_path: Path) -> None:
     own = Step(None, Command("touch state"), of_base=True)
     evil = Step(None, Command("touch made made-too"), of_base=True)
     fine, refused = ran(commands, own, evil)
@@ -250,7 +247,7 @@ def test_a_state_of_a_peer_brings_no_command_of_its_own(commands: Commands, tmp_
     assert sorted(path.name for path in tmp_path.glob("*")) == ["files", "state"]
 
 
-def test_a_state_in_the_words_of_another_site_needs_permission(commands: Commands) -> None:
+def test_a_state_in_the_words_of_another_site_needs_permission(commands: CommandBackend) -> None:
     """The other site's checkpoint.write may be another one: then it is a command like any other."""
     (outcome,) = ran(commands, Step(None, Command("old-store put __ID__ x"), of_base=True))
     assert "no such program" in outcome.output

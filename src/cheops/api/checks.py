@@ -6,19 +6,16 @@ is about what works but may not be intended.
 
 import asyncio
 import os
-import shlex
 from collections.abc import Iterator
 
 from cheops import __version__
 from cheops.api.models import Check, Checks, Level
 from cheops.api.security_checks import security_checks, trust_checks
 from cheops.api.views.status import clock_is_wrong
-from cheops.backends.command.runner import where_is
+from cheops.backends.protocol import Finding
 from cheops.config.address import address_of_url
-from cheops.config.command import EVERYTHING
 from cheops.config.services import ServiceConfig
 from cheops.config.site import read_site
-from cheops.config.types import TypeConfig
 from cheops.errors import CheopsError
 from cheops.gateway.server import Gateway
 from cheops.node.node import Node
@@ -66,12 +63,12 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *trust_checks(node),
         *await asyncio.to_thread(lambda: list(security_checks(node))),
         *_peers(node, peers),
-        *await asyncio.gather(*(_service(one.name, one.url) for one in node.config.services.values())),
         *await asyncio.gather(*(_front(one) for one in node.config.services.values() if one.front.listen)),
         *(_check("services", *found) for found in await plane_checks(gateway)),
-        *await asyncio.to_thread(lambda: list(_backends(node))),
+        *(_of_backend(finding) for finding in await node.backends.doctor()),
         *(_version(peer) for peer in peers if peer.version),
     ]
+    found.sort(key=lambda check: GROUPS.index(check.group))  # a backend reports in the group where readers look
     return Checks(site=node.name, ok=all(check.ok for check in found), checks=tuple(found))
 
 
@@ -135,15 +132,6 @@ def _peers(node: Node, peers: list[SiteView]) -> Iterator[Check]:
         yield _check("peers", "the sites agree on who is who", text, "see 'cheops site list'")
 
 
-async def _service(name: str, url: str) -> Check:
-    try:
-        await _connected(url)
-    except (OSError, TimeoutError) as error:
-        hint = f"start the service, or mend 'services.{name}.url'"
-        return _check("services", f"{name} accepts connections", f"{url}: {error or 'no answer'}", hint)
-    return _check("services", f"{name} accepts connections", url)
-
-
 async def _front(service: ServiceConfig) -> Check:
     """Other sites come by the address that they are told: the least is that it leads here from here."""
     url, name = service.front.advertise, f"requests for {service.name} are taken"
@@ -162,48 +150,9 @@ async def _connected(url: str) -> None:
     writer.close()
 
 
-def _backends(node: Node) -> Iterator[Check]:
-    for type_ in node.config.types.values():
-        yield from _programs(type_)
-
-
-def _programs(type_: TypeConfig) -> Iterator[Check]:
-    """Whether the programs are there: of what the configuration itself runs, and of what it allows. What a
-    shell makes of a line is not known here."""
-    if type_.command.shell:
-        return
-    seen = set()
-    for key, line in type_.written_commands():
-        if program := _program(line):
-            seen.add(program)
-            found = where_is(program, type_.command)
-            hint = "" if found else f"install {program}, or mend 'types.{type_.name}.{key}'"
-            yield _check("backends", f"{type_.name}: {key} can run", str(found or _none(program)), hint)
-    for program in dict.fromkeys(filter(None, map(_program, type_.command.allow))):
-        if program not in seen:
-            yield _allowed(type_, program)
-
-
-def _allowed(type_: TypeConfig, program: str) -> Check:
-    found = where_is(program, type_.command)
-    hint = "" if found else f"install {program}: an operation with it would fail here, and not at its origin"
-    level = Level.OK if found else Level.WARNING
-    name = f"{type_.name}: {program}, which is allowed, can run"
-    return _check("backends", name, str(found or _none(program)), hint, level)
-
-
-def _none(program: str) -> str:
-    return f"no program {program}"
-
-
-def _program(line: str) -> str | None:
-    """The first word of a command or of a pattern; None where that is not one program."""
-    try:
-        words = shlex.split(line)
-    except ValueError:
-        return None
-    is_one = words and words[0] != EVERYTHING and not any(sign in words[0] for sign in ("*", "__ID__"))
-    return words[0] if is_one else None
+def _of_backend(finding: Finding) -> Check:
+    level = Level.WARNING if finding.is_warning else None
+    return _check(finding.group, finding.name, finding.detail, finding.hint, level)
 
 
 def _version(peer: SiteView) -> Check:

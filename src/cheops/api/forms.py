@@ -37,8 +37,7 @@ from cheops.api.operations import (
     parse_sites,
 )
 from cheops.api.permissions import check_sites, check_type, principal_of, require_role
-from cheops.config.services import READ, service_of
-from cheops.engine.events import Answer, Stage
+from cheops.engine.events import Answer, Result, Stage
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.log.matrix import Matrix
@@ -264,21 +263,9 @@ async def show_here(node: Node, id_: str, command: str) -> dict[str, str]:
     types = node.config.types
     rtype = replica.type.name or (next(iter(types)) if len(types) == 1 else "")
     type_ = node.config.type_named(rtype)
-    line = command or type_.read
-    if not line:
-        raise RequestError(f"the type '{type_.name}' has no 'read' command, so say which command shows the state")
-    if service_of(type_.name):
-        return await _show_replicant(node, type_.name, id_, line)
-    done = await node.commands.read(type_.name, id_, line)
-    status = "OK" if done.exit_code == 0 else "TIMEOUT" if done.exit_code is None else "KO"
-    return {"Status": status, "Output": done.output}
-
-
-async def _show_replicant(node: Node, rtype: str, id_: str, line: str) -> dict[str, str]:
-    if line != READ:
-        raise RequestError(f"the state of a replicant is shown by a {READ} of it, and by no command")
-    is_shown, output = await node.replicants.runner.read(rtype, id_)
-    return {"Status": "OK" if is_shown else "KO", "Output": output}
+    outcome = await node.backends.of_type(type_.name).read(type_.name, id_, command)
+    status = {Result.OK: "OK", Result.KO: "KO"}.get(outcome.result, "TIMEOUT")
+    return {"Status": status, "Output": outcome.output}
 
 
 # -- fields ----------------------------------------------------------------------------------------------

@@ -4,16 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from cheops.api.permissions import ForbiddenError, check_change, check_sites
 from cheops.api.views import operations as views
-from cheops.backends.command.line import check_allowed
-from cheops.backends.http.paths import filled, trimmed
-from cheops.backends.http.payload import PayloadError, Request, command_of, request_of
-from cheops.config.services import service_of
 from cheops.config.site import DEFAULT_TYPE
-from cheops.config.types import TypeConfig
 from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
 from cheops.engine.submission import policy_violation
@@ -30,37 +24,6 @@ from cheops.security.principal import NOBODY, Principal
 from cheops.security.principal import Kind as Asker
 from cheops.security.refusals import AGAINST_POLICY
 from cheops.text import listed, printable, shortened
-
-
-class Creation(NamedTuple):
-    """`item` is as an operation has it (see http_request), `path` where clients find it."""
-
-    item: str
-    path: str
-    is_named: bool
-
-
-def creation_of(replica: Replica) -> Creation | None:
-    """By the operation that began it."""
-    for op in (*replica.history.ops.values(), *replica.drafts):
-        try:
-            request = request_of(op.payload)
-        except PayloadError:
-            continue
-        if request.creates:
-            path = request.item if request.named else filled(request.item, replica.resource)
-            return Creation(request.item, trimmed(path), request.named)
-    return None
-
-
-def deletion_request(replica: Replica) -> str | None:
-    """The request that deletes it, as the payload of an operation."""
-    begun = creation_of(replica)
-    if begun is None:
-        return None
-    request = Request(method="DELETE", path=begun.path, item=begun.item, named=begun.is_named)
-    return command_of(request).line
-
 
 NO_ANSWER_YET = "no answer yet; it goes on in the background"
 SUPERSEDED = "superseded by another operation"
@@ -161,15 +124,15 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
         raise NotInvolvedError(where, node.name)
     rtype = _type_of(node, replica, wanted)
     check_change(node, wanted.by, replica, rtype, dict.fromkeys((*where, *named)))
-    type_ = node.config.type_named(rtype)
     runs_nothing = wanted.kind is Kind.SITES and not wanted.command
-    if not runs_nothing and not _is_of_type(wanted, type_, replica):
-        check_allowed(wanted.command, type_.command, wanted.resource)
+    payload = Command(wanted.command, tuple(wanted.files.items()))
+    if not runs_nothing:
+        node.backends.of_type(rtype).check_payload(rtype, replica, wanted.kind, payload)
     event = Submitted(
         request,
         wanted.resource,
         wanted.type,
-        Command(wanted.command, tuple(wanted.files.items())),
+        payload,
         wanted.kind,
         rtype,
         named or None,
@@ -192,13 +155,6 @@ def _remedy(replica: Replica, site: str) -> str:
     maker = listing.origin.site if listing else ""
     ask = f"ask the agent of {maker}, or change" if maker and maker != site else "change"
     return f"{ask} 'types.{replica.type.name}.policy', which must be the same at all sites"
-
-
-def _is_of_type(wanted: OperationRequest, type_: TypeConfig, replica: Replica) -> bool:
-    """Whether it is the type's own way to delete a resource, which needs no other permission."""
-    if service_of(type_.name):
-        return wanted.kind in (Kind.DELETE, Kind.SITES) and wanted.command == deletion_request(replica)
-    return Command(wanted.command) == type_.engine.reset
 
 
 def _type_of(node: Node, replica: Replica, wanted: OperationRequest) -> str:

@@ -9,6 +9,7 @@ from cheops.api.forms import show_here
 from cheops.api.operations import RequestError, check_names
 from cheops.api.permissions import ForbiddenError, check_involved, principal_of
 from cheops.backends.http import locations
+from cheops.backends.http.backend import http_backend
 from cheops.backends.http.ids import is_meta_id
 from cheops.backends.http.locations import Locations
 from cheops.node.node import Node
@@ -112,7 +113,7 @@ def peer_routes(node: Node) -> list[BaseRoute]:
         told: dict[str, object] = {"sites": sites}
         who = principal_of(request)
         if who.kind is not Kind.PEER or who.name in sites:  # what it is called here is for its own sites
-            copy = node.replicants.runner.copies.index.copies.get(meta_id)
+            copy = http_backend(node).copies.index.copies.get(meta_id)
             told["local_id"] = copy.local_id if copy else None
         return JSONResponse(told, 200 if sites else 404)
 

@@ -32,7 +32,6 @@ from cheops.api.operations import (
     OperationRequest,
     RefusedError,
     RequestError,
-    deletion_request,
     execute,
     parse_sites,
     submission_event,
@@ -43,7 +42,6 @@ from cheops.api.views import operations as views
 from cheops.api.views.dry_run import dry_run, refused
 from cheops.api.views.operations import find, time_text
 from cheops.api.views.status import site_view
-from cheops.config.services import service_of
 from cheops.engine.events import Answer, Stage
 from cheops.engine.events import Resolved as ResolvedEvent
 from cheops.engine.replica import Replica
@@ -60,12 +58,10 @@ from cheops.security.principal import Principal
 from cheops.text import in_words, is_or_are
 
 
-def deletion_line(replica: Replica, command: str) -> str:
+def deletion_line(node: Node, replica: Replica, command: str) -> str:
     """What deletes a resource: a command, or else what its type has for that."""
-    of_type = replica.type.reset.line if replica.type.reset else ""
-    if service_of(replica.type.name):
-        of_type = deletion_request(replica) or ""
-    line = command.strip() or of_type
+    of_type = node.backends.of_type(replica.type.name).deletion(replica)
+    line = command.strip() or (of_type.line if of_type else "")
     if not line:
         raise RefusedError(f"the type '{replica.type.name}' has no 'reset', so say which command deletes the resource")
     return line
@@ -85,7 +81,7 @@ async def sites_change(node: Node, id_: str, asked: ChangeSites, by: Principal) 
     }[asked.how]
     if not after:
         raise RefusedError("a resource must stay at one site at least; to be rid of it, delete it")
-    line = deletion_line(replica, asked.delete_with) if asked.delete_copy else ""
+    line = deletion_line(node, replica, asked.delete_with) if asked.delete_copy else ""
     return OperationRequest(id_, "sites", line, kind=Kind.SITES, names=after, by=by)
 
 
@@ -337,5 +333,5 @@ async def _tried_request(node: Node, id_: str, asked: SubmitRequest, by: Princip
     if asked.kind is Kind.SITES:
         return await sites_change(node, id_, ChangeSites(sites=asked.sites), by)
     if asked.kind is Kind.DELETE and not asked.command.strip():
-        asked = structs.replace(asked, command=deletion_line(await load_resource(node, id_), ""))
+        asked = structs.replace(asked, command=deletion_line(node, await load_resource(node, id_), ""))
     return operation_request(id_, asked, {}, by)

@@ -25,6 +25,7 @@ from cheops.matrix_file import matrix_within, read_matrix
 from cheops.text import listed, nearest, printable, shortened
 
 TYPE_PREFIX = "http:"
+HTTP_BACKEND = "http"
 READ = "GET"  # what shows the state of a replicant
 LOCATION = "Location"
 EXISTS = ("abort", "adopt", "overwrite")
@@ -93,7 +94,7 @@ def service_of(type_: str) -> str | None:
 def resource_type(service: str, config: ReplicationConfig) -> TypeConfig:
     """The type of a service's replicants. No command is allowed: its operations are HTTP requests."""
     name = type_name(service)
-    return TypeConfig(name, config.matrix, ResourceType(name), READ, show=(), policy=HTTP_POLICY)
+    return TypeConfig(name, config.matrix, ResourceType(name), READ, show=(), policy=HTTP_POLICY, backend=HTTP_BACKEND)
 
 
 def replication_at(record: dict[str, Value], folder: Path) -> ReplicationConfig:

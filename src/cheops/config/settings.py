@@ -85,7 +85,8 @@ GATEWAY = Section(
 TYPE = Section(
     "types.NAME",
     optional=(
-        *("matrix", "read", "show", "reset", "checkpoint", "on_error", "decompose", "logic", "parallel"),
+        *("backend", "options", "matrix", "read", "show", "reset", "checkpoint"),
+        *("on_error", "decompose", "logic", "parallel"),
         *("allow", "timeout", "max_output", "cwd", "env", "user", "shell", "limits"),
         *("no_new_privileges", "retry_on", "policy"),
     ),

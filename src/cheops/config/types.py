@@ -6,7 +6,7 @@ of a resource.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +29,7 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import Command
 from cheops.log.policy import Allowed, Policy, SiteGroup
 from cheops.matrix_file import matrix_within, read_matrix
-from cheops.plugins import PluginError, logic_named, on_error_named
+from cheops.plugins import BUILTIN_BACKENDS, PluginError, backend_named, logic_named, on_error_named
 from cheops.text import printable, shortened
 
 MAX_POLICY_SITES = 1_000
@@ -66,6 +66,7 @@ def _allowed(value: Value, *words: SiteGroup) -> Allowed:
 
 T = TypeVar("T")
 
+COMMAND_BACKEND = "command"
 MAX_AFTER = 1_000_000
 _BUILTIN_ON_ERROR = "decompose"
 _PLUGIN_NAME = re.compile(r"[A-Za-z_][\w.-]*")
@@ -85,6 +86,8 @@ class TypeConfig:
     retry_on: tuple[str, ...] = ()  # a command that fails and prints one of these did nothing: try again
     show: tuple[str, ...] | None = None  # patterns of commands that only read; None: whatever is allowed
     policy: Policy = field(default_factory=Policy)  # counts with security only: see SiteConfig.engine
+    backend: str = COMMAND_BACKEND  # runs the operations: built in, or of an installed package (see cheops.backends)
+    options: Mapping[str, str] = field(default_factory=dict)  # for the backend, as written
 
     @property
     def showing(self) -> CommandSettings:
@@ -101,7 +104,7 @@ class TypeConfig:
 
     def warnings(self) -> Iterator[str]:
         """What may be meant so, but often is not."""
-        if not self.command.allow:
+        if not self.command.allow and self.backend == COMMAND_BACKEND:
             yield "no command is allowed; list patterns under 'allow'"
         if not self.matrix.entries:
             yield "there is no matrix, so all operations are ordered and none replaces another"
@@ -168,6 +171,8 @@ def type_at(name: str, value: Value, folder: Path) -> TypeConfig:
         optional(record, "retry_on", _output_texts, ()),
         optional(record, "show", patterns_at, None),
         optional(record, "policy", policy_at, Policy()),
+        optional(record, "backend", _backend, COMMAND_BACKEND),
+        optional(record, "options", _options, {}),
     )
 
 
@@ -211,6 +216,19 @@ def _on_error(
     if _PLUGIN_NAME.fullmatch(on_error):
         return _plugin(record["on_error"], on_error_named), None
     return None, Command(on_error)
+
+
+def _backend(value: Value) -> str:
+    name = value.string()
+    if name not in BUILTIN_BACKENDS:
+        _plugin(value, backend_named)
+    elif name != COMMAND_BACKEND:
+        raise value.fail(f"'{name}' is for the services of a site: configure one under 'services'")
+    return name
+
+
+def _options(value: Value) -> dict[str, str]:
+    return {name: at.string() for name, at in value.mapping().items()}
 
 
 def _plugin(value: Value, load: Callable[[str], T]) -> T:

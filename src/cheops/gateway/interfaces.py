@@ -137,8 +137,24 @@ class DryRunResult:
     goes_everywhere: bool  # rather than to one of them
 
 
+class RunGuard(Protocol):
+    """Whoever must know before an operation on a service runs at this site."""
+
+    async def before_run(self, service: str) -> None: ...
+
+    def after_run(self, service: str) -> None: ...
+
+
 class Replication(Protocol):
     """What the replicating half answers."""
+
+    def guard_runs(self, guard: RunGuard | None) -> None:
+        """Have each run of an operation announced to this guard, or to none."""
+        ...
+
+    def has_copies(self, service: str = "") -> bool:
+        """Whether this site has copies of replicated resources: of a service, or of any."""
+        ...
 
     def concerns(self, service: str, head: RequestHead) -> bool:
         """Whether a request to this site's own instance may speak of a replicant. Cheap: asked for every one.

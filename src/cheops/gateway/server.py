@@ -198,6 +198,8 @@ class Gateway:
     def replicate_with(self, replication: Replication) -> None:
         """Have this answer what is replicated."""
         self._handler.replicate_with(replication)
+        if self.fast is not None:
+            self.fast.replicate_with(replication)
 
     @property
     def connections(self) -> int:

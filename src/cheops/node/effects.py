@@ -45,7 +45,7 @@ class EffectExecutor:
     def committed(self, saves: list[Save], last_seq: int) -> None:
         self._node.databases.committed(last_seq)
         self._node.notifier.committed(saves, last_seq)
-        self._node.replicants.committed(saves)
+        self._node.backends.committed(saves)
         for hash_ in self._node.file_references.committed(saves):
             self._node.files.forget(hash_)
 

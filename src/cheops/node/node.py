@@ -16,17 +16,15 @@ import msgspec
 
 from cheops import __version__
 from cheops.backends.command.runner import CommandRunner
-from cheops.config.services import service_of
 from cheops.config.site import SiteConfig
-from cheops.engine.events import ClientLeft, Outcome, Ran, Result, Run, SitesRemoved, Submitted, Tick
+from cheops.engine.events import ClientLeft, Ran, Run, SitesRemoved, Submitted, Tick
 from cheops.engine.site import Site
 from cheops.errors import CheopsError
 from cheops.log.operation import Kind, Origin
-from cheops.node.commands import Commands
+from cheops.node.backends import Backends
 from cheops.node.effects import Answers, EffectExecutor, PendingRequests
 from cheops.node.limits import ClockCheck, DiskQuota
 from cheops.node.pump import Pump
-from cheops.node.replicants import Replicants
 from cheops.notify.notifier import Notifier
 from cheops.peers import heartbeat
 from cheops.peers.client import PeerClient
@@ -74,10 +72,9 @@ class Node:
         self.name = config.name
         self.pending_requests = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
         self.files = FileStore(config.data / "files")
-        self.file_references = FileReferences(self.files)
         self._runner = CommandRunner()
-        self.commands = Commands(self._runner, config.types, self.files, self._fetch, self._command_refused)
-        self.replicants = Replicants(config, self.files, self.file_references, self._runner)
+        self.backends = Backends(config, self.files, self._runner, self._command_refused)
+        self.file_references = FileReferences(self.files, self.backends.releases_files)
         self.notifier = Notifier(config, self._runner)
         self.refusals = Refusals()
         self.keyring = keyring_of(config, self.refusals)
@@ -123,11 +120,11 @@ class Node:
         self.file_fetcher = FileFetcher(self.files, self.peer_client, self.name)
         await self._begin_admitting()
         await self._begin_checking()
-        site = Site(Origin(self.name, self.store.incarnation), self.config.engine)
+        site = Site(Origin(self.name, self.store.incarnation), self.backends.settings(self.config.engine))
         self.pump = Pump(site, self.store, EffectExecutor(self), self._writer)
         self.intake = DocumentIntake(self.pump, self.file_fetcher, self.verifier, self._refuse_while_in_trouble)
         self.databases = Databases(self.store, self._readers, self.intake.accept)
-        await self.replicants.start(self.pump, self.file_fetcher)
+        await self.backends.start(self.pump, self.file_fetcher, self.file_references)
         self.pump.post(await loop.run_in_executor(self._writer, self.store.recovered))
         await self.notifier.start(self.pump)
         self._tasks = [
@@ -137,7 +134,7 @@ class Node:
                 ("heart", self.prober.run()),
                 ("tick", self._tick()),
                 ("mesh", self._keep_mesh()),
-                ("replicants", self.replicants.look_after()),
+                ("backends", self.backends.maintain()),
                 *self._renewing(),
             )
         ]
@@ -224,7 +221,7 @@ class Node:
                 part.close()
         if session := getattr(self, "session", None):
             await session.close()
-        await self.replicants.close()
+        await self.backends.close()
         await asyncio.get_running_loop().run_in_executor(self._writer, self.store.close)
         self._writer.shutdown()
         self._readers.shutdown()
@@ -330,12 +327,6 @@ class Node:
     def _command_refused(self, origin: str, why: str) -> None:
         self.refusal_log.document(COMMAND_NOT_ALLOWED, origin, detail=why)
 
-    def _fetch(self, resource: str, hash_: str) -> None:
-        """Have a file of a resource here, from any site that may have it."""
-        replica = self.pump.site.replicas.get(resource)
-        if replica is not None:
-            self.file_fetcher.want(hash_, (*replica.history.site_list, *sorted(replica.history.ever_listed)))
-
     # -- what the engine wants done ----------------------------------------------------------------------
 
     def _tell(self, event: PeerEvent) -> None:
@@ -359,13 +350,7 @@ class Node:
             _log.error("a task of the agent failed", exc_info=error)
 
     async def _run(self, effect: Run) -> None:
-        try:
-            backend = self.replicants if service_of(effect.rtype) else self.commands
-            outcomes = await backend.run(effect)
-        except Exception as error:  # nobody knows how far it got: the engine must hear of it
-            _log.exception("running %s failed", effect.resource)
-            outcomes = (Outcome(Result.MAYBE, f"a mistake in Cheops: {error!r}"),)
-        self.pump.post(Ran(effect.resource, effect.n, outcomes))
+        self.pump.post(Ran(effect.resource, effect.n, await self.backends.run(effect)))
 
     def note_interest(self, sites: Iterable[str]) -> None:
         """Sites that share a resource with this one: how they are must be known within seconds."""

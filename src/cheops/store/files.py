@@ -18,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cheops.config.services import service_of
 from cheops.engine.documents import Document, Key, key_of
 from cheops.engine.events import Save
 from cheops.errors import CheopsError, ClientError
@@ -167,11 +166,13 @@ _PAGE = 200
 class FileReferences:
     """Counts only what it has seen: nothing is removed before everything that is kept was `learn`ed."""
 
-    def __init__(self, files: FileStore) -> None:
+    def __init__(self, files: FileStore, releases: Callable[[str], bool] = lambda _rtype: False) -> None:
+        """`releases`: whether operations of a type need their files only until every site has run them."""
         self._files = files
+        self._releases = releases
         self._hashes: dict[Key, tuple[str, ...]] = {}
         self._users: dict[str, set[Key]] = {}
-        self._bodies: dict[Key, tuple[str, OpId]] = {}
+        self._releasable: dict[Key, tuple[str, OpId]] = {}
         self._pinned: Counter[str] = Counter()
         self._knows_all = not files.hashes()
 
@@ -213,9 +214,9 @@ class FileReferences:
         nobody needs."""
         return [hash_ for hash_ in list(self._drop(key)) if self._is_loose(hash_)]
 
-    def bodies(self) -> list[tuple[Key, str, OpId]]:
-        """The operations by HTTP that need files, and their resources."""
-        return [(key, resource, id_) for key, (resource, id_) in self._bodies.items()]
+    def releasable(self) -> list[tuple[Key, str, OpId]]:
+        """The operations with files that may go once all sites have run them, and their resources."""
+        return [(key, resource, id_) for key, (resource, id_) in self._releasable.items()]
 
     def users(self, hash_: str) -> frozenset[str]:
         """The resources whose operations name a file, as far as is known."""
@@ -228,13 +229,13 @@ class FileReferences:
         if isinstance(document, Operation) and document.payload.files:
             key = key_of(document)
             self._hashes[key] = tuple(hash_ for _, hash_ in document.payload.files)
-            if service_of(document.rtype):
-                self._bodies[key] = (document.resource, document.id)
+            if self._releases(document.rtype):
+                self._releasable[key] = (document.resource, document.id)
             for hash_ in self._hashes[key]:
                 self._users.setdefault(hash_, set()).add(key)
 
     def _drop(self, key: Key) -> Iterator[str]:
-        self._bodies.pop(key, None)
+        self._releasable.pop(key, None)
         for hash_ in self._hashes.pop(key, ()):
             users = self._users.get(hash_, set())
             users.discard(key)

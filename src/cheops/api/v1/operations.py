@@ -89,7 +89,7 @@ async def delete_resource(  # noqa: PLR0913, PLR0917 - one parameter per paramet
     command: Annotated[str, Query(max_length=65_536, description="What deletes it.")] = "",
 ) -> Response:
     replica = await load_resource(node, id_)
-    line = deletion_line(replica, command)
+    line = deletion_line(node, replica, command)
     wanted = OperationRequest(id_, "delete", line, kind=Kind.DELETE, by=principal_of(request))
     return await submit(node, request, wanted, wait, timeout)
 

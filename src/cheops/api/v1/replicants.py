@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from cheops.api.models import LocalId, Replicants, ReplicantView
 from cheops.api.openapi import body, responses
-from cheops.api.operations import RefusedError, creation_of
+from cheops.api.operations import RefusedError
 from cheops.api.permissions import may_see, principal_of
 from cheops.api.request import (
     Cursor,
@@ -29,9 +29,11 @@ from cheops.api.request import (
 )
 from cheops.api.views.replicants import replicant_view
 from cheops.api.views.status import is_known
+from cheops.backends.http.backend import http_backend
 from cheops.backends.http.copies import Copy
 from cheops.backends.http.ids import MARK
 from cheops.backends.http.locations import local_id_at
+from cheops.backends.http.submission import creation_of
 from cheops.config.services import service_of
 from cheops.engine.replica import Replica
 from cheops.node.node import Node
@@ -106,7 +108,7 @@ async def set_local_id(node: NodeOf, request: Request, id_: ResourceId) -> Respo
     begun = creation_of(replica)
     if begun is None:
         raise RefusedError("the operation that created it is not known here, so nobody knows where it belongs")
-    copies = node.replicants.runner.copies
+    copies = http_backend(node).copies
     service = service_of(replica.type.name) or ""
     copy = Copy(id_, service, begun.item, asked.local_id, asked.is_number, begun.is_named)
     if other := copies.index.whose_place(copy):

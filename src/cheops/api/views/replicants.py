@@ -1,17 +1,18 @@
 """Replicants in the API's words."""
 
 from cheops.api.models import ReplicantView
-from cheops.api.operations import creation_of
 from cheops.api.views.operations import gone_from
 from cheops.api.views.status import summary
+from cheops.backends.http.backend import http_backend
+from cheops.backends.http.submission import creation_of
 from cheops.config.services import service_of
 from cheops.engine.replica import Replica
 from cheops.node.node import Node
 
 
 def replicant_view(node: Node, replica: Replica, up: set[str]) -> ReplicantView:
-    found, runner = summary(replica, up), node.replicants.runner
-    copy = runner.copies.index.copies.get(replica.resource)
+    found, backend = summary(replica, up), http_backend(node)
+    copy = backend.copies.index.copies.get(replica.resource)
     begun = creation_of(replica)
     return ReplicantView(
         id=replica.resource,
@@ -22,7 +23,7 @@ def replicant_view(node: Node, replica: Replica, up: set[str]) -> ReplicantView:
         local_id=copy.local_id if copy else None,
         overall=found.overall,
         deleted=found.deleted,
-        waits=_doubt(replica) or runner.waits.get(replica.resource),
+        waits=_doubt(replica) or backend.waits.get(replica.resource),
     )
 
 

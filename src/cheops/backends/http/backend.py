@@ -6,15 +6,14 @@ kept of its responses has meta-ids. Where the service already has what a create 
 decides: abort, adopt it as our copy, or overwrite it.
 """
 
-import time
-from collections.abc import Callable, Collection, Mapping
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 
-from cheops.backends.command.runner import CommandRunner
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
@@ -32,11 +31,18 @@ from cheops.backends.http.payload import (
     result_in_doubt,
     result_of,
 )
+from cheops.backends.http.submission import deletion_command
 from cheops.backends.http.upstream import OperationSender, SentReply, ServiceReply
-from cheops.config.services import ServiceConfig, names_in, service_of
+from cheops.backends.protocol import Backend, BackendContext, Finding
+from cheops.bounded import BoundedMap
+from cheops.config.address import address_of_url
+from cheops.config.services import HTTP_BACKEND, READ, ServiceConfig, names_in, service_of
 from cheops.engine.events import Outcome, Result, Run, Step
-from cheops.gateway.interfaces import InDoubtError, NotSentError
-from cheops.log.operation import OpId, Timing
+from cheops.engine.replica import Replica
+from cheops.errors import ClientError
+from cheops.gateway.interfaces import InDoubtError, NotSentError, RunGuard
+from cheops.log.operation import Command, Kind
+from cheops.node.node import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +55,9 @@ class Task:
     body: bytes | Path = b""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """For the engine: the text is an answer in short (`Said`), or says why there is none."""
-
-    result: Result
-    text: str
-
-
-def nothing_to_do(note: str) -> TaskResult:
-    """There was nothing to be asked of the service."""
-    return TaskResult(Result.OK, encode_response(KeptResponse(status=200, note=note)))
+def nothing_to_do(note: str) -> Outcome:
+    """The service need not be asked."""
+    return Outcome(Result.OK, encode_response(KeptResponse(status=200, note=note)))
 
 
 def result_for(request: Request, method: str, answered: SentReply) -> Result:
@@ -85,21 +83,21 @@ class ExistingResources:
         self._sending = sending
         self._copies = copies
 
-    async def resolve(self, task: Task, path: str, reply: ServiceReply) -> TaskResult:
+    async def resolve(self, task: Task, path: str, reply: ServiceReply) -> Outcome:
         """The service has it already: leave it at that, take it for our copy, or write over it."""
         policy = task.request.exists or task.service.replication.exists
         kept = self._sending.kept(task.service, path, reply)
         if policy == "abort":
-            return TaskResult(Result.KO, encode_response(kept))
+            return Outcome(Result.KO, encode_response(kept))
         copy = await self._existing(task, reply)
         if task.request.creates_collection and not await self._is_there(task, path):
-            return TaskResult(Result.KO, encode_response(kept))
+            return Outcome(Result.KO, encode_response(kept))
         if copy is None:
             why = "it exists already, and nothing says under which id; 'find' of the service would"
-            return TaskResult(Result.KO, encode_response(msgspec.structs.replace(kept, note=why)))
+            return Outcome(Result.KO, encode_response(msgspec.structs.replace(kept, note=why)))
         if other := self._copies.index.whose_place(copy):
             why = f"it exists already, as the copy of {other}"
-            return TaskResult(Result.KO, encode_response(msgspec.structs.replace(kept, note=why)))
+            return Outcome(Result.KO, encode_response(msgspec.structs.replace(kept, note=why)))
         if policy == "adopt" or task.request.named:
             await self._copies.bind(copy)
             return nothing_to_do("it existed, and was adopted")
@@ -137,7 +135,7 @@ class ExistingResources:
             return None
         return first_id_in(answered.reply.body, task.service.replication.id or ("id",))
 
-    async def _overwrite(self, task: Task, copy: Copy) -> TaskResult:
+    async def _overwrite(self, task: Task, copy: Copy) -> Outcome:
         path = self._sending.local_path(copy)
         for method in ("PUT", "PATCH"):
             answered = await self._sending.send(task.service, task.request, path, task.body, method=method)
@@ -147,12 +145,12 @@ class ExistingResources:
         if result is Result.OK:
             await self._copies.bind(copy)
         kept = self._sending.kept(task.service, path, answered.reply)
-        return TaskResult(
-            result, encode_response(msgspec.structs.replace(kept, note="it existed, and was overwritten"))
-        )
+        return Outcome(result, encode_response(msgspec.structs.replace(kept, note="it existed, and was overwritten")))
 
 
-_REMEMBERED = 1_000
+FILE = "replicas.db"
+_MAX_WAITS = 1_000
+_CONNECT_S = 2.0
 _CREATED = 201
 _CREDENTIALS_LOST = (
     "the client's credentials are not known any more, and the service never saw them: send the request again"
@@ -160,30 +158,22 @@ _CREDENTIALS_LOST = (
 _ONLY_IF_NEW: tuple[Header, ...] = (("If-None-Match", "*"),)
 
 
-@dataclass(frozen=True, slots=True)
-class FileAccess:
-    """Files of operations: where one is, whether it is gone from all sites, and how to have it fetched."""
+class HttpBackend(Backend):
+    """Runs the requests that operations are, and owns this site's copies."""
 
-    path: Callable[[str], Path | None]
-    is_gone: Callable[[str, str], bool]  # of a resource, by its hash
-    fetch: Callable[[str, str], None]
+    releases_files = True  # a body is needed only until every site has its copy: a create that ran is not run again
 
-
-class HttpBackend:
-    """Runs what the engine wants run on replicants."""
-
-    def __init__(
-        self, services: Mapping[str, ServiceConfig], copies: Copies, files: FileAccess, runner: CommandRunner
-    ) -> None:
-        self._services = services
-        self._files = files
-        self.copies = copies
+    def __init__(self, context: BackendContext) -> None:
+        super().__init__(context)
+        self._services = context.config.services
+        self.copies = Copies(context.config.data / FILE)
         self.tickets = Tickets()
-        self.waits: dict[str, str] = {}  # replicants whose next operation cannot run yet, and why
-        auths = {name: service.replication.auth for name, service in services.items()}
-        providers = {name: CredentialProvider(name, auth, runner) for name, auth in auths.items() if auth}
-        self.sending = OperationSender(copies, self.tickets, providers)
-        self._existing = ExistingResources(self.sending, copies)
+        self.waits: BoundedMap[str, str] = BoundedMap(_MAX_WAITS)  # why the next operation of a resource cannot run yet
+        self.guard: RunGuard | None = None
+        auths = {name: service.replication.auth for name, service in self._services.items()}
+        providers = {name: CredentialProvider(name, auth, context.commands) for name, auth in auths.items() if auth}
+        self.sending = OperationSender(self.copies, self.tickets, providers)
+        self._existing = ExistingResources(self.sending, self.copies)
 
     async def start(self) -> None:
         await self.copies.open()
@@ -193,51 +183,47 @@ class HttpBackend:
         await self.sending.exchange.close()
         await self.copies.close()
 
-    async def run(self, run: Run, undecided: Collection[OpId] = ()) -> tuple[Outcome, ...]:
-        """The outcomes of the steps, up to the one at which the run ends. `undecided` are operations that
-        were taken here and that no service has agreed to yet."""
-        await self.copies.welcome(run.resource)  # what is run is here again, if it was away
-        outcomes: list[Outcome] = []
-        for place, step in enumerate(run.steps):
-            began_ms, began_s = time.time_ns() // 1_000_000, time.monotonic()
-            is_new = step.op in undecided
-            ended = await self._step(run, step, is_base=run.replay and place == 0, is_undecided=is_new)
-            timing = Timing(began_ms, round((time.monotonic() - began_s) * 1000))
-            outcomes.append(Outcome(ended.result, ended.text, timing))
-            if ended.result in (Result.RETRY, Result.MAYBE):
-                self._note_wait(run.resource, ended.text)
-                break
+    async def run(self, run: Run) -> tuple[Outcome, ...]:
+        service, guard = service_of(run.rtype), self.guard
+        if service is None or guard is None:
+            return await self._run(run)
+        await guard.before_run(service)
+        try:
+            return await self._run(run)
+        finally:
+            guard.after_run(service)
+
+    async def _run(self, run: Run) -> tuple[Outcome, ...]:
+        await self.copies.welcome(run.resource)  # what runs here is at this site, perhaps again
+        outcomes = await super().run(run)
+        last = outcomes[-1] if outcomes else None
+        if last and last.result in (Result.RETRY, Result.MAYBE):
+            self.waits[run.resource] = last.output
+        else:
             self.waits.pop(run.resource, None)
-            if run.until_failure and ended.result is Result.KO:
-                break
-        return tuple(outcomes)
+        return outcomes
 
-    def _note_wait(self, resource: str, why: str) -> None:
-        self.waits[resource] = why
-        while len(self.waits) > _REMEMBERED:
-            del self.waits[next(iter(self.waits))]
-
-    async def _step(self, run: Run, step: Step, *, is_base: bool, is_undecided: bool) -> TaskResult:
-        service = self._services.get(service_of(run.rtype) or "")
-        if service is None:
-            return TaskResult(Result.RETRY, f"'{run.rtype}' is not a service of this site's configuration")
+    async def run_step(self, run: Run, step: Step) -> Outcome:
+        service = self._services[service_of(run.rtype) or ""]
+        replica = self.context.replica(run.resource)
+        # Taken here, and no service has agreed to it yet: it may run with the credentials of its client only.
+        is_undecided = replica is not None and any(draft.id == step.op for draft in replica.drafts)
+        is_base = run.replay and step is run.steps[0]
         try:
             request = request_of(step.payload)
             ended = self._result_without_request(run.resource, request)
             if ended or (is_undecided and self._needs_client_credentials(service.name, request)):
-                return ended or TaskResult(Result.KO, _CREDENTIALS_LOST)
+                return ended or Outcome(Result.KO, _CREDENTIALS_LOST)
             body = self._body(run, step, request, is_base=is_base)
-            return (
-                body if isinstance(body, TaskResult) else await self._asked(Task(service, run.resource, request, body))
-            )
+            return body if isinstance(body, Outcome) else await self._asked(Task(service, run.resource, request, body))
         except PayloadError as error:
-            return TaskResult(Result.KO, str(error))
+            return Outcome(Result.KO, str(error))
         except (NoCopyError, NotSentError, CredentialsError) as error:
-            return TaskResult(Result.RETRY, str(error))
+            return Outcome(Result.RETRY, str(error))
         except InDoubtError as error:
-            return TaskResult(result_in_doubt(request.method, may_repeat=bool(request.key)), str(error))
+            return Outcome(result_in_doubt(request.method, may_repeat=bool(request.key)), str(error))
 
-    def _result_without_request(self, meta_id: str, request: Request) -> TaskResult | None:
+    def _result_without_request(self, meta_id: str, request: Request) -> Outcome | None:
         """How it ends where there is nothing to be asked of the service."""
         has_copy = meta_id in self.copies.index.copies
         if request.base:
@@ -250,29 +236,29 @@ class HttpBackend:
             return None
         if request.deletes:
             return nothing_to_do("there is no copy")
-        return TaskResult(Result.KO, f"there is no copy of {meta_id} at this site")
+        return Outcome(Result.KO, f"there is no copy of {meta_id} at this site")
 
     def _needs_client_credentials(self, service: str, request: Request) -> bool:
         """Whether it would be run with this site's own credentials, though nobody has seen that those of its
         client suffice: they are remembered for a while, and not over a restart."""
         return self.sending.has_own_credentials(service) and self.sending.is_forgotten(request.ticket)
 
-    def _body(self, run: Run, step: Step, request: Request, *, is_base: bool) -> bytes | Path | TaskResult:
+    def _body(self, run: Run, step: Step, request: Request, *, is_base: bool) -> bytes | Path | Outcome:
         """What to send; or how it ends without that."""
         if request.file_bytes is None:
             return request.inline
         hash_ = dict(step.payload.files).get(BODY, "")
-        if path := self._files.path(hash_):
+        if path := self.context.files.path(hash_):
             return path
-        if not self._files.is_gone(run.resource, hash_):
-            self._files.fetch(run.resource, hash_)
-            return TaskResult(Result.RETRY, "the body of the request is not here yet")
+        if not self.context.files.is_lost(run.resource, hash_):
+            self.context.files.fetch(run.resource, hash_)
+            return Outcome(Result.RETRY, "the body of the request is not here yet")
         later = (request_of(other.payload) for other in run.steps[1:])
         if is_base and run.resource in self.copies.index.copies and all(other.is_repeatable for other in later):
             return nothing_to_do("it ran here before, and what follows leads to the same state without it")
-        return TaskResult(Result.KO, "the body of the request is gone: every site that it was for had applied it")
+        return Outcome(Result.KO, "the body of the request is gone: every site that it was for had applied it")
 
-    async def _asked(self, task: Task) -> TaskResult:
+    async def _asked(self, task: Task) -> Outcome:
         request = task.request
         path = text_to_local(request.path, self.copies.index.local_of, Form.URL)
         only_if_new = request.named and request.exists in ("abort", "adopt")
@@ -293,22 +279,68 @@ class HttpBackend:
             kept = msgspec.structs.replace(kept, note=note)
         if result is Result.OK and request.deletes:
             await self.copies.unbind(task.meta_id)
-        return TaskResult(result, encode_response(kept))
+        return Outcome(result, encode_response(kept))
 
-    # -- reading -------------------------------------------------------------------------------------------
+    # -- the rest of the protocol --------------------------------------------------------------------------
 
-    async def read(self, rtype: str, meta_id: str) -> tuple[bool, str]:
-        """The state of this site's copy, and whether there is one: JSON in one spelling, with meta-ids."""
-        service, copy = self._services[service_of(rtype) or ""], self.copies.index.copies.get(meta_id)
+    async def read(self, rtype: str, resource: str, request: str) -> Outcome:
+        """The state of this site's copy: JSON in one spelling, with meta-ids."""
+        if request not in ("", READ):
+            raise ClientError(f"the state of a replicant is shown by a {READ} of it, and by no command")
+        service, copy = self._services[service_of(rtype) or ""], self.copies.index.copies.get(resource)
         if copy is None:
-            return False, f"there is no copy of {meta_id} at this site"
+            return Outcome(Result.KO, f"there is no copy of {resource} at this site")
         path = self.sending.local_path(copy)
         try:
             answered = await self.sending.send(service, Request(method="GET", path=path), path, b"")
         except (NoCopyError, NotSentError, InDoubtError, CredentialsError) as error:
-            return False, str(error)
+            return Outcome(Result.KO, str(error))
         kept = self.sending.kept(service, path, answered.reply)
-        return answered.reply.status < 300, _canonical(kept)
+        return Outcome(Result.OK if answered.reply.status < 300 else Result.KO, _canonical(kept))
+
+    def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:
+        """Changes come through the gateway; without it a client may only delete, as the backend itself would."""
+        if kind not in (Kind.DELETE, Kind.SITES) or payload.line != getattr(self.deletion(replica), "line", None):
+            service = service_of(rtype)
+            raise ClientError(f"resources of the service '{service}' are changed by HTTP requests to it", status=403)
+
+    def deletion(self, replica: Replica) -> Command | None:
+        return deletion_command(replica)
+
+    def describe(self, payload: Command) -> str:
+        try:
+            request = request_of(payload)
+        except PayloadError:
+            return payload.line
+        return f"{request.method} {request.path}"
+
+    async def resource_moved(self, resource: str, *, is_here: bool) -> None:
+        """What is no longer at this site is an ordinary resource of its service, until it is back."""
+        if is_here:
+            await self.copies.welcome(resource)
+        else:
+            await self.copies.send_away(resource)
+
+    async def doctor(self) -> Sequence[Finding]:
+        return await asyncio.gather(*(_accepts_connections(one.name, one.url) for one in self._services.values()))
+
+
+async def _accepts_connections(name: str, url: str) -> Finding:
+    place = address_of_url(url)
+    try:
+        _reader, writer = await asyncio.wait_for(asyncio.open_connection(place.host, place.port), _CONNECT_S)
+        writer.close()
+    except (OSError, TimeoutError) as error:
+        hint = f"start the service, or mend 'services.{name}.url'"
+        return Finding(f"{name} accepts connections", f"{url}: {error or 'no answer'}", hint, group="services")
+    return Finding(f"{name} accepts connections", url, group="services")
+
+
+def http_backend(node: Node) -> HttpBackend:
+    """The HTTP backend of a running site."""
+    backend = node.backends.named(HTTP_BACKEND)
+    assert isinstance(backend, HttpBackend)  # noqa: S101 - it is built in under this name
+    return backend
 
 
 def _canonical(kept: KeptResponse) -> str:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
+from cheops.backends.http.backend import http_backend
 from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, meta_ids_in, new_meta_id
 from cheops.backends.http.locations import Locations, nearest_first
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
@@ -181,7 +182,7 @@ class ChangeHandler:
         self._services = services
         self._reading = reading
         self._locations = locations
-        self._runner = node.replicants.runner
+        self._backend = http_backend(node)
         self._functions = scope_functions()
         self._guarding = ConditionGuard(node, reading)
 
@@ -271,7 +272,7 @@ class ChangeHandler:
 
     def _is_there(self, target: Target, decided: object) -> bool:
         """Whether it has, or will have, an id: an action that was replicated has none."""
-        return decided is None or target.meta_id in self._runner.copies.index.copies
+        return decided is None or target.meta_id in self._backend.copies.index.copies
 
     async def _request(  # noqa: PLR0913 - as above
         self,
@@ -303,7 +304,7 @@ class ChangeHandler:
             within=target.within,
             exists=preferences.exists,
             key=preferences.key,
-            ticket="" if passes else self._runner.tickets.issue(credentials),
+            ticket="" if passes else self._backend.tickets.issue(credentials),
             scope=_scope_of_others(first(head, "Scope"), service, self._functions),
         )
         if not spooled.file_hash:
@@ -315,7 +316,7 @@ class ChangeHandler:
         """What a request speaks of must be here; at other sites it may still be on its way."""
         headers = " ".join(value for _, value in request.headers)
         for meta_id in meta_ids_in(f"{request.path} {request.query} {headers} {request.text}"):
-            if meta_id != target.meta_id and meta_id not in self._runner.copies.index.copies:
+            if meta_id != target.meta_id and meta_id not in self._backend.copies.index.copies:
                 raise NoCopyError(meta_id)
 
     async def _lay_base(self, service: str, replica: Replica) -> None:
@@ -335,12 +336,12 @@ class ChangeHandler:
 
     def _public_path(self, service: str, head: RequestHead) -> str:
         path, _ = split_target(head.target)
-        return self._runner.copies.index.path_with_meta_ids(service, canonical(path))
+        return self._backend.copies.index.path_with_meta_ids(service, canonical(path))
 
     def _public_query(self, query: str) -> str:
         """Values that are local ids beyond doubt become meta-ids."""
         parts = (part.partition("=") for part in query.split("&"))
-        known = self._runner.copies.index.anywhere
+        known = self._backend.copies.index.anywhere
         return "&".join(f"{name}{sign}{known(value) or value}" for name, sign, value in parts)
 
 

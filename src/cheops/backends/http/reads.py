@@ -3,6 +3,7 @@
 import logging
 from dataclasses import replace
 
+from cheops.backends.http.backend import http_backend
 from cheops.backends.http.ids import Form, LocalIdTranslator, LocalOf, MetaIdTranslator, meta_ids_in, text_to_local
 from cheops.backends.http.locations import Locations, nearest_first
 from cheops.backends.http.paths import filled, item_of, joined, split_target
@@ -42,7 +43,7 @@ class ReadHandler:
         self._node = node
         self._services = services
         self._locations = locations
-        self._copies = node.replicants.runner.copies
+        self._copies = http_backend(node).copies
 
     # -- replicas ------------------------------------------------------------------------------------------
 

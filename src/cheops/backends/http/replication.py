@@ -9,6 +9,7 @@ MOVE and COPY that touch a replicant are refused, and so are changes of somethin
 none itself.
 """
 
+from cheops.backends.http.backend import http_backend
 from cheops.backends.http.changes import ChangeHandler
 from cheops.backends.http.ids import META_ID, meta_id_of
 from cheops.backends.http.locations import Locations
@@ -26,7 +27,7 @@ from cheops.backends.http.request import (
 )
 from cheops.backends.http.submission import is_collection
 from cheops.gateway.headers import RequestHead, first
-from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, UpstreamServices
+from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
 from cheops.node.node import Node
 from cheops.scope.route import Replicas
 from cheops.scope.tree import Consistency
@@ -39,11 +40,19 @@ _FORM = "application/x-www-form-urlencoded"
 class HttpReplication:
     def __init__(self, node: Node, services: UpstreamServices) -> None:
         self._node = node
-        self._copies = node.replicants.runner.copies
-        node.replicants.runner.sending.carry = services.carry
+        self._backend = http_backend(node)
+        self._backend.sending.carry = services.carry
+        self._copies = self._backend.copies
         self._locations = Locations(node)
         self._reading = ReadHandler(node, services, self._locations)
         self._changing = ChangeHandler(node, services, self._reading, self._locations)
+
+    def guard_runs(self, guard: RunGuard | None) -> None:
+        self._backend.guard = guard
+
+    def has_copies(self, service: str = "") -> bool:
+        index = self._copies.index
+        return index.has_service(service) if service else len(index) > 0
 
     def concerns(self, service: str, head: RequestHead) -> bool:
         """Where the service has replicas here, every request may name one or list them; where others have,

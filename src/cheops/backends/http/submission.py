@@ -4,11 +4,21 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
-from cheops.backends.http.payload import BASE_REQUEST, KeptResponse, PayloadError, Request, decode_response, request_of
+from cheops.backends.http.paths import filled, trimmed
+from cheops.backends.http.payload import (
+    BASE_REQUEST,
+    KeptResponse,
+    PayloadError,
+    Request,
+    command_of,
+    decode_response,
+    request_of,
+)
 from cheops.backends.http.request import NotPossibleError, OtherRequestError, Preferences, UnknownOutcomeError, Wait
 from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
@@ -149,6 +159,32 @@ def _request(op: Operation) -> Request:
         return request_of(op.payload)
     except PayloadError:
         return BASE_REQUEST
+
+
+class Creation(NamedTuple):
+    """Where a resource was created: `item` as an operation has it (see `payload.Request`), `path` for clients."""
+
+    item: str
+    path: str
+    is_named: bool
+
+
+def creation_of(replica: Replica) -> Creation | None:
+    """By the operation that began it; None if that is not known here."""
+    for op in operations(replica):
+        request = _request(op)
+        if request.creates:
+            path = request.item if request.named else filled(request.item, replica.resource)
+            return Creation(request.item, trimmed(path), request.named)
+    return None
+
+
+def deletion_command(replica: Replica) -> Command | None:
+    """The operation that deletes a resource."""
+    created = creation_of(replica)
+    if created is None:
+        return None
+    return command_of(Request(method="DELETE", path=created.path, item=created.item, named=created.is_named))
 
 
 def is_deleted(replica: Replica) -> bool:

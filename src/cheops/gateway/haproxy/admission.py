@@ -12,9 +12,9 @@ from cheops.gateway.haproxy.flows import FlowTable
 from cheops.gateway.haproxy.process import Haproxy
 from cheops.gateway.haproxy.runtime import MapUpdater, RuntimeSocketError
 from cheops.gateway.headers import encode_name
+from cheops.gateway.interfaces import Replication
 from cheops.gateway.peers import PeerGateways
 from cheops.node.node import Node
-from cheops.node.replicants import Replicants
 from cheops.peers.enrollment import rejection_of
 
 if TYPE_CHECKING:
@@ -26,18 +26,22 @@ _LOOK_S = 0.01
 
 
 class ReplicaGuard:
-    """See node.replicants.Guard. `flags` has, for each service, what its flows here must not have; None:
+    """A RunGuard (see gateway.interfaces). `flags` has, for each service, what its flows here must not have; None:
     there are no flows here."""
 
-    def __init__(self, replicants: Replicants, haproxy: Haproxy, applying: MapUpdater, table: FlowTable) -> None:
-        self._replicants = replicants
+    def __init__(self, haproxy: Haproxy, applying: MapUpdater, table: FlowTable) -> None:
+        self._replication: Replication | None = None
         self._haproxy = haproxy
         self._applying = applying
         self._table = table
         self._runs: dict[str, int] = {}
         self._started = asyncio.Event()
         self.flags: dict[str, str | None] = {}
-        replicants.guard = self
+
+    def watch(self, replication: Replication) -> None:
+        """From now on each run is announced here first."""
+        self._replication = replication
+        replication.guard_runs(self)
 
     def begin(self, services: Iterable[str]) -> None:
         """Before HAProxy takes requests; `started` is to follow."""
@@ -49,7 +53,8 @@ class ReplicaGuard:
 
     def end(self) -> None:
         """There is no HAProxy any more."""
-        self._replicants.guard = None
+        if self._replication is not None:
+            self._replication.guard_runs(None)
         self.flags = {}
         self._started.set()
 
@@ -68,10 +73,11 @@ class ReplicaGuard:
                 self._applying.put_whole(identifiers.map_of(service), identifiers.SERVICES)
 
     def _flags_now(self, service: str) -> str | None:
-        index = self._replicants.runner.copies.index
-        if index.has_service(service) or self._runs.get(service):
+        replication = self._replication
+        if (replication and replication.has_copies(service)) or self._runs.get(service):
             return None
-        return identifiers.NO_BODIES if len(index) or any(self._runs.values()) else ""
+        has_any = (replication and replication.has_copies()) or any(self._runs.values())
+        return identifiers.NO_BODIES if has_any else ""
 
     # -- before and after --------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from cheops.gateway.haproxy.frontends import SENDERS
 from cheops.gateway.haproxy.layout import Layout, PeerBackends
 from cheops.gateway.haproxy.process import FOLDER, Haproxy
 from cheops.gateway.haproxy.runtime import MapUpdater, RuntimeSocket, RuntimeSocketError
+from cheops.gateway.interfaces import Replication
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request_log import RequestLog
 from cheops.gateway.routing import Decision
@@ -109,7 +110,7 @@ class HaproxyPlane:
         self._applying = MapUpdater(self.haproxy.runtime, maps)
         names, most_carried = node.config.carrier_names, node.config.gateway.carriers
         self.carrying = CarrierCache(carriers, names, most_carried, self._applying) if carriers is not None else None
-        self._guarding = ReplicaGuard(node.replicants, self.haproxy, self._applying, self.table)
+        self._guarding = ReplicaGuard(self.haproxy, self._applying, self.table)
         self._places = PeerBackends(node.config, peers, node.keyring, most)
         self._watching = RouteWatch(node, functions, peers, self.table, self._take_out)
         self._layout: Layout | None = None
@@ -120,6 +121,10 @@ class HaproxyPlane:
         self._looked_s = self._reloaded_s = self._started_s = self._inherited_until_s = 0.0
         self.reloads = self.restarts = 0
         self.trouble = ""
+
+    def replicate_with(self, replication: Replication) -> None:
+        """Have HAProxy forward only what this does not concern."""
+        self._guarding.watch(replication)
 
     # -- life --------------------------------------------------------------------------------------------
 

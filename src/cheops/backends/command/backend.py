@@ -1,0 +1,153 @@
+"""The command backend: an operation is a command line, run on this machine.
+
+exit code 0                      OK
+another one                      KO: a definite failure
+EX_TEMPFAIL (75)                 RETRY: the command says that it did nothing and may be run again
+one that prints a text of the type's `retry_on`      RETRY
+not started                      KO: no such program, no permission, not allowed here;
+                                 RETRY where that passes: no process free, the agent is stopping
+timeout, lost, cancelled         MAYBE: it may have had an effect
+"""
+
+import asyncio
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from cheops.backends.command.line import CommandNotAllowedError, check_allowed
+from cheops.backends.command.runner import Completed, where_is
+from cheops.backends.command.wire import CommandStatus
+from cheops.backends.protocol import Backend, Finding
+from cheops.config.command import EVERYTHING, CommandSettings, StateWriter
+from cheops.config.types import TypeConfig
+from cheops.engine.events import Outcome, Result, Run, Step
+from cheops.engine.replica import Replica
+from cheops.errors import ClientError
+from cheops.log.operation import Command, Kind, Timing
+from cheops.text import printable
+
+_TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h
+_MAX_OUTPUT_CHARACTERS = 1024 * 1024  # in a reply, which goes to all sites
+
+
+class CommandBackend(Backend):
+    """Which commands run is decided by the type's `allow`, where a command is submitted and where it runs."""
+
+    async def run_step(self, run: Run, step: Step) -> Outcome:
+        at_ms = time.time_ns() // 1_000_000
+        type_ = self.context.types[run.rtype]
+        paths = ((name, self.context.files.path(hash_)) for name, hash_ in step.payload.files)
+        completed = await self.context.commands.run(
+            step.payload.line,
+            _allow_all(type_.command) if _is_of_type(type_, step) else type_.command,
+            resource=run.resource,
+            files={name: path for name, path in paths if path},
+            with_errors=not step.reads,
+        )
+        return _outcome(completed, type_, at_ms)
+
+    async def read(self, rtype: str, resource: str, request: str) -> Outcome:
+        """Runs the type's own `read`, or a command that its `show` lists; without such a list, any allowed one."""
+        type_ = self.context.types[rtype]
+        line = request or type_.read
+        if not line:
+            raise ClientError(f"the type '{rtype}' has no 'read' command, so say which command shows the state")
+        if line == type_.read:
+            return _state(await self.context.commands.run(line, _allow_all(type_.command), resource=resource))
+        try:
+            return _state(await self.context.commands.run(line, type_.showing, resource=resource))
+        except CommandNotAllowedError as error:
+            if type_.show is None:
+                raise
+            known = "the state is shown by the type's 'read', or by what its 'show' lists"
+            raise CommandNotAllowedError(f"{known}: {error}") from None
+
+    def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:
+        del kind
+        type_ = self.context.types[rtype]
+        if payload.line != (type_.engine.reset.line if type_.engine.reset else None):
+            check_allowed(payload.line, type_.command, replica.resource)
+
+    def describe(self, payload: Command) -> str:
+        return printable(payload.line)
+
+    async def doctor(self) -> Sequence[Finding]:
+        types = self.context.types.values()
+        return await asyncio.to_thread(lambda: [one for type_ in types for one in _program_findings(type_)])
+
+
+def _is_of_type(type_: TypeConfig, step: Step) -> bool:
+    """Whether the operator wrote the command into this site's configuration: then it needs no other permission."""
+    if step.of_base:
+        # The state of a checkpoint may come from a peer, with a command that the peer wrote.
+        write = type_.engine.checkpoint.write if type_.engine.checkpoint else None
+        return isinstance(write, StateWriter) and write.wrote(step.payload)
+    return step.of_type or step.payload == type_.engine.reset
+
+
+def _allow_all(settings: CommandSettings) -> CommandSettings:
+    return replace(settings, allow=(EVERYTHING,))
+
+
+# -- outcomes ----------------------------------------------------------------------------------------------
+
+
+def _outcome(completed: Completed, type_: TypeConfig, at_ms: int) -> Outcome:
+    timing = Timing(at_ms, round(completed.duration_s * 1000))
+    if completed.status is CommandStatus.NOT_STARTED:
+        return Outcome(Result.RETRY if completed.passing else Result.KO, completed.output, timing)
+    if completed.status is not CommandStatus.EXITED:
+        return Outcome(Result.MAYBE, _failure_text(completed), timing)
+    if completed.exit_code == 0:
+        cut = not completed.exact or len(completed.output) > _MAX_OUTPUT_CHARACTERS
+        return Outcome(Result.OK, completed.output[:_MAX_OUTPUT_CHARACTERS], timing, cut)
+    retry = completed.exit_code == _TEMPORARY or any(text in completed.output for text in type_.retry_on)
+    return Outcome(Result.RETRY if retry else Result.KO, _failure_text(completed), timing)
+
+
+def _failure_text(completed: Completed) -> str:
+    reason = {CommandStatus.TIMED_OUT: f"timed out after {completed.duration_s:.1f} s"}.get(completed.status, "")
+    if completed.status is CommandStatus.EXITED:
+        code = completed.exit_code or 0
+        reason = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    output = completed.output[:_MAX_OUTPUT_CHARACTERS].strip()
+    return f"{reason}: {output}" if reason and output else reason or output
+
+
+def _state(completed: Completed) -> Outcome:
+    if completed.exit_code is None:
+        return Outcome(Result.RETRY, completed.output)
+    return Outcome(Result.OK if completed.exit_code == 0 else Result.KO, completed.output)
+
+
+# -- doctor ------------------------------------------------------------------------------------------------
+
+
+def _program_findings(type_: TypeConfig) -> Iterator[Finding]:
+    """Whether the programs are installed: those that the configuration runs, and those that it allows."""
+    if type_.command.shell:
+        return  # only a shell knows which programs such a line runs
+    seen = set()
+    for key, line in type_.written_commands():
+        if program := _program(line):
+            seen.add(program)
+            path = where_is(program, type_.command)
+            hint = "" if path else f"install {program}, or mend 'types.{type_.name}.{key}'"
+            yield Finding(f"{type_.name}: {key} can run", str(path or f"no program {program}"), hint)
+    for program in dict.fromkeys(filter(None, map(_program, type_.command.allow))):
+        if program not in seen:
+            path = where_is(program, type_.command)
+            hint = "" if path else f"install {program}: an operation with it would fail here, and not at its origin"
+            name = f"{type_.name}: {program}, which is allowed, can run"
+            yield Finding(name, str(path or f"no program {program}"), hint, is_warning=not path)
+
+
+def _program(line: str) -> str | None:
+    """The first word of a command or of a pattern; None where that is not one program."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return None
+    is_one = words and words[0] != EVERYTHING and not any(sign in words[0] for sign in ("*", "__ID__"))
+    return words[0] if is_one else None

@@ -1,0 +1,173 @@
+"""The base class of all backends, and what an agent gives to each.
+
+A backend lives in the agent's event loop. The agent creates it with a `BackendContext`, calls `start` before the
+first run and `close` after the last. Runs of one resource never overlap; runs of different resources do.
+"""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from cheops.config.site import SiteConfig
+from cheops.config.types import TypeConfig
+from cheops.engine.events import Outcome, Result, Run, Step
+from cheops.engine.replica import Replica
+from cheops.engine.settings import Checkpoint
+from cheops.errors import CheopsError, ClientError
+from cheops.log.operation import NO_TIME, Command, Kind, Timing
+
+if TYPE_CHECKING:
+    from cheops.backends.command.runner import CommandRunner
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FileAccess:
+    """The files of operations, each known by the hash of its content."""
+
+    path: Callable[[str], Path | None]  # None: the file is not at this site (yet)
+    is_lost: Callable[[str, str], bool]  # of a resource, by hash: no site has it any more
+    fetch: Callable[[str, str], None]  # of a resource, by hash: begin to fetch it from another site
+
+
+@dataclass(frozen=True, slots=True)
+class BackendContext:
+    """What a backend may use of its agent."""
+
+    config: SiteConfig
+    types: Mapping[str, TypeConfig]  # those that name this backend
+    files: FileAccess
+    commands: "CommandRunner"  # runs programs with limits, and leaves no process behind
+    replica: Callable[[str], Replica | None]  # the engine's state of a resource; None if it is not in memory
+    report_refusal: Callable[[str, str], None]  # counts and audits what another site wanted: its name, the reason
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of `cheops check`. A `hint` says how to fix what is wrong; without one all is well."""
+
+    name: str
+    detail: str
+    hint: str = ""
+    is_warning: bool = False  # it works, and may not be intended
+    group: str = "backends"
+
+
+class Backend(ABC):
+    """Runs the operations of the resource types that name it. Only `run_step` and `read` must be written."""
+
+    # True: once every site of a resource has run an operation, its files are deleted, for a replay does not need
+    # them. `run_step` then copes with a missing file itself; otherwise the files of a step are here when it is called.
+    releases_files: ClassVar[bool] = False
+
+    def __init__(self, context: BackendContext) -> None:
+        self.context = context
+
+    # ruff: noqa: B027 - the empty methods are what most backends need
+    async def start(self) -> None:
+        """Open what `run` needs. An exception here keeps the agent from starting."""
+
+    async def close(self) -> None:
+        """Release what `start` opened. Also called if `start` was not, or failed."""
+
+    # -- running -------------------------------------------------------------------------------------------
+
+    async def run(self, run: Run) -> tuple[Outcome, ...]:
+        """Run the steps in order: one outcome each, up to the one at which the run ends.
+
+        Any exception but a `CheopsError` counts as MAYBE: nobody knows how far the run got.
+        """
+        outcomes: list[Outcome] = []
+        for step in run.steps:
+            outcomes.append(await self._timed(run, step))
+            result = outcomes[-1].result
+            if result in (Result.RETRY, Result.MAYBE) or (run.until_failure and result is Result.KO):
+                break
+        return tuple(outcomes)
+
+    @abstractmethod
+    async def run_step(self, run: Run, step: Step) -> Outcome:
+        """Run one step. It may be the same step again: after a crash, and when a history is replayed.
+
+        Raise `ClientError` for a payload that this site does not accept (KO, and reported to the site it came from),
+        any other `CheopsError` if nothing happened and it may be tried again (RETRY). If the step may have had an
+        effect and its result is unknown, return MAYBE; never guess.
+        """
+
+    @abstractmethod
+    async def read(self, rtype: str, resource: str, request: str) -> Outcome:
+        """The application's state of a resource, for `cheops show` and `cheops verify`.
+
+        Sites are compared by this text, so equal states must give equal texts. `request` is what the client asks
+        to read with, or empty for the usual way. Raises `ClientError` if that is not possible.
+        """
+
+    def checkpoint(self, rtype: str) -> Checkpoint | None:
+        """How the engine folds a long history into one state; None: it cannot. By default as configured."""
+        return self.context.types[rtype].engine.checkpoint
+
+    def undo(self, rtype: str, payload: Command, before: str | None) -> Command:
+        """The payload that takes `payload` back at this site. `before` is what `read` gave before it ran.
+
+        Levels that need it (`atomic`) also call it at submission, with None, and refuse the operation if it raises
+        `ClientError`. By default nothing can be undone.
+        """
+        del payload, before
+        raise ClientError(f"operations of type '{rtype}' cannot be undone", status=501)
+
+    # -- submission ----------------------------------------------------------------------------------------
+
+    def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:
+        """Raise `ClientError` for what must not be submitted: malformed, or not allowed here. By default nothing.
+
+        Each site checks again when it runs the step, for other sites may allow more.
+        """
+
+    def deletion(self, replica: Replica) -> Command | None:
+        """The payload that deletes a resource, for a client that gives none. By default the type's `reset`."""
+        return replica.type.reset
+
+    def describe(self, payload: Command) -> str:
+        """A payload in one line, for logs."""
+        return payload.line
+
+    # -- operation -----------------------------------------------------------------------------------------
+
+    async def resource_moved(self, resource: str, *, is_here: bool) -> None:
+        """The list of sites of a resource has changed; `is_here`: this site is in it."""
+
+    async def doctor(self) -> Sequence[Finding]:
+        """What `cheops check` reports: whether all that runs need is there."""
+        return ()
+
+    # -- private -------------------------------------------------------------------------------------------
+
+    async def _timed(self, run: Run, step: Step) -> Outcome:
+        began_ms, began_s = time.time_ns() // 1_000_000, time.monotonic()
+        outcome = await self._checked(run, step)
+        if outcome.timing is not NO_TIME:
+            return outcome
+        return replace(outcome, timing=Timing(began_ms, round((time.monotonic() - began_s) * 1000)))
+
+    async def _checked(self, run: Run, step: Step) -> Outcome:
+        if not self.releases_files and (missing := self._fetch_missing(run.resource, step)):
+            return Outcome(Result.RETRY, f"not here yet: {', '.join(missing)}")
+        try:
+            return await self.run_step(run, step)
+        except ClientError as error:
+            _log.info("refused: %s: %s", self.describe(step.payload), error)
+            self.context.report_refusal(step.op.origin.site if step.op else "", str(error))
+            return Outcome(Result.KO, str(error), refused=True)
+        except CheopsError as error:
+            return Outcome(Result.RETRY, str(error))
+
+    def _fetch_missing(self, resource: str, step: Step) -> list[str]:
+        missing = {name: hash_ for name, hash_ in step.payload.files if self.context.files.path(hash_) is None}
+        for hash_ in missing.values():
+            self.context.files.fetch(resource, hash_)
+        return list(missing)

@@ -1,0 +1,20 @@
+"""A backend without an agent."""
+
+from cheops.backends.command.backend import CommandBackend
+from cheops.backends.command.runner import CommandRunner
+from cheops.backends.protocol import BackendContext, FileAccess
+from cheops.config.site import SiteConfig
+from cheops.store.files import FileStore
+
+
+def command_backend(config: SiteConfig) -> CommandBackend:
+    """One for all types of a configuration; needs an event loop only when it runs something."""
+    files = FileStore(config.source.parent / "files")
+    access = FileAccess(
+        lambda hash_: files.path(hash_) if files.has(hash_) else None,
+        lambda _resource, _hash: False,
+        lambda _resource, _hash: None,
+    )
+    return CommandBackend(
+        BackendContext(config, config.types, access, CommandRunner(), lambda _resource: None, lambda _site, _why: None)
+    )
