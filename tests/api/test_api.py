@@ -135,7 +135,7 @@ def _sites_of_a_resource(sites: Sites) -> None:
 def _ask_elsewhere(sites: Sites) -> None:
     """A site that a resource has left hears nothing more of it, so it gives no answer that may be wrong."""
     agent, at_site2 = sites["site1"], f"site2 ({sites['site2'].url})"
-    gone = f"'page1' has left site1, which has heard nothing of it since; ask {at_site2}"
+    gone = f"'page1' is no longer at site1, which gets no news of it; ask {at_site2}"
     until(lambda: "page1" not in [one.id for one in agent.all_resources()])
     for ask in (agent.resource, agent.status, agent.explain, agent.log, agent.matrix, agent.delete):
         left = refused(ask, "page1")
@@ -144,7 +144,7 @@ def _ask_elsewhere(sites: Sites) -> None:
     never = refused(agent.status, "never")
     assert never.http_status == 404
     assert str(never) == (
-        "no resource 'never' is known at site1; only the sites of a resource know of it. Others to ask: "
+        "no resource 'never' is known at site1; only the sites of a resource know it. Other sites: "
         f"{at_site2} and site3 ({sites.rig.url('site3')})"
     )
 

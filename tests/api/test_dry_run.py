@@ -33,7 +33,7 @@ def test_a_dry_run_counts_what_waits_before_it() -> None:
     lab.submit("a", "n", "inc 5")
     found = tried(lab, "a", "set 2")
     assert [one.operation for one in found.would_supersede] == ["a:1", "a:2"]
-    assert any("1 operations wait for their first run" in note for note in found.notes)
+    assert any("1 operations are waiting for their first run" in note for note in found.notes)
 
 
 def test_a_dry_run_foresees_what_really_happens() -> None:

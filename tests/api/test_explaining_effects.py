@@ -27,10 +27,10 @@ def test_superseded_by_a_concurrent_one() -> None:
     replica = lab.at("a", "n")
     view = operation_view(replica, find(replica, "a:2"))
     assert (view.effect, view.rule, view.beaten_by) == (Effect.SUPERSEDED, 4, "b:1")
-    assert view.sentence == "an operation made at the same time replaces it"
+    assert view.sentence == "a concurrent operation replaces it"
     text = told(explain(lab, "a"))
-    assert "without knowing of b:1" in text
-    assert "superseded by b:1: an operation made at the same time replaces it (rule 4)" in text
+    assert "concurrent with b:1" in text
+    assert "superseded by b:1: a concurrent operation replaces it (rule 4)" in text
 
 
 def test_void() -> None:
@@ -46,10 +46,7 @@ def test_replayed() -> None:
     lab = cut_and_healed(FILE, "set base", "add one", "add two")
     assert lab.states("n", "ab") == [("base", "one", "two")] * 2
     text = told(explain(lab, "b"))
-    ran = (
-        "b replayed: to have the effects in the order that counts, it began again at a base and ran a:1, a:2 "
-        "and b:1, in this order"
-    )
+    ran = "b replayed to restore the order: it started again from a base and ran a:1, a:2 and b:1, in this order"
     assert ran in text.splitlines()
     assert "a replayed" not in text
     view = operation_view(lab.at("b", "n"), find(lab.at("b", "n"), "a:2"))
@@ -66,7 +63,7 @@ def test_a_replay_is_told_as_it_was_also_when_others_have_replaced_what_it_ran()
     lab.submit("a", "n", "add more")
     lab.run()
     text = told(explain(lab, "b"))
-    assert "ran a:1, a:2 and b:1, in this order; since then other operations have replaced all of that" in text
+    assert "ran a:1, a:2 and b:1, in this order; since then other operations have replaced all of these" in text
 
 
 def test_a_long_replay_says_how_much_it_leaves_out() -> None:
@@ -97,7 +94,7 @@ def test_what_a_replay_did_not_wipe_it_did_not_run() -> None:
     lab.heal()
     lab.run()
     text = told(explain(lab, "b"))
-    assert "at a base and ran a:2, a:3 and b:1, in this order" in text
+    assert "from a base and ran a:2, a:3 and b:1, in this order" in text
 
 
 def stock_sold_twice(**changes: Any) -> Lab:
@@ -110,14 +107,14 @@ def test_a_refused_unit_is_told_at_every_site() -> None:
     assert lab.states("n", "ab") == [0, 0]
     for site in "ab":
         found = explain(lab, site)
-        at_a = "b:1 failed at a as a whole, and was done there in unit steps: applied 50 units; unit 51 was refused"
-        at_b = "a:2 failed at b as a whole, and was done there in unit steps: applied 49 units; unit 50 was refused"
+        at_a = "b:1 failed at a as a whole, and was applied there in unit steps: applied 50 units; unit 51 was refused"
+        at_b = "a:2 failed at b as a whole, and was applied there in unit steps: applied 49 units; unit 50 was refused"
         assert f"{at_a}: 0 is less than 1" in told(found)
         assert f"{at_b}: 0 is less than 1" in told(found)
         step = next(step for step in found.steps if step.text.startswith("b:1 failed"))
         assert (step.operation, step.site) == ("b:1", "a")
-        parts = "done only in part, because a unit was refused: b:1 at a and a:2 at b"
-        assert found.conclusion == f"CONVERGED: all 2 sites have applied the same; {parts}"
+        parts = "only partly applied, because a unit was refused: b:1 at a and a:2 at b"
+        assert found.conclusion == f"CONVERGED: both sites are in sync; {parts}"
 
 
 def test_a_refused_unit_is_past_when_something_has_replaced_it() -> None:
@@ -125,7 +122,7 @@ def test_a_refused_unit_is_past_when_something_has_replaced_it() -> None:
     lab.submit("a", "n", "set 7")
     lab.run()
     assert "unit" not in told(explain(lab, "b"))
-    assert explain(lab, "b").conclusion == "CONVERGED: all 2 sites have applied the same"
+    assert explain(lab, "b").conclusion == "CONVERGED: both sites are in sync"
 
 
 def test_what_on_error_and_the_operator_did_is_told() -> None:
@@ -143,13 +140,13 @@ def test_folded_and_forgotten() -> None:
     found = log_view(replica)
     assert found.checkpoint is not None
     assert {op.effect for op in found.operations if op.seq <= found.checkpoint["a"]} <= {Effect.FOLDED}
-    assert "a checkpoint holds the state up to" in told(explain(lab, "a"))
+    assert "a checkpoint contains the state up to" in told(explain(lab, "a"))
     folded = [op for op in found.operations if op.effect is Effect.FOLDED]
     assert all(reply.status is Status.OK for op in folded for reply in op.replies)
     assert status(lab, "a").overall == "CONVERGED"
 
 
-def test_estranged() -> None:
+def test_orphaned() -> None:
     """Made at a site that lost its disk, after the others had sealed the past."""
     lab = lab_with(COUNTER, "ab", checkpoint=None)
     for line in ("set 1", "set 2", "set 3"):
@@ -161,8 +158,8 @@ def test_estranged() -> None:
     lab.submit("b", "n", "set 99")
     lab.heal()
     deliver_to(lab, "a")
-    strangers = [op for op in log_view(lab.at("a", "n")).operations if op.effect is Effect.ORPHANED]
-    assert [op.command for op in strangers] == ["set 99"]
-    assert "without knowing what all sites had settled for good (rule 10)" in told(explain(lab, "a"))
+    orphans = [op for op in log_view(lab.at("a", "n")).operations if op.effect is Effect.ORPHANED]
+    assert [op.command for op in orphans] == ["set 99"]
+    assert "without knowledge of what all sites had already settled for good (rule 10)" in told(explain(lab, "a"))
     lab.run()
     assert lab.states("n", "ab") == [3, 3]

@@ -32,7 +32,7 @@ def test_cut_off_superseded_replayed_and_order_not_enforced(make_rig: MakeRig) -
     sites.make("beaten", "set", "true", "tally")
     sites.make("late", "set", "printf base > __ID__", "file")
     sites.make("loose", "add", "printf base > __ID__", "plain")
-    assert sites.becomes("site2", "late", "CONVERGED").sentence == "all 2 sites have applied the same"
+    assert sites.becomes("site2", "late", "CONVERGED").sentence == "both sites are in sync"
 
     assert rig.stop("site2") == 0
     sites.sees("site1", "site2", "down")
@@ -75,12 +75,12 @@ def _refused_units(sites: Sites) -> None:
         sites.becomes(site, "shoes", "CONVERGED")
         found = sites[site].explain("shoes")
         text = told(found)
-        refused = "failed at site2 as a whole, and was done there in unit steps: applied 3 units; unit 4 was"
+        refused = "failed at site2 as a whole, and was applied there in unit steps: applied 3 units; unit 4 was"
         assert f"site1:2 {refused} refused: exit code 1: 0 is less than 1" in text
-        refused = "failed at site1 as a whole, and was done there in unit steps: applied 4 units; unit 5 was"
+        refused = "failed at site1 as a whole, and was applied there in unit steps: applied 4 units; unit 5 was"
         assert f"site2:1 {refused} refused: exit code 1: 0 is less than 1" in text
         assert found.conclusion == (
-            "CONVERGED: all 2 sites have applied the same; done only in part, because a unit was refused: "
+            "CONVERGED: both sites are in sync; only partly applied, because a unit was refused: "
             "site2:1 at site1 and site1:2 at site2"
         )
     assert {state.output for state in sites["site1"].verify("shoes").states} == {"0\n"}
@@ -89,12 +89,12 @@ def _refused_units(sites: Sites) -> None:
 def _replaced_since(sites: Sites) -> None:
     """What a replay ran stays what it ran; what has been replaced since is not said to be applied."""
     sites.becomes("site1", "late", "CONVERGED")
-    ran = "at a base and ran site1:1, site1:2 and site2:1, in this order"
+    ran = "from a base and ran site1:1, site1:2 and site2:1, in this order"
     assert ran in told(sites["site1"].explain("late"))
     sites.do("site1", "late", "set", "printf new > __ID__", Wait.ALL)
     sites.becomes("site1", "late", "CONVERGED")
     text = told(sites["site1"].explain("late"))
-    assert f"{ran}; since then other operations have replaced all of that" in text
+    assert f"{ran}; since then other operations have replaced all of these" in text
 
 
 def _while_cut_off(sites: Sites) -> None:
@@ -112,8 +112,8 @@ def _while_cut_off(sites: Sites) -> None:
     assert (status.sites[1].reachable, status.sites[1].pending) == (False, 1)
     assert status.sites[1].as_of_s is not None
     text = told(here.explain("late"))
-    assert "site2 cannot be reached; as far as is known it has not dealt with site1:2 yet (as of" in text
-    assert "They catch up by themselves when they are back" in text
+    assert "site2 is unreachable; when last seen it still had to process site1:2 (as of" in text
+    assert "Unreachable sites catch up automatically" in text
 
 
 def _superseded(sites: Sites) -> None:
@@ -121,8 +121,8 @@ def _superseded(sites: Sites) -> None:
     beaten = sites["site1"].operation("beaten", "site1:2")
     assert (beaten.effect, beaten.rule, beaten.beaten_by) == (Effect.SUPERSEDED, 4, "site2:1")
     text = told(sites["site2"].explain("beaten"))
-    assert "without knowing of site2:1" in text
-    assert "superseded by site2:1: an operation made at the same time replaces it (rule 4)" in text
+    assert "concurrent with site2:1" in text
+    assert "superseded by site2:1: a concurrent operation replaces it (rule 4)" in text
     assert sites["site1"].log("beaten").effective == ("site2:1",)
 
 
@@ -131,7 +131,7 @@ def _replayed(sites: Sites) -> None:
     shown = sites["site1"].verify("late")
     assert (shown.same, {state.output for state in shown.states}) == (True, {"base one two"})
     text = told(sites["site1"].explain("late"))
-    assert "site2 replayed: to have the effects in the order that counts, it began again at a base and ran " in text
+    assert "site2 replayed to restore the order: it started again from a base and ran " in text
     assert "ran site1:1, site1:2 and site2:1, in this order" in text
     assert "site1 replayed" not in text
     replies = {reply.site: reply for reply in sites["site1"].operation("late", "site1:2").replies}
@@ -142,7 +142,7 @@ def _order_not_enforced(sites: Sites) -> None:
     status = sites.becomes("site2", "loose", "DIVERGED")
     assert status.order_not_enforced
     text = told(sites["site2"].explain("loose"))
-    assert "site2 ran site1:1, site2:1 and site1:2 in this order, which is not the one that counts" in text
+    assert "site2 ran site1:1, site2:1 and site1:2 in this order, which is not the agreed one" in text
     sites.becomes("site1", "loose", "DIVERGED")
     shown = sites["site1"].verify("loose")
     assert not shown.same
@@ -169,10 +169,10 @@ def _converging(sites: Sites, key: Path) -> None:
     sites.make("slow", "set", "true", "tally")
     sites.do("site1", "slow", "inc", f"{ONLY_AT_SITE1} || exit 75")
     status = sites.becomes("site1", "slow", "CONVERGING")
-    assert (status.sites[1].pending, status.sentence) == (1, "operations are still to be run at site2 (1)")
+    assert (status.sites[1].pending, status.sentence) == (1, "operations are pending at site2 (1)")
     text = told(sites["site1"].explain("slow"))
-    assert "site2 has not dealt with site1:2 yet" in text
-    assert "Nothing needs to be done" in text
+    assert "site2 still has to process site1:2" in text
+    assert "No action is needed" in text
     assert sites["site1"].operation("slow", "site1:2").replies[1].status in (Status.PENDING, Status.RUNNING)
     key.touch()
     sites.becomes("site1", "slow", "CONVERGED")
@@ -186,7 +186,7 @@ def _diverged(sites: Sites) -> None:
         status = sites.becomes(site, "torn", "DIVERGED")
         assert [one.operation for one in status.sites[1].failed] == ["site1:2"]
         text = told(sites[site].explain("torn"))
-        assert "site1:2 went well at site1 but failed at site2: exit code 1: no such file here" in text
+        assert "site1:2 succeeded at site1 but failed at site2: exit code 1: no such file here" in text
         assert "cheops exec --force --id torn" in text
     sites["site2"].submit("torn", SubmitRequest(type="set", command="true", kind="force"))  # type: ignore[arg-type]
     sites.becomes("site1", "torn", "CONVERGED")
@@ -204,7 +204,7 @@ def _unknown_elsewhere(sites: Sites) -> None:
         status = sites.becomes(site, "doubt", "DIVERGED")
         assert [one.operation for one in status.sites[1].unknown] == ["site1:2"]
         text = told(sites[site].explain("doubt"))
-        assert "site1:2 may have run at site2, or not: the site stopped while this was running" in text
+        assert "it is unknown whether site1:2 ran at site2: the site stopped while this was running" in text
         assert "cheops resolve doubt --site site2 --op site1:2 --happened yes|no" in text
     asked = ResolveRequest(resolution=Resolution.HAPPENED, operation="site1:2", site="site2")
     assert sites["site1"].resolve("doubt", asked).site == "site2"
@@ -225,7 +225,7 @@ def _unknown_at_its_origin(sites: Sites) -> None:
     sites.rig.kill("site2")
     sites.rig.start("site2")
     sites.becomes("site2", "guess", "DIVERGED")
-    assert "so no other site has heard of it" in told(sites["site2"].explain("guess"))
+    assert "so it was not sent to other sites" in told(sites["site2"].explain("guess"))
     asked = ResolveRequest(resolution=Resolution.NOT_HAPPENED)
     assert sites["site2"].resolve("guess", asked).operation == "site2:1"
     sites.becomes("site1", "guess", "CONVERGED")

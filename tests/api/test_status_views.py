@@ -19,16 +19,16 @@ def test_converged() -> None:
     lab.submit("a", "n", "set 1")
     lab.run()
     found = status(lab, "b")
-    assert (found.overall, found.sentence) == ("CONVERGED", "all 2 sites have applied the same")
+    assert (found.overall, found.sentence) == ("CONVERGED", "both sites are in sync")
     assert found.sites[0].digest == found.sites[1].digest != ""
-    assert "so every site must have applied: a:1" in told(explain(lab, "b"))
+    assert "every site must therefore have applied: a:1" in told(explain(lab, "b"))
 
 
 def test_one_site_alone() -> None:
     lab = lab_with(COUNTER, "a")
     lab.submit("a", "n", "set 1")
     lab.run()
-    assert status(lab, "a").sentence == "a has applied the same"
+    assert status(lab, "a").sentence == "a, its only site, is up to date"
 
 
 def test_converging_while_another_site_works() -> None:
@@ -40,8 +40,8 @@ def test_converging_while_another_site_works() -> None:
     lab.run()
     found = status(lab, "a")
     assert (found.overall, found.sites[1].pending) == ("CONVERGING", 1)
-    assert found.sentence == "operations are still to be run at b (1)"
-    assert "b has not dealt with a:2 yet" in told(explain(lab, "a"))
+    assert found.sentence == "operations are pending at b (1)"
+    assert "b still has to process a:2" in told(explain(lab, "a"))
     marks = log_view(lab.at("a", "n")).lanes[1].marks
     assert [(mark.operation, mark.knows, mark.status) for mark in marks] == [
         ("a:1", True, Status.OK),
@@ -55,8 +55,8 @@ def test_a_first_operation_that_still_runs() -> None:
     lab.submit("a", "n", "set 1")
     lab.run()
     found = status(lab, "a")
-    assert (found.overall, found.sentence) == ("CONVERGING", "it is being run for the first time")
-    assert "it is being run at its origin" in told(explain(lab, "a"))
+    assert (found.overall, found.sentence) == ("CONVERGING", "its first operation is running")
+    assert "running at its origin" in told(explain(lab, "a"))
     assert summary(lab.at("a", "n"), set()).sites == ("a", "b")
     assert detail(lab.at("a", "n"), set(), lab.now_ms).drafts == ("a:1",)
     assert log_view(lab.at("a", "n")).operations[0].effect is Effect.DRAFT
@@ -68,7 +68,7 @@ def test_cut_off() -> None:
     lab.run()
     lab.partition("a", "b")
     lab.now_ms += 12_000
-    assert status(lab, "a").sentence == "b cannot be asked now; as far as is known, all is well"
+    assert status(lab, "a").sentence == "b is unreachable (last seen 22 s ago); no operation was pending"
     lab.submit("a", "n", "inc 1")
     lab.run()
     found = status(lab, "a")
@@ -76,8 +76,8 @@ def test_cut_off() -> None:
     assert found.sites[1].as_of_s is not None
     assert found.sites[1].as_of_s >= 12
     text = told(explain(lab, "a"))
-    assert "b cannot be reached; as far as is known it has not dealt with a:2 yet (as of" in text
-    assert "They catch up by themselves" in explain(lab, "a").conclusion
+    assert "b is unreachable; when last seen it still had to process a:2 (as of" in text
+    assert "Unreachable sites catch up automatically" in explain(lab, "a").conclusion
 
 
 def test_diverged_after_a_partial_error() -> None:
@@ -87,7 +87,7 @@ def test_diverged_after_a_partial_error() -> None:
         assert found.overall == "DIVERGED"
         assert [one.operation for one in found.sites[1].failed] == ["a:2"]
         assert "no sevens here" in found.sites[1].failed[0].detail
-        assert "a:2 went well at a but failed at b: no sevens here" in told(explain(lab, site))
+        assert "a:2 succeeded at a but failed at b: no sevens here" in told(explain(lab, site))
     assert "cheops exec --force --id n" in explain(lab, "a").conclusion
 
 
@@ -105,7 +105,7 @@ def test_unknown_after_a_crash() -> None:
         found = status(lab, site)
         assert found.overall == "DIVERGED"
         assert [one.operation for one in found.sites[1].unknown] == ["a:2"]
-        assert "a:2 may have run at b, or not: the site stopped" in told(explain(lab, site))
+        assert "it is unknown whether a:2 ran at b: the site stopped" in told(explain(lab, site))
     assert "cheops resolve n --site b --op a:2" in explain(lab, "a").conclusion
     view = operation_view(lab.at("a", "n"), find(lab.at("a", "n"), "a:2"))
     assert [reply.status for reply in view.replies] == [Status.OK, Status.UNKNOWN]
@@ -123,8 +123,8 @@ def test_unknown_at_the_origin_holds_what_comes_after_it() -> None:
     lab.restart("a")
     lab.run()
     text = told(explain(lab, "a"))
-    assert "whether it ran is not known, so no other site has heard of it" in text
-    assert "it waits behind a:2 at its origin" in text
+    assert "it is unknown whether it ran, so it was not sent to other sites" in text
+    assert "waiting behind a:2 at its origin" in text
 
 
 def test_order_not_enforced() -> None:
@@ -133,9 +133,9 @@ def test_order_not_enforced() -> None:
     assert lab.states("n", "ab") == [("base", "one", "two"), ("base", "two", "one")]
     found = status(lab, "b")
     assert (found.overall, found.order_not_enforced) == ("DIVERGED", True)
-    assert "b ran a:1, b:1 and a:2 in this order, which is not the one that counts" in told(explain(lab, "b"))
+    assert "b ran a:1, b:1 and a:2 in this order, which is not the agreed one" in told(explain(lab, "b"))
     assert status(lab, "a").overall == "DIVERGED"
-    assert "the same operations differently" in status(lab, "a").sentence
+    assert "the same operations but differ" in status(lab, "a").sentence
 
 
 def test_a_change_of_sites_is_silent() -> None:
@@ -148,7 +148,7 @@ def test_a_change_of_sites_is_silent() -> None:
     found = next(op for op in log_view(lab.at("b", "n")).operations if op.kind is Kind.SITES)
     assert (found.effect, found.sites) == (Effect.SILENT, ("a", "b", "c"))
     assert {reply.status for reply in found.replies} == {Status.OK}
-    assert "'n' is at a, b and c, as a:2 says" in told(explain(lab, "c"))
+    assert "'n' is at a, b and c, set by a:2" in told(explain(lab, "c"))
 
 
 def test_a_deletion_shows() -> None:
@@ -173,13 +173,13 @@ def test_a_site_that_a_resource_left_says_where_it_went() -> None:
     assert not is_here(left)
     addresses = {"b": "http://b"}
     assert not_here_text(left, ["z"], addresses.get) == (
-        "'n' has left a, which has heard nothing of it since; ask b (http://b), c, d, e, f and 1 more"
+        "'n' is no longer at a, which gets no news of it; ask b (http://b), c, d, e, f and 1 more"
     )
 
 
 def test_a_site_that_never_had_a_resource_names_others() -> None:
     nothing = Replica("n", Origin("a", "1"), lambda _hash: Matrix(), Limits())
     assert not is_here(nothing)
-    said = "no resource 'n' is known at a; only the sites of a resource know of it"
-    assert not_here_text(nothing, ["b"], lambda _site: None) == f"{said}. Others to ask: b"
+    said = "no resource 'n' is known at a; only the sites of a resource know it"
+    assert not_here_text(nothing, ["b"], lambda _site: None) == f"{said}. Other sites: b"
     assert not_here_text(nothing, [], lambda _site: None) == f"{said}, and no other site is known here"

@@ -67,6 +67,6 @@ types:
     assert findings == [
         ("t: read can run", str(tool), False, False),
         ("t: reset can run", "no program none", True, False),
-        ("t: other, which is allowed, can run", "no program other", True, True),
-        ("t: gone, which is allowed, can run", "no program gone", True, True),
+        ("t: allowed program other can run", "no program other", True, True),
+        ("t: allowed program gone can run", "no program gone", True, True),
     ]

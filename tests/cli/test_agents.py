@@ -81,7 +81,7 @@ def _operations(rig: Rig, cheops: Cheops, tmp_path: Path) -> None:
 
 def _looking(cheops: Cheops) -> None:
     assert "CONVERGED" in cheops("wait", "notes", "--for=converged").out
-    assert cheops("status", "notes").out.startswith("CONVERGED  notes: all 3 sites have applied the same\n")
+    assert cheops("status", "notes").out.startswith("CONVERGED  notes: all 3 sites are in sync\n")
     assert told(cheops("status", "notes", "-o", "json"))["overall"] == "CONVERGED"
     assert "no resource 'nope' is known" in cheops("status", "nope", code=1).err
     assert "the same at all 3 sites" in cheops("verify", "notes").out
@@ -199,7 +199,7 @@ def _cut_off(rig: Rig, cheops: Cheops) -> None:
     assert "Remove it there first, or force it" in cheops("site", "forget", "site2", code=1).err
     assert "it does not count any more for: notes" in cheops("site", "forget", "site2", "--force").out
     assert re.search(r"site2 +forgotten", cheops("get", "sites").out)
-    assert cheops("wait", "notes").out.startswith("CONVERGED  notes: site1 has applied the same")
+    assert cheops("wait", "notes").out.startswith("CONVERGED  notes: site1, its only site, is up to date")
     cheops("site", "admit", "site2")
     status = ("status", "notes", "--url", rig.url("site1"))
     until(lambda: run_here(*status).out.startswith("UNREACHABLE"), "for site2 to count again")

@@ -71,11 +71,11 @@ def test_sites_whose_policies_differ_say_so(make_rig: MakeRig) -> None:
 
     def told() -> list[Any]:
         checks = json.loads(rig.request("site3", "GET", "/api/v1/check"))["checks"]
-        return [one for one in checks if one["group"] == "security" and "waits for what was refused" in one["name"]]
+        return [one for one in checks if one["group"] == "security" and "waits for a refused one" in one["name"]]
 
     (found,) = until(told, "for site3 to say what waits there")
     assert not found["ok"]
-    assert "site2:2 waits here for site2:1, which was refused: only site1, which made it" in found["detail"]
+    assert "site2:2 is waiting here for site2:1, which was refused: only site1, which made it" in found["detail"]
     assert "must be the same at all sites" in found["hint"]
     assert overall(rig, "site3", "apart") == "DIVERGED"
     assert overall(rig, "site1", "apart") == "CONVERGING"

@@ -22,7 +22,7 @@ def test_a_resource_is_created(mesh: Mesh, page: Page) -> None:
     page.get_by_role("button", name="site2").click()
     page.get_by_role("button", name="set", exact=True).click()
     page.get_by_label("Command").fill("echo made > x")
-    expect(preview(page)).to_contain_text("the resource is new: it would be made at site1 and site2")
+    expect(preview(page)).to_contain_text("the resource is new: it would be created at site1 and site2")
     assert "made/here" not in [one.id for one in mesh.agent().resources(prefix="made").resources]
     create.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("made/here")

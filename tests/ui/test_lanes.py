@@ -41,7 +41,7 @@ def test_lanes_show_what_is_missing_in_a_cut_and_the_merge_after_it_without_a_re
     merged.click()
     panel = page.get_by_role("complementary")
     expect(panel).to_contain_text("echo here >> __ID__")
-    expect(panel).to_contain_text("Rule 4: an operation made at the same time replaces it")
+    expect(panel).to_contain_text("Rule 4: a concurrent operation replaces it")
     expect(panel.locator('[data-reply="site1"]')).to_contain_text("took")
     panel.get_by_role("button", name="by site2:2").click()
     expect(panel).to_contain_text("echo there > __ID__")
@@ -91,7 +91,7 @@ def test_matrix_and_reasons(mesh: Mesh, page: Page) -> None:
     expect(page.locator("table.matrix td.inferred").first).to_contain_text("reverse order")
     page.get_by_role("tab", name="Why").click()
     expect(page.locator(".steps li").first).to_contain_text("as site1:1 says")
-    expect(page.get_by_text("all 3 sites have applied the same").first).to_be_visible()
+    expect(page.get_by_text("all 3 sites are in sync").first).to_be_visible()
 
 
 def test_rows_are_reached_by_the_keyboard(mesh: Mesh, page: Page) -> None:

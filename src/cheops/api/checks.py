@@ -30,20 +30,20 @@ async def plane_checks(gateway: Gateway | None) -> Iterator[tuple[str, str, str]
         return iter(())
     fast = gateway.fast
     if fast is None:
-        found, hint = "the agent forwards by itself", ""
+        found, hint = "by the agent itself", ""
         if why := gateway.without_haproxy:
             found += f": {why}"
-            hint = "mend HAProxy and restart the agent, or set gateway.data_plane to builtin"
+            hint = "fix HAProxy and restart the agent, or set gateway.data_plane to builtin"
         return iter([("requests are forwarded", found, hint)])
     await fast.refresh()
     served = fast.counting.fast + fast.counting.slow
     share = f"{fast.counting.fast / served:.1%} of {served:,} requests" if served else "no request yet"
     known = f"{len(fast.table):,} flows"
     if fast.carrying is not None:
-        known += f", {fast.carrying.count:,} values of carriers"
-    found = f"by HAProxy (process {fast.haproxy.pid}): {known}; {share} without the agent"
+        known += f", {fast.carrying.count:,} carrier values"
+    found = f"by HAProxy (process {fast.haproxy.pid}): {known}; {share} bypassed the agent"
     if fast.trouble:
-        hint = f"see {fast.haproxy.folder / 'haproxy.log'}; the agent tries again by itself"
+        hint = f"see {fast.haproxy.folder / 'haproxy.log'}; the agent retries automatically"
         return iter([("requests are forwarded", f"{found}; {fast.trouble}", hint)])
     return iter([("requests are forwarded", found, "")])
 
@@ -85,62 +85,64 @@ def _configuration(node: Node) -> Iterator[Check]:
     try:
         same = read_site(path) == node.config
     except CheopsError as error:
-        yield _check("configuration", f"{path} can be read", str(error), "mend it before the next start")
+        yield _check("configuration", f"{path} can be read", str(error), "fix it before the next start")
         return
     if same:
-        yield _check("configuration", f"{path} is what runs", "not changed since the agent started")
+        yield _check("configuration", f"{path} is in force", "unchanged since the agent started")
     else:
-        hint = "restart the agent to have it in force"
-        yield _check("configuration", f"{path} is what runs", "it was changed", hint, Level.WARNING)
+        hint = "restart the agent to apply it"
+        yield _check("configuration", f"{path} is in force", "changed since the agent started", hint, Level.WARNING)
     for warning in node.config.warnings:
-        hint = "'cheops config check' says more"
-        yield _check("configuration", "nothing looks unintended", warning, hint, Level.WARNING)
+        hint = "run 'cheops config check' for details"
+        yield _check("configuration", "configuration has no warnings", warning, hint, Level.WARNING)
 
 
 def _store(node: Node) -> Iterator[Check]:
     trouble = node.pump.trouble
-    hint = "make room, or mend the disk: the agent goes on by itself" if trouble else ""
-    yield _check("store", "what happens can be saved", trouble or f"in {node.config.data}", hint)
+    hint = "free space or fix the disk: the agent then continues automatically" if trouble else ""
+    yield _check("store", "store is writable", trouble or f"in {node.config.data}", hint)
     disk = os.statvfs(node.config.data)
     free = disk.f_bavail * disk.f_frsize
-    hint = "make room before it is full: then nothing is accepted any more" if free < _LITTLE_BYTES else ""
+    hint = (
+        "free space before the disk is full: the agent then accepts no more operations" if free < _LITTLE_BYTES else ""
+    )
     level = Level.WARNING if hint else Level.OK
-    yield _check("store", "there is room", f"{free / 1024**2:,.0f} MiB are free", hint, level)
+    yield _check("store", "disk has free space", f"{free / 1024**2:,.0f} MiB", hint, level)
     lacking = node.disk_quota.lacking() or ""
-    hint = "until then operations of clients are refused" if lacking else ""
-    yield _check("store", "clients may send more", lacking or "within 'clients.store_size'", hint)
-    trouble = node.audit.trouble or (f"{node.audit.lost} lines are lost" if node.audit.lost else "")
-    hint = "make room, or mend the disk: the agent goes on by itself" if trouble else ""
-    yield _check("store", "the audit log can be written", trouble or str(node.audit.path), hint)
+    hint = "until then the agent refuses operations from clients" if lacking else ""
+    yield _check("store", "clients are within their quota", lacking or "'clients.store_size'", hint)
+    trouble = node.audit.trouble or (f"{node.audit.lost} entries were lost" if node.audit.lost else "")
+    hint = "free space or fix the disk: the agent then continues automatically" if trouble else ""
+    yield _check("store", "audit log is writable", trouble or str(node.audit.path), hint)
 
 
 def _clock(peer: SiteView) -> Check:
     offset = peer.clock.offset_ms if peer.clock else 0.0
-    hint = "let both keep time by NTP: 'last writer' goes by these clocks" if clock_is_wrong(peer) else ""
-    return _check("clocks", f"the clock of {peer.name} is as ours", f"{offset:+,.0f} ms", hint)
+    hint = "synchronize both clocks with NTP: 'last writer wins' depends on them" if clock_is_wrong(peer) else ""
+    return _check("clocks", f"clock of {peer.name} agrees with ours", f"{offset:+,.0f} ms", hint)
 
 
 def _peers(node: Node, peers: list[SiteView]) -> Iterator[Check]:
     for peer in peers:
-        away = f"{peer.distance.rtt_ms:.1f} ms away" if peer.distance else "its distance is not known"
+        away = f"{peer.distance.rtt_ms:.1f} ms away" if peer.distance else "distance unknown"
         if peer.is_up:
             yield _check("peers", f"{peer.name} is up", f"{away} {peer.note}".strip())
         else:
-            hint = f"see that its agent runs, and that {peer.url or 'its address'} can be reached from here"
+            hint = f"check that its agent runs and that {peer.url or 'its address'} is reachable from here"
             yield _check("peers", f"{peer.name} is up", f"it is {peer.state.value}", hint)
     for text in node.mesh.problems():
-        yield _check("peers", "the sites agree on who is who", text, "see 'cheops site list'")
+        yield _check("peers", "sites agree on their identities", text, "see 'cheops site list'")
 
 
 async def _front(service: ServiceConfig) -> Check:
     """Other sites come by the address that they are told: the least is that it leads here from here."""
-    url, name = service.front.advertise, f"requests for {service.name} are taken"
+    url, name = service.front.advertise, f"gateway listens for {service.name}"
     try:
         await _connected(url)
     except (OSError, TimeoutError) as error:
-        hint = f"other sites are told this address: mend 'services.{service.name}.advertise' or 'listen'"
+        hint = f"other sites use this address: fix 'services.{service.name}.advertise' or 'listen'"
         return _check("services", name, f"{url}: {error or 'no answer'}", hint)
-    return _check("services", name, f"at {service.front.listen}, from other sites at {url}")
+    return _check("services", name, f"at {service.front.listen}; other sites use {url}")
 
 
 async def _connected(url: str) -> None:
@@ -156,7 +158,7 @@ def _of_backend(finding: Finding) -> Check:
 
 
 def _version(peer: SiteView) -> Check:
-    hint = f"bring {peer.name} and this site to the same version" if peer.version != __version__ else ""
+    hint = f"install the same version at {peer.name} and at this site" if peer.version != __version__ else ""
     level = Level.WARNING if hint else Level.OK
-    name = f"{peer.name} has the same version"
+    name = f"{peer.name} runs the same version"
     return _check("versions", name, f"{peer.version} there, {__version__} here", hint, level)

@@ -60,22 +60,22 @@ def _check(name: str, detail: str, hint: str = "", *, anchor: str = "hardening",
 
 def _certificates(node: Node, now_s: float) -> Iterator[Check]:
     if node.keyring is None:
-        hint = "before a site on another machine joins, make certificates and set 'security'"
-        yield _check("sites know each other by certificates", "security: none", hint, anchor="join")
+        hint = "create certificates and set 'security' before a site on another machine joins"
+        yield _check("sites authenticate with certificates", "security: none", hint, anchor="join")
         return
-    yield _check("sites know each other by certificates", f"TLS 1.3, from {node.keyring.folder.path}")
+    yield _check("sites authenticate with certificates", f"TLS 1.3, from {node.keyring.folder.path}")
     identity, renew_before_s = node.keyring.identity, node.config.security.renew_before_s
-    yield _expiry("the certificate of this site is good", identity.until_s - now_s, renew_before_s, "renew")
+    yield _expiry("this site's certificate is valid", identity.until_s - now_s, renew_before_s, "renew")
     ends = [one.not_valid_after_utc.timestamp() for one in node.keyring.folder.authorities.certificates]
-    yield _expiry("the authority's certificate is good", max(ends) - now_s, renew_before_s, "authority")
+    yield _expiry("the authority's certificate is valid", max(ends) - now_s, renew_before_s, "authority")
 
 
 def _expiry(name: str, left_s: float, renew_before_s: float, anchor: str) -> Check:
     """A certificate is renewed by itself when that is due: half that time later something is wrong."""
     if left_s <= 0:
-        hint = "no other site talks to this one until it has a new one"
-        return _check(name, f"it ended {-left_s / _DAY_S:,.1f} days ago", hint, anchor=anchor, failed=True)
-    hint = "it should have been renewed by now: see the agent's log" if left_s < renew_before_s / 2 else ""
+        hint = "other sites refuse this one until it has a new certificate"
+        return _check(name, f"it expired {-left_s / _DAY_S:,.1f} days ago", hint, anchor=anchor, failed=True)
+    hint = "it should be renewed by now; see the agent's log" if left_s < renew_before_s / 2 else ""
     return _check(name, f"for {left_s / _DAY_S:,.0f} more days", hint, anchor=anchor)
 
 
@@ -84,14 +84,14 @@ def _expiry(name: str, left_s: float, renew_before_s: float, anchor: str) -> Che
 
 def _files(node: Node) -> Iterator[Check]:
     wrong = [text for path in secret_files(node.config) if (text := _too_open(path))]
-    hint = "chmod 600 FILE, and change what it holds: it may have been read" if wrong else ""
-    detail = "; ".join(wrong) or "keys and credentials are this user's alone"
-    yield _check("nobody else can read secrets", detail, hint, anchor="files", failed=True)
+    hint = "chmod 600 FILE, and replace the secret: others may have read it" if wrong else ""
+    detail = "; ".join(wrong) or "keys and credentials"
+    yield _check("only this user can read secrets", detail, hint, anchor="files", failed=True)
     databases = [path for path in sorted(node.config.data.glob("*.db")) if _too_open(path)]
     names = listed(path.name for path in databases)
-    hint = f"chmod 600 {node.config.data}/*.db: they hold commands and what those printed" if databases else ""
+    hint = f"chmod 600 {node.config.data}/*.db: they contain commands and their output" if databases else ""
     detail = f"readable by others: {names}" if databases else str(node.config.data)
-    yield _check("nobody else can read the store", detail, hint, anchor="files")
+    yield _check("only this user can read the store", detail, hint, anchor="files")
 
 
 def secret_files(config: SiteConfig) -> list[Path]:
@@ -125,9 +125,9 @@ def _too_open(path: Path) -> str:
 def _services(config: SiteConfig) -> Iterator[Check]:
     for service in config.services.values():
         if service.url.startswith("http://") and not is_loopback(service.url):
-            hint = f"use https:// in 'services.{service.name}.url', or let the service listen on this machine"
-            name = f"what goes to {service.name} cannot be read on its way"
-            yield _check(name, f"{service.url} is plain HTTP on a network", hint, anchor="services")
+            hint = f"use https:// in 'services.{service.name}.url', or run the service on this machine"
+            name = f"traffic to {service.name} is encrypted"
+            yield _check(name, f"{service.url} is plain HTTP over a network", hint, anchor="services")
 
 
 def _tokens(node: Node) -> Iterator[Check]:
@@ -136,21 +136,21 @@ def _tokens(node: Node) -> Iterator[Check]:
     tokens = list(node.accounts.tokens)
     eternal = [token.name for token in tokens if token.ends_ms is None]
     shown = listed(map(printable, eternal[:_MOST_NAMED]))
-    hint = "a token that ends is worth less to a thief: 'cheops token create NAME --expires 30d'" if eternal else ""
-    detail = f"{len(eternal)} without an end: {shown}" if eternal else f"all of {len(tokens)} do"
-    yield _check("tokens end some day", detail, hint, anchor="tokens")
+    hint = "limit the damage of a stolen token: 'cheops token create NAME --expires 30d'" if eternal else ""
+    detail = f"{len(eternal)} never expire: {shown}" if eternal else f"all {len(tokens)}"
+    yield _check("tokens expire", detail, hint, anchor="tokens")
 
 
 def _refusals(refused: Iterable[Refused], now_s: float) -> Check:
-    name, all_of_them = "nobody tries what is not allowed", list(refused)
+    name, all_of_them = "no requests were refused recently", list(refused)
     lately: Counter[str] = Counter()
     for one in all_of_them:
         if now_s - one.last_s < _LATELY_S:
             lately[one.reason] += one.times
     if not lately:
-        return _check(name, f"{sum(one.times for one in all_of_them)} refused since the start, none lately")
+        return _check(name, f"{sum(one.times for one in all_of_them)} since the start")
     said = ", ".join(f"{reason}: {times}" for reason, times in lately.most_common(_MOST_NAMED))
-    hint = "'cheops audit' and the metric cheops_refused_total say who it was"
+    hint = "'cheops audit' and the metric cheops_refused_total show the source"
     return _check(name, f"refused in the last minutes: {said}", hint, anchor="refusals")
 
 
@@ -162,17 +162,19 @@ def _user(types: Iterable[TypeConfig]) -> Check:
     as_root = [type_.name for type_ in types if type_.command.user in (None, "root")]
     if os.geteuid() != 0 or not as_root:
         return _check(name, "the agent is not root, or every type has a 'user'")
-    hint = "run the agent as a user of its own, or give these types a 'user'"
-    return _check(name, f"those of {listed(as_root[:_MOST_NAMED])} do", hint, anchor="commands")
+    hint = "run the agent as a dedicated user, or set 'user' for these types"
+    quoted = [f'"{type_name}"' for type_name in as_root[:_MOST_NAMED]]
+    types_word = "type" if len(as_root) == 1 else "types"
+    return _check(f"commands of {types_word} {listed(quoted)} run as root", "", hint, anchor="commands")
 
 
 def _type(type_: TypeConfig) -> Iterator[Check]:
     if EVERYTHING in type_.command.allow:
-        name, hint = f"{type_.name}: what may run is listed", "list patterns under 'allow' in place of '...'"
+        name, hint = f"{type_.name}: allowed commands are listed", "list patterns under 'allow' instead of '...'"
         yield _check(name, "'allow: [...]' lets any command run", hint, anchor="commands")
     if type_.command.shell:
-        name = f"{type_.name}: no shell reads its commands"
-        hint = "a script with a pattern of its own is safer: see the how-to for files"
+        name = f"{type_.name}: commands run without a shell"
+        hint = "a script with its own pattern is safer; see the how-to for files"
         yield _check(name, "'shell: true'", hint, anchor="commands")
 
 
@@ -180,12 +182,12 @@ _DOCUMENT = "docs/troubleshooting.md"
 _JUST_NOW_S = 120.0  # whoever has such documents offers them again every few seconds
 _MAX_HELD = 20
 _HINTS = {
-    intake.NOT_SIGNED: "it runs without 'security', or keeps documents from before it had a key",
-    intake.WRONG_SIGNATURE: "somebody alters documents or makes them up: see who sends them",
-    intake.UNKNOWN_KEY: "nobody who was asked knows its certificate: see that the site itself can be reached",
-    intake.FOREIGN_STAMP: "its agent is not what it should be: see who runs it",
-    intake.FORGOTTEN_ORIGIN: "they were made after the site was forgotten, and are of no concern any more",
-    AGAINST_POLICY: "see that 'types.NAME.policy' is the same at all sites; if so, who sends them may not",
+    intake.NOT_SIGNED: "it runs without 'security', or still has documents from before it had a key",
+    intake.WRONG_SIGNATURE: "documents were altered or forged: find out who sends them",
+    intake.UNKNOWN_KEY: "no site that was asked knows its certificate: check that the site itself is reachable",
+    intake.FOREIGN_STAMP: "its agent misbehaves: find out who runs it",
+    intake.FORGOTTEN_ORIGIN: "they were made after the site was forgotten, and can be ignored",
+    AGAINST_POLICY: "check that 'types.NAME.policy' is the same at all sites; if so, the sender lacks the permission",
 }
 
 
@@ -205,18 +207,18 @@ def trust_checks(node: Node) -> Iterator[Check]:
 
 
 def _ahead(one: Refused) -> Check:
-    hint = "let all sites keep time by NTP; they are taken as soon as our clock has come up to them"
-    return _trust_check("clocks", f"the stamps of {one.who} are not ahead", Level.FAILED, one.detail, hint)
+    hint = "synchronize all clocks with NTP; the operations are accepted once our clock has caught up"
+    return _trust_check("clocks", f"timestamps of {one.who} are not in the future", Level.FAILED, one.detail, hint)
 
 
 def _refused(one: Refused) -> Check:
-    name = f"what {one.who or 'others'} sent is taken"
+    name = f"documents from {one.who or 'others'} are accepted"
     detail = f"{one.reason}, {one.times} times: {one.detail}"
     return _trust_check("security", name, Level.WARNING, detail, _HINTS[one.reason])
 
 
 def _held(replica: Replica) -> Check:
-    name = f"nothing of '{printable(shortened(replica.resource))}' waits for what was refused"
+    name = f"no operation on '{printable(shortened(replica.resource))}' waits for a refused one"
     hint = f"'types.{replica.type.name}.policy' must be the same at all sites: compare them"
     return _trust_check("security", name, Level.FAILED, blocked_sentence(replica), hint)
 

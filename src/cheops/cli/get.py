@@ -286,8 +286,8 @@ def draw_flows(out: Console, page: "Flows", found: "Sequence[FlowView]") -> None
         out.print(f"HAProxy is in trouble: {printable(page.trouble)}")
     served = page.fast + page.slow
     share = f"{page.fast / served:.1%} of {served:,} requests" if served else "no request yet"
-    carried = f", {page.carried:,} values of carriers" if page.carried else ""
-    out.print(f"HAProxy: {page.total:,} flows{carried}; {share} without the agent")
+    carried = f", {page.carried:,} carrier values" if page.carried else ""
+    out.print(f"HAProxy: {page.total:,} flows{carried}; {share} bypassed the agent")
     if not found:
         return
     made = table("SERVICE", "SCOPE", "ROUTE", "SITE")

@@ -62,7 +62,7 @@ def print_missing(err: Console, found: "Accepted", timeout_s: float) -> None:
     """Who has not answered, and how to follow it up."""
     id_ = shlex.quote(printable(found.resource))
     if any(answer.status == "UNKNOWN" for answer in found.answers):
-        err.print(f"nobody knows whether it ran; what to do: cheops resolve {id_}", style="red", soft_wrap=True)
+        err.print(f"it is unknown whether it ran; to resolve it: cheops resolve {id_}", style="red", soft_wrap=True)
     if found.satisfied or not found.waiting_for:
         return
     err.print(

@@ -159,7 +159,7 @@ class Operation:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it touches no application."""
+        """Whether does not touch the application."""
         return self.kind in SILENT_KINDS
 
     def __eq__(self, other: object) -> bool:

@@ -42,11 +42,11 @@ class Rule(IntEnum):
 _SENTENCES = {
     Rule.VOID: "it failed at its origin, so it has no effect anywhere",
     Rule.LATER_REPLACES_EARLIER: "a later operation replaces it",
-    Rule.REPLACE_WINS_OVER_CONCURRENT: "an operation made at the same time replaces it",
-    Rule.LAST_WRITER: "of two that replace each other the later stamp stays",
+    Rule.REPLACE_WINS_OVER_CONCURRENT: "a concurrent operation replaces it",
+    Rule.LAST_WRITER: "of two operations that replace each other, the later one wins",
     Rule.BEATEN_AT_ORIGIN: "it was superseded before it could run at its origin",
     Rule.FOLDED: "its effect is part of a checkpoint",
-    Rule.ORPHANED: "it was made without knowing what all sites had settled for good",
+    Rule.ORPHANED: "it was made without knowledge of what all sites had already settled for good",
 }
 
 

@@ -124,7 +124,7 @@ def test_where_no_replica_can_be_reached_that_is_said_and_nothing_else(make_site
     for method in ("GET", "PATCH"):
         answer = sites.call("site3", method, f"/images/{meta_id}", {} if method == "PATCH" else None)
         assert answer.status == 503
-        assert "cannot be asked now" in answer.json["detail"]
+        assert "is unreachable" in answer.json["detail"]
     wan.heal()
     until(lambda: sites.call("site3", "GET", f"/images/{meta_id}").status == 200)
 

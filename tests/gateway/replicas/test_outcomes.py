@@ -84,10 +84,10 @@ def test_a_timeout_of_a_create_is_unknown_until_somebody_has_looked(make_sites: 
     ((meta_id, overall),) = [(one["id"], one["overall"]) for one in listed]
     assert overall == "DIVERGED"
     told = run_here("status", meta_id, "--url", sites.rig.url("site1"))
-    assert told.out.startswith(f"DIVERGED  {meta_id}: whether site1:1 ran at site1 is not known")
+    assert told.out.startswith(f"DIVERGED  {meta_id}: it is unknown whether site1:1 ran at site1")
     assert f"what to do: cheops resolve {meta_id}" in told.out
     shown = run_here("describe", "replicant", meta_id, "--url", sites.rig.url("site1")).out
-    assert f"nobody knows whether site1:1 ran here: see 'cheops resolve {meta_id}'" in " ".join(shown.split())
+    assert f"it is unknown whether site1:1 ran here; see 'cheops resolve {meta_id}'" in " ".join(shown.split())
     assert "UNKNOWN   site1:1 at site1" in run_here("resolve", meta_id, "--url", sites.rig.url("site1")).out
     (own,) = sites.images("site1")
     body = json.dumps({"local_id": str(own["id"]), "is_number": True})
@@ -129,7 +129,7 @@ def test_a_kill_in_the_middle_of_a_create_is_not_guessed(make_sites: MakeSites) 
     sites.rig.kill("site1")
     sites.rig.start("site1")
     meta_id = answer.json["resource"]
-    until(lambda: "nobody knows whether site1:1 ran here" in (sites.replicant("site1", meta_id)["waits"] or ""))
+    until(lambda: "it is unknown whether site1:1 ran here" in (sites.replicant("site1", meta_id)["waits"] or ""))
     assert len(sites.told("site1")) == 1
     assert sites.told("site2") == []
 

@@ -98,7 +98,7 @@ class Effect(StrEnum):
     VOID = "void"  # it failed at its origin
     FOLDED = "folded"  # a checkpoint holds its effect
     ORPHANED = "estranged"  # made without knowing what all sites had settled for good
-    SILENT = "silent"  # it touches no application
+    SILENT = "silent"  # does not touch the application
     DRAFT = "draft"  # known to its origin alone, which has not run it yet
 
 

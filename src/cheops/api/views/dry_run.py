@@ -169,11 +169,11 @@ def _name(o: Operation, op: Operation) -> str:
 
 def _notes(replica: Replica, event: Submitted, sites: tuple[str, ...]) -> Iterator[str]:
     if not replica.history.site_list and not replica.drafts:
-        yield f"the resource is new: it would be made at {in_words(sites) if sites else 'no site'}"
+        yield f"the resource is new: it would be created at {in_words(sites) if sites else 'no site'}"
     if replica.applied.unknown:
-        yield f"{replica.applied.unknown.id} is UNKNOWN here: only what wipes it would run before that is resolved"
+        yield f"{replica.applied.unknown.id} is UNKNOWN here: until that is resolved, only an operation that replaces it runs"
     elif replica.drafts:
-        yield f"{len(replica.drafts)} operations wait for their first run here, and would run before it"
+        yield f"{len(replica.drafts)} operations are waiting for their first run here, and would run first"
     if event.matrix is not None and event.matrix.hash != replica.matrix.hash and sites_of(replica):
-        yield "it brings another matrix, which would hold for all operations from then on"
-    yield (f"this is what {replica.site} knows now; an operation that others make meanwhile may change it")
+        yield "it brings another matrix, which would apply to all operations from then on"
+    yield f"based on what {replica.site} knows now; operations made elsewhere meanwhile may change it"

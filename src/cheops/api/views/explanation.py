@@ -39,13 +39,13 @@ def site_steps(replica: Replica, found: SiteStatus, now_ms: int) -> Iterator[Exp
         yield ExplanationStep(text=_other_way(reply), operation=str(reply.op), site=site)
     for id_ in found.failed:
         why = shortened(replica.replies[id_, site].detail, _MOST_DETAIL)
-        text = f"{id_} went well at {id_.origin.site} but failed at {site}: {why}"
+        text = f"{id_} succeeded at {id_.origin.site} but failed at {site}: {why}"
         yield ExplanationStep(text=text, operation=str(id_), site=site)
     for id_ in found.unknown:
         why = shortened(replica.replies[id_, site].detail, _MOST_DETAIL)
         text = (
-            f"{id_} may have run at {site}, or not: {why}. That is not guessed: nothing more is run there "
-            "until somebody says what happened, or an operation comes that wipes it"
+            f"it is unknown whether {id_} ran at {site}: {why}. Nothing more runs there until an operator "
+            "resolves it, or an operation replaces it"
         )
         yield ExplanationStep(text=text, operation=str(id_), site=site)
     if site == replica.site and replica.applied.order_not_enforced:
@@ -69,8 +69,8 @@ def _replayed(replica: Replica, reply: Reply) -> str:
     shown = f"{older}{in_words(names(ran[-_MOST_NAMED:]))}" if ran else "nothing more"
     order = ", in this order" if len(ran) > 1 else ""
     return (
-        f"{reply.origin.site} replayed: to have the effects in the order that counts, it began again at a "
-        f"base and ran {shown}{order}{_since(ran, lost)}"
+        f"{reply.origin.site} replayed to restore the order: it started again from a base and ran "
+        f"{shown}{order}{_since(ran, lost)}"
     )
 
 
@@ -90,7 +90,7 @@ def _since(ran: list[OpId], lost: list[OpId]) -> str:
     if not lost:
         return ""
     if len(lost) == len(ran):
-        return "; since then other operations have replaced all of that"
+        return "; since then other operations have replaced all of these"
     shown = names(lost[:_MOST_NAMED])
     more = ["others"] if len(lost) > _MOST_NAMED else []
     have, their = ("has", "its") if len(lost) == 1 else ("have", "their")
@@ -116,7 +116,7 @@ def _unlike_their_origin(replica: Replica, site: str) -> Iterator[Reply]:
 def _other_way(reply: Reply) -> str:
     at, detail = f"at {reply.origin.site}", shortened(reply.detail, _MOST_DETAIL)
     if _UNITS.match(reply.detail):
-        return f"{reply.op} failed {at} as a whole, and was done there in unit steps: {detail}"
+        return f"{reply.op} failed {at} as a whole, and was applied there in unit steps: {detail}"
     return f"{reply.op} {at}: {detail}"
 
 
@@ -131,8 +131,8 @@ def refused_units(replica: Replica, site: str) -> list[OpId]:
 def _unenforced(replica: Replica, site: str) -> ExplanationStep:
     ran = names(applied.id for applied in replica.applied.entries[-_MOST_NAMED:])
     text = (
-        f"{site} ran {in_words(ran) if ran else 'nothing'} in this order, which is not the one that counts; "
-        "no operation that replaces stands before them, and the type has no 'reset' from which to replay"
+        f"{site} ran {in_words(ran) if ran else 'nothing'} in this order, which is not the agreed one; it cannot "
+        "replay, because no replacing operation precedes them and the type has no 'reset' to replay from"
     )
     return ExplanationStep(text=text, site=site)
 
@@ -140,33 +140,35 @@ def _unenforced(replica: Replica, site: str) -> ExplanationStep:
 def _how_far(replica: Replica, found: SiteStatus, now_ms: int) -> str:
     site, is_here = found.site, found.site == replica.site
     if found.last_contact_ms is None and not is_here:
-        heard = "has not been heard of this resource"
-        return f"{site} {heard}" if found.reachable else f"{site} cannot be reached, and {heard}"
+        silent = "has not reported on this resource yet"
+        return f"{site} {silent}" if found.reachable else f"{site} is unreachable and {silent}"
     age_s = 0 if is_here else max(now_ms - (found.last_contact_ms or 0), 0) / 1000
     as_of = "" if is_here else f" (as of {age_s:.0f} s ago)"
-    who = site if found.reachable else f"{site} cannot be reached; as far as is known it"
-    return f"{who} {_done(replica, found)}{as_of}"
+    if found.reachable:
+        return f"{site} {_progress(replica, found, 'is', 'has')}{as_of}"
+    return f"{site} is unreachable; when last seen it {_progress(replica, found, 'was', 'had')}{as_of}"
 
 
-def _done(replica: Replica, found: SiteStatus) -> str:
+def _progress(replica: Replica, found: SiteStatus, is_: str, has: str) -> str:
+    """`is_`, `has`: in the tense of what is known of the site."""
     if not found.pending:
-        failed = " but what failed" if found.failed else ""
-        return f"has dealt with everything{failed}"
+        failed = " except for what failed" if found.failed else ""
+        return f"{is_} up to date{failed}"
     settled = settled_at(replica, found.site)
     open_ = [op.id for op in replica.history.ops.values() if not contains(settled, op.id)]
     if found.site == replica.site:
         open_ += [draft.id for draft in replica.drafts]
     shown = [*names(open_[:_MOST_NAMED]), *(["others"] if len(open_) > _MOST_NAMED else [])]
-    return f"has not dealt with {in_words(shown)} yet" if shown else "is still at work"
+    return f"still {has} to process {in_words(shown)}" if shown else f"{is_} still working"
 
 
 MOST_OPERATIONS = 50
 _MOST_NAMED = 5
 _KINDS = {
-    Kind.FORCE: "the operator's word, which becomes the new base",
-    Kind.DELETE: "a deletion, which beats everything",
-    Kind.SITES: "a change of the list of sites",
-    Kind.SEAL: "a seal: it only says what all sites have settled for good",
+    Kind.FORCE: "forced by an operator, which becomes the new base",
+    Kind.DELETE: "a deletion, which supersedes everything",
+    Kind.SITES: "a change of the site list",
+    Kind.SEAL: "a seal, which records what all sites have settled for good",
 }
 
 
@@ -179,7 +181,7 @@ def explanation(replica: Replica, up: set[str], now_ms: int) -> Explanation:
         resource=replica.resource,
         overall=word(found.overall),
         steps=tuple(steps),
-        conclusion=_conclusion(replica, found),
+        conclusion=_conclusion(replica, found, now_ms),
     )
 
 
@@ -192,20 +194,20 @@ def _step(text: str, op: Operation | None = None) -> ExplanationStep:
 
 def _setting(replica: Replica) -> Iterator[ExplanationStep]:
     history, sites = replica.history, sites_of(replica)
-    by = f", as {history.site_list_op.id} says" if history.site_list_op else ""
+    by = f", set by {history.site_list_op.id}" if history.site_list_op else ""
     yield _step(f"'{printable(replica.resource)}' is at {in_words(sites)}{by}", history.site_list_op)
     if replica.matrix.entries:
-        yield _step(f"its operations combine by the matrix {replica.matrix.hash[:12]}")
+        yield _step(f"its operations combine according to matrix {replica.matrix.hash[:12]}")
     else:
-        yield _step("it has no matrix: all operations count, in one order, and none replaces another")
+        yield _step("it has no matrix: every operation takes effect, in one order, and none replaces another")
     if replica.applied.base:
         yield _step(
-            f"a checkpoint holds the state up to {_places(vector_text(replica.applied.base.vector))}; "
-            "the operations before it are folded into it"
+            f"a checkpoint contains the state up to {_places(vector_text(replica.applied.base.vector))}; "
+            "earlier operations are folded into it"
         )
     elif history.floor:
         floor = _places(vector_text(history.floor))
-        yield _step(f"operations without effect up to {floor} are settled everywhere, and forgotten")
+        yield _step(f"operations without effect up to {floor} are settled at every site and deleted from the log")
 
 
 def _places(vector: dict[str, int]) -> str:
@@ -218,7 +220,7 @@ def _places(vector: dict[str, int]) -> str:
 def _operations(replica: Replica) -> Iterator[ExplanationStep]:
     ops = by_stamp(replica)
     if len(ops) > MOST_OPERATIONS:
-        yield _step(f"{len(ops) - MOST_OPERATIONS} older operations are not told here; the log has them")
+        yield _step(f"{len(ops) - MOST_OPERATIONS} older operations are omitted; the log has them")
     for op in ops[-MOST_OPERATIONS:]:
         fate = fate_of(replica, op)
         yield _step(f"{_made(op)}{_at_the_same_time(op, ops)}: {_became(replica, op, fate)}", op)
@@ -226,7 +228,7 @@ def _operations(replica: Replica) -> Iterator[ExplanationStep]:
 
 def _made(op: Operation) -> str:
     what = _KINDS.get(op.kind) or f"'{printable(shortened(op.payload.line))}'"
-    return f"{op.id} ({printable(op.type)}), {what}, was made at {op.origin.site} at {stamp_text(op.stamp)}"
+    return f"{op.id} ({printable(op.type)}), {what}, made at {op.origin.site} at {stamp_text(op.stamp)}"
 
 
 def _at_the_same_time(op: Operation, ops: Sequence[Operation]) -> str:
@@ -234,7 +236,7 @@ def _at_the_same_time(op: Operation, ops: Sequence[Operation]) -> str:
     if not others:
         return ""
     shown = [*names(others[:_MOST_NAMED]), *(["others"] if len(others) > _MOST_NAMED else [])]
-    return f", without knowing of {in_words(shown)}"
+    return f", concurrent with {in_words(shown)}"
 
 
 def _became(replica: Replica, op: Operation, fate: Fate | None) -> str:
@@ -242,8 +244,8 @@ def _became(replica: Replica, op: Operation, fate: Fate | None) -> str:
     if effect is Effect.DRAFT:
         return _draft(replica, op)
     if fate is None:
-        went_well = f"it went well at {op.origin.site}, and it is effective"
-        return went_well if effect is Effect.EFFECTIVE else "it touches no application"
+        succeeded = f"succeeded at {op.origin.site}; in effect"
+        return succeeded if effect is Effect.EFFECTIVE else "does not touch the application"
     by = f" by {fate.by}" if fate.by else ""
     why = f": {shortened(op.why, 200)}" if op.why else ""
     return f"{effect.value}{by}: {fate.rule.sentence} (rule {fate.rule.value}){why}"
@@ -251,31 +253,31 @@ def _became(replica: Replica, op: Operation, fate: Fate | None) -> str:
 
 def _draft(replica: Replica, op: Operation) -> str:
     if replica.applied.unknown and replica.applied.unknown.id == op.id:
-        return "whether it ran is not known, so no other site has heard of it"
+        return "it is unknown whether it ran, so it was not sent to other sites"
     if replica.slot.running and replica.slot.running.op == op:
-        return "it is being run at its origin; the other sites hear of it with the outcome"
+        return "running at its origin; the other sites receive it with the outcome"
     waits = f"behind {replica.applied.unknown.id}" if replica.applied.unknown else "for its turn"
-    return f"it waits {waits} at its origin; the other sites hear of it with the outcome"
+    return f"waiting {waits} at its origin; the other sites receive it with the outcome"
 
 
 def _outcome(replica: Replica) -> Iterator[ExplanationStep]:
     effective = replica.history.effective
     if not effective:
         held = "what the checkpoint holds" if replica.applied.base else "nothing"
-        yield _step(f"so every site must have applied {held}")
+        yield _step(f"every site must therefore have applied {held}")
         return
     shown = names(op.id for op in effective[-MOST_OPERATIONS:])
     more = "" if len(shown) == len(effective) else f"{len(effective) - len(shown)} older ones, then "
     after = "the checkpoint, then " if replica.applied.base else ""
     order = ", in this order" if len(effective) > 1 else ""
-    yield _step(f"so every site must have applied{order}: {after}{more}{', '.join(shown)}")
+    yield _step(f"every site must therefore have applied{order}: {after}{more}{', '.join(shown)}")
 
 
 # -- the conclusion --------------------------------------------------------------------------------------
 
 
-def _conclusion(replica: Replica, found: ResourceStatus) -> str:
-    return f"{found.overall.value}: {sentence(found)}{_done_in_part(replica, found)}{_advice(replica, found)}"
+def _conclusion(replica: Replica, found: ResourceStatus, now_ms: int) -> str:
+    return f"{found.overall.value}: {sentence(found, now_ms)}{_done_in_part(replica, found)}{_advice(replica, found)}"
 
 
 def _done_in_part(replica: Replica, found: ResourceStatus) -> str:
@@ -285,7 +287,7 @@ def _done_in_part(replica: Replica, found: ResourceStatus) -> str:
         for site in found.sites
         if (refused := refused_units(replica, site.site))
     ]
-    return f"; done only in part, because a unit was refused: {in_words(parts)}" if parts else ""
+    return f"; only partly applied, because a unit was refused: {in_words(parts)}" if parts else ""
 
 
 def _advice(replica: Replica, found: ResourceStatus) -> str:
@@ -293,9 +295,9 @@ def _advice(replica: Replica, found: ResourceStatus) -> str:
         case Overall.CONVERGED:
             return ""
         case Overall.CONVERGING:
-            return ". Nothing needs to be done"
+            return ". No action is needed"
         case Overall.UNREACHABLE:
-            return ". They catch up by themselves when they are back"
+            return ". Unreachable sites catch up automatically"
         case Overall.DIVERGED:
             return _cure(replica, found)
 
@@ -306,7 +308,9 @@ def _cure(replica: Replica, found: ResourceStatus) -> str:
     if unknown:
         site, op = unknown
         return (
-            f". Look at the application at {site}, and say whether {op} took effect: "
+            f". Check the application at {site}, then report whether {op} took effect: "
             f"cheops resolve {id_} --site {site} --op {op} --happened yes|no"
         )
-    return f". An operation that replaces everything makes the sites equal again: cheops exec --force --id {id_} …"
+    return (
+        f". To make the sites equal again, send an operation that replaces everything: cheops exec --force --id {id_} …"
+    )

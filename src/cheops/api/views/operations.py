@@ -56,7 +56,7 @@ def find(replica: Replica, name: str) -> Operation:
         newest = ", ".join(str(op.id) for op in by_stamp(replica)[-5:])
         raise NoSuchOperationError(
             f"no operation '{printable(shortened(name))}' of '{printable(shortened(replica.resource))}' is "
-            f"known here; the newest are {newest or 'none'}. Old ones are forgotten when they have no effect"
+            f"known here; the newest are {newest or 'none'}. Old operations without effect are deleted"
         )
     return found[-1]
 

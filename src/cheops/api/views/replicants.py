@@ -30,4 +30,4 @@ def replicant_view(node: Node, replica: Replica, up: set[str]) -> ReplicantView:
 def _doubt(replica: Replica) -> str | None:
     if replica.applied.unknown is None:
         return None
-    return f"nobody knows whether {replica.applied.unknown.id} ran here: see 'cheops resolve {replica.resource}'"
+    return f"it is unknown whether {replica.applied.unknown.id} ran here; see 'cheops resolve {replica.resource}'"

@@ -47,7 +47,7 @@ def site_view(mesh: Mesh, now: Now, name: str) -> SiteView:
     if name not in found:
         meant = nearest(name, found)
         hint = f"did you mean '{meant}'? " if meant else ""
-        raise NoSuchSiteError(f"unknown site '{printable(shortened(name))}'; {hint}Known: {listed(found)}")
+        raise NoSuchSiteError(f"unknown site '{printable(shortened(name))}'; {hint}Known sites: {listed(found)}")
     return _view(mesh, found[name])
 
 
@@ -72,7 +72,7 @@ def _view(mesh: Mesh, site: views.SiteView) -> SiteView:
 def _problems(site: views.SiteView) -> list[str]:
     found = [site.note] if site.note else []
     if site.clock and clock_is_wrong(site):
-        found.append(f"its clock is {site.clock.offset_ms:+,.0f} ms from ours")
+        found.append(f"its clock differs from ours by {site.clock.offset_ms:+,.0f} ms")
     return found
 
 
@@ -89,7 +89,7 @@ def resource_status(replica: Replica, up: set[str], now_ms: int) -> ResourceStat
     return ResourceStatus(
         id=replica.resource,
         overall=word(found.overall),
-        sentence=_with_blocked(sentence(found), replica),
+        sentence=_with_blocked(sentence(found, now_ms), replica),
         unreachable=found.unreachable,
         order_not_enforced=found.order_not_enforced,
         sites=tuple(_site(replica, site, now_ms) for site in found.sites),
@@ -149,18 +149,17 @@ def resource_verdict(replica: Replica, up: set[str]) -> engine.ResourceStatus:
     return engine.ResourceStatus(replica.resource, Overall.CONVERGING, (), found.order_not_enforced, ())
 
 
-def sentence(found: engine.ResourceStatus) -> str:
+def sentence(found: engine.ResourceStatus, now_ms: int) -> str:
     """The verdict in words, with the reason."""
     match found.overall:
         case Overall.CONVERGED:
-            return f"{_all_of(found)} applied the same"
+            return _in_sync(found)
         case Overall.CONVERGING:
             return _still_to_come(found)
         case Overall.DIVERGED:
-            return "; ".join(_differences(found)) or "the sites have applied the same operations differently"
+            return "; ".join(_differences(found)) or "the sites applied the same operations but differ"
         case Overall.UNREACHABLE:
-            cut = in_words(found.unreachable)
-            return f"{cut} cannot be asked now; as far as is known, {_rest(found)}"
+            return f"{_unreachable(found, now_ms)}; {_were_pending(found)}"
 
 
 def _with_blocked(said: str, replica: Replica) -> str:
@@ -172,38 +171,61 @@ def blocked_sentence(replica: Replica) -> str:
     """What waits for operations that were refused here; empty if nothing does."""
     said = []
     for id_, waiting in waiting_for_refused(replica).items():
-        verb = "waits" if len(waiting) == 1 else "wait"
+        verb = "is" if len(waiting) == 1 else "are"
         who = in_words(sorted(map(str, waiting))[:3])
-        said.append(f"{who} {verb} here for {id_}, which was refused: {replica.inbox.refused[id_]}")
+        said.append(f"{who} {verb} waiting here for {id_}, which was refused: {replica.inbox.refused[id_]}")
     return "; ".join(said)
 
 
-def _all_of(found: engine.ResourceStatus) -> str:
-    only = found.sites[0].site
-    return f"{only} has" if len(found.sites) == 1 else f"all {len(found.sites)} sites have"
+def _in_sync(found: engine.ResourceStatus) -> str:
+    match len(found.sites):
+        case 1:
+            return f"{found.sites[0].site}, its only site, is up to date"
+        case 2:
+            return "both sites are in sync"
+        case count:
+            return f"all {count} sites are in sync"
 
 
 def _still_to_come(found: engine.ResourceStatus) -> str:
     behind = [f"{site.site} ({site.pending})" for site in found.sites if site.pending]
     if behind:
-        return f"operations are still to be run at {in_words(behind)}"
-    return "what the sites have applied is being compared" if found.sites else "it is being run for the first time"
+        return f"operations are pending at {in_words(behind)}"
+    return "the sites are comparing their states" if found.sites else "its first operation is running"
 
 
-def _rest(found: engine.ResourceStatus) -> str:
-    behind = [site.site for site in found.sites if site.pending]
-    return f"operations are still to be run at {in_words(behind)}" if behind else "all is well"
+def _unreachable(found: engine.ResourceStatus, now_ms: int) -> str:
+    lost = [site for site in found.sites if site.site in found.unreachable]
+    if len(lost) == 1:
+        return f"{lost[0].site} is unreachable ({_last_seen(lost[0], now_ms)})"
+    return f"{in_words(f'{site.site} ({_last_seen(site, now_ms)})' for site in lost)} are unreachable"
+
+
+def _last_seen(site: engine.SiteStatus, now_ms: int) -> str:
+    if site.last_contact_ms is None:
+        return "never seen"
+    return f"last seen {max(now_ms - site.last_contact_ms, 0) / 1000:.0f} s ago"
+
+
+def _were_pending(found: engine.ResourceStatus) -> str:
+    behind = [site for site in found.sites if site.pending]
+    if not behind:
+        return "no operation was pending"
+    total = sum(site.pending for site in behind)
+    counts = [f"{site.pending} at {site.site}" for site in behind] if len(behind) > 1 else []
+    what = "1 operation was" if total == 1 else f"{total} operations were"
+    return f"{what} pending {f'({in_words(counts)})' if counts else f'at {behind[0].site}'}"
 
 
 def _differences(found: engine.ResourceStatus) -> list[str]:
     said = []
     for site in found.sites:
         if site.failed:
-            said.append(f"{in_words(names(site.failed))} failed at {site.site} and not at its origin")
+            said.append(f"{in_words(names(site.failed))} failed at {site.site} but not at its origin")
         if site.unknown:
-            said.append(f"whether {in_words(names(site.unknown))} ran at {site.site} is not known")
+            said.append(f"it is unknown whether {in_words(names(site.unknown))} ran at {site.site}")
     if found.order_not_enforced:
-        said.append("operations ran here in another order than they count, and nothing can put that right")
+        said.append("operations ran here out of order, and the order cannot be restored")
     return said
 
 
@@ -260,10 +282,10 @@ def not_here_text(replica: Replica, others: Iterable[str], address_of: AddressOf
     id_, site = printable(shortened(replica.resource)), replica.site
     if is_known(replica):
         where = _named(sites_of(replica), address_of)
-        return f"'{id_}' has left {site}, which has heard nothing of it since; ask {where}"
-    said = f"no resource '{id_}' is known at {site}; only the sites of a resource know of it"
+        return f"'{id_}' is no longer at {site}, which gets no news of it; ask {where}"
+    said = f"no resource '{id_}' is known at {site}; only the sites of a resource know it"
     where = _named(others, address_of)
-    return f"{said}. Others to ask: {where}" if where else f"{said}, and no other site is known here"
+    return f"{said}. Other sites: {where}" if where else f"{said}, and no other site is known here"
 
 
 def _named(sites: Iterable[str], address_of: AddressOf) -> str:

@@ -133,13 +133,13 @@ def _program_findings(type_: TypeConfig) -> Iterator[Finding]:
         if program := _program(line):
             seen.add(program)
             path = where_is(program, type_.command)
-            hint = "" if path else f"install {program}, or mend 'types.{type_.name}.{key}'"
+            hint = "" if path else f"install {program}, or fix 'types.{type_.name}.{key}'"
             yield Finding(f"{type_.name}: {key} can run", str(path or f"no program {program}"), hint)
     for program in dict.fromkeys(filter(None, map(_program, type_.command.allow))):
         if program not in seen:
             path = where_is(program, type_.command)
-            hint = "" if path else f"install {program}: an operation with it would fail here, and not at its origin"
-            name = f"{type_.name}: {program}, which is allowed, can run"
+            hint = "" if path else f"install {program}: an operation with it would fail here but not at its origin"
+            name = f"{type_.name}: allowed program {program} can run"
             yield Finding(name, str(path or f"no program {program}"), hint, is_warning=not path)
 
 

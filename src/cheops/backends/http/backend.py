@@ -331,7 +331,7 @@ async def _accepts_connections(name: str, url: str) -> Finding:
         _reader, writer = await asyncio.wait_for(asyncio.open_connection(place.host, place.port), _CONNECT_S)
         writer.close()
     except (OSError, TimeoutError) as error:
-        hint = f"start the service, or mend 'services.{name}.url'"
+        hint = f"start the service, or fix 'services.{name}.url'"
         return Finding(f"{name} accepts connections", f"{url}: {error or 'no answer'}", hint, group="services")
     return Finding(f"{name} accepts connections", url, group="services")
 
