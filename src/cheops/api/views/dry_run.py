@@ -171,7 +171,7 @@ def _notes(replica: Replica, event: Submitted, sites: tuple[str, ...]) -> Iterat
     if not replica.history.site_list and not replica.drafts:
         yield f"the resource is new: it would be created at {in_words(sites) if sites else 'no site'}"
     if replica.applied.unknown:
-        yield f"{replica.applied.unknown.id} is UNKNOWN here: until that is resolved, only an operation that replaces it runs"
+        yield f"{replica.applied.unknown.id} is UNKNOWN here: until resolved, only an operation that replaces it runs"
     elif replica.drafts:
         yield f"{len(replica.drafts)} operations are waiting for their first run here, and would run first"
     if event.matrix is not None and event.matrix.hash != replica.matrix.hash and sites_of(replica):
