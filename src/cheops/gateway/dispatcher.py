@@ -1,11 +1,9 @@
 """Sends a request to one target of its route: the local service, another site's gateway, or replication."""
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
-
-import h11
 
 from cheops.config.gateway import GatewayConfig
 from cheops.config.services import ServiceConfig
@@ -32,7 +30,7 @@ from cheops.gateway.headers import (
     without,
     without_mesh,
 )
-from cheops.gateway.interfaces import Body, DryRunResult, NotSentError, Replication, Response, UpstreamError
+from cheops.gateway.interfaces import Body, DryRunResult, Replication, Response, UpstreamError
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request import ReceivedRequest, Request
 from cheops.gateway.responses import informational_relay
@@ -44,6 +42,8 @@ from cheops.gateway.upstream import (
     UpstreamClient,
     UpstreamRequest,
     UpstreamResponse,
+    ignore_informational,
+    streamed_response,
 )
 
 _FOR_THE_OTHER_S = 5.0  # so that the other gateway, which knows more, is the first to lose patience
@@ -135,8 +135,9 @@ class Forwarder:
         """See seam.Services."""
         upload = PreparedBody(body, body_size(head))
         head = RequestHead(head.method, head.target, _own_framing(head.headers, upload))
-        errand = UpstreamRequest(head, upload, _ignored, DisconnectWatch(), passage)
-        found = await _outgoing(*await self.to_local(service, errand, timeout_s))
+        errand = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch(), passage)
+        asked, ticket = await self.to_local(service, errand, timeout_s)
+        found = await streamed_response(asked, ticket.end if ticket else None)
         return replace(found, headers=without_mesh(found.headers))  # an application is no part of the mesh
 
     async def at(
@@ -148,9 +149,8 @@ class Forwarder:
             raise UpstreamError(str(error), "down", may_have_had_effect=False) from None
         upload = PreparedBody(body, body_size(head))
         head = RequestHead(head.method, head.target, _own_framing(head.headers, upload))
-        errand = UpstreamRequest(head, upload, _ignored, DisconnectWatch(), passage)
-        asked = await self.to_site(site, service, errand, FOR_REPLICATION)
-        return await _outgoing(asked, None)
+        errand = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch(), passage)
+        return await streamed_response(await self.to_site(site, service, errand, FOR_REPLICATION))
 
     async def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
         """See seam.Services."""
@@ -163,7 +163,7 @@ class Forwarder:
             if ticket:
                 ticket.end()
             if isinstance(error, CheopsError):
-                raise NotSentError(str(error)) from None
+                raise UpstreamError(str(error), "not sent", may_have_had_effect=False, status=503) from None
             raise
         return without(head.headers, SCOPE), ticket.end if ticket else _nothing
 
@@ -192,42 +192,6 @@ def _own_framing(headers: Headers, upload: PreparedBody) -> Headers:
 
 def _nothing() -> None:
     """There is nothing to be ended."""
-
-
-async def _ignored(_status: int, _reason: bytes, _headers: Headers) -> None:
-    """Nobody is there who would care for what comes before the answer."""
-
-
-async def _outgoing(asked: UpstreamResponse, ticket: CarrierUse | None) -> Response:
-    """An answer whose body is read from the service while somebody reads it from here."""
-    answer = asked.answer
-    if answer.status == 101:
-        await _finish(asked, ticket)
-        raise UpstreamError(
-            "the service changed the protocol, which nobody asked for", "a bad 101", may_have_had_effect=True
-        )
-    headers = end_to_end(answer.headers)
-    event = asked.call.event_now()
-    if isinstance(event, h11.EndOfMessage):
-        await _finish(asked, ticket)
-        return Response(answer.status, headers, b"")
-    return Response(answer.status, headers, _body(asked, ticket, event))
-
-
-async def _body(asked: UpstreamResponse, ticket: CarrierUse | None, event: h11.Data | None) -> AsyncIterator[bytes]:
-    try:
-        found = event or await asked.call.event()
-        while isinstance(found, h11.Data):
-            yield bytes(found.data)
-            found = await asked.call.event()
-    finally:
-        await _finish(asked, ticket)
-
-
-async def _finish(asked: UpstreamResponse, ticket: CarrierUse | None) -> None:
-    await asked.finish()
-    if ticket:
-        ticket.end()
 
 
 _SWITCHING = 101

@@ -16,22 +16,6 @@ if TYPE_CHECKING:
     from cheops.gateway.headers import ForwardingInfo
 
 
-class NotSentError(CheopsError):
-    """Nothing of the request reached the service."""
-
-    fault = Fault.APPLICATION
-    definite = False
-    status = 503
-
-
-class InDoubtError(CheopsError):
-    """The request went out, and its answer was lost."""
-
-    fault = Fault.APPLICATION
-    definite = False
-    status = 502
-
-
 class GatewayRequestError(ClientError):
     """A request that cannot be understood, or that could be understood in two ways. The connection ends."""
 
@@ -49,10 +33,10 @@ class GoneError(CheopsError):
 
 
 class UpstreamError(CheopsError):
-    """A service did not answer, or broke off.
+    """A service or gateway was not reached, did not respond, or broke off.
 
-    `why` is a word or two for people (`connection refused`). `may_have_had_effect` is False where certainly
-    nothing of the request reached it.
+    The one error for a request that may have been executed: `may_have_had_effect` is False only if nothing of the
+    request reached the other side. `why` is a word or two for people (`connection refused`).
     """
 
     fault = Fault.APPLICATION

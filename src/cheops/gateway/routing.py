@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from cheops.errors import CheopsError, Fault
-from cheops.gateway.headers import EFFECT, Headers, RequestHead, is_idempotent
+from cheops.gateway.headers import EFFECT, SAFE_METHODS, Headers, RequestHead, is_idempotent
 from cheops.gateway.interfaces import NoGatewayError, SiteDownError, UpstreamError
 from cheops.scope.errors import ScopeSyntaxError
 from cheops.scope.explanation import Method
@@ -23,11 +23,7 @@ from cheops.scope.snapshot import Snapshot
 from cheops.scope.tree import Binding, Scope
 
 _METHODS = {
-    "GET": Method.READ,
-    "HEAD": Method.READ,
-    "OPTIONS": Method.READ,
-    "TRACE": Method.READ,
-    **dict.fromkeys(("PROPFIND", "REPORT", "SEARCH", "QUERY"), Method.READ),
+    **dict.fromkeys(SAFE_METHODS, Method.READ),
     "POST": Method.CREATE,
     "DELETE": Method.DELETE,
 }

@@ -13,8 +13,8 @@ import h11
 
 from cheops.config.gateway import GatewayConfig
 from cheops.gateway.connection import ConnectionPool, UpstreamAddress, Wire
-from cheops.gateway.headers import ForwardingInfo, Headers, RequestHead, is_idempotent
-from cheops.gateway.interfaces import Body, GatewayRequestError, UpstreamError
+from cheops.gateway.headers import ForwardingInfo, Headers, RequestHead, end_to_end, is_idempotent
+from cheops.gateway.interfaces import Body, GatewayRequestError, Response, UpstreamError
 from cheops.peers.client import Credentials
 
 
@@ -272,6 +272,45 @@ class UpstreamResponse:
         """In any case, whether the answer was read to its end or not."""
         if await self.call.finish():
             self._pool.give_back(self._place, self.call.wire)
+
+
+async def streamed_response(response: UpstreamResponse, on_end: Callable[[], None] | None = None) -> Response:
+    """A response whose body is read from the upstream while somebody reads it from here. `on_end` is called when
+    its last byte is read, or when nobody wants it any more."""
+    head = response.answer
+    if head.status == 101:
+        await _finish(response, on_end)
+        raise UpstreamError(
+            "the service changed the protocol, which nobody asked for", "a bad 101", may_have_had_effect=True
+        )
+    headers = end_to_end(head.headers)
+    event = response.call.event_now()
+    if isinstance(event, h11.EndOfMessage):
+        await _finish(response, on_end)
+        return Response(head.status, headers, b"")
+    return Response(head.status, headers, _body_of(response, on_end, event))
+
+
+async def _body_of(
+    response: UpstreamResponse, on_end: Callable[[], None] | None, event: h11.Data | None
+) -> AsyncIterator[bytes]:
+    try:
+        found = event or await response.call.event()
+        while isinstance(found, h11.Data):
+            yield bytes(found.data)
+            found = await response.call.event()
+    finally:
+        await _finish(response, on_end)
+
+
+async def _finish(response: UpstreamResponse, on_end: Callable[[], None] | None) -> None:
+    await response.finish()
+    if on_end:
+        on_end()
+
+
+async def ignore_informational(_status: int, _reason: bytes, _headers: Headers) -> None:
+    """For requests whose client cannot be sent what comes before the response."""
 
 
 class DisconnectWatch:

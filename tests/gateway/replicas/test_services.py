@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cheops.backends.http.upstream import below_base
+from cheops.backends.http.sender import below_base
 from cheops.config.services import ServiceConfig
 from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites, running
 from tests.support.command import run_process

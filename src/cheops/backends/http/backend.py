@@ -31,8 +31,8 @@ from cheops.backends.http.payload import (
     result_in_doubt,
     result_of,
 )
+from cheops.backends.http.sender import OperationSender, SentReply, ServiceReply
 from cheops.backends.http.submission import deletion_command
-from cheops.backends.http.upstream import OperationSender, SentReply, ServiceReply
 from cheops.backends.protocol import Backend, BackendContext, Finding
 from cheops.bounded import BoundedMap
 from cheops.config.address import address_of_url
@@ -40,7 +40,7 @@ from cheops.config.services import HTTP_BACKEND, READ, ServiceConfig, names_in, 
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
-from cheops.gateway.interfaces import InDoubtError, NotSentError, RunGuard
+from cheops.gateway.interfaces import RunGuard, UpstreamError
 from cheops.log.operation import Command, Kind
 from cheops.node.node import Node
 
@@ -172,15 +172,14 @@ class HttpBackend(Backend):
         self.guard: RunGuard | None = None
         auths = {name: service.replication.auth for name, service in self._services.items()}
         providers = {name: CredentialProvider(name, auth, context.commands) for name, auth in auths.items() if auth}
-        self.sending = OperationSender(self.copies, self.tickets, providers)
+        self.sending = OperationSender(self.copies, self.tickets, providers, context.config.gateway)
         self._existing = ExistingResources(self.sending, self.copies)
 
     async def start(self) -> None:
         await self.copies.open()
-        self.sending.exchange.start()
 
     async def close(self) -> None:
-        await self.sending.exchange.close()
+        self.sending.client.pool.close()
         await self.copies.close()
 
     async def run(self, run: Run) -> tuple[Outcome, ...]:
@@ -218,10 +217,11 @@ class HttpBackend(Backend):
             return body if isinstance(body, Outcome) else await self._asked(Task(service, run.resource, request, body))
         except PayloadError as error:
             return Outcome(Result.KO, str(error))
-        except (NoCopyError, NotSentError, CredentialsError) as error:
+        except (NoCopyError, CredentialsError) as error:
             return Outcome(Result.RETRY, str(error))
-        except InDoubtError as error:
-            return Outcome(result_in_doubt(request.method, may_repeat=bool(request.key)), str(error))
+        except UpstreamError as error:
+            in_doubt = result_in_doubt(request.method, may_repeat=bool(request.key))
+            return Outcome(in_doubt if error.may_have_had_effect else Result.RETRY, str(error))
 
     def _result_without_request(self, meta_id: str, request: Request) -> Outcome | None:
         """How it ends where there is nothing to be asked of the service."""
@@ -293,7 +293,7 @@ class HttpBackend(Backend):
         path = self.sending.local_path(copy)
         try:
             answered = await self.sending.send(service, Request(method="GET", path=path), path, b"")
-        except (NoCopyError, NotSentError, InDoubtError, CredentialsError) as error:
+        except (NoCopyError, UpstreamError, CredentialsError) as error:
             return Outcome(Result.KO, str(error))
         kept = self.sending.kept(service, path, answered.reply)
         return Outcome(Result.OK if answered.reply.status < 300 else Result.KO, _canonical(kept))

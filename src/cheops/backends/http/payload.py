@@ -24,6 +24,7 @@ import msgspec
 from cheops.config.services import PATCH, PUT, STEPS, ReplicationConfig
 from cheops.engine.events import Result
 from cheops.errors import ClientError
+from cheops.gateway.headers import IDEMPOTENT_METHODS
 from cheops.log.operation import Command
 
 _KEPT_HEADERS = frozenset(
@@ -66,7 +67,7 @@ def result_of(method: str, status: int, *, may_repeat: bool, own_credentials: bo
 
 def result_in_doubt(method: str, *, may_repeat: bool) -> Result:
     """The request went out, and nobody knows what became of it."""
-    return Result.RETRY if may_repeat or method in ("PUT", "DELETE") else Result.MAYBE
+    return Result.RETRY if may_repeat or method in IDEMPOTENT_METHODS else Result.MAYBE
 
 
 def kept_response(status: int, headers: tuple[Header, ...], body: bytes, most_bytes: int, size: int) -> KeptResponse:
@@ -131,7 +132,6 @@ CREATE, DELETE = "create", "delete"
 COLLECTING = frozenset(("MKCOL", "MKCALENDAR"))  # what makes a collection under a name that the client chose
 NAMING = COLLECTING | {"PUT"}  # what makes something under such a name
 _MAX_TYPE_CHARACTERS = 100
-_REPLAYABLE = ("PUT", "DELETE")
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,200}")
 _PATH = re.compile(r"/[^\s\x00-\x1f\x7f?#]*")
 _QUERY = re.compile(r"[^\s\x00-\x1f\x7f#]*")
@@ -207,7 +207,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         """Whether to run it again, in its order, leads to the same state."""
         if self.method == "PATCH":
             return not _is_stepwise(header(self.headers, "content-type"))
-        return self.base or self.method in _REPLAYABLE
+        return self.base or self.method in IDEMPOTENT_METHODS
 
 
 def command_of(request: Request, file_hash: str = "") -> Command:

@@ -9,6 +9,7 @@ from cheops.backends.http.locations import Locations, nearest_first
 from cheops.backends.http.paths import filled, item_of, joined, split_target
 from cheops.backends.http.payload import credentials_of, id_in
 from cheops.backends.http.request import NoReplicaError, NoReplicantError, NotTranslatableError, Target
+from cheops.backends.http.sender import below_base
 from cheops.backends.http.submission import is_deleted
 from cheops.backends.http.translation import (
     BODY_HEADERS,
@@ -26,7 +27,6 @@ from cheops.backends.http.translation import (
     translate_body,
     without_body_headers,
 )
-from cheops.backends.http.upstream import below_base
 from cheops.gateway.headers import CREDENTIALS, ForwardingInfo, RequestHead, first, without
 from cheops.gateway.interfaces import Body, IncomingRequest, Response, UpstreamError, UpstreamServices
 from cheops.node.node import Node

@@ -26,14 +26,13 @@ from cheops.backends.http.request import (
     target_of,
 )
 from cheops.backends.http.submission import is_collection
-from cheops.gateway.headers import RequestHead, first
+from cheops.gateway.headers import SAFE_METHODS, RequestHead, first
 from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
 from cheops.node.node import Node
 from cheops.scope.route import Replicas
 from cheops.scope.tree import Consistency
 from cheops.text import listed
 
-SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"))
 _FORM = "application/x-www-form-urlencoded"
 
 
@@ -73,7 +72,7 @@ class HttpReplication:
         target = self._target(service, head, route)
         if target is None:
             return await self._handle_unknown(service, incoming, route)
-        if head.method in SAFE:
+        if head.method in SAFE_METHODS:
             return await self._reading.read(service, incoming, target)
         if head.method in COLLECTING and target.is_named and not target.sub_path:
             return await self._reading.local(service, head, incoming)  # it is there, as the service will say
@@ -94,7 +93,7 @@ class HttpReplication:
         sites = await self._locations.sites_of(target.meta_id)
         if not sites:
             raise NoReplicantError(f"no site that can be asked now knows of {target.meta_id}")
-        return DryRunResult(target.meta_id, sites, goes_everywhere=head.method not in SAFE)
+        return DryRunResult(target.meta_id, sites, goes_everywhere=head.method not in SAFE_METHODS)
 
     def to_local(self, _service: str, head: RequestHead) -> RequestHead:
         """See seam.Replication."""
@@ -113,7 +112,7 @@ class HttpReplication:
         method = incoming.head.method
         if route is None:
             return await self._reading.local(service, incoming.head, incoming)
-        if method in SAFE:
+        if method in SAFE_METHODS:
             if self._node.name in route.sites:
                 return await self._reading.local(service, incoming.head, incoming)
             return await self._reading.at_nearest(service, incoming, route.sites, incoming.head.target)

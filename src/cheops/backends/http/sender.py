@@ -6,26 +6,37 @@ added. On the way back, local ids become meta-ids. An error says whether the req
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
-from urllib.parse import urlsplit
-
-import aiohttp
-from yarl import URL
+from urllib.parse import quote, urlsplit
 
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider, Tickets
 from cheops.backends.http.ids import Form, LocalIdTranslator, text_to_local, to_local, to_meta
 from cheops.backends.http.paths import ID, collection_of, filled, joined, last_segment, trimmed
 from cheops.backends.http.payload import KeptResponse, Request, credentials_of, id_in, is_json, kept_response
-from cheops.backends.http.translation import ResponseIds, hosts_of
+from cheops.backends.http.translation import ResponseIds, decompressed, hosts_of
+from cheops.config.gateway import GatewayConfig
 from cheops.config.services import ServiceConfig
-from cheops.gateway.interfaces import InDoubtError, NotSentError
+from cheops.gateway.connection import upstream_address
+from cheops.gateway.headers import SAFE_METHODS, RequestHead, encode_header
+from cheops.gateway.interfaces import Response
+from cheops.gateway.upstream import (
+    DisconnectWatch,
+    PreparedBody,
+    ResponseTimeout,
+    UpstreamClient,
+    UpstreamRequest,
+    ignore_informational,
+    streamed_response,
+)
 
 MOST_READ_BYTES = 4 * 1024 * 1024
 _CHUNK = 1024 * 1024
-_CONNECT_S = 5.0
+_MAX_CONNECTIONS = 256
+_IN_TARGET = "".join(map(chr, range(0x21, 0x7F)))  # what a request line may hold as it is
 Header = tuple[str, str]
 
 
@@ -52,78 +63,17 @@ class FileBody(NamedTuple):
     size: int
 
 
-class ServiceClient:
-    """Requests to all services of this site. Each has a connection of its own: one that was kept open may be
-    gone by the time it is used, and then nobody could tell whether a request arrived."""
-
-    def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
-
-    def start(self) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=256, force_close=True),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            trust_env=False,
-        )
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-    async def ask(  # noqa: PLR0913, PLR0917 - a request's parts
-        self,
-        base: str,
-        method: str,
-        target: str,
-        headers: Iterable[Header],
-        body: bytes | FileBody,
-        timeout_s: float,
-    ) -> ServiceReply:
-        """Raises NotSentError or InDoubtError."""
-        assert self._session is not None  # noqa: S101 - it is started with the node
-        sent: list[Header] = [*_as_text(headers), ("Accept-Encoding", "identity")]
-        if isinstance(body, FileBody):
-            sent.append(("Content-Length", str(body.size)))
-        data = body.pieces if isinstance(body, FileBody) else body or None
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=timeout_s)
-        url = URL(f"{base}{target}", encoded=True)
-        where = urlsplit(base).netloc
-        try:
-            async with self._session.request(
-                method, url, data=data, headers=sent, timeout=timeout, allow_redirects=False
-            ) as answer:
-                return await _read_reply(answer)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise NotSentError(f"the service at {where} cannot be reached: {error}") from None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            said = str(error) or type(error).__name__
-            raise InDoubtError(f"the service at {where} was asked, and did not answer: {said}") from None
-
-
-async def _read_reply(answer: aiohttp.ClientResponse) -> ServiceReply:
-    found, size = bytearray(), 0
-    async for piece in answer.content.iter_any():
+async def _read_reply(response: Response) -> ServiceReply:
+    beginning, size = bytearray(), 0
+    async for piece in decompressed(response):
         size += len(piece)
-        found += piece[: max(MOST_READ_BYTES - len(found), 0)]
-    raw = answer.raw_headers
-    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in raw)
-    return ServiceReply(answer.status, headers, bytes(found), size)
+        beginning += piece[: max(MOST_READ_BYTES - len(beginning), 0)]
+    return ServiceReply(response.status, response.headers, bytes(beginning), size)
 
 
-def as_header(text: str) -> str:
-    """A text as a header holds it: its UTF-8 bytes, one character each."""
-    return text.encode().decode("latin-1")
-
-
-def _as_text(headers: Iterable[Header]) -> Iterator[Header]:
-    """Headers as aiohttp, which sends text as UTF-8, must have them. Bytes that are none become others: it
-    has no way to send them."""
-    for name, value in headers:
-        try:
-            yield name, value.encode("latin-1").decode()
-        except UnicodeError:
-            yield name, value
+def _as_bytes(text: str) -> str:
+    """A header's text with one character per byte; what another site or a command wrote may have others."""
+    return text if all(ord(character) < 256 for character in text) else encode_header(text)
 
 
 async def read_pieces(path: Path) -> AsyncGenerator[bytes, None]:
@@ -153,11 +103,20 @@ class SentReply(NamedTuple):
 class OperationSender:
     """What all requests of operations have in common."""
 
-    def __init__(self, copies: Copies, tickets: Tickets, providers: Mapping[str, CredentialProvider]) -> None:
+    def __init__(
+        self,
+        copies: Copies,
+        tickets: Tickets,
+        providers: Mapping[str, CredentialProvider],
+        settings: GatewayConfig,
+    ) -> None:
         self._copies = copies
         self._tickets = tickets
         self._providers = providers
-        self.exchange = ServiceClient()
+        # No connection is kept open: a kept one may be gone when it is used next, and then nobody could tell whether
+        # the request arrived.
+        self.client = UpstreamClient(replace(settings, warm=0))
+        self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
         self.carry: Carry | None = None  # the gateway's, where the site has one
 
     async def send(  # noqa: PLR0913 - a request's parts
@@ -170,7 +129,7 @@ class OperationSender:
         method: str = "",
         more: tuple[Header, ...] = (),
     ) -> SentReply:
-        """Send it to a local path; raises NotHereError, AuthError, NotSentError, InDoubtError."""
+        """Send it to a local path; raises NoCopyError, CredentialsError, UpstreamError."""
         local_of = self._copies.index.local_of
         query = text_to_local(request.query, local_of, Form.URL)
         given = tuple((name, text_to_local(value, local_of, Form.PLAIN)) for name, value in request.headers)
@@ -180,18 +139,35 @@ class OperationSender:
             while True:
                 headers = (*_without(carried, credentials), *key, *more, *credentials)
                 ready = await self._ready(body, _form(request))
-                reply = await self.exchange.ask(
-                    service.url,
-                    method or request.method,
-                    joined(path, query),
-                    headers,
-                    ready,
-                    service.replication.timeout_s,
-                )
+                reply = await self._exchange(service, method or request.method, joined(path, query), headers, ready)
                 if reply.status != _UNAUTHORIZED or provider is None:
                     return SentReply(reply, bool(credentials and self._is_own(service, request)))
                 provider.forget()  # once more, with what it gives now
                 credentials, provider = await provider.headers(), None
+
+    async def _exchange(
+        self,
+        service: ServiceConfig,
+        method: str,
+        target: str,
+        headers: tuple[Header, ...],
+        body: bytes | FileBody,
+    ) -> ServiceReply:
+        address = upstream_address(service.url)
+        upload = PreparedBody(body.pieces, body.size) if isinstance(body, FileBody) else PreparedBody(body, len(body))
+        # Without a length, a server may take a request that usually has a body for one without an end.
+        has_length = upload.size or not (method in SAFE_METHODS or method == "DELETE")
+        sent = (
+            ("Host", address.authority),
+            *((name, _as_bytes(value)) for name, value in headers),
+            ("Accept-Encoding", "identity"),
+            *([("Content-Length", str(upload.size))] if has_length else ()),
+        )
+        head = RequestHead(method, address.path + quote(target, safe=_IN_TARGET), sent)
+        request = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch())
+        async with self._slots:
+            response = await self.client.ask(address, request, ResponseTimeout(service.replication.timeout_s))
+            return await _read_reply(await streamed_response(response))
 
     @contextlib.asynccontextmanager
     async def _carried(
@@ -202,7 +178,7 @@ class OperationSender:
         if self.carry is not None:
             headers, ended = await self.carry(service.name, headers, scope)
         try:
-            yield (*headers, *([("Scope", as_header(scope))] if scope else ()))
+            yield (*headers, *([("Scope", encode_header(scope))] if scope else ()))
         finally:
             if ended:
                 ended()
