@@ -14,6 +14,8 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from msgspec import structs
+
 from cheops.engine.documents import Document, Key, Ledger, key_of
 from cheops.engine.events import (
     Answer,
@@ -205,4 +207,4 @@ def name_of(number: int) -> str:
 def _copies(documents: Iterable[Document], name: str) -> Iterator[Document]:
     for document in documents:
         if isinstance(document, Operation | Reply | Ledger):
-            yield replace(document, resource=name)
+            yield structs.replace(document, resource=name)

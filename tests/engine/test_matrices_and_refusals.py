@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from cheops.engine.events import Answer, Loaded, Stage, Submitted
 from cheops.engine.settings import Limits, Settings
 from cheops.engine.site import Site
@@ -30,7 +32,7 @@ def test_a_site_that_lacks_a_matrix_asks_for_it_and_waits() -> None:
     lab = Lab("ab")
     lab.make("n", COUNTER, "ab")
     lab.submit("a", "n", "set 5")
-    lab.flights = [replace(flight, message=replace(flight.message, matrices=())) for flight in lab.flights]
+    lab.flights = [replace(flight, message=structs.replace(flight.message, matrices=())) for flight in lab.flights]
     lab.deliver(lab.flights[0])
     assert lab.at("b", "n").inbox.waiting
     assert lab.states("n", "b") == [0]

@@ -311,7 +311,7 @@ def _tell(maker: Maker, text: str) -> None:
     text, _, under = text.partition(" under ")
     text, _, knowing = text.partition(" knowing ")
     who, type_, _, now_ms, *verdict = text.split()
-    origin = next(origin for origin in ORIGINS if "".join(origin) == who)
+    origin = next(origin for origin in ORIGINS if origin.site + origin.incarnation == who)
     for id_ in knowing.split():
         maker.learn(origin, past_of(_named(maker, id_)))
     kind = Kind(type_) if type_ in set(Kind) else Kind.NORMAL

@@ -1,9 +1,9 @@
 """The laws of forgetting: what was pruned, saved and loaded, or folded changes nothing of what has an effect."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from hypothesis import example, given
+from msgspec.structs import replace
 
 from cheops.log.causality import Vector, joined
 from cheops.log.history import History

@@ -1,7 +1,8 @@
 """Operations and replies for tests, with as little said as possible."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp, Status, Verdict
 

@@ -5,9 +5,10 @@ It sends to the agents of a rig whatever a test likes, over TLS as that site, an
 
 import json
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from cheops.engine.messages import Message
 from cheops.log.matrix import Matrix
@@ -35,8 +36,7 @@ def operations(rig: Rig, site: str, resource: str) -> dict[str, Operation]:
 
 def changed(document: Any, **changes: Any) -> Any:
     """The same with other fields, and the signature that it had."""
-    names = [field.name for field in fields(document) if field.init]
-    return type(document)(**{**{name: getattr(document, name) for name in names}, **changes})
+    return structs.replace(document, **changes)
 
 
 def signed(document: Any, folder: KeyFolder) -> Any:

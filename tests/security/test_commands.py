@@ -273,7 +273,7 @@ def test_the_engine_says_when_a_state_came_from_a_peer() -> None:
         verdict=Verdict.OK,
     )
     base = Base({peer: 1}, Command("touch made"))
-    snapshot = Snapshot({peer: 1}, {}, base, MatrixRef(rules.hash, stamp), {}, root=stamp)
+    snapshot = Snapshot({peer: 1}, {}, base, MatrixRef(rules.hash, stamp), (), root=stamp)
     message = Message("n", "1", (made,), matrices=(rules,), known={peer: 1}, snapshot=snapshot)
     effects = [*site.step(Received("peer", message), 2_000)]
     effects += site.step(Loaded("n", ()), 2_001)

@@ -3,9 +3,8 @@
 What fuzzing found, or came near, is kept here as it was. `tried` ends what takes seconds of the processor.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from cheops.engine.events import Effect, Loaded, PeerUp, Received, Send, Tick
 from cheops.engine.messages import Message, Snapshot
@@ -41,7 +40,7 @@ def quickly(*messages: Message) -> None:
 
 def test_a_snapshot_whose_matrix_nobody_has_is_asked_for_and_not_taken() -> None:
     lost = MatrixRef("0" * 32, Stamp(1_700_000_000_000, 0, PARIS))
-    snapshot = Snapshot({PARIS: 1}, {}, None, lost, {}, root=lost.introduced)
+    snapshot = Snapshot({PARIS: 1}, {}, None, lost, (), root=lost.introduced)
     site, effects = heard(Message("counter", "3f2a", known={PARIS: 1}, snapshot=snapshot))
     assert "counter" not in site.replicas, "nothing is known of it, so it has left memory"
     wanted = [effect.message.wanted for effect in effects if isinstance(effect, Send)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cheops.engine.messages import Message, Snapshot
 from cheops.log.operation import Operation, Origin, Reply, Stamp, Status, Timing
@@ -88,7 +89,7 @@ def stamped(folder: KeyFolder, at_ms: int = NOW_MS - 5_000, **changes: Any) -> O
 
 
 def answered(folder: KeyFolder, at_ms: int = NOW_MS - 5_000, n: int = 1) -> Reply:
-    found: Reply = signed(replace(reply(n=n), timing=Timing(at_ms, 3)), folder)
+    found: Reply = signed(structs.replace(reply(n=n), timing=Timing(at_ms, 3)), folder)
     return found
 
 
@@ -177,8 +178,8 @@ def test_a_message_loses_what_is_bad_and_keeps_the_rest(folders: dict[str, KeyFo
     a = folders["a"]
     good, bad = stamped(a), changed(stamped(a, seq=2), why="x")
     message = Message("r", "i", (good, bad), known={Origin("b", "1"): 3}, ask=True)
-    assert admitted(trust(Keys(a.identity)), message) == replace(message, ops=(good,))
-    whole = replace(message, ops=(good,))
+    assert admitted(trust(Keys(a.identity)), message) == structs.replace(message, ops=(good,))
+    whole = structs.replace(message, ops=(good,))
     assert admitted(trust(Keys(a.identity)), whole) is whole
 
 
@@ -186,7 +187,7 @@ def test_a_reply_that_is_dropped_leaves_a_gap_that_shows(folders: dict[str, KeyF
     """`replies_after` says that nothing is missing in between; of this origin it is not true any more."""
     a, b = folders["a"], folders["b"]
     bad, good = changed(answered(a, n=4), output="lies"), answered(a, n=5)
-    other: Reply = signed(replace(reply(Origin("b", "1"), n=2)), b)
+    other: Reply = signed(structs.replace(reply(Origin("b", "1"), n=2)), b)
     after = {bad.origin: 3, other.origin: 1}
     message = Message("r", "i", replies=(bad, good, other), replies_after=after)
     found = admitted(trust(Keys(a.identity, b.identity)), message)
@@ -197,11 +198,11 @@ def test_a_reply_that_is_dropped_leaves_a_gap_that_shows(folders: dict[str, KeyF
 def test_a_snapshot_counts_as_a_whole_or_not_at_all(folders: dict[str, KeyFolder]) -> None:
     a = folders["a"]
     good, bad = stamped(a), changed(stamped(a, seq=2), why="x")
-    snapshot = Snapshot({good.origin: 2}, {}, None, None, {})
+    snapshot = Snapshot({good.origin: 2}, {}, None, None, ())
     message = Message("r", "i", (good, bad), snapshot=snapshot)
     found = admitted(trust(Keys(a.identity)), message)
     assert (found.ops, found.snapshot) == ((), None)
-    whole = replace(message, ops=(good,))
+    whole = structs.replace(message, ops=(good,))
     assert admitted(trust(Keys(a.identity)), whole).snapshot == snapshot
 
 

@@ -1,15 +1,15 @@
 """Every document and message there can be, with names as awkward as they may be."""
 
-from dataclasses import fields
-
 from hypothesis import strategies as st
+from msgspec import structs
 
 from cheops.engine.documents import Document, Ledger, Peers, SiteClock, Started
-from cheops.engine.messages import Base, Message, Snapshot
+from cheops.engine.messages import Base, Message, Snapshot, epoch_records
 from cheops.log.causality import Clock
 from cheops.log.history import Epoch
 from cheops.log.matrix import Matrix
 from cheops.log.operation import (
+    MAX_NUMBER,
     Applied,
     Command,
     Kind,
@@ -25,7 +25,6 @@ from cheops.log.operation import (
     Verdict,
 )
 from cheops.log.rules import Fate, Rule
-from cheops.store.shapes import MAX_NUMBER
 from tests.log.histories import MATRICES
 
 AWKWARD = [
@@ -52,7 +51,8 @@ numbers = st.one_of(st.integers(0, 9), st.integers(0, MAX_NUMBER))
 ordinals = st.one_of(st.integers(1, 9), st.integers(1, MAX_NUMBER))
 flags = st.booleans()
 
-origins = st.builds(Origin, names, names)
+incarnations = names.filter(lambda name: "/" not in name)
+origins = st.builds(Origin, names, incarnations)
 op_ids = st.builds(OpId, origins, ordinals)
 stamps = st.builds(Stamp, numbers, numbers, origins)
 vectors = st.dictionaries(origins, numbers, max_size=3)
@@ -63,7 +63,9 @@ name_tuples = st.lists(names, max_size=3).map(tuple)
 hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)
 commands = st.builds(Command, texts, st.lists(st.tuples(names, hashes), max_size=2).map(tuple))
 fates = st.builds(Fate, st.sampled_from(Rule), st.none() | op_ids)
-epochs = st.dictionaries(stamps, st.builds(Epoch, vectors, st.dictionaries(op_ids, fates, max_size=2)), max_size=2)
+epochs = st.dictionaries(stamps, st.builds(Epoch, vectors, st.dictionaries(op_ids, fates, max_size=2)), max_size=2).map(
+    epoch_records
+)
 bases = st.builds(Base, vectors, commands)
 rejected_matrices = st.frozensets(stamps, max_size=2)
 matrices = st.sampled_from(list(MATRICES.values()))
@@ -157,7 +159,7 @@ def messages(draw: st.DrawFn) -> Message:
         st.builds(
             Message,
             resource=resource,
-            incarnation=names,
+            incarnation=incarnations,
             ops=st.lists(decided, max_size=2).map(tuple),
             replies=st.lists(replies(resource), max_size=2).map(tuple),
             matrices=st.lists(matrices, max_size=2).map(tuple),
@@ -177,11 +179,11 @@ def messages(draw: st.DrawFn) -> Message:
 def contents(value: object) -> object:
     """What a document says, to be compared: operations are equal when their ids are, and matrices by their hash."""
     if isinstance(value, Operation):
-        return (Operation, *((field.name, getattr(value, field.name)) for field in fields(value)))
+        return (Operation, value.id, value.key, structs.astuple(value))
     if isinstance(value, Matrix):
         return (Matrix, value.entries)
     if isinstance(value, Message):
-        return {field.name: contents(getattr(value, field.name)) for field in fields(value)}
+        return {name: contents(part) for name, part in structs.asdict(value).items()}
     if type(value) is tuple:
         return tuple(map(contents, value))
     return value

@@ -11,6 +11,7 @@ from cheops.store.interface import CodecError
 from tests.store.documents import COUNTER, draft, operation, reply
 from tests.store.strategies import AWKWARD, names, ordinals, origins
 
+INCARNATIONS = [name for name in AWKWARD if "/" not in name]
 numbered = st.tuples(st.sampled_from(["op", "reply"]), names, origins, ordinals)
 named = st.tuples(st.sampled_from(["matrix", "started", "ledger"]), names)
 
@@ -30,7 +31,7 @@ def test_the_resource_that_a_document_belongs_to() -> None:
 
 
 def test_different_keys_have_different_ids() -> None:
-    keys = [("op", one, Origin(two, three), 1) for one in AWKWARD for two in AWKWARD for three in AWKWARD]
+    keys = [("op", one, Origin(two, three), 1) for one in AWKWARD for two in AWKWARD for three in INCARNATIONS]
     assert len(set(map(id_of, keys))) == len(keys)
 
 
@@ -57,6 +58,7 @@ def test_how_ids_look() -> None:
         "op/r/s/i/x",
         "op/r/s/i/99999999999999999",
         "op//s/i/1",
+        "op/r/s/i%2Fj/1",
         "op/r//i/1",
         "op/%ff/s/i/1",
         "op/%C3%28/s/i/1",

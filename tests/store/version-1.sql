@@ -1,16 +1,16 @@
--- A file of version 1, as the first release wrote it. Never to be changed.
+-- A file of version 1. Once a release writes this version, this file is never changed again.
 PRAGMA application_id = 1128812627;
 PRAGMA user_version = 1;
 CREATE TABLE documents (
     doc INTEGER PRIMARY KEY, resource TEXT NOT NULL, id TEXT NOT NULL, unsynced INTEGER NOT NULL, seq INTEGER,
     body BLOB NOT NULL);
-INSERT INTO "documents" VALUES(1,'','matrix/e9947d7d1db3cea2613d6ef6e1ebca15',0,1,CAST('{"doc":"matrix","v":1,"hash":"e9947d7d1db3cea2613d6ef6e1ebca15","entries":[{"before":"set","after":"inc","result":"take-both-keep-order"}]}' AS BLOB));
-INSERT INTO "documents" VALUES(2,'counter','op/counter/paris/p1/1',0,2,CAST('{"doc":"op","v":1,"resource":"counter","rtype":"","type":"set","kind":"normal","payload":{"line":"set 1"},"origin":["paris","p1"],"seq":1,"deps":[],"stamp":[1001,0,"paris","p1"],"matrix":{"hash":"e9947d7d1db3cea2613d6ef6e1ebca15","introduced":[1001,0,"paris","p1"]},"sites":["paris","lyon"],"verdict":"OK"}' AS BLOB));
-INSERT INTO "documents" VALUES(4,'counter','ledger/counter',1,NULL,CAST('{"doc":"ledger","v":1,"resource":"counter","unsynced":true}' AS BLOB));
-INSERT INTO "documents" VALUES(5,'counter','op/counter/paris/p1/2',0,6,CAST('{"doc":"op","v":1,"resource":"counter","rtype":"","type":"set","kind":"normal","payload":{"line":"set 1"},"origin":["paris","p1"],"seq":2,"deps":[["paris","p1",1]],"stamp":[1002,0,"paris","p1"],"matrix":{"hash":"e9947d7d1db3cea2613d6ef6e1ebca15","introduced":[1002,0,"paris","p1"]},"sites":["paris","lyon","brest"],"verdict":"OK"}' AS BLOB));
-INSERT INTO "documents" VALUES(6,'counter','op/counter/paris/p1/3',0,NULL,CAST('{"doc":"op","v":1,"resource":"counter","rtype":"","type":"set","kind":"normal","payload":{"line":"set 1"},"origin":["paris","p1"],"seq":3,"deps":[["paris","p1",2]],"stamp":[1003,0,"paris","p1"],"matrix":{"hash":"e9947d7d1db3cea2613d6ef6e1ebca15","introduced":[1003,0,"paris","p1"]}}' AS BLOB));
-INSERT INTO "documents" VALUES(7,'','clock',0,NULL,CAST('{"doc":"clock","v":1,"clock":[1003,0]}' AS BLOB));
-INSERT INTO "documents" VALUES(8,'','peers',0,NULL,CAST('{"doc":"peers","v":1,"incarnations":{"lyon":"l1"}}' AS BLOB));
+INSERT INTO "documents" VALUES(1,'','matrix/e9947d7d1db3cea2613d6ef6e1ebca15',0,1,CAST('{"doc":"matrix","hash":"e9947d7d1db3cea2613d6ef6e1ebca15","entries":[{"before":"set","after":"inc","result":"take-both-keep-order","concurrent_both":false}]}' AS BLOB));
+INSERT INTO "documents" VALUES(2,'counter','op/counter/paris/p1/1',0,2,CAST('{"doc":"op","resource":"counter","rtype":"","type":"set","kind":"normal","payload":{"line":"set 1"},"origin":"paris/p1","seq":1,"deps":{},"stamp":[1001,0,"paris/p1"],"matrix":["e9947d7d1db3cea2613d6ef6e1ebca15",[1001,0,"paris/p1"]],"sites":["paris","lyon"],"verdict":"OK"}' AS BLOB));
+INSERT INTO "documents" VALUES(4,'counter','ledger/counter',1,NULL,CAST('{"doc":"ledger","resource":"counter","unsynced":true}' AS BLOB));
+INSERT INTO "documents" VALUES(5,'counter','op/counter/paris/p1/2',0,6,CAST('{"doc":"op","resource":"counter","rtype":"","type":"set","kind":"normal","payload":{"line":"set 1"},"origin":"paris/p1","seq":2,"deps":{"paris/p1":1},"stamp":[1002,0,"paris/p1"],"matrix":["e9947d7d1db3cea2613d6ef6e1ebca15",[1002,0,"paris/p1"]],"sites":["paris","lyon","brest"],"verdict":"OK"}' AS BLOB));
+INSERT INTO "documents" VALUES(6,'counter','op/counter/paris/p1/3',0,NULL,CAST('{"doc":"op","resource":"counter","rtype":"","type":"set","kind":"normal","payload":{"line":"set 1"},"origin":"paris/p1","seq":3,"deps":{"paris/p1":2},"stamp":[1003,0,"paris/p1"],"matrix":["e9947d7d1db3cea2613d6ef6e1ebca15",[1003,0,"paris/p1"]]}' AS BLOB));
+INSERT INTO "documents" VALUES(7,'','clock',0,NULL,CAST('{"doc":"clock","clock":[1003,0]}' AS BLOB));
+INSERT INTO "documents" VALUES(8,'','peers',0,NULL,CAST('{"doc":"peers","incarnations":{"lyon":"l1"}}' AS BLOB));
 CREATE TABLE feeds (site INTEGER, seq INTEGER, doc INTEGER NOT NULL, PRIMARY KEY (site, seq)) WITHOUT ROWID;
 INSERT INTO "feeds" VALUES(0,1,1);
 INSERT INTO "feeds" VALUES(0,2,2);

@@ -1,57 +1,68 @@
-"""What a site keeps: immutable documents, and a few local ones that are overwritten."""
+"""The documents that a site stores: immutable ones that sites share, and a few of its own that it overwrites.
+
+Shared are operations (once they have a verdict), replies and matrices. The others below never leave the site.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from cheops.engine.messages import Base
-from cheops.log.causality import Clock, Vector
-from cheops.log.history import Epoch
+from msgspec import field
+
+from cheops.engine.messages import Base, EpochRecord
+from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
-from cheops.log.operation import MatrixRef, Operation, OpId, Origin, Reply, Stamp
+from cheops.log.operation import (
+    DocumentBase,
+    MatrixRef,
+    Name,
+    Number,
+    Operation,
+    OpId,
+    OptionalName,
+    Origin,
+    Reply,
+    Stamp,
+    Vector,
+)
 
 Key: TypeAlias = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """Written before a run, so that a crash in between is seen."""
+class Started(DocumentBase, frozen=True, tag="started"):
+    """Stored before a run, so that the site notices after a crash that the run may have happened."""
 
-    resource: str
-    n: int
+    resource: Name
+    n: Number
     op: OpId | None  # the operation, or with `replay` its base; None: nothing that a crash could leave open
     replay: bool = False
     from_start: bool = False
     hook: bool = False
     units: bool = False
-    dirty: tuple[str, ...] = ()  # keys of which the application may hold parts until something wipes them
+    dirty: tuple[OptionalName, ...] = ()  # keys of which the application may hold parts until something wipes them
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(DocumentBase, frozen=True, tag="ledger"):
     """What a site remembers of a resource beside its documents."""
 
-    resource: str
+    resource: Name
     unsynced: bool = False  # some site involved is not known to have all of it
     floor: Vector = field(default_factory=dict)
     reply_floor: Vector = field(default_factory=dict)
     base: Base | None = None
     base_applied: bool = False
     adopted: MatrixRef | None = None
-    epochs: dict[Stamp, Epoch] = field(default_factory=dict)
-    rejected_matrices: frozenset[Stamp] = frozenset()
+    epochs: tuple[EpochRecord, ...] = ()
+    rejected_matrices: frozenset[Stamp] = field(default_factory=frozenset)
 
 
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """The incarnations of other sites that were last seen."""
+class Peers(DocumentBase, frozen=True, tag="peers"):
+    """The last known incarnation of each other site."""
 
-    incarnations: Mapping[str, str]
+    incarnations: Mapping[Name, Name]
 
 
-@dataclass(frozen=True, slots=True)
-class SiteClock:
-    """The clock must not go back over a crash."""
+class SiteClock(DocumentBase, frozen=True, tag="clock"):
+    """The clock, stored because it must not go back over a crash."""
 
     clock: Clock
 
@@ -60,7 +71,7 @@ Document: TypeAlias = Operation | Reply | Matrix | Started | Ledger | SiteClock 
 
 
 def key_of(document: Document) -> Key:  # noqa: PLR0911 - one per kind
-    """Under which key a document is kept. A draft and the operation it becomes share theirs."""
+    """The key that a document is stored under. A draft and the operation it becomes have the same one."""
     match document:
         case Operation():
             return ("op", document.resource, document.origin, document.seq)

@@ -15,7 +15,7 @@ from typing import TypeVar
 from cheops.engine import admission
 from cheops.engine.documents import key_of, op_key
 from cheops.engine.events import Effects, Send
-from cheops.engine.messages import Base, Message, Snapshot, document_size
+from cheops.engine.messages import Base, Message, Snapshot, document_size, epoch_records, epochs_from
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
 from cheops.log.causality import NOTHING, Vector, contains, covers
@@ -164,7 +164,7 @@ def _snapshot(replica: Replica) -> Message:
             dict(replica.replies.known),
             replica.applied.base,
             history.adopted,
-            {introduced: epoch.copy() for introduced, epoch in history.epochs.items()},
+            epoch_records(history.epochs),
             frozenset(history.rejected_matrices),
             history.root,
         ),
@@ -310,7 +310,7 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     ours = [op for op in history.ops.values() if not contains(snapshot.floor, op.id)]
     theirs = [op for op in message.ops if contains(snapshot.floor, op.id)]
     folded = snapshot.base.vector if snapshot.base else {}
-    history.restore(snapshot.floor, folded, snapshot.epochs, snapshot.rejected_matrices, snapshot.adopted)
+    history.restore(snapshot.floor, folded, epochs_from(snapshot.epochs), snapshot.rejected_matrices, snapshot.adopted)
     if snapshot.base or replica.applied.base:
         _start_over(replica, snapshot.base, out)
     if our_root and snapshot.root and our_root != snapshot.root:

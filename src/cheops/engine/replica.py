@@ -22,6 +22,7 @@ from cheops.engine.clients import WaitingClients
 from cheops.engine.documents import Document, Ledger, Started, key_of, reply_key
 from cheops.engine.events import Effects
 from cheops.engine.mailbox import Inbox, Outbox
+from cheops.engine.messages import epoch_records, epochs_from
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replies import Replies
 from cheops.engine.runs import DraftQueue, RunSlot
@@ -144,7 +145,7 @@ class Replica:
 
     def _load_ledger(self, ledger: Ledger) -> None:
         folded = ledger.base.vector if ledger.base else {}
-        self.history.restore(ledger.floor, folded, ledger.epochs, ledger.rejected_matrices, ledger.adopted)
+        self.history.restore(ledger.floor, folded, epochs_from(ledger.epochs), ledger.rejected_matrices, ledger.adopted)
         self.replies.skip_to(ledger.reply_floor)
         self.applied.load_base(ledger.base, applied=ledger.base_applied)
         self.is_saved_unsynced = ledger.unsynced
@@ -160,7 +161,7 @@ class Replica:
             base=self.applied.base,
             base_applied=self.applied.base_applied,
             adopted=self.history.adopted,
-            epochs={introduced: epoch.copy() for introduced, epoch in self.history.epochs.items()},
+            epochs=epoch_records(self.history.epochs),
             rejected_matrices=frozenset(self.history.rejected_matrices),
         )
         out.documents[key_of(ledger)] = ledger

@@ -7,18 +7,19 @@ others were seen is greater than all of them, however the wall clock skews or ju
 causality. A clock is a value; the time is an argument.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import NamedTuple
 
-from cheops.log.operation import OpId, Origin, Stamp
+from cheops.log.operation import Number, OpId, Origin, Stamp
+from cheops.log.operation import Vector as Vector  # noqa: PLC0414 - declared there, because operations have one
 
 
 class Clock(NamedTuple):
     """The greatest time seen so far."""
 
-    time_ms: int = 0
-    counter: int = 0
+    time_ms: Number = 0
+    counter: Number = 0
 
     def tick(self, now_ms: int) -> "Clock":
         """The clock for the next stamp."""
@@ -32,7 +33,6 @@ class Clock(NamedTuple):
         return Stamp(self.time_ms, self.counter, origin)
 
 
-Vector = Mapping[Origin, int]
 NOTHING: Vector = MappingProxyType({})
 
 

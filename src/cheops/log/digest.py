@@ -12,9 +12,9 @@ def digest(settled: Vector, matrix_hash: str, failed: Iterable[OpId], unenforced
     """The effective list is a function of the operations known, which the vector names; what can differ
     between sites that know the same is what failed, and an order that nothing could enforce."""
     parts = [
-        sorted([*origin, number] for origin, number in settled.items()),
+        sorted(settled.items()),
         matrix_hash,
-        sorted([*id_.origin, id_.seq] for id_ in failed),
-        [[*id_.origin, id_.seq] for id_ in unenforced_order],
+        sorted(failed),
+        list(unenforced_order),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -2,31 +2,84 @@
 
 An operation exists twice in its life. As a *draft* it is known to its origin alone, which runs it first. With
 the outcome comes the *verdict*, and from then on the operation, verdict included, is immutable and
-goes to the other sites. So nobody ever holds an operation whose fate at its origin is open. (A type that
-asks for `parallel` gets its verdict, OK, before it is run anywhere.)
+goes to the other sites. So no other site ever holds an operation whose outcome at its origin is open. (A type with
+`parallel` gets its verdict, OK, before it runs anywhere.)
 
-With its verdict an operation gets the signature of its origin, and so does a reply, where the mesh has
-identities: once, just before it is first kept. Nothing here reads it.
+Where the mesh has identities, the origin signs an operation with its verdict, and a reply, just before it stores
+them for the first time. Nothing in the core reads a signature.
+
+The classes are msgspec types: what is declared here is also the JSON form in the store and between sites, and the
+limits in the annotations are checked when a document is decoded (see cheops.store.codec). They are not checked when
+the core makes a document: the codec checks again what it encodes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
+
+from msgspec import Meta, Struct, field
+from msgspec.structs import astuple, force_setattr
+
+MAX_NAME_CHARACTERS = 1_000  # of a resource, a site, an incarnation, a key …
+MAX_SITES = 10_000
+MAX_FILES = 100  # of one operation
+MAX_SIGNATURE_CHARACTERS = 2_000
+MAX_NUMBER = 2**53 - 1  # every JSON reader reads these exactly
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
+OptionalName: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]  # may be empty
+Incarnation: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS, pattern=r"^[^/]+\Z")]
+FileHash: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+# Only characters that JSON does not escape: the codec cuts the signature off the encoded bytes.
+Signature: TypeAlias = Annotated[str, Meta(max_length=MAX_SIGNATURE_CHARACTERS, pattern=r"^[A-Za-z0-9+/]*\Z")]
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
 
 
-class Origin(NamedTuple):
-    """A site and the incarnation of its store: a site reborn with an empty disk is a new origin."""
+class Origin(str):
+    """A site and the incarnation of its store: a site that restarts with an empty disk is a new origin.
 
+    A string, `site/incarnation`, so that a vector is a JSON object as it stands. It also is the fastest key of a
+    dictionary that Python has: its hash is computed once. The incarnation has no slash, so the last one separates.
+    """
+
+    __slots__ = ("incarnation", "site")
     site: str
     incarnation: str
+
+    def __new__(cls, site: str, incarnation: str) -> Self:
+        if "/" in incarnation:
+            raise ValueError(f"an incarnation has no slash: '{incarnation}'")
+        self = super().__new__(cls, f"{site}/{incarnation}")
+        self.site, self.incarnation = site, incarnation
+        return self
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # as our constructor takes them
+        return (self.site, self.incarnation)
+
+    def __repr__(self) -> str:
+        return f"Origin({self.site!r}, {self.incarnation!r})"
+
+
+@lru_cache(maxsize=4_096)  # few origins stand in very many documents: one object for each is enough
+def parse_origin(text: str) -> Origin:
+    """The origin that a text stands for; raises ValueError."""
+    site, slash, incarnation = text.rpartition("/")
+    if not (slash and 0 < len(site) <= MAX_NAME_CHARACTERS and 0 < len(incarnation) <= MAX_NAME_CHARACTERS):
+        raise ValueError("an origin is 'site/incarnation', each of 1 to 1,000 characters")
+    return Origin(site, incarnation)
+
+
+# Per origin, the number up to which something is known. Never changed in place.
+Vector: TypeAlias = Mapping[Origin, Number]
 
 
 class Stamp(NamedTuple):
     """A time of the hybrid logical clock. Totally ordered, and later than everything it depends on."""
 
-    time_ms: int
-    counter: int
+    time_ms: Number
+    counter: Number
     origin: Origin
 
 
@@ -34,7 +87,7 @@ class OpId(NamedTuple):
     """The name of an operation within its resource."""
 
     origin: Origin
-    seq: int
+    seq: Ordinal
 
     def __str__(self) -> str:
         return f"{self.origin.site}:{self.seq}"
@@ -44,7 +97,7 @@ class Kind(StrEnum):
     """What an operation is beyond its user-given type."""
 
     NORMAL = "normal"
-    FORCE = "force"  # the operator's word: becomes the new base
+    FORCE = "force"  # the operator decides: becomes the new base
     DELETE = "delete"  # beats everything
     SITES = "sites"  # changes the list of sites, touches no application
     SEAL = "seal"  # only says what is settled for good, touches no application
@@ -83,62 +136,83 @@ class Status(StrEnum):
 
 
 class MatrixRef(NamedTuple):
-    """Which matrix an operation was made under: its hash, and the stamp of the operation that brought it."""
+    """Which matrix an operation was made under: its hash, and the stamp of the operation that introduced it."""
 
-    hash: str
+    hash: Name
     introduced: Stamp
 
 
 class Seal(NamedTuple):
-    """What an operation says to be settled for good: every site involved has applied all up to `stable`.
+    """What is settled for good: every site involved has applied all up to `stable`.
 
     Only what is under a seal that all sites know may be forgotten, see seals.py. `root` is the stamp of the
-    resource's first seal: it tells apart two resources that were made under one name without knowing of each
-    other.
+    resource's first seal. It distinguishes two resources that two sites created under one name without knowing of
+    each other.
     """
 
-    stable: Mapping[Origin, int]
+    stable: Vector
     root: Stamp
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True, omit_defaults=True):
     """A payload: a command line, and the files that came with it (name and content hash)."""
 
     line: str
-    files: tuple[tuple[str, str], ...] = ()
+    files: Annotated[tuple[tuple[Name, FileHash], ...], Meta(max_length=MAX_FILES)] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Operation:
-    """One modifying request on one resource. Compared by identity of its id, never by content."""
+# Of the format of a document; 1 is not written. It grows only when an older agent would misunderstand a document.
+# Unknown fields are ignored, so a new field with a default is no new version.
+Version: TypeAlias = Literal[1]
 
-    resource: str
-    rtype: str  # the resource's type, by which a site finds reset, checkpoint, on_error …
-    type: str
+
+class DocumentBase(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="doc"):
+    """What every document has: `doc` names its kind, `v` the version of its format."""
+
+    v: Version = 1
+
+
+class _Derived:
+    """Of an operation, and needed all the time: its name, and its key in the matrix.
+
+    Slots of a base class, because msgspec would encode fields, and a `__dict__` would slow down every method call.
+    """
+
+    __slots__ = ("id", "key")
+    id: OpId
+    key: str
+
+
+class Operation(_Derived, Struct, frozen=True, omit_defaults=True, tag_field="doc", tag="op"):
+    """One modifying request on one resource. Two are equal when their ids are; contents are never compared."""
+
+    resource: Name
+    rtype: OptionalName  # the resource's type, by which a site finds reset, checkpoint, on_error …
+    type: OptionalName
     kind: Kind
     payload: Command
     origin: Origin
-    seq: int
-    deps: Mapping[Origin, int]
+    seq: Ordinal
+    deps: Vector
     stamp: Stamp
     matrix: MatrixRef
-    sites: tuple[str, ...] | None = None  # the new list of sites, where it changes or begins one
+    sites: Annotated[tuple[Name, ...], Meta(max_length=MAX_SITES)] | None = None  # the new list, if it sets one
     parallel: bool = False
     verdict: Verdict | None = None  # None: a draft
-    why: str = ""  # with a verdict other than OK: what failed, or what beat it
+    why: str = ""  # with a verdict other than OK: what failed, or what superseded it
     seal: Seal | None = None
-    signature: str = ""  # of its origin, over all the rest
-    # Asked for all the time, so made once: the name, and under which key it stands in the matrix.
-    id: OpId = field(init=False)
-    key: str = field(init=False)
+    signature: Signature = ""  # of its origin, over all the rest; the last that is written, see codec.unsigned
+    v: Version = 1  # two bases with slots are impossible, so this is no DocumentBase
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "id", OpId(self.origin, self.seq))
-        object.__setattr__(self, "key", RESERVED_KEYS.get(self.kind, self.type))
+        force_setattr(self, "id", OpId(self.origin, self.seq))
+        force_setattr(self, "key", RESERVED_KEYS.get(self.kind, self.type))
+
+    def __copy__(self) -> "Operation":
+        return self  # msgspec would copy the fields alone
 
     def decided(self, verdict: Verdict, why: str) -> "Operation":
-        """What a draft becomes. Field by field: `dataclasses.replace` takes three times as long."""
+        """The operation that a draft becomes. Field by field: this is measurably faster than `structs.replace`."""
         return Operation(
             self.resource,
             self.rtype,
@@ -171,7 +245,7 @@ class Operation:
         return hash(self.id)
 
     def is_before(self, other: "Operation") -> bool:
-        """Whether the other was made in knowledge of this one."""
+        """Whether the origin of the other knew this one."""
         return other.deps.get(self.origin, 0) >= self.seq
 
     def is_concurrent(self, other: "Operation") -> bool:
@@ -181,39 +255,48 @@ class Operation:
 class Timing(NamedTuple):
     """When a run began, by the clock of its site, and how long it took."""
 
-    at_ms: int = 0
-    took_ms: int = 0
+    at_ms: Number = 0
+    took_ms: Number = 0
 
 
 NO_TIME = Timing()
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """An operation as a site remembers having run it: it may have been forgotten by the history since."""
+class Applied(Struct, frozen=True, array_like=True):
+    """An operation that a site has run. It outlives the operation itself, which the history may forget."""
 
     id: OpId
-    key: str
+    key: OptionalName
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(DocumentBase, frozen=True, tag="reply"):
     """The outcome of one run at one site: number `n` of that origin for this resource.
 
-    A replay has one reply, without an operation. It says all that is applied at the site after it; so the
-    reply of an earlier replay says nothing more, and is dropped.
+    A replay has one reply, without an operation. It lists everything that is applied at the site after it. So the
+    reply of an earlier replay adds nothing, and is dropped.
     """
 
-    resource: str
+    resource: Name
     origin: Origin
-    n: int
+    n: Ordinal
     op: OpId | None
-    key: str  # the operation's key
+    key: OptionalName  # the operation's key
     status: Status
-    wiped: tuple[str, ...] = ()  # the keys of the operations whose effect this run wiped
+    wiped: tuple[OptionalName, ...] = ()  # the keys of the operations whose effect this run wiped
     replay: bool = False
     detail: str = ""
     output: str = ""
-    timing: Timing = NO_TIME
+    # A factory, or msgspec would leave the default out by identity: equal replies must give equal bytes.
+    timing: Timing = field(default_factory=Timing)
     applied: tuple[Applied, ...] = ()  # of a replay
-    signature: str = field(default="", compare=False)  # of its origin, over all the rest
+    signature: Signature = ""  # of its origin, over all the rest; the last that is written, see codec.unsigned
+
+    def __eq__(self, other: object) -> bool:
+        # A signature comes later, and is no part of what a reply says.
+        return isinstance(other, Reply) and astuple(self)[:_SIGNATURE] == astuple(other)[:_SIGNATURE]
+
+    def __hash__(self) -> int:
+        return hash((self.resource, self.origin, self.n))
+
+
+_SIGNATURE = Reply.__struct_fields__.index("signature")

@@ -21,9 +21,11 @@ What a seal has estranged has no effect, whoever made it: it is taken like any o
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from cheops.log.history import History
 from cheops.log.operation import Kind, MatrixRef, Operation

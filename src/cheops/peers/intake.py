@@ -12,9 +12,11 @@ decision, and what it made in knowledge of them would otherwise wait here for ev
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
 
 from cheops.engine.documents import Document, Key, key_of
 from cheops.engine.events import Event, MatricesReceived, Received

@@ -18,7 +18,7 @@ import gzip
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import aiohttp
@@ -83,7 +83,7 @@ def pack(site: str, messages: Iterable[Message]) -> bytes:
             one = stored_document(document)
             docs[one.id] = one.as_couch()
             ids.append(one.id)
-        bare = replace(message, ops=(), replies=(), matrices=())
+        bare = msgspec.structs.replace(message, ops=(), replies=(), matrices=())
         parts.append(_Part(msgspec.Raw(codec.encode_message(bare)), ids))
     return msgspec.json.encode(_Body(list(docs.values()), _Envelope(site, parts), new_edits=False))
 
@@ -111,7 +111,7 @@ def _message(part: _Part, documents: dict[str, Any]) -> Message:
     strange = [d for d in own if not isinstance(d, Matrix) and d.resource != bare.resource]
     if strange:
         raise EnvelopeError(f"a message about '{bare.resource}' holds a document of another resource")
-    return replace(
+    return msgspec.structs.replace(
         bare,
         ops=tuple(d for d in own if isinstance(d, Operation)),
         replies=tuple(d for d in own if isinstance(d, Reply)),

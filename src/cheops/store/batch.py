@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec.structs import force_setattr
+
 from cheops.engine.documents import Document, Key, Ledger, key_of
 from cheops.engine.events import Save
 from cheops.log.operation import Operation, Origin, Reply
@@ -111,7 +113,7 @@ class DocumentSigner:
         due = [
             (place, document, write)
             for place, (document, write) in enumerate(writes)
-            if isinstance(write, Put) and self.is_due(document)
+            if isinstance(write, Put) and isinstance(document, Operation | Reply) and self.is_due(document)
         ]
         if not due:
             return found
@@ -119,7 +121,7 @@ class DocumentSigner:
         for (place, _, put), text in zip(due, signatures, strict=True):
             found[place] = _with_signature(put, text)
         for (_, document, _), text in zip(due, signatures, strict=True):
-            object.__setattr__(document, "signature", text)  # only now: nothing can fail any more
+            force_setattr(document, "signature", text)  # only now: nothing can fail any more
         return found
 
 

@@ -14,30 +14,27 @@ document could be stored under two ids.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args
 from urllib.parse import quote, unquote
 
 import msgspec
 
-from cheops.engine.documents import Document, Key
-from cheops.engine.messages import Message
-from cheops.log.matrix import Matrix, MatrixError
-from cheops.log.operation import Operation, Origin, Reply
-from cheops.store.converter import VERSION
-from cheops.store.forms import CONVERTERS, MESSAGE, DocumentForm, MessageForm
+from cheops.engine.documents import Document, Key, Ledger, Peers, SiteClock, Started
+from cheops.engine.messages import EpochRecord, Message
+from cheops.log.matrix import Entry, Matrix, MatrixError
+from cheops.log.operation import DocumentBase, Name, Operation, Origin, Reply, parse_origin
+from cheops.matrix_file import MAX_ENTRIES, MAX_TYPES, type_problem
 from cheops.store.interface import CodecError
 from cheops.text import printable, shortened
 
-MAX_DOCUMENT_BYTES = 8_000_000  # what a CouchDB takes unless it is told otherwise
+VERSION = 1  # of the format, see DocumentBase
+MAX_DOCUMENT_BYTES = 8_000_000  # CouchDB's default limit
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 _T = TypeVar("_T")
-_documents: msgspec.json.Decoder[Any] = msgspec.json.Decoder(DocumentForm)
-_messages: msgspec.json.Decoder[Any] = msgspec.json.Decoder(MessageForm)
-_encoder = msgspec.json.Encoder()
-_unpackers = {converter.form: converter.unpack for converter in CONVERTERS.values()}
+_DOCUMENT_TYPES = get_args(Document)
 _FOREIGN = (msgspec.MsgspecError, MatrixError, ValueError, TypeError, OverflowError, RecursionError)
 
 
@@ -45,22 +42,67 @@ class _Versioned(msgspec.Struct):
     v: int
 
 
+# -- how msgspec reads and writes the types that it does not know ----------------------------------------------
+
+
+class _MatrixDocument(DocumentBase, frozen=True, tag="matrix"):
+    """A matrix as JSON. The one document that is not its own JSON form: a `Matrix` computes a lot from its entries,
+    and must not do so before their number is checked."""
+
+    hash: Name
+    entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=MAX_ENTRIES)]
+
+    def to_matrix(self) -> Matrix:
+        """Raises ValueError or MatrixError."""
+        types = {name for entry in self.entries for name in (entry.before, entry.after)}
+        if len(types) > MAX_TYPES:
+            raise ValueError(f"a matrix has at most {MAX_TYPES} types, not {len(types):,}")
+        if problem := next(filter(None, map(type_problem, types)), None):
+            raise ValueError(problem)
+        matrix = Matrix(self.entries)
+        if matrix.hash != self.hash:
+            raise ValueError(f"the entries of matrix {self.hash} give another hash, {matrix.hash}")
+        return matrix
+
+
+def _encode_value(value: object) -> object:
+    if isinstance(value, Origin):
+        return str(value)
+    if isinstance(value, Matrix):
+        return _MatrixDocument(value.hash, value.entries)
+    if isinstance(value, Mapping):  # a read-only view of a dictionary
+        return dict(value)
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+def _decode_value(type_: type, value: Any) -> object:
+    if type_ is Origin and isinstance(value, str):
+        return parse_origin(value)
+    if type_ is Matrix:
+        return msgspec.convert(value, _MatrixDocument).to_matrix()
+    raise TypeError(f"expected {type_.__name__}, got {type(value).__name__}")
+
+
+# Deterministic: dictionaries and sets are sorted, so equal documents have equal bytes at every site.
+_encoder = msgspec.json.Encoder(enc_hook=_encode_value, order="deterministic")
+_Decoded: TypeAlias = Operation | Reply | _MatrixDocument | Started | Ledger | SiteClock | Peers
+_documents: msgspec.json.Decoder[_Decoded] = msgspec.json.Decoder(_Decoded, dec_hook=_decode_value)
+_messages = msgspec.json.Decoder(Message, dec_hook=_decode_value)
+
+
 # -- documents -------------------------------------------------------------------------------------------
 
 
 def encode(document: Document) -> bytes:
-    """A document as bytes; raises CodecError for one that could not be read again."""
-    converter = CONVERTERS.get(type(document))
-    if converter is None:
+    """A document as bytes; raises CodecError for one that could not be decoded again."""
+    if not isinstance(document, _DOCUMENT_TYPES):
         raise CodecError(f"a {type(document).__name__} is not a document")
-    # Of the others, the form says all that there is to check; a matrix may contradict itself.
-    check = _document if isinstance(document, Matrix) else _documents.decode
-    return _written(converter.pack(document), check, MAX_DOCUMENT_BYTES)
+    return _encode(document, _decode_document, MAX_DOCUMENT_BYTES)
 
 
 def decode(data: bytes) -> Document:
     """The document in these bytes; raises CodecError."""
-    return _read(data, MAX_DOCUMENT_BYTES, "document", _document)
+    return _decode(data, MAX_DOCUMENT_BYTES, "document", _decode_document)
 
 
 def to_json(document: Document) -> dict[str, Any]:
@@ -69,22 +111,22 @@ def to_json(document: Document) -> dict[str, Any]:
 
 
 def from_json(obj: Mapping[str, Any]) -> Document:
-    """The document in plain data; fields that are not known, such as `_id`, do no harm. Raises CodecError."""
+    """The document in plain data; unknown fields, such as `_id`, are ignored. Raises CodecError."""
     return decode(encode_plain(obj))
 
 
 def content_of(document: Operation | Reply) -> bytes:
-    """What the signature of a document that was read is about."""
-    return unsigned(_encoder.encode(CONVERTERS[type(document)].pack(document)), document.signature)
+    """The bytes that the signature of a document covers."""
+    return unsigned(_encoder.encode(document), document.signature)
 
 
 def unsigned(body: bytes, signature: str) -> bytes:
-    """What a signature is about: the bytes of a document without it. It stands last, in plain characters."""
+    """The bytes of a document without its signature, which is the last member and has only plain characters."""
     return body.removesuffix(_signature_member(signature)) + b"}" if signature else body
 
 
 def signed(body: bytes, signature: str) -> bytes:
-    """The bytes of a document that had no signature, with one."""
+    """The bytes of a document, with a signature added."""
     return body.removesuffix(b"}") + _signature_member(signature)
 
 
@@ -93,7 +135,7 @@ def _signature_member(signature: str) -> bytes:
 
 
 def is_shared(document: Document) -> bool:
-    """Whether other sites may have it: a draft and what a site notes for itself are its own affair."""
+    """Whether the document goes to other sites: drafts and a site's own notes do not."""
     return isinstance(document, Reply | Matrix) or (isinstance(document, Operation) and document.verdict is not None)
 
 
@@ -101,12 +143,12 @@ def is_shared(document: Document) -> bool:
 
 
 def encode_message(message: Message) -> bytes:
-    return _written(MESSAGE.pack(message), _messages.decode, MAX_MESSAGE_BYTES)
+    return _encode(message, _messages.decode, MAX_MESSAGE_BYTES)
 
 
 def decode_message(data: bytes) -> Message:
     """The message in these bytes; raises CodecError."""
-    return _read(data, MAX_MESSAGE_BYTES, "message", _message)
+    return _decode(data, MAX_MESSAGE_BYTES, "message", _decode_message)
 
 
 def message_to_json(message: Message) -> dict[str, Any]:
@@ -121,34 +163,51 @@ def message_from_json(obj: Mapping[str, Any]) -> Message:
 # -- both ------------------------------------------------------------------------------------------------
 
 
-def _document(data: bytes) -> Document:
-    form = _documents.decode(data)
-    document: Document = _unpackers[type(form)](form)
+def _decode_document(data: bytes) -> Document:
+    document = _documents.decode(data)
+    if isinstance(document, _MatrixDocument):
+        return document.to_matrix()
+    if isinstance(document, Ledger):
+        _check_epochs(document.epochs)
     return document
 
 
-def _message(data: bytes) -> Message:
-    message: Message = MESSAGE.unpack(_messages.decode(data))
+def _decode_message(data: bytes) -> Message:
+    message = _messages.decode(data)
     if not all(map(is_shared, message.ops)):
         raise ValueError("it holds a draft: an operation goes to others with its verdict")
     documents: tuple[Operation | Reply, ...] = (*message.ops, *message.replies)
-    strangers = {document.resource for document in documents} - {message.resource}
-    if strangers:
-        raise ValueError(f"it is about '{message.resource}' and holds a document of '{strangers.pop()}'")
+    others = {document.resource for document in documents} - {message.resource}
+    if others:
+        raise ValueError(f"it is about '{message.resource}' and holds a document of '{others.pop()}'")
+    if message.snapshot:
+        _check_epochs(message.snapshot.epochs)
     return message
 
 
-def _read(data: bytes, limit: int, what: str, read: Callable[[bytes], _T]) -> _T:
+def _check_epochs(epochs: Iterable[EpochRecord]) -> None:
+    """They become dictionaries, in which one of two equal keys would be lost."""
+    _check_distinct([epoch.introduced for epoch in epochs])
+    for epoch in epochs:
+        _check_distinct([id_ for id_, _ in epoch.settled])
+
+
+def _check_distinct(keys: list[Any]) -> None:
+    if len(set(keys)) < len(keys):
+        raise ValueError("an epoch is given twice, or an operation twice in one epoch")
+
+
+def _decode(data: bytes, limit: int, what: str, decode_: Callable[[bytes], _T]) -> _T:
     if len(data) > limit:
         raise CodecError(f"a {what} of {len(data):,} bytes; at most {limit:,} are accepted")
     try:
-        return read(data)
+        return decode_(data)
     except _FOREIGN as error:
         raise CodecError(_reason(data, what, error)) from None
 
 
 def _reason(data: bytes, what: str, error: BaseException) -> str:
-    """A newer format first: what else is wrong would only mislead."""
+    """If the format is newer, say only that: any other complaint would mislead."""
     try:
         version = msgspec.json.decode(data, type=_Versioned).v
     except _FOREIGN:
@@ -158,9 +217,9 @@ def _reason(data: bytes, what: str, error: BaseException) -> str:
     return f"not a {what} of Cheops: {printable(shortened(str(error), 300))}"
 
 
-def _written(form: msgspec.Struct, check: Callable[[bytes], object], limit: int) -> bytes:
+def _encode(value: Document | Message, check: Callable[[bytes], object], limit: int) -> bytes:
     try:
-        data = _encoder.encode(form)
+        data = _encoder.encode(value)
         check(data)
     except _FOREIGN as error:
         raise CodecError(f"this cannot be kept or sent: {printable(shortened(str(error), 300))}") from None
@@ -196,14 +255,13 @@ def id_of(key: Key) -> str:
     """The text under which a key is kept and sent; raises CodecError."""
     try:
         return _id(*key)
-    except (TypeError, ValueError, KeyError):  # ValueError: also half of a surrogate pair, which is no text
+    except (TypeError, ValueError, KeyError, AttributeError):  # ValueError: also half of a surrogate pair
         raise CodecError(f"{printable(shortened(repr(key)))} is not the key of a document") from None
 
 
 def _id(kind: Any, name: Any = None, origin: Any = None, number: Any = None) -> str:
     if origin is not None:
-        site, incarnation = origin
-        return f"{_NUMBERED[kind]}/{_quoted(name)}/{_quoted(site)}/{_quoted(incarnation)}/{number:d}"
+        return f"{_NUMBERED[kind]}/{_quoted(name)}/{_quoted(origin.site)}/{_quoted(origin.incarnation)}/{number:d}"
     return f"{_NAMED[kind]}/{_quoted(name)}" if name is not None else _SINGLE[kind]
 
 
@@ -239,7 +297,7 @@ def _key(kind: str, parts: list[str]) -> Key | None:
         return None
     if len(parts) == 1:
         return (kind, names[0])
-    if not _NUMBER.fullmatch(parts[3]):
+    if not _NUMBER.fullmatch(parts[3]) or "/" in names[2]:
         return None
     return (kind, names[0], Origin(names[1], names[2]), int(parts[3]))
 

@@ -63,7 +63,7 @@ MESSAGES = (
         OPERATIONS[:1],
         matrices=(RULES,),
         known={PARIS: 8},
-        snapshot=Snapshot({PARIS: 1}, {LYON: 1}, Base({PARIS: 1}, Command("write 1")), _REF, {}, root=_BORN),
+        snapshot=Snapshot({PARIS: 1}, {LYON: 1}, Base({PARIS: 1}, Command("write 1")), _REF, (), root=_BORN),
     ),
 )
 

@@ -6,8 +6,9 @@ and the answer's words are those that decide in earnest.
 
 import copy
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from cheops.api.models import DryRun, WouldSupersede
 from cheops.api.views.operations import fate_of, sites_of
