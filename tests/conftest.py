@@ -19,6 +19,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write what the commands print now into the transcripts; review the change as a diff",
     )
     parser.addoption(
+        "--update-reference",
+        action="store_true",
+        help="write the settings as they are declared now into the tables of docs/configuration.md",
+    )
+    parser.addoption(
         "--repetitions",
         type=int,
         default=2,

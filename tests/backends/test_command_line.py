@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cheops.backends.command.line import CommandLineError, CommandNotAllowedError, Invocation, invocation
-from cheops.config.command import CommandLimits, CommandSettings, CommandSettingsError
+from cheops.config.command import CommandLimits, CommandSettings
+from cheops.errors import ClientError
 from tests.backends.processes import ANYTHING, IN_SHELL
 
 FILES = {"deploy.yaml": Path("/spool/it's here/a b"), "x": Path("/x"), "my file": Path("/$(id)")}
@@ -134,10 +135,10 @@ def test_in_a_shell_that_may_do_all_the_shell_splits() -> None:
     ],
 )
 def test_settings_that_make_no_sense(wrong: dict[str, object], problem: str) -> None:
-    with pytest.raises(CommandSettingsError, match=problem):
+    with pytest.raises(ClientError, match=problem):
         CommandSettings(allow=("...",), **wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_limits_that_make_no_sense() -> None:
-    with pytest.raises(CommandSettingsError, match="limits: open_files is 0"):
+    with pytest.raises(ClientError, match="limits: open_files is 0"):
         CommandLimits(open_files=0)

@@ -91,7 +91,7 @@ BAD = [
         "site: a\nlisten: 10.0.0.1:1\npeers:\n  a: http://10.0.0.9:1",
         (
             "4: peers.a: this site itself is at http://10.0.0.1:1 (by 'advertise' or 'listen'), "
-            "not at http://10.0.0.9:1; say the same in both places"
+            "not at http://10.0.0.9:1; write the same in both places"
         ),
     ),
     (
@@ -113,10 +113,7 @@ BAD = [
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, id: image.id}",
-        (
-            "3: services.image.id: expected where a new id stands, such as $.id, $.image.id or Location, "
-            "found 'image.id'"
-        ),
+        ("3: services.image.id: expected where a new id is, such as $.id, $.image.id or Location, found 'image.id'"),
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, exists: addopt}",
@@ -148,7 +145,7 @@ BAD = [
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, keep_response: 2MiB}",
-        "3: services.image.keep_response: at most 1MiB: what is kept goes to all sites",
+        "3: services.image.keep_response: expected a size from 1B to 1MiB, found '2MiB'",
     ),
     (
         (
@@ -156,7 +153,7 @@ BAD = [
             "      - {before: put, after: patch, result: take-one}"
         ),
         (
-            "6: services.image.matrix: together with what is built in (see docs/replication.md): "
+            "6: services.image.matrix: together with the built-in entries (see docs/replication.md): "
             "(put, base) take-both-keep-order contradicts the other entries, by which 'base' replaces 'put'"
         ),
     ),
@@ -165,7 +162,7 @@ BAD = [
         "4: services.image.url: http://localhost/v2 is this agent itself; give the address of the service",
     ),
     # data and other paths
-    ("site: a\ndata: ''", "2: data: a path cannot be empty or hold the character U+0000"),
+    ("site: a\ndata: ''", "2: data: a path cannot be empty or contain the character U+0000"),
     ("site: a\ndata: ~nobody.at.all/x", "2: data: there is no such home directory: ~nobody.at.all"),
     # limits and heartbeats
     (
@@ -199,7 +196,7 @@ BAD = [
         "site: a\nlimits: {idle: 1.5ms}",
         "2: limits.idle: expected whole milliseconds from 1ms to 24h, found '1.5ms'",
     ),
-    ("site: a\nlimits: {idle: 0.0001ms}", "2: limits.idle: '0.0001ms' is finer than can be told apart"),
+    ("site: a\nlimits: {idle: 0.0001ms}", "2: limits.idle: '0.0001ms' is more precise than possible here"),
     ("site: a\nlimits: {retry: 1m}", "2: limits: 'retry' (60000ms) is more than 'retry_most' (30000ms)"),
     ("site: a\nlimits: {resend_most: 1ms}", "2: limits: 'resend' (500ms) is more than 'resend_most' (1ms)"),
     (
@@ -242,7 +239,7 @@ BAD_TYPES = [
     ("{checkpoint: {read: r}}", ".checkpoint: 'write' is missing"),
     (
         "{read: r, checkpoint: {write: w}}",
-        ".checkpoint.write: the command must hold {state}, where the state goes that 'read' printed",
+        ".checkpoint.write: the command must contain {state}, which is replaced by the state that 'read' printed",
     ),
     (
         "{read: r, checkpoint: {write: 'w {state}', after: 0}}",
@@ -270,24 +267,24 @@ BAD_TYPES = [
     ),
     (
         "{decompose: {amount: 2, unit: dec 1}}",
-        ".decompose: this is without effect unless 'on_error' is decompose",
+        ".decompose: this has no effect unless 'on_error' is decompose",
     ),
     ("{on_error: decompose, decompose: {amount: 2}}", ".decompose: 'unit' is missing"),
     (
         "{on_error: decompose, decompose: {amount: 1, unit: dec 1}}",
-        ".decompose.amount: expected a whole number from 2 to 2, found '1'",
+        ".decompose.amount: expected a whole number from 2 to 1,000, found '1'",
     ),
     (
         "{on_error: decompose, decompose: {amount: 3, unit: dec x 2}}",
         (
-            ".decompose.unit: word 3 of the unit must be 1 or -1, since the number stands there (see 'amount'), "
+            ".decompose.unit: word 3 of the unit must be 1 or -1, because the number stands there (see 'amount'), "
             "found '2'"
         ),
     ),
     (
         "{on_error: decompose, decompose: {amount: 2, unit: dec}}",
         (
-            ".decompose.unit: word 2 of the unit must be 1 or -1, since the number stands there (see 'amount'), "
+            ".decompose.unit: word 2 of the unit must be 1 or -1, because the number stands there (see 'amount'), "
             "found 'nothing'"
         ),
     ),
@@ -308,13 +305,13 @@ BAD_TYPES = [
     ("{max_output: 64kib}", ".max_output: '64kib' has an unknown unit; write 64KiB"),
     ("{max_output: 1M}", ".max_output: '1M' has an unknown unit; write 1MB or 1MiB"),
     ("{max_output: much}", ".max_output: expected a size, such as 64KiB or 1GB, found 'much'"),
-    ("{max_output: 0B}", ".max_output: expected a size from 1B to 1024TiB, found '0B'"),
-    ("{max_output: 0.3B}", ".max_output: '0.3B' is finer than can be told apart"),
-    ("{max_output: 17MiB}", ".max_output: at most 16MiB are kept of what a command prints, found '17MiB'"),
+    ("{max_output: 0B}", ".max_output: expected a size from 1B to 16MiB, found '0B'"),
+    ("{max_output: 0.3B}", ".max_output: '0.3B' is more precise than possible here"),
+    ("{max_output: 17MiB}", ".max_output: expected a size from 1B to 16MiB, found '17MiB'"),
     ("{env: {1A: x}}", ".env.1A: the name of a variable has letters, digits and _, and no digit first"),
     ("{env: {A: [x]}}", ".env.A: expected a text, found a list"),
-    ('{env: {A: "\\0"}}', ".env.A: a variable cannot hold the character U+0000"),
-    ("{user: a b}", ".user: expected the name of a user of the machine, found 'a b'"),
+    ('{env: {A: "\\0"}}', ".env.A: a variable cannot contain the character U+0000"),
+    ("{user: a b}", ".user: expected the name of a user of this machine, found 'a b'"),
     ("{limits: {cpu: 1.5s}}", ".limits.cpu: expected whole seconds, found '1.5s'"),
     ("{limits: {files: 2}}", ".limits.files: expected a whole number from 3 to 1,048,576, found '2'"),
     (

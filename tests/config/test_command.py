@@ -38,14 +38,14 @@ def test_check_shows_what_the_site_would_be(tmp_path: Path) -> None:
     assert run_here("config", "check", str(path)) == Ran(
         0,
         f"""\
-{path} is right: this would be DC 1
+{path} is valid (DC 1)
 
-SETTING               VALUE
-listens at            127.0.0.1:8079
-others reach it at    http://127.0.0.1:8079
-security              plain HTTP, on this machine only
-keeps its data in     {tmp_path}/data
-asks its peers every  1 s; down after 5 s
+SETTING         VALUE
+listens at      127.0.0.1:8079
+reached at      http://127.0.0.1:8079
+security        plain HTTP, on this machine only
+data directory  {tmp_path}/data
+heartbeat       every 1 s; down after 5 s
 
 PEER   URL
 site2  http://127.0.0.2:8079
@@ -132,24 +132,24 @@ def test_check_shows_whom_it_tells_what_and_no_secrets(tmp_path: Path) -> None:
         shown.partition("TARGET")[2].partition("\n")[2]
         == """\
 chat    webhook          https://chat.example.org/…, signed
-        tells            a summary of each operation; diverged, unknown
+        events           a summary of each operation; diverged, unknown
 plain   webhook          http://hooks.example.org/, not signed
-        tells            every event; of other sites too
+        events           all; also those of other sites
 pager   mail             a@example.org, b@example.org from cheops@example.org by mail.example.org:587 (with STARTTLS, as ops)
-        tells            diverged
+        events           diverged
         only types       counter
         only operations  set
         only resources   shop*
         only statuses    KO
-        tries            for 3 s, then again, at least every 60 s
+        attempts         up to 3 s each, repeated at least every 60 s
 local   mail             a@example.org from c@example.org by 127.0.0.1:25 (not encrypted)
-        tells            every event
+        events           all
 record  command          curl …
-        tells            every event
+        events           all
 bell    command          /usr/bin/bell
-        tells            every event
+        events           all
 
-hint: types.open: there is no 'show', so 'cheops show --command' may run any allowed command, also one that writes; list patterns of those that only read, or [] for 'read' alone
+hint: types.open: there is no 'show', so 'cheops show --command' may run any allowed command, even one that writes; list patterns of those that only read, or [] for 'read' alone
 """
     )
     assert "show     only 'read'" in shown
@@ -212,7 +212,7 @@ def _is_a_setting(line: str) -> bool:
 
 def test_init_does_not_write_over_a_file_unless_told(tmp_path: Path) -> None:
     path = written(tmp_path)
-    assert run_here("init", str(path)) == Ran(1, "", f"error: {path} is there already; --force writes over it\n")
+    assert run_here("init", str(path)) == Ran(1, "", f"error: {path} exists already; use --force to overwrite it\n")
     assert path.read_text() == GOOD
     assert run_here("init", str(path), "--force", "--site", "new").code == 0
     assert read_site(path).name == "new"
@@ -237,7 +237,7 @@ def test_init_does_not_write_over_a_file_unless_told(tmp_path: Path) -> None:
         (
             ["--listen", "0.0.0.0:1", "--peer", "b=https://b"],
             (
-                "nothing was written, for the file would not be right\n"
+                "nothing was written, because the file would not be valid\n"
                 "  FILE:5: 'advertise' is missing: 0.0.0.0:1 is all addresses of this machine, and peers need one, "
                 "such as advertise: https://10.0.0.1:1"
             ),

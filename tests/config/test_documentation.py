@@ -1,4 +1,7 @@
-"""The reference and the examples say what the reader knows, and nothing else."""
+"""The reference has every setting with its default, and its examples are valid.
+
+`pytest tests/config/test_documentation.py --update-reference` rewrites the tables of docs/configuration.md.
+"""
 
 import re
 from pathlib import Path
@@ -7,20 +10,27 @@ from typing import Any
 import pytest
 import yaml
 
-from cheops.config.settings import known_keys
 from cheops.config.site import parse_site, read_site
 from cheops.config.types import TypeConfig
 from cheops.log.policy import Policy, SiteGroup
+from tests.config.reference import settings_by_path, with_tables
 from tests.support.command import ROOT
 
-REFERENCE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+PAGE = ROOT / "docs" / "configuration.md"
+REFERENCE = PAGE.read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `([^`]+)` \| ([^|]+) \|", REFERENCE, re.MULTILINE)
 EXAMPLES = sorted((ROOT / "examples").glob("site*.yaml"))
 
 
+def test_the_tables_are_up_to_date(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-reference"):
+        PAGE.write_text(with_tables(REFERENCE), encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == with_tables(REFERENCE), "a setting changed: pytest --update-reference"
+
+
 def test_every_key_is_documented_once_and_no_other() -> None:
     documented = [key for key, _ in ROWS]
-    assert sorted(documented) == sorted(known_keys())
+    assert sorted(documented) == sorted(settings_by_path())
 
 
 def test_the_documented_defaults_are_the_defaults(tmp_path: Path) -> None:
@@ -28,7 +38,7 @@ def test_the_documented_defaults_are_the_defaults(tmp_path: Path) -> None:
     needed: dict[str, Any] = {
         "site": "a",
         "security": {},
-        "services": {"t": {"url": "http://127.0.0.1:9292"}},
+        "services": {"t": {"url": "http://127.0.0.1:9292", "auth": {"file": "headers"}}},
         "types": {"t": {"read": "r", "checkpoint": {"write": "w {state}"}}},
         "notify": {"t": {"webhook": {"url": "http://h.example"}}},
     }

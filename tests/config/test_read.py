@@ -6,11 +6,11 @@ import pytest
 
 from cheops.config.address import Address
 from cheops.config.command import CommandLimits, CommandSettings
-from cheops.config.limits import HeartbeatConfig
 from cheops.config.services import ServiceConfig
-from cheops.config.site import SiteConfig, UnknownTypeError, parse_site, read_site
+from cheops.config.site import HeartbeatConfig, SiteConfig, parse_site, read_site
 from cheops.config.types import TypeConfig
 from cheops.engine.settings import Limits, ResourceType
+from cheops.errors import ClientError
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command
 
@@ -102,13 +102,8 @@ def test_a_name_is_enough(tmp_path: Path) -> None:
         Address("127.0.0.1", 8079),
         "http://127.0.0.1:8079",
         tmp_path / "data",
-        {},
-        {},
-        {},
-        Limits(),
-        HeartbeatConfig(),
-        tmp_path / "site.yaml",
-        ("types: none is configured, so no command is allowed",),
+        source=tmp_path / "site.yaml",
+        warnings=("types: none is configured, so no command is allowed",),
     )
 
 
@@ -117,7 +112,9 @@ def test_a_site_with_services_alone_is_nothing_to_warn_of(tmp_path: Path) -> Non
 
 
 def test_a_type_without_settings_has_the_defaults(tmp_path: Path) -> None:
-    assert type_of(tmp_path, "{}") == TypeConfig("t", Matrix(), ResourceType("t"), None, None, None, CommandSettings())
+    type_ = type_of(tmp_path, "{}")
+    assert type_ == TypeConfig("t", Matrix(), command=CommandSettings())
+    assert type_.engine == ResourceType("t")
 
 
 def test_the_engine_gets_its_part(tmp_path: Path) -> None:
@@ -131,12 +128,12 @@ def test_a_resource_without_a_type_gets_the_default_one(tmp_path: Path) -> None:
     config = read(tmp_path, "site: a\ntypes: {default: {reset: zero}, counter: {}}")
     assert config.type_named(None) is config.type_named("") is config.types["default"]
     assert config.type_named("counter") is config.types["counter"]
-    with pytest.raises(UnknownTypeError) as refused:
+    with pytest.raises(ClientError) as refused:
         config.type_named("conter")
     assert str(refused.value) == (
         "unknown resource type 'conter'; did you mean 'counter'? Types of a: counter, default"
     )
-    with pytest.raises(UnknownTypeError, match="unknown resource type 'default'; Types of b: none"):
+    with pytest.raises(ClientError, match="unknown resource type 'default'; Types of b: none"):
         read(tmp_path, "site: b").type_named(None)
 
 
@@ -203,7 +200,7 @@ def test_a_text_is_read_as_if_it_stood_in_the_file(tmp_path: Path) -> None:
 FINE = "matrix: [{before: s, after: s, result: take-one}], allow: [x]"
 ORDERED = "matrix: [{before: s, after: s, result: take-one}, {before: s, after: a, result: take-both-keep-order}]"
 NO_RESET = (
-    "there is no 'reset': where operations arrive out of order and none that replaces stands before them, "
+    "there is no 'reset': if operations arrive out of order, and no operation before them replaces everything, "
     "the resource is marked order-not-enforced"
 )
 DOUBTFUL = [
@@ -221,12 +218,12 @@ DOUBTFUL = [
     ),
     (f"{{{ORDERED}, allow: [x]}}", [NO_RESET]),
     (f"{{{ORDERED}, allow: [x], reset: zero}}", []),
-    (f"{{{FINE}, cwd: /nowhere/at/all}}", ["the directory of 'cwd' is not there: /nowhere/at/all"]),
+    (f"{{{FINE}, cwd: /nowhere/at/all}}", ["the directory of 'cwd' does not exist: /nowhere/at/all"]),
     (
         f"{{{FINE}, read: r, checkpoint: {{write: 'w {{state}}'}}, max_output: 128KiB}}",
         [
             (
-                "'max_output' is more than a checkpoint can write: a state goes into one word of a command line, "
+                "'max_output' is more than a checkpoint can write: a state is one word of a command line, "
                 "which takes less than 128KiB"
             )
         ],

@@ -53,7 +53,7 @@ OPEN = "can be reached over a network, and 'security: none' is only for addresse
 BAD = [
     ("security: off", "2: security: expected 'none', or settings such as {folder: tls}"),
     ("security: {fold: x}", "2: security.fold: unknown key; did you mean 'folder'?"),
-    ("security: {valid_for: 900d}", "2: security.valid_for: a certificate is valid for at most 825d"),
+    ("security: {valid_for: 900d}", "2: security.valid_for: expected a duration from 1s to 825d"),
     ("security: {renew_before: 30}", "2: security.renew_before: '30' has no unit; write 30d or 30h"),
     ("security: none\nlisten: 10.0.0.1:8079", f"3: listen: 'listen' {OPEN}"),
     ("security: none\nlisten: 0.0.0.0:8079", f"3: listen: 'listen' {OPEN}"),

@@ -58,15 +58,15 @@ HOOK = "webhook: {url: 'http://h.example'}"
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("{}", "a target has one of webhook, command, mail; found none"),
+        ("{}", "expected exactly one of webhook, command, mail; found none"),
         (f"{{{HOOK}, command: x}}", "found webhook and command"),
         ("{webhook: {}}", "'url' is missing"),
         ("{webhook: {url: 'ftp://x'}}", "expected a URL that starts with http"),
         ("{webhook: {url: 'http://u:p@h.example'}}", "must not hold a name or password"),
-        ("{webhook: {url: 'http://h.example?a#b'}}", "characters that a URL cannot hold"),
+        ("{webhook: {url: 'http://h.example?a#b'}}", "characters that a URL cannot contain"),
         (f"{{{HOOK}, on: [rann]}}", "did you mean 'ran'?"),
-        (f"{{{HOOK}, on: [summary]}}", "'summary' is not one of them"),
-        (f"{{{HOOK}, on: []}}", "an empty list tells nothing"),
+        (f"{{{HOOK}, on: [summary]}}", "unknown value 'summary'"),
+        (f"{{{HOOK}, on: []}}", "an empty list selects no events"),
         (f"{{{HOOK}, statuses: [ok]}}", "did you mean 'OK'?"),
         (f"{{{HOOK}, resources: []}}", "leave the key out for everything"),
         (f"{{{HOOK}, timeout: 5}}", "has no unit"),
@@ -78,7 +78,7 @@ HOOK = "webhook: {url: 'http://h.example'}"
         ("{mail: {smtp: 'm:25', from: a@b, to: c@d, user: u}}", "go together"),
         (
             "{mail: {smtp: 'm:25', from: a@b, to: c@d, user: u, password_file: p, starttls: false}}",
-            "the password would be read by others",
+            "the password would be sent in plain text",
         ),
     ],
 )

@@ -10,7 +10,6 @@ from cheops.api.security_checks import DOCUMENT, _expiry, _refusals, _services, 
 from cheops.config.command import CommandSettings
 from cheops.config.site import parse_site
 from cheops.config.types import TypeConfig
-from cheops.engine.settings import ResourceType
 from cheops.log.matrix import Matrix
 from cheops.security.principal import Role
 from cheops.security.refusals import Refused
@@ -105,7 +104,7 @@ def test_without_certificates_and_with_plain_http_on_a_network() -> None:
 
 def test_as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     def types(user: str | None) -> list[TypeConfig]:
-        return [TypeConfig("note", Matrix(), ResourceType("note"), command=CommandSettings(user=user))]
+        return [TypeConfig("note", Matrix(), command=CommandSettings(user=user))]
 
     monkeypatch.setattr("os.geteuid", lambda: 0)
     assert _user(types(None)).level is Level.WARNING

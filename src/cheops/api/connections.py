@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cheops.api.audit import record_refusal
-from cheops.config.limits import ClientsConfig
+from cheops.config.security import ClientsConfig
 from cheops.errors import CheopsError
 from cheops.node.node import Node
 from cheops.security.tls import TOO_MANY, TOO_MANY_OF_ONE, identity_at

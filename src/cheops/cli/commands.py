@@ -127,7 +127,7 @@ COMMANDS = (
         "init",
         _START,
         "config:init_command",
-        "Write a first configuration file for a site, with comments, valid as it stands.",
+        "Write a first configuration file for a site, valid and with comments.",
         "cheops init --site paris --listen 10.0.0.1:8079 --peer lyon=https://10.0.0.2:8079",
     ),
     CommandEntry(

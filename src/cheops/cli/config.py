@@ -1,6 +1,6 @@
 """`cheops init` and `cheops config …`: write and check the configuration file of a site. Nothing is started.
 
-Secrets are not shown: neither the path of a web hook's URL nor the arguments of a command.
+The output contains no secrets: neither the path of a webhook's URL nor the arguments of a command.
 """
 
 import os
@@ -17,18 +17,10 @@ from rich.console import Console
 from cheops.cli.output import Output, OutputOption, console, emit, print_table, table
 from cheops.config.address import DEFAULT_LISTEN, AddressError, is_loopback, parse_address, parse_url
 from cheops.config.gateway import ServiceListener
-from cheops.config.notify import (
-    DEFAULT_RETRY_MOST_S,
-    DEFAULT_TIMEOUT_S,
-    SELECTABLE_EVENTS,
-    Channel,
-    CommandConfig,
-    MailConfig,
-    TargetConfig,
-    WebhookConfig,
-)
+from cheops.config.notify import SELECTABLE_EVENTS, Channel, CommandConfig, MailConfig, TargetConfig, WebhookConfig
 from cheops.config.security import DEFAULT_FOLDER, MISSING_SECURITY, NONE, SecurityConfig
 from cheops.config.services import ServiceConfig
+from cheops.config.settings import default_of
 from cheops.config.site import DEFAULT_FILE, SiteConfig, parse_site, read_site
 from cheops.config.template import site_file
 from cheops.config.types import TypeConfig
@@ -42,8 +34,7 @@ _REST = "…"
 _FILTERS = ("types", "operations", "resources", "statuses")
 
 
-def target_data(target: TargetConfig) -> dict[str, Any]:
-    """For programs."""
+def _target_data(target: TargetConfig) -> dict[str, Any]:
     kind, about = _channel(target.channel)
     return {
         kind: about,
@@ -56,16 +47,15 @@ def target_data(target: TargetConfig) -> dict[str, Any]:
     }
 
 
-def target_facts(target: TargetConfig) -> Iterator[tuple[str, str]]:
-    """For people: what one sees at a glance."""
+def _target_facts(target: TargetConfig) -> Iterator[tuple[str, str]]:
     kind, about = _channel(target.channel)
-    yield kind, _in_words(about)
-    yield "tells", _target_events(target)
+    yield kind, _channel_text(about)
+    yield "events", _events_text(target)
     for name in _FILTERS:
         if wanted := getattr(target, name):
             yield f"only {name}", printable(", ".join(map(str, wanted)))
-    if (target.timeout_s, target.retry_most_s) != (DEFAULT_TIMEOUT_S, DEFAULT_RETRY_MOST_S):
-        yield "tries", f"for {target.timeout_s:g} s, then again, at least every {target.retry_most_s:g} s"
+    if any(getattr(target, name) != default_of(TargetConfig, name) for name in ("timeout_s", "retry_most_s")):
+        yield "attempts", f"up to {target.timeout_s:g} s each, repeated at least every {target.retry_most_s:g} s"
 
 
 def _channel(channel: Channel) -> tuple[str, dict[str, Any]]:
@@ -86,13 +76,13 @@ def _channel(channel: Channel) -> tuple[str, dict[str, Any]]:
 
 
 def _origin(url: str) -> str:
-    """A URL without what stands after its host."""
+    """A URL without the part after its host, which may be a secret."""
     parts = urlsplit(url)
     more = parts.path.strip("/") or parts.query
     return f"{parts.scheme}://{parts.netloc}/{_REST}" if more else url
 
 
-def _in_words(about: dict[str, Any]) -> str:
+def _channel_text(about: dict[str, Any]) -> str:
     if "url" in about:
         return f"{about['url']}, {'signed' if about['signed'] else 'not signed'}"
     if "smtp" not in about:
@@ -102,14 +92,15 @@ def _in_words(about: dict[str, Any]) -> str:
     return f"{', '.join(about['to'])} from {about['from']} by {about['smtp']} ({way}{user})"
 
 
-def _target_events(target: TargetConfig) -> str:
-    said = ["a summary of each operation"] if target.summary else []
+def _events_text(target: TargetConfig) -> str:
+    parts = ["a summary of each operation"] if target.summary else []
     if target.on == SELECTABLE_EVENTS:
-        said.append("every event")
+        parts.append("all")
     elif target.on:
-        said.append(", ".join(event.value for event in target.on))
-    told = "; ".join(said)
-    return f"{told}; of other sites too" if target.others else told
+        parts.append(", ".join(event.value for event in target.on))
+    if target.others:
+        parts.append("also those of other sites")
+    return "; ".join(parts)
 
 
 app = typer.Typer(no_args_is_help=True, help="Check the configuration file of a site.")
@@ -120,7 +111,7 @@ def check_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file of a site.")] = DEFAULT_FILE,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say whether a configuration file is right, and what the site would be. Nothing is started."""
+    """Check a configuration file and show what it configures. Nothing is started."""
     config = read_site(file)
     emit(output, _config_data(config), lambda console: _show_config(console, config))
 
@@ -137,7 +128,7 @@ def _config_data(config: SiteConfig) -> dict[str, Any]:
         "types": {name: _type_data(type_) for name, type_ in config.types.items()},
         "limits": asdict(config.limits),
         "heartbeat": asdict(config.heartbeat),
-        "notify": {target.name: target_data(target) for target in config.notify},
+        "notify": {target.name: _target_data(target) for target in config.notify},
         "warnings": _warnings(config),
         "hints": _hints(config),
     }
@@ -154,11 +145,11 @@ def _security_data(security: SecurityConfig) -> dict[str, Any] | str | None:
     return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
 
 
-def _security_words(security: SecurityConfig) -> str:
+def _security_text(security: SecurityConfig) -> str:
     if security.folder is None:
-        return "plain HTTP, on this machine only" if security.is_specified else "not said"
+        return "plain HTTP, on this machine only" if security.is_specified else "not specified"
     issues = "; this site admits others" if security.ca_key else ""
-    return f"mutual TLS, with the certificates in {_shown(security.folder)}{issues}"
+    return f"mutual TLS, certificates in {_relative(security.folder)}{issues}"
 
 
 def _hints(config: SiteConfig) -> list[str]:
@@ -172,8 +163,8 @@ def _type_data(type_: TypeConfig) -> dict[str, Any]:
         "commands": dict(type_.written_commands()),
         "on_error": type_.on_error,
         "logic": type_.logic,
-        "parallel": type_.engine.parallel,
-        "checkpoint_after": type_.engine.checkpoint.after if type_.engine.checkpoint else None,
+        "parallel": type_.parallel,
+        "checkpoint_after": type_.checkpoint.after if type_.checkpoint else None,
         **settings,
         "allow": list(type_.command.allow),
         "show": None if type_.show is None else list(type_.show),
@@ -182,20 +173,20 @@ def _type_data(type_: TypeConfig) -> dict[str, Any]:
 
 
 def _show_config(out: Console, config: SiteConfig) -> None:
-    out.print(f"{_shown(config.source)} is right: this would be {config.name}\n", style="bold", soft_wrap=True)
+    out.print(f"{_relative(config.source)} is valid ({config.name})\n", style="bold", soft_wrap=True)
     facts = table("SETTING", "VALUE")
     facts.add_row("listens at", str(config.listen))
-    facts.add_row("others reach it at", config.advertise)
-    facts.add_row("security", _security_words(config.security))
-    facts.add_row("keeps its data in", _shown(config.data))
+    facts.add_row("reached at", config.advertise)
+    facts.add_row("security", _security_text(config.security))
+    facts.add_row("data directory", _relative(config.data))
     beat = config.heartbeat
-    facts.add_row("asks its peers every", f"{beat.every_s:g} s; down after {beat.down_after_s:g} s")
+    facts.add_row("heartbeat", f"every {beat.every_s:g} s; down after {beat.down_after_s:g} s")
     print_table(out, facts)
     _show_addresses(out, "PEER", config.peers)
     _show_addresses(out, "SERVICE", {name: service.url for name, service in config.services.items()})
     _show_named(out, "GATEWAY", {name: _listener_facts(one.front) for name, one in config.services.items()})
     _show_named(out, "TYPE", {name: _type_facts(type_) for name, type_ in config.types.items()})
-    _show_named(out, "TARGET", {target.name: target_facts(target) for target in config.notify})
+    _show_named(out, "TARGET", {target.name: _target_facts(target) for target in config.notify})
     hints = _hints(config)
     warnings = _warnings(config)
     if warnings or hints:
@@ -216,7 +207,7 @@ def _show_addresses(out: Console, heading: str, urls: dict[str, str]) -> None:
 
 
 def _show_named(out: Console, heading: str, named: Mapping[str, Iterable[tuple[str, str]]]) -> None:
-    """Each with its settings, its name beside the first."""
+    """Settings by name, with the name beside the first setting only."""
     named = {name: tuple(facts) for name, facts in named.items()}
     if not any(named.values()):
         return
@@ -251,29 +242,29 @@ def _listener_facts(front: ServiceListener) -> list[tuple[str, str]]:
 
 
 def _type_facts(type_: TypeConfig) -> list[tuple[str, str]]:
-    """What one sees at a glance: the matrix, what may be run, and what happens when."""
-    facts = [("matrix", _matrix_words(type_.matrix)), ("allow", ", ".join(type_.command.allow) or "nothing")]
+    """The most important settings: the matrix, which commands may run, and what happens when."""
+    facts = [("matrix", _matrix_text(type_.matrix)), ("allow", ", ".join(type_.command.allow) or "nothing")]
     if type_.show is not None:
         facts.append(("show", ", ".join(type_.show) or ("only 'read'" if type_.read else "nothing")))
     facts += type_.written_commands()
-    if type_.engine.checkpoint:
-        facts.append(("checkpoint.after", str(type_.engine.checkpoint.after)))
-    if type_.on_error and not type_.engine.on_error:
+    if type_.checkpoint:
+        facts.append(("checkpoint.after", str(type_.checkpoint.after)))
+    if type_.on_error and not type_.engine.on_error:  # a command is among those that are written
         facts.append(("on_error", type_.on_error))
     if type_.logic:
         facts.append(("logic", type_.logic))
-    if type_.engine.parallel:
+    if type_.parallel:
         facts.append(("parallel", "true"))
     return facts
 
 
-def _matrix_words(matrix: Matrix) -> str:
+def _matrix_text(matrix: Matrix) -> str:
     words = [f"{name} replaces {', '.join(matrix.wiped_by(name)) or 'nothing'}" for name in matrix.types]
     return "; ".join(words) or "none: all operations are ordered"
 
 
-def _shown(path: Path) -> str:
-    """A path as one would type it from here."""
+def _relative(path: Path) -> str:
+    """A path as a user would type it from the current directory."""
     here = Path.cwd()
     return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)
 
@@ -284,15 +275,15 @@ def init_command(  # noqa: PLR0913, PLR0917 - one per option
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where its agent listens.")] = str(DEFAULT_LISTEN),
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Where others reach it.", show_default="as it listens"),
+        typer.Option(metavar="URL", help="Where others reach it.", show_default="from --listen"),
     ] = None,
     peer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=URL", help="Another site; as often as there are.", show_default="none"),
+        typer.Option(metavar="NAME=URL", help="Another site; repeat for each.", show_default="none"),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a first configuration file for a site, with comments, valid as it stands."""
+    """Write a first configuration file for a site, valid and with comments."""
     text = _new_file(site, listen, advertise, peer or [])
     _check_together(text, file)
     _write_file(file, text, force=force)
@@ -300,9 +291,9 @@ def init_command(  # noqa: PLR0913, PLR0917 - one per option
     out = console()
     out.print(f"wrote {file}", style="green", soft_wrap=True)
     out.print("Next:", style="bold")
-    out.print("  1. Say in it which types of resources there are, and which commands they allow.")
+    out.print("  1. Edit the file: list your types of resources, and the commands that they allow.")
     out.print(f"  2. cheops config check {name}", soft_wrap=True)
-    out.print("  3. Write one for every other site, with cheops init there.")
+    out.print("  3. Run cheops init at every other site.")
 
 
 def _new_file(site: str, listen: str, advertise: str | None, peers: list[str]) -> str:
@@ -342,11 +333,11 @@ def _url_option(option: str, text: str) -> str:
 
 
 def _check_together(text: str, file: Path) -> None:
-    """Each option is right; what is left are those that contradict each other."""
+    """Each option by itself is valid; refuse options that contradict each other."""
     try:
         parse_site(text, file)
     except DocumentError as error:
-        raise ClientError(f"nothing was written, for the file would not be right\n  {error}") from None
+        raise ClientError(f"nothing was written, because the file would not be valid\n  {error}") from None
 
 
 def _write_file(file: Path, text: str, *, force: bool) -> None:
@@ -354,6 +345,6 @@ def _write_file(file: Path, text: str, *, force: bool) -> None:
         with file.open("w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise ClientError(f"{file} is there already; --force writes over it") from None
+        raise ClientError(f"{file} exists already; use --force to overwrite it") from None
     except OSError as error:
         raise ClientError(f"{file}: {(error.strerror or str(error)).lower()}") from None

@@ -11,7 +11,7 @@ from rich.console import Console
 from cheops.cli.options import AddressOption, UrlOption, agent
 from cheops.cli.output import Output, OutputOption, console, emit_answer, print_table, short_time, table
 from cheops.config.security import MAX_VALID_FOR_S
-from cheops.config.settings import UnitError, long_duration_us, long_seconds
+from cheops.config.values import UnitError, long_duration_s
 from cheops.errors import ClientError
 from cheops.scope.names import name_problem, normal
 from cheops.security.principal import Role
@@ -98,7 +98,7 @@ def issue_command(  # noqa: PLR0913, PLR0917 - one per option
 
 def _valid_for_s(text: str) -> float:
     try:
-        found = long_duration_us(text) / 1_000_000
+        found = long_duration_s(text)
     except UnitError as error:
         raise ClientError(f"--valid-for: {error}") from None
     if not 1 <= found <= MAX_VALID_FOR_S:
@@ -161,7 +161,7 @@ def _expires_s(text: str) -> float | None:
     if text == _FOR_EVER:
         return None
     try:
-        return long_seconds(text)
+        return long_duration_s(text)
     except UnitError as error:
         raise typer.BadParameter(f"{error}, or '{_FOR_EVER}'", param_hint="--expires") from None
 

@@ -13,9 +13,9 @@ from cheops.cli.options import FAILED, AddressOption, UrlOption, agent
 from cheops.cli.output import Output, OutputOption, console, emit_answer
 from cheops.config.address import DEFAULT_PORT, Address, AddressError, address_of_url, parse_address, parse_url
 from cheops.config.security import DEFAULT_FOLDER
-from cheops.config.settings import UnitError, long_duration_us
 from cheops.config.site import DEFAULT_FILE, parse_site
 from cheops.config.template import site_file
+from cheops.config.values import UnitError, long_duration_s
 from cheops.errors import ClientError
 from cheops.text import printable
 
@@ -41,7 +41,7 @@ def invite_command(
     from cheops.api.models import InviteRequest  # noqa: PLC0415 - see asking.py
 
     try:
-        valid_for_s = long_duration_us(valid_for) / 1_000_000
+        valid_for_s = long_duration_s(valid_for)
     except UnitError as error:
         raise ClientError(f"--valid-for: {error}") from None
     wish = InviteRequest(site=name, addresses=tuple(address or ()), valid_for_s=valid_for_s)

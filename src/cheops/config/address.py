@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import SplitResult, urlsplit
 
-from cheops.documents import Value
 from cheops.errors import ClientError
 from cheops.text import is_invisible, printable, shortened
 
@@ -89,20 +88,6 @@ def parse_url(text: str, *, with_path: bool = False) -> str:
     if address.is_wildcard:
         raise AddressError(f"a URL needs one address, and {address.host} is all of a machine: '{shown}'")
     return _url(parts.scheme, address.host, address.port, parts.path.rstrip("/"))
-
-
-def address_at(value: Value) -> Address:
-    try:
-        return parse_address(value.string())
-    except AddressError as error:
-        raise value.fail(str(error)) from None
-
-
-def url_at(value: Value, *, with_path: bool = False) -> str:
-    try:
-        return parse_url(value.string(), with_path=with_path)
-    except AddressError as error:
-        raise value.fail(str(error)) from None
 
 
 def address_of_url(url: str) -> Address:

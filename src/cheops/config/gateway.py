@@ -1,4 +1,4 @@
-"""The HTTP gateway in the configuration file: where it listens for each service, and its patience.
+"""The HTTP gateway in the configuration file: where it listens, for all services and for each, and its limits.
 
 gateway: {proxy: "127.0.0.1:3128"}
 services:
@@ -10,39 +10,29 @@ services:
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Self
 
-from cheops.config.address import Address, address_at, address_of_url, is_loopback, url_at
+from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.security import SecurityConfig
-from cheops.config.settings import GATEWAY, duration_s, optional, size
+from cheops.config.settings import Section, is_set, place, setting
+from cheops.config.values import ADDRESS, BOOLEAN, COUNT, DURATION, KIB, MIB, SIZE, URL, ValueType, choice, count, size
 from cheops.documents import Value
-from cheops.text import listed, printable, shortened
+from cheops.text import printable, shortened
 
 DEFAULT_CARRIERS = ("X-Request-Id", "traceparent")
 DATA_PLANES = ("auto", "haproxy", "builtin")
 MAX_CARRIERS = 8
 MAX_HOSTS = 32
-MAX_CONNECTIONS = 1_000_000
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,100}")
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
-_OURS = ("scope", "host", "content-length", "transfer-encoding", "connection")
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceListener:
-    """Where the gateway stands in front of a service. Without `listen` it does not."""
-
-    listen: Address | None = None  # clients, and the gateways of other sites
-    advertise: str = ""  # the URL at which those reach it
-    outbound: Address | None = None  # the application of this site
-    hosts: tuple[str, ...] = ()  # what the application calls the service, where it uses a proxy; or its name
-    carriers: tuple[str, ...] = DEFAULT_CARRIERS
-    add_carrier: bool = True
+# The gateway itself reads or rewrites these, so they cannot identify a request of the application.
+_RESERVED_HEADERS = ("scope", "host", "content-length", "transfer-encoding", "connection")
 
 
 class ForwardedHeaders(StrEnum):
-    """What a service is told of who asked, as it sees the gateway's address only."""
+    """Which headers name the client to a service, which sees only the gateway's address."""
 
     CLIENT = "for"  # X-Forwarded-For
     ALL = "all"  # also Forwarded, X-Forwarded-Host and -Proto
@@ -50,98 +40,193 @@ class ForwardedHeaders(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayConfig:
-    """What holds for all services."""
+class GatewayConfig(Section):
+    """The settings of the gateway that apply to all services."""
 
-    listen: Address | None = None  # the gateways of other sites, over TLS, for all services
-    advertise: str = ""  # the URL at which those reach it
-    proxy: Address | None = None
-    forwarded_headers: ForwardedHeaders = ForwardedHeaders.CLIENT  # what services learn of who asked
-    connections: int = 10_000
-    head_size_bytes: int = 32 * 1024
-    repeat_size_bytes: int = 64 * 1024
-    connect_timeout_s: float = 3.0
-    head_timeout_s: float = 10.0
-    stall_timeout_s: float = 60.0
-    silence_timeout_s: float = 300.0
-    tunnel_timeout_s: float = 3_600.0
-    keep_alive_s: float = 75.0
-    warm: int = 32
-    warm_for_s: float = 30.0
-    carriers: int = 20_000
-    carriers_for_s: float = 600.0
-    stop_timeout_s: float = 10.0
-    data_plane: str = "auto"  # who forwards: haproxy, builtin, or HAProxy where it is installed
-    flows: int = 20_000  # how many scopes HAProxy knows by heart
-
-
-def gateway_at(value: Value, site_url: str, security: SecurityConfig) -> GatewayConfig:
-    """`site_url` is where others reach the agent."""
-    record = GATEWAY.read(value)
-    default = GatewayConfig()
-    listen = optional(record, "listen", address_at, None)
-    if listen and not security.is_on:
-        raise record["listen"].fail(
-            "this is for gateways that show certificates, and there are none; without them they use the "
-            "addresses of the services (services.NAME.listen)"
-        )
-    if listen is None and "advertise" in record:
-        raise record["advertise"].fail("without 'listen' there is nothing that others could reach")
-    advertise = optional(record, "advertise", url_at, _advertised(listen, site_url, security.scheme))
-    if listen and not advertise.startswith("https://"):
-        raise record["advertise"].fail("gateways speak TLS with each other, so this starts with https://")
-    return GatewayConfig(
-        listen,
-        advertise,
-        optional(record, "proxy", address_at, None),
-        optional(record, "forwarded_headers", _forwarded_headers, default.forwarded_headers),
-        optional(record, "connections", _count, default.connections),
-        optional(record, "head_size", _head_size, default.head_size_bytes),
-        optional(record, "repeat_size", size, default.repeat_size_bytes),
-        optional(record, "connect_timeout", duration_s, default.connect_timeout_s),
-        optional(record, "head_timeout", duration_s, default.head_timeout_s),
-        optional(record, "stall_timeout", duration_s, default.stall_timeout_s),
-        optional(record, "silence_timeout", duration_s, default.silence_timeout_s),
-        optional(record, "tunnel_timeout", duration_s, default.tunnel_timeout_s),
-        optional(record, "keep_alive", duration_s, default.keep_alive_s),
-        optional(record, "warm", lambda at: at.whole(minimum=0, maximum=10_000), default.warm),
-        optional(record, "warm_for", duration_s, default.warm_for_s),
-        optional(record, "carriers", _count, default.carriers),
-        optional(record, "carriers_for", duration_s, default.carriers_for_s),
-        optional(record, "stop_timeout", duration_s, default.stop_timeout_s),
-        optional(record, "data_plane", _data_plane, default.data_plane),
-        optional(record, "flows", _count, default.flows),
+    listen: Address | None = setting(
+        ADDRESS,
+        None,
+        "Where the gateways of other sites connect, for all services, over mutual TLS. With `security` on, other sites "
+        "need it to forward requests to this one. With `security: none` it is refused: they use "
+        "`services.NAME.listen`.",
+    )
+    advertise: str = setting(
+        URL,
+        "",
+        "The URL at which they reach it, `https://`. With a wildcard in `gateway.listen` it has the host of the site's "
+        "`advertise`.",
+        shown="from `listen`",
+    )
+    proxy: Address | None = setting(
+        ADDRESS,
+        None,
+        "Where the application finds its `HTTP_PROXY`. It leads to services, by `services.NAME.hosts`, and nowhere "
+        "else.",
+    )
+    forwarded_headers: ForwardedHeaders = setting(
+        choice(ForwardedHeaders, ForwardedHeaders),
+        ForwardedHeaders.CLIENT,
+        "Which headers name the client to services: `for` adds `X-Forwarded-For`, `all` adds also `Forwarded`, "
+        "`X-Forwarded-Host` and `X-Forwarded-Proto`, `none` adds nothing. `Host` is always passed on unchanged.",
+    )
+    connections: int = setting(
+        COUNT,
+        10_000,
+        "Open connections of clients; further ones get a 503. The limit of open files may allow fewer.",
+    )
+    head_size_bytes: int = setting(
+        size(KIB, MIB), 32 * KIB, "Largest request line and headers together.", key="head_size"
+    )
+    repeat_size_bytes: int = setting(
+        SIZE,
+        64 * KIB,
+        "Largest body that is kept while it is sent, so that it can be sent to another site if this one fails.",
+        key="repeat_size",
+    )
+    connect_timeout_s: float = setting(DURATION, 3.0, "How long a connection to a service or to another site may take.")
+    head_timeout_s: float = setting(DURATION, 10.0, "How long a client may take to send the headers of a request.")
+    stall_timeout_s: float = setting(
+        DURATION, 60.0, "How long a client may pause while it sends a body or reads a response."
+    )
+    silence_timeout_s: float = setting(DURATION, 300.0, "How long a service may pause within its response.")
+    tunnel_timeout_s: float = setting(
+        DURATION, 3_600.0, "How long a WebSocket or another upgraded connection may be idle."
+    )
+    keep_alive_s: float = setting(DURATION, 75.0, "How long a client's connection stays open for its next request.")
+    warm: int = setting(
+        count(0, 10_000), 32, "Idle connections that are kept to each service and to each other gateway."
+    )
+    warm_for_s: float = setting(DURATION, 30.0, "How long they are kept.")
+    carriers: int = setting(COUNT, 20_000, "How many values of carrier headers are remembered.")
+    carriers_for_s: float = setting(
+        DURATION, 600.0, "How long they are remembered after the response to the request with the scope."
+    )
+    stop_timeout_s: float = setting(
+        DURATION, 10.0, "How long requests in progress may take when the agent is asked to stop."
+    )
+    data_plane: str = setting(
+        choice(DATA_PLANES, str),
+        "auto",
+        "What forwards requests: `haproxy`, `builtin` (the agent itself), or `auto`: HAProxy if version 2.6 or newer "
+        "is installed, else the agent. See [the fast path](gateway.md#the-fast-path).",
+    )
+    flows: int = setting(
+        COUNT, 20_000, "How many scopes are cached in HAProxy, over all services; the least recently used leave first."
     )
 
+    def complete(self, value: Value) -> Self:
+        _check_advertise(self.listen, value)
+        return self
 
-def listener_at(record: dict[str, Value], site_url: str) -> ServiceListener:
-    """What a service's own section says of the gateway; `site_url` is where others reach the agent."""
-    listen = optional(record, "listen", address_at, None)
-    if listen is None and "advertise" in record:
-        raise record["advertise"].fail("without 'listen' there is nothing that others could reach")
-    advertise = optional(record, "advertise", url_at, _advertised(listen, site_url))
-    return ServiceListener(
-        listen,
-        advertise,
-        optional(record, "outbound", address_at, None),
-        optional(record, "hosts", _hosts, ()),
-        optional(record, "carriers", _carriers, DEFAULT_CARRIERS),
-        optional(record, "add_carrier", Value.boolean, True),
+    def at_site(self, value: Value, site_url: str, security: SecurityConfig) -> Self:
+        """The same with what depends on the rest of the file; `site_url` is where others reach the agent."""
+        if self.listen is None:
+            return self
+        if not security.is_on:
+            raise place(value, "listen").fail(
+                "this is for gateways that show certificates, and there are none; without them they use the "
+                "addresses of the services (services.NAME.listen)"
+            )
+        advertise = self.advertise or _advertised_url(self.listen, site_url, security.scheme)
+        if not advertise.startswith("https://"):
+            raise place(value, "advertise").fail("gateways speak TLS with each other, so this starts with https://")
+        return replace(self, advertise=advertise)
+
+
+def _read_hosts(value: Value) -> tuple[str, ...]:
+    hosts = tuple(dict.fromkeys(_read_host(item) for item in value.items()))
+    if not 1 <= len(hosts) <= MAX_HOSTS:
+        raise value.fail(f"expected 1 to {MAX_HOSTS} host names; leave it out for the name of the service")
+    return hosts
+
+
+def _read_host(value: Value) -> str:
+    host = value.string().lower()
+    if not _HOST.fullmatch(host):
+        shown = printable(shortened(value.string()))
+        raise value.fail(f"expected a host name without a port, such as image.internal, found '{shown}'")
+    return host
+
+
+def _read_carriers(value: Value) -> tuple[str, ...]:
+    names = tuple(_read_carrier(item) for item in value.items())
+    if len({name.lower() for name in names}) != len(names) or len(names) > MAX_CARRIERS:
+        raise value.fail(f"at most {MAX_CARRIERS} different names of headers; none for no carriers")
+    return names
+
+
+def _read_carrier(value: Value) -> str:
+    name = value.string()
+    if not _TOKEN.fullmatch(name) or name.lower() in _RESERVED_HEADERS or name.lower().startswith("cheops-"):
+        shown = printable(shortened(name))
+        raise value.fail(f"expected the name of a header that the application passes on, found '{shown}'")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceListener(Section):
+    """Where the gateway listens for one service. Without `listen` and `outbound` it does not."""
+
+    listen: Address | None = setting(
+        ADDRESS,
+        None,
+        "Where the [gateway](gateway.md) accepts requests for the service, from clients and from the gateways of other "
+        "sites.",
+    )
+    advertise: str = setting(
+        URL,
+        "",
+        "The URL at which the gateways of other sites reach that address. With a wildcard in `listen` it has the host "
+        "of the site's `advertise`.",
+        shown="from `listen`",
+    )
+    outbound: Address | None = setting(
+        ADDRESS, None, "Where the application of this site itself reaches the service, so that scopes follow its calls."
+    )
+    hosts: tuple[str, ...] = setting(
+        ValueType("list of host names", _read_hosts),
+        (),
+        "The host names by which the application calls the service through `gateway.proxy`. URLs with these hosts in "
+        "responses are recognized as links to the service's own resources, like those with the host of `url` or the "
+        "one that the client used.",
+        shown="its name",
+    )
+    carriers: tuple[str, ...] = setting(
+        ValueType("list of headers", _read_carriers, lambda names: f"[{', '.join(names)}]"),
+        DEFAULT_CARRIERS,
+        "Headers that the application passes on with its own calls, from which a scope is "
+        "[recovered](gateway.md#scopes-follow-calls); `[]` for none.",
+    )
+    add_carrier: bool = setting(
+        BOOLEAN, True, "Whether the first of them is added to a request with a scope that has none of them."
     )
 
+    def complete(self, value: Value) -> Self:
+        _check_advertise(self.listen, value)
+        return self
 
-def _advertised(listen: Address | None, site_url: str, scheme: str = "http") -> str:
-    """A wildcard is no address for others: they take the host at which they reach the agent."""
-    if listen is None:
-        return ""
-    at = Address(address_of_url(site_url).host, listen.port) if listen.is_wildcard else listen
-    return at.url_as(scheme)
+    def at_site(self, site_url: str) -> Self:
+        """The same with its URL for other sites; `site_url` is where they reach the agent."""
+        if self.listen is None or self.advertise:
+            return self
+        return replace(self, advertise=_advertised_url(self.listen, site_url, "http"))
+
+
+def _check_advertise(listen: Address | None, value: Value) -> None:
+    if listen is None and is_set(value, "advertise"):
+        raise place(value, "advertise").fail("without 'listen' there is nothing that others could reach")
+
+
+def _advertised_url(listen: Address, site_url: str, scheme: str) -> str:
+    """Others cannot connect to a wildcard: they use the host at which they reach the agent."""
+    reachable = Address(address_of_url(site_url).host, listen.port) if listen.is_wildcard else listen
+    return reachable.url_as(scheme)
 
 
 def gateway_warnings(
     fronts: Iterable[tuple[str, ServiceListener]], gateway: GatewayConfig, site_url: str, *, has_peers: bool
 ) -> Iterable[str]:
-    """What is possible, but hardly meant so."""
+    """Settings that are possible but probably a mistake."""
     fronts, is_secure = tuple(fronts), site_url.startswith("https://")
     if fronts and is_secure and has_peers and gateway.listen is None:
         yield (
@@ -162,7 +247,7 @@ def gateway_warnings(
 
 
 def address_conflict(addresses: Iterable[tuple[str, Address]]) -> str | None:
-    """What is wrong with several places to listen at, if two of them are the same."""
+    """A complaint if two of the addresses, each with its key, cannot be listened at together."""
     seen: list[tuple[str, Address]] = []
     for key, address in addresses:
         for other_key, other in seen:
@@ -171,59 +256,3 @@ def address_conflict(addresses: Iterable[tuple[str, Address]]) -> str | None:
                 return f"'{other_key}' and '{key}' both listen at port {address.port} of {address.host}"
         seen.append((key, address))
     return None
-
-
-def _count(value: Value) -> int:
-    return value.whole(minimum=1, maximum=MAX_CONNECTIONS)
-
-
-def _data_plane(value: Value) -> str:
-    return _one_of(value, DATA_PLANES)
-
-
-def _forwarded_headers(value: Value) -> ForwardedHeaders:
-    return ForwardedHeaders(_one_of(value, tuple(ForwardedHeaders)))
-
-
-def _one_of(value: Value, names: tuple[str, ...]) -> str:
-    found = value.string()
-    if found not in names:
-        raise value.fail(f"expected one of {listed(names)}, found '{printable(shortened(found))}'")
-    return found
-
-
-def _head_size(value: Value) -> int:
-    found = size(value)
-    if not 1024 <= found <= 1024 * 1024:
-        raise value.fail(f"expected a size from 1KiB to 1MiB, found '{value.string()}'")
-    return found
-
-
-def _hosts(value: Value) -> tuple[str, ...]:
-    hosts = tuple(dict.fromkeys(_host(item) for item in value.items()))
-    if not 1 <= len(hosts) <= MAX_HOSTS:
-        raise value.fail(f"expected 1 to {MAX_HOSTS} host names; leave it out for the name of the service")
-    return hosts
-
-
-def _host(value: Value) -> str:
-    host = value.string().lower()
-    if not _HOST.fullmatch(host):
-        shown = printable(shortened(value.string()))
-        raise value.fail(f"expected a host name without a port, such as image.internal, found '{shown}'")
-    return host
-
-
-def _carriers(value: Value) -> tuple[str, ...]:
-    names = tuple(_carrier(item) for item in value.items())
-    if len({name.lower() for name in names}) != len(names) or len(names) > MAX_CARRIERS:
-        raise value.fail(f"at most {MAX_CARRIERS} different names of headers; none for no carriers")
-    return names
-
-
-def _carrier(value: Value) -> str:
-    name = value.string()
-    if not _TOKEN.fullmatch(name) or name.lower() in _OURS or name.lower().startswith("cheops-"):
-        shown = printable(shortened(name))
-        raise value.fail(f"expected the name of a header that the application passes on, found '{shown}'")
-    return name

@@ -11,18 +11,29 @@ services:
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from cheops.config.address import Address, address_of_url, is_loopback, url_at
-from cheops.config.gateway import ServiceListener, listener_at
-from cheops.config.settings import AUTH, SERVICE, duration_s, named_at, optional, path_at, size
+from cheops.config.address import Address, address_of_url, is_loopback
+from cheops.config.gateway import ServiceListener
+from cheops.config.settings import REQUIRED, Section, inline, is_set, place, section, setting
 from cheops.config.types import HTTP_POLICY, TypeConfig
+from cheops.config.values import (
+    DURATION,
+    KIB,
+    MIB,
+    PATH,
+    URL_WITH_PATH,
+    ValueType,
+    choice,
+    read_path,
+    size,
+)
 from cheops.documents import Value
-from cheops.engine.settings import ResourceType
 from cheops.log.matrix import Entry, Matrix, MatrixError, Result
 from cheops.matrix_file import matrix_within, read_matrix
-from cheops.text import listed, nearest, printable, shortened
+from cheops.text import printable, shortened
 
 TYPE_PREFIX = "http:"
 HTTP_BACKEND = "http"
@@ -34,14 +45,14 @@ CREDENTIAL_HEADERS = (
     *("Authorization", "Proxy-Authorization", "Cookie", "X-Auth-Token", "X-Subject-Token", "X-Service-Token"),
     *("X-Api-Key", "X-Access-Token", "X-Csrf-Token", "X-Amz-Security-Token", "Private-Token"),
 )
-MAX_KEPT_BYTES = 1024 * 1024
 _HEADER = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,100}")
 _PATH = re.compile(r"/[^\s?#]*")
 _ID_PATH = re.compile(r"\$((?:\.[A-Za-z_][\w-]*){1,8})")
 _NAME_IN_BODY = re.compile(r"\{([A-Za-z_][\w.-]*)\}")
 
-# PUT replaces, PATCH is ordered, DELETE beats everything (it is of a kind of its own), all else is ordered.
-# `base` runs nothing: it marks from where PATCHes are run again in the right order. See docs/replication.md.
+# PUT replaces, PATCH is ordered, DELETE wins over everything (it is a kind of operation of its own), and all else is
+# ordered. `base` runs nothing: it marks the state from which PATCHes are run again in the right order. See
+# docs/replication.md.
 PUT, PATCH, STEPS, BASE = "put", "patch", "patch-steps", "base"
 BUILTIN_MATRIX = (
     Entry(PUT, PUT, Result.TAKE_ONE),
@@ -53,157 +64,73 @@ BUILTIN_MATRIX = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AuthConfig:
-    """Where this site's own credentials come from: lines of headers, in a file or printed by a command."""
-
-    file: Path | None = None
-    command: tuple[str, ...] = ()
-    every_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicationConfig:
-    """All that replication needs to know of a service."""
-
-    id: tuple[str, ...] = ("id",)  # names from the root of an answer's JSON; none: the Location header
-    items: tuple[tuple[str, str], ...] = ()  # where what is created at a path is found, if not below it
-    refs: tuple[tuple[str, str], ...] = ()  # names of members that hold ids of a collection
-    matrix: Matrix = field(default_factory=lambda: Matrix(BUILTIN_MATRIX))
-    exists: str = "abort"
-    find: str = ""  # the path, with names of the body's members in braces, that lists what is there already
-    auth: AuthConfig | None = None
-    credentials: str = "drop"
-    credential_headers: tuple[str, ...] = CREDENTIAL_HEADERS
-    timeout_s: float = 60.0
-    keep_response_bytes: int = 64 * 1024
-
-    def is_credential(self, header: str) -> bool:
-        return header.lower() in {name.lower() for name in self.credential_headers}
-
-
-def type_name(service: str) -> str:
-    return f"{TYPE_PREFIX}{service}"
-
-
-def service_of(type_: str) -> str | None:
-    """The service whose resources a type stands for, or None."""
-    return type_.removeprefix(TYPE_PREFIX) if type_.startswith(TYPE_PREFIX) else None
-
-
-def resource_type(service: str, config: ReplicationConfig) -> TypeConfig:
-    """The type of a service's replicants. No command is allowed: its operations are HTTP requests."""
-    name = type_name(service)
-    return TypeConfig(name, config.matrix, ResourceType(name), READ, show=(), policy=HTTP_POLICY, backend=HTTP_BACKEND)
-
-
-def replication_at(record: dict[str, Value], folder: Path) -> ReplicationConfig:
-    """What a service's section says; paths of files start at the folder."""
-    default = ReplicationConfig()
-    exists = optional(record, "exists", lambda at: _one_of(at, EXISTS), default.exists)
-    return ReplicationConfig(
-        optional(record, "id", _id_path, default.id),
-        optional(record, "items", _items, ()),
-        optional(record, "refs", _refs, ()),
-        optional(record, "matrix", lambda at: _matrix(at, folder), default.matrix),
-        exists,
-        optional(record, "find", _find, ""),
-        optional(record, "auth", lambda at: _auth(at, folder), None),
-        optional(record, "credentials", lambda at: _one_of(at, CREDENTIALS), default.credentials),
-        optional(record, "credential_headers", _headers, default.credential_headers),
-        optional(record, "timeout", duration_s, default.timeout_s),
-        optional(record, "keep_response", _kept, default.keep_response_bytes),
-    )
-
-
-def names_in(find: str) -> tuple[str, ...]:
-    """The members of a request's body that `find` asks for."""
-    return tuple(_NAME_IN_BODY.findall(find))
-
-
-def _one_of(value: Value, known: tuple[str, ...]) -> str:
-    text = value.string()
-    if text not in known:
-        meant = nearest(text, known)
-        hint = f"did you mean '{meant}'? " if meant else ""
-        raise value.fail(f"unknown value '{printable(shortened(text))}'; {hint}Known here: {listed(known)}")
-    return text
-
-
-def _id_path(value: Value) -> tuple[str, ...]:
+def _read_id_path(value: Value) -> tuple[str, ...]:
     text = value.string()
     if text.lower() == LOCATION.lower():
         return ()
     if not (found := _ID_PATH.fullmatch(text)):
         shown = printable(shortened(text))
-        raise value.fail(f"expected where a new id stands, such as $.id, $.image.id or Location, found '{shown}'")
+        raise value.fail(f"expected where a new id is, such as $.id, $.image.id or Location, found '{shown}'")
     return tuple(found[1].split(".")[1:])
 
 
-def _items(value: Value) -> tuple[tuple[str, str], ...]:
-    found = []
+def _write_id_path(names: tuple[str, ...]) -> str:
+    return ".".join(("$", *names)) if names else LOCATION
+
+
+def _read_items(value: Value) -> tuple[tuple[str, str], ...]:
+    items = []
     for path, at in value.mapping().items():
-        item = _path(at)
+        item = _read_url_path(at)
         if not _PATH.fullmatch(path):
             raise at.fail(f"'{printable(shortened(path))}' is not a path, such as /images/import")
         if item.split("/").count("{id}") != 1 or not item.endswith("/{id}"):
             raise at.fail(f"'{printable(shortened(item))}' must end with /{{id}}, where the id stands")
         if item.split("/").count("*") > path.split("/").count("*"):
             raise at.fail("each * takes what stands at a * of the path, which has fewer")
-        found.append((path.rstrip("/"), item))
-    return tuple(found)
+        items.append((path.rstrip("/"), item))
+    return tuple(items)
 
 
-def _refs(value: Value) -> tuple[tuple[str, str], ...]:
-    return tuple((name, _path(at).rstrip("/")) for name, at in value.mapping().items())
+def _read_refs(value: Value) -> tuple[tuple[str, str], ...]:
+    return tuple((name, _read_url_path(at).rstrip("/")) for name, at in value.mapping().items())
 
 
-def _path(value: Value) -> str:
+def _read_url_path(value: Value) -> str:
     text = value.string()
     if not _PATH.fullmatch(text):
         raise value.fail(f"expected a path, such as /images, found '{printable(shortened(text))}'")
     return text
 
 
-def _find(value: Value) -> str:
+def _read_find(value: Value) -> str:
     text = value.string()
     if not text.startswith("/") or any(character.isspace() or character == "#" for character in text):
         raise value.fail(f"expected a path, such as /images?name={{name}}, found '{printable(shortened(text))}'")
     return text
 
 
-def _matrix(value: Value, folder: Path) -> Matrix:
-    """The built-in entries, but for the pairs that the file speaks of, and those of the file."""
-    written = read_matrix(path_at(value, folder)) if value.is_text else matrix_within(value)
+def _read_service_matrix(value: Value) -> Matrix:
+    """The entries of the file, and the built-in ones for all other pairs."""
+    written = read_matrix(read_path(value)) if value.is_text else matrix_within(value)
     entries = written.matrix.entries
     pairs = {frozenset((entry.before, entry.after)) for entry in entries}
     kept = (entry for entry in BUILTIN_MATRIX if frozenset((entry.before, entry.after)) not in pairs)
     try:
         return Matrix((*kept, *entries))
     except MatrixError as error:
-        raise value.fail(f"together with what is built in (see docs/replication.md): {error}") from None
+        raise value.fail(f"together with the built-in entries (see docs/replication.md): {error}") from None
 
 
-def _auth(value: Value, folder: Path) -> AuthConfig:
-    record = AUTH.read(value)
-    if ("file" in record) == ("command" in record):
-        raise value.fail("expected one of 'file' and 'command': where lines of headers come from")
-    return AuthConfig(
-        optional(record, "file", lambda at: path_at(at, folder), None),
-        optional(record, "command", _words, ()),
-        optional(record, "every", duration_s, AuthConfig().every_s),
-    )
-
-
-def _words(value: Value) -> tuple[str, ...]:
+def _read_program(value: Value) -> tuple[str, ...]:
     words = tuple(item.string() for item in value.items())
     if not words or not words[0]:
         raise value.fail("expected a program and its arguments, as a list")
     return words
 
 
-def _headers(value: Value) -> tuple[str, ...]:
-    """In addition to the built-in ones: a list that forgot one would give a secret away."""
+def _read_headers(value: Value) -> tuple[str, ...]:
+    """In addition to the built-in names: a list that lacks one of them would give a secret away."""
     names = tuple(item.string() for item in value.items())
     for name in names:
         if not _HEADER.fullmatch(name):
@@ -211,58 +138,160 @@ def _headers(value: Value) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*CREDENTIAL_HEADERS, *names)))
 
 
-def _kept(value: Value) -> int:
-    found = size(value)
-    if found > MAX_KEPT_BYTES:
-        raise value.fail("at most 1MiB: what is kept goes to all sites")
-    return found
+@dataclass(frozen=True, slots=True)
+class AuthConfig(Section):
+    """Where this site's own credentials come from: lines of headers, in a file or printed by a command."""
+
+    file: Path | None = setting(PATH, None, "A file with lines of headers, `X-Auth-Token: …`.")
+    command: tuple[str, ...] = setting(
+        ValueType("list of words", _read_program),
+        (),
+        "A program and its arguments that prints such lines.",
+        shown="none",
+    )
+    every_s: float = setting(
+        DURATION, 60.0, "How long they are used before they are read again; also read again after a 401."
+    )
+
+    def complete(self, value: Value) -> Self:
+        if is_set(value, "file") == is_set(value, "command"):
+            raise value.fail("expected one of 'file' and 'command': where lines of headers come from")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceConfig:
-    """A service of this site, and where its own instance of it is."""
+class ReplicationConfig(Section):
+    """How the resources of a service are replicated."""
+
+    id: tuple[str, ...] = setting(  # names from the root of a response's JSON; empty: the Location header
+        ValueType("`$.…` or `Location`", _read_id_path, _write_id_path),
+        ("id",),
+        "Where the id of a new resource is in the service's response: names from the root of its JSON (`$.image.id`), "
+        "or `Location` for that header. If there is none, the header is used too.",
+    )
+    items: tuple[tuple[str, str], ...] = setting(
+        ValueType("paths by path", _read_items),
+        (),
+        'Where to find what is created at a path: `{/images/import: "/images/{id}"}`. A `*` stands for one part, in '
+        'both. Also names collections below a resource: `{"/servers/*/disks": "/servers/*/disks/{id}"}`, and other '
+        'views of one: `{"/posts/*/comments": "/comments/{id}"}`.',
+        shown="below the path at which it is created",
+    )
+    refs: tuple[tuple[str, str], ...] = setting(
+        ValueType("paths by name", _read_refs),
+        (),
+        "Names of JSON members that hold ids of another collection of the service, for ids that are short or numbers: "
+        '`{image_id: /images}`; or objects of it, or lists of either: `{cover: /images}` for `"cover": {"id": 5}`. '
+        "Long ids (12 characters, with a digit) are recognized everywhere.",
+        shown="none",
+    )
+    matrix: Matrix = setting(
+        ValueType("matrix or path", _read_service_matrix),
+        Matrix(BUILTIN_MATRIX),
+        "[How requests combine](replication.md#requests-that-meet): entries that extend or replace the built-in ones.",
+        shown="built in",
+    )
+    exists: str = setting(
+        choice(EXISTS, str),
+        "abort",
+        "What to do if the service answers that a new resource exists already (409, 412): `abort`, `adopt` it, or "
+        "`overwrite` it. The header `Cheops-Exists` of a request overrides this.",
+    )
+    find: str = setting(
+        ValueType("path and query", _read_find),
+        "",
+        "How to find the existing resource, for `adopt` and `overwrite`: a path with names of the request's JSON "
+        "members in braces, `/images?name={name}`. It must list exactly one.",
+        shown="none",
+    )
+    auth: AuthConfig | None = setting(
+        section(AuthConfig), None, "This site's own credentials, used for requests that came from other sites."
+    )
+    credentials: str = setting(
+        choice(CREDENTIALS, str),
+        "drop",
+        "With `drop`, the client's own credentials stay at the site that received the request. With `pass`, they go to "
+        "the other sites, and into the log.",
+    )
+    credential_headers: tuple[str, ...] = setting(
+        ValueType("list of headers", _read_headers),
+        CREDENTIAL_HEADERS,
+        f"Further headers that hold credentials, beside {', '.join(CREDENTIAL_HEADERS[:-1])} and "
+        f"{CREDENTIAL_HEADERS[-1]}.",
+        shown="`[]`",
+    )
+    timeout_s: float = setting(
+        DURATION, 60.0, "How long the service may take to respond once it has the whole request."
+    )
+    keep_response_bytes: int = setting(
+        size(maximum=MIB),
+        64 * KIB,
+        "Largest response that is kept with the operation and sent to all sites. Of a larger one, only its size.",
+    )
+
+    def is_credential(self, header: str) -> bool:
+        return header.lower() in {name.lower() for name in self.credential_headers}
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig(Section):
+    """A service of this site, and where this site's own instance of it is."""
 
     name: str
-    url: str
-    front: ServiceListener = field(default_factory=ServiceListener)
-    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
+    url: str = setting(
+        URL_WITH_PATH, REQUIRED, "Where this site's own instance of the service is. The URL may have a path."
+    )
+    front: ServiceListener = inline(ServiceListener)
+    replication: ReplicationConfig = inline(ReplicationConfig)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """What the application calls it, where it goes through the gateway's proxy."""
+        """The host names by which the application calls it through the gateway's proxy."""
         return self.front.hosts or (self.name.lower(),)
 
 
-def services_at(value: Value, listen: Address, advertise: str, folder: Path) -> dict[str, ServiceConfig]:
-    return {name: _service(name, at, listen, advertise, folder) for name, at in named_at(value).items()}
+def type_name(service: str) -> str:
+    return f"{TYPE_PREFIX}{service}"
 
 
-def _service(name: str, value: Value, listen: Address, advertise: str, folder: Path) -> ServiceConfig:
-    record = SERVICE.read(value)
-    url = url_at(record["url"], with_path=True)
-    if _is_the_agent(url, listen, advertise):
-        raise record["url"].fail(f"{url} is this agent itself; give the address of the service")
-    return ServiceConfig(name, url, listener_at(record, advertise), replication_at(record, folder))
+def service_of(type_: str) -> str | None:
+    """The service whose resources have this type, or None if no service does."""
+    return type_.removeprefix(TYPE_PREFIX) if type_.startswith(TYPE_PREFIX) else None
 
 
-def _is_the_agent(url: str, listen: Address, advertise: str) -> bool:
-    """Whether requests to the service would come back to the agent, for ever."""
-    place = address_of_url(url)
-    hears_loopback = listen.is_wildcard or is_loopback(listen.url)
-    return place in (listen, address_of_url(advertise)) or (
-        hears_loopback and is_loopback(url) and place.port == listen.port
+def resource_type(service: str, config: ReplicationConfig) -> TypeConfig:
+    """The type of a service's resources. It allows no command: its operations are HTTP requests."""
+    return TypeConfig(type_name(service), config.matrix, READ, show=(), policy=HTTP_POLICY, backend=HTTP_BACKEND)
+
+
+def names_in(find: str) -> tuple[str, ...]:
+    """The members of a request's body that `find` refers to."""
+    return tuple(_NAME_IN_BODY.findall(find))
+
+
+def check_service_url(service: ServiceConfig, value: Value, listen: Address, advertise: str) -> None:
+    """Refuse a service that is the agent itself: its requests would come back for ever."""
+    if _is_agent(service.url, listen, advertise):
+        raise place(value, "url").fail(f"{service.url} is this agent itself; give the address of the service")
+
+
+def _is_agent(url: str, listen: Address, advertise: str) -> bool:
+    address = address_of_url(url)
+    accepts_loopback = listen.is_wildcard or is_loopback(listen.url)
+    return address in (listen, address_of_url(advertise)) or (
+        accepts_loopback and is_loopback(url) and address.port == listen.port
     )
 
 
 def service_conflict(services: Mapping[str, ServiceConfig], listeners: Iterable[tuple[str, Address]]) -> str | None:
-    """What no service by itself can show: requests that would come back for ever, and names for two."""
+    """A complaint about all services together: a URL that leads back to the gateway, or a host name of two services."""
     for key, address in listeners:
         for service in services.values():
-            if _is_the_agent(service.url, address, address.url):
+            if _is_agent(service.url, address, address.url):
                 return f"services.{service.name}.url: {service.url} is '{key}' of this gateway itself"
-    named: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for service in services.values():
         for host in service.hosts:
-            if named.setdefault(host, service.name) != service.name:
-                return f"'{host}' stands for both {named[host]} and {service.name}; see 'hosts'"
+            if owners.setdefault(host, service.name) != service.name:
+                return f"'{host}' stands for both {owners[host]} and {service.name}; see 'hosts'"
     return None

@@ -1,4 +1,4 @@
-"""The configuration file of a site: its name, where it listens, its peers, and what it runs.
+"""The configuration file of a site: the root section, and the rules that concern several sections.
 
     site: site1
     listen: 10.0.0.1:8079
@@ -8,40 +8,68 @@
         matrix: matrices/counter.json
         allow: ["redis-cli incrby * *"]
 
-Only `site` is required. All sites may share one list of peers, so a site's own name is accepted in it and ignored,
-but its URL must equal `advertise`. What is doubtful but possible is not refused: see `SiteConfig.warnings`.
-docs/configuration.md has every key.
+Only `site` is required. All sites may share one list of peers, so a site accepts its own name in it, but the URL must
+equal `advertise`. What is valid but probably a mistake becomes a warning (`SiteConfig.warnings`).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
-from cheops.config.address import DEFAULT_LISTEN, Address, address_at, address_of_url, is_loopback, url_at
-from cheops.config.gateway import GatewayConfig, address_conflict, gateway_at, gateway_warnings
-from cheops.config.limits import ClientsConfig, HeartbeatConfig, clients_at, heartbeat_at, limits_at
-from cheops.config.notify import TargetConfig, targets_at
+from cheops.config.address import DEFAULT_LISTEN, Address, address_of_url, is_loopback
+from cheops.config.gateway import GatewayConfig, address_conflict, gateway_warnings
+from cheops.config.notify import TARGETS, TargetConfig
 from cheops.config.security import (
+    SECURITY,
     UNSPECIFIED,
+    ClientsConfig,
     ConfiguredAddress,
     SecurityConfig,
     check_addresses,
     configured_address,
-    security_at,
 )
-from cheops.config.services import ServiceConfig, resource_type, service_conflict, service_of, services_at, type_name
-from cheops.config.settings import DEMO, SITE, name_at, named_at, optional, path_at
-from cheops.config.types import UNKNOWN_TYPE_POLICY, TypeConfig, type_at
+from cheops.config.services import (
+    ServiceConfig,
+    check_service_url,
+    resource_type,
+    service_conflict,
+    service_of,
+    type_name,
+)
+from cheops.config.settings import (
+    REQUIRED,
+    Section,
+    Setting,
+    key_of,
+    named_sections,
+    place,
+    read_record,
+    read_settings,
+    section,
+    setting,
+)
+from cheops.config.types import UNKNOWN_TYPE_POLICY, TypeConfig
+from cheops.config.values import (
+    ADDRESS,
+    COUNT,
+    DURATION,
+    DURATION_MS,
+    NAME,
+    PATH,
+    SIZE,
+    URL,
+    ValueType,
+    read_names,
+    read_path,
+)
 from cheops.documents import Value, parse_document, read_document
 from cheops.engine.settings import Limits, Settings
 from cheops.errors import ClientError
 from cheops.text import listed, nearest, printable, shortened
 
-
-def wires_at(value: Value, folder: Path) -> Path:
-    """The Unix socket of whoever holds the wires."""
-    return path_at(DEMO.read(value)["wires"], folder)
+DEFAULT_FILE = Path("cheops.yaml")
+DEFAULT_TYPE = "default"
 
 
 class ConfiguredPeer(NamedTuple):
@@ -51,85 +79,143 @@ class ConfiguredPeer(NamedTuple):
     url: str
 
 
-def peers_at(value: Value, folder: Path) -> dict[str, ConfiguredPeer]:
-    """Names and URLs, and where each stands: here, or in a file that all sites share."""
-    held = read_document(path_at(value, folder)) if value.is_text else value
-    return {name: ConfiguredPeer(at, url_at(at)) for name, at in named_at(held).items()}
-
-
-def advertised_url(  # noqa: PLR0913, PLR0917 - all of it may say so
-    root: Value,
-    record: Mapping[str, Value],
-    listen: Address,
-    name: str,
-    peers: Mapping[str, ConfiguredPeer],
-    scheme: str = "http",
-) -> str:
-    """The URL at which others reach this site."""
-    if "advertise" in record:
-        return url_at(record["advertise"])
-    if listen.is_wildcard and name in peers:
-        return peers[name].url
-    if listen.is_wildcard and peers:
-        raise root.fail(
-            f"'advertise' is missing: {listen} is all addresses of this machine, and peers need one, "
-            f"such as advertise: {scheme}://10.0.0.1:{listen.port}"
-        )
-    return listen.url_as(scheme)
-
-
-def other_sites(name: str, advertise: str, peers: Mapping[str, ConfiguredPeer]) -> dict[str, str]:
-    """The peers without the site itself; no two of them, nor the site, at one address."""
-    places = {address_of_url(advertise): name}
-    for peer, (at, url) in peers.items():
-        if peer == name and url != advertise:
-            raise at.fail(
-                f"this site itself is at {advertise} (by 'advertise' or 'listen'), not at {url}; "
-                "say the same in both places"
-            )
-        if (holder := places.setdefault(address_of_url(url), peer)) != peer:
-            raise at.fail(f"{url} is the address of '{holder}' already; each site has its own")
-    return {peer: url for peer, (_, url) in peers.items() if peer != name}
-
-
-DEFAULT_FILE = Path("cheops.yaml")
-DEFAULT_TYPE = "default"
-DEFAULT_DATA = "data"
-
-
-class UnknownTypeError(ClientError):
-    """A request names a resource type that this site is not configured for."""
+def _read_peers(value: Value) -> dict[str, ConfiguredPeer]:
+    """Names and URLs, in this file or in one that all sites share."""
+    names = read_document(read_path(value)) if value.is_text else value
+    return {name: ConfiguredPeer(at, URL.read(at)) for name, at in read_names(names).items()}
 
 
 @dataclass(frozen=True, slots=True)
-class SiteConfig:
-    """All that the file says, defaults filled in. Paths are absolute; the site is not among its peers."""
+class HeartbeatConfig(Section):
+    every_s: float = setting(DURATION, 1.0, "How often this site contacts each peer.")
+    down_after_s: float = setting(
+        DURATION, 5.0, "A peer that is silent for this long is considered down; at least twice `every`."
+    )
 
-    name: str
-    listen: Address
-    advertise: str
-    data: Path
-    peers: dict[str, str]
-    services: dict[str, ServiceConfig]
-    types: dict[str, TypeConfig]
-    limits: Limits
-    heartbeat: HeartbeatConfig
-    source: Path
+    def complete(self, value: Value) -> Self:
+        if self.down_after_s < 2 * self.every_s:
+            raise value.fail(
+                f"'down_after' ({self.down_after_s:g}s) must be at least twice 'every' "
+                f"({self.every_s:g}s), or one lost heartbeat takes a site down"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class DemoConfig(Section):
+    wires: Path = setting(
+        PATH, REQUIRED, "The Unix socket of the process that carries the connections between the sites of the demo."
+    )
+
+
+def _limit_settings() -> Iterable[Setting]:
+    """The engine declares its limits, with their documentation; the unit in a name gives the type of the value."""
+    for one in fields(Limits):
+        if one.name.endswith("_bytes"):
+            yield Setting(f"{key_of(one.name)}_size", SIZE, one.default, one.metadata["doc"])
+        else:
+            type_ = DURATION_MS if one.name.endswith("_ms") else COUNT
+            yield Setting(key_of(one.name), type_, one.default, one.metadata["doc"])
+
+
+_LIMITS = tuple(_limit_settings())
+
+
+def _read_limits(value: Value) -> Limits:
+    record = read_record(_LIMITS, value)
+    limits = Limits(
+        **{
+            one.name: declared.type.read(record[declared.key])
+            for one, declared in zip(fields(Limits), _LIMITS, strict=True)
+            if declared.key in record
+        }
+    )
+    for key, least, most in (
+        ("resend", limits.resend_ms, limits.resend_most_ms),
+        ("retry", limits.retry_ms, limits.retry_most_ms),
+    ):
+        if least > most:
+            raise value.fail(f"'{key}' ({least}ms) is more than '{key}_most' ({most}ms)")
+    return limits
+
+
+@dataclass(frozen=True, slots=True)
+class SiteConfig(Section):
+    """The whole file, with defaults filled in. Paths are absolute, and the site is not among its peers."""
+
+    name: str = setting(NAME, REQUIRED, "The name of this site, as scopes and other sites use it.", key="site")
+    listen: Address = setting(
+        ADDRESS, DEFAULT_LISTEN, "Where the agent listens for HTTP; IPv6 in brackets, `[::1]:8079`."
+    )
+    advertise: str = setting(
+        URL,
+        "",
+        "The URL at which others reach this site, without a path. Required if `listen` is a wildcard (`0.0.0.0`, "
+        "`[::]`) and there are peers.",
+        shown="from `listen`",
+    )
+    data: Path = setting(PATH, Path("data"), "The directory for everything that must survive a restart.")
+    peers: dict[str, str] = setting(
+        ValueType("URLs by name, or path", _read_peers),
+        {},
+        "The other sites: their names and URLs, or the path of a file with them.",
+    )
+    services: dict[str, ServiceConfig] = setting(
+        named_sections(ServiceConfig), {}, "The application's HTTP services at this site."
+    )
+    gateway: GatewayConfig = setting(
+        section(GatewayConfig), GatewayConfig(), "The [gateway](gateway.md) in front of all services."
+    )
+    types: dict[str, TypeConfig] = setting(
+        named_sections(TypeConfig),
+        {},
+        "Types of resources. The type `default` is for resources without a type.",
+    )
+    limits: Limits = setting(
+        ValueType("section", _read_limits, settings=_LIMITS),
+        Limits(),
+        "How much the engine keeps and when it retries.",
+    )
+    heartbeat: HeartbeatConfig = setting(
+        section(HeartbeatConfig), HeartbeatConfig(), "How often peers are contacted, and when one is considered down."
+    )
+    security: SecurityConfig = setting(
+        SECURITY,
+        UNSPECIFIED,
+        "The certificates of this site and the ones that it trusts; `none` for plain HTTP on one machine.",
+        shown="required by the agent",
+    )
+    clients: ClientsConfig = setting(
+        section(ClientsConfig), ClientsConfig(), "Limits for users, programs and other sites that send requests."
+    )
+    notify: tuple[TargetConfig, ...] = setting(
+        TARGETS, (), "Where to send [notifications](notifications.md), by name.", shown="none"
+    )
+    demo: DemoConfig | None = setting(section(DemoConfig), None, "Demo mode, see [below](#demo).")
+    source: Path = DEFAULT_FILE  # the file itself
     warnings: tuple[str, ...] = ()
-    notify: tuple[TargetConfig, ...] = ()
-    gateway: GatewayConfig = field(default_factory=GatewayConfig)
-    security: SecurityConfig = UNSPECIFIED
-    clients: ClientsConfig = field(default_factory=ClientsConfig)
-    wires: Path | None = None  # in demo mode: the socket of whoever can cut this site off
 
     @property
     def listeners(self) -> Iterable[tuple[str, Address]]:
-        """All places where the gateway listens, with the key that says so."""
-        return _listeners(self.services.values(), self.gateway)
+        """All addresses where the gateway listens, with their keys."""
+        for service in self.services.values():
+            if service.front.listen:
+                yield f"services.{service.name}.listen", service.front.listen
+            if service.front.outbound:
+                yield f"services.{service.name}.outbound", service.front.outbound
+        if self.gateway.listen:
+            yield "gateway.listen", self.gateway.listen
+        if self.gateway.proxy:
+            yield "gateway.proxy", self.gateway.proxy
+
+    @property
+    def wires(self) -> Path | None:
+        """In demo mode: the socket of the process that can cut this site off."""
+        return self.demo.wires if self.demo else None
 
     @property
     def announced(self) -> tuple[tuple[str, str], ...]:
-        """Services, and where the gateways of other sites reach each; an empty address: they do not."""
+        """Services, and where the gateways of other sites reach each; an empty address if they cannot."""
         return tuple(
             (name, self.gateway.advertise if self.security.is_on else one.front.advertise)
             for name, one in sorted(self.services.items())
@@ -137,13 +223,13 @@ class SiteConfig:
 
     @property
     def has_carriers(self) -> bool:
-        """Whether the application calls out through the gateway, so that scopes have to be recovered."""
+        """Whether the application calls out through the gateway, so that scopes must be recovered."""
         fronts = (service.front for service in self.services.values())
         return self.gateway.proxy is not None or any(front.outbound for front in fronts)
 
     @property
     def carrier_names(self) -> tuple[str, ...]:
-        """The headers by which they are, of all services, in an order that stays."""
+        """The headers from which scopes are recovered, of all services, in a stable order."""
         if not self.has_carriers:
             return ()
         names = (name for service in self.services.values() for name in service.front.carriers)
@@ -151,7 +237,7 @@ class SiteConfig:
 
     @property
     def engine(self) -> Settings:
-        """What the engine of this site is made with. Where nobody can prove who he is, no policy counts."""
+        """The settings of this site's engine. Without security no site can prove its identity: no policy applies."""
         types = {name: type_.engine for name, type_ in {**self.types, **self.http_types}.items()}
         if not self.security.is_on:
             return Settings(types, self.limits)
@@ -160,19 +246,19 @@ class SiteConfig:
 
     @property
     def http_types(self) -> dict[str, TypeConfig]:
-        """The types of what is replicated by HTTP, one for each service."""
+        """The types of resources that are replicated by HTTP, one for each service."""
         services = self.services.values()
         return {type_name(one.name): resource_type(one.name, one.replication) for one in services}
 
     def type_named(self, name: str | None) -> TypeConfig:
-        """The type that a request asks for, or the default one where it names none."""
+        """The type that a request names, or the default one; raises ClientError."""
         wanted = name or DEFAULT_TYPE
         if service_of(wanted) in self.services:
             return self.http_types[wanted]
         if wanted not in self.types:
             meant = nearest(wanted, self.types)
             hint = f"did you mean '{meant}'? " if meant else ""
-            raise UnknownTypeError(
+            raise ClientError(
                 f"unknown resource type '{printable(shortened(wanted))}'; {hint}"
                 f"Types of {self.name}: {listed(self.types)}"
             )
@@ -180,97 +266,96 @@ class SiteConfig:
 
 
 def read_site(path: Path) -> SiteConfig:
-    """The configuration that a file holds; raises DocumentError."""
-    return _site(read_document(path), path)
+    """The configuration in a file; raises DocumentError."""
+    return _read(read_document(path), path)
 
 
 def parse_site(text: str, path: Path) -> SiteConfig:
-    """The same from a text that stands, or is going to stand, in the file."""
-    return _site(parse_document(text, str(path)), path)
+    """The same from the text of the file, which need not exist yet."""
+    return _read(parse_document(text, str(path)), path)
 
 
-def _site(root: Value, path: Path) -> SiteConfig:
-    record = SITE.read(root)
-    folder = path.absolute().parent
-    name = name_at(record["site"])
-    listen = optional(record, "listen", address_at, DEFAULT_LISTEN)
-    written: dict[str, ConfiguredPeer] = optional(record, "peers", lambda at: peers_at(at, folder), {})
-    security = optional(record, "security", lambda at: security_at(at, folder), UNSPECIFIED)
-    advertise = advertised_url(root, record, listen, name, written, security.scheme)
-    peers = other_sites(name, advertise, written)
-    services: dict[str, ServiceConfig] = optional(
-        record, "services", lambda at: services_at(at, listen, advertise, folder), {}
+def _read(root: Value, path: Path) -> SiteConfig:
+    values: dict[str, Any] = read_settings(SiteConfig, root)
+    peers: dict[str, ConfiguredPeer] = values.pop("peers", {})
+    config = SiteConfig(**values, source=path)
+    advertise = _advertised_url(config, root, peers)
+    config = replace(
+        config,
+        advertise=advertise,
+        data=path.absolute().parent / config.data,
+        peers=_other_sites(config.name, advertise, peers),
+        gateway=config.gateway.at_site(place(root, "gateway"), advertise, config.security),
+        services={
+            name: replace(service, front=service.front.at_site(advertise)) for name, service in config.services.items()
+        },
     )
-    gateway = optional(record, "gateway", lambda at: gateway_at(at, advertise, security), GatewayConfig())
-    listeners = tuple(_listeners(services.values(), gateway))
-    if wrong := address_conflict([("listen", listen), *listeners]) or service_conflict(services, listeners):
-        raise record.get("services", root).fail(wrong)
+    _check(config, root, peers)
+    return replace(config, warnings=tuple(_warnings(config)))
+
+
+def _advertised_url(config: SiteConfig, root: Value, peers: Mapping[str, ConfiguredPeer]) -> str:
+    """The URL at which others reach this site."""
+    listen, scheme = config.listen, config.security.scheme
+    if config.advertise:
+        return config.advertise
+    if listen.is_wildcard and config.name in peers:
+        return peers[config.name].url
+    if listen.is_wildcard and peers:
+        raise root.fail(
+            f"'advertise' is missing: {listen} is all addresses of this machine, and peers need one, "
+            f"such as advertise: {scheme}://10.0.0.1:{listen.port}"
+        )
+    return listen.url_as(scheme)
+
+
+def _other_sites(name: str, advertise: str, peers: Mapping[str, ConfiguredPeer]) -> dict[str, str]:
+    """The peers without the site itself. No two sites have one address."""
+    owners = {address_of_url(advertise): name}
+    for peer, (at, url) in peers.items():
+        if peer == name and url != advertise:
+            raise at.fail(
+                f"this site itself is at {advertise} (by 'advertise' or 'listen'), not at {url}; "
+                "write the same in both places"
+            )
+        if (owner := owners.setdefault(address_of_url(url), peer)) != peer:
+            raise at.fail(f"{url} is the address of '{owner}' already; each site has its own")
+    return {peer: url for peer, (_, url) in peers.items() if peer != name}
+
+
+def _check(config: SiteConfig, root: Value, peers: Mapping[str, ConfiguredPeer]) -> None:
+    """The rules about the addresses of all sections together."""
+    record = root.mapping()
+    listeners = (("listen", config.listen), *config.listeners)
+    for name, service in config.services.items():
+        check_service_url(service, place(record["services"], name), config.listen, config.advertise)
+    if problem := address_conflict(listeners) or service_conflict(config.services, config.listeners):
+        raise place(root, "services").fail(problem)
     check_addresses(
-        security,
+        config.security,
         (
-            *(configured_address(record, root, key, address) for key, address in (("listen", listen), *listeners)),
-            ConfiguredAddress("advertise", record.get("advertise", root), advertise, is_agent=True),
+            *(configured_address(record, root, key, address) for key, address in listeners),
+            ConfiguredAddress("advertise", place(root, "advertise"), config.advertise, is_agent=True),
             *(
                 ConfiguredAddress(f"services.{one.name}.advertise", record["services"], one.front.advertise)
-                for one in services.values()
+                for one in config.services.values()
                 if one.front.advertise
             ),
-            *(ConfiguredAddress(f"peers.{peer}", at, url, is_agent=True) for peer, (at, url) in written.items()),
+            *(ConfiguredAddress(f"peers.{peer}", at, url, is_agent=True) for peer, (at, url) in peers.items()),
         ),
     )
-    types: dict[str, TypeConfig] = optional(record, "types", lambda at: _types(at, folder), {})
-    fronts = [(service.name, service.front) for service in services.values()]
-    return SiteConfig(
-        name,
-        listen,
-        advertise,
-        optional(record, "data", lambda at: path_at(at, folder), folder / DEFAULT_DATA),
-        peers,
-        services,
-        types,
-        optional(record, "limits", limits_at, Limits()),
-        optional(record, "heartbeat", heartbeat_at, HeartbeatConfig()),
-        path,
-        (
-            *_warnings(advertise, peers, types.values(), services),
-            *gateway_warnings(fronts, gateway, advertise, has_peers=bool(peers)),
-        ),
-        optional(record, "notify", lambda at: targets_at(at, folder), ()),
-        gateway,
-        security,
-        optional(record, "clients", clients_at, ClientsConfig()),
-        optional(record, "demo", lambda at: wires_at(at, folder), None),
-    )
 
 
-def _listeners(services: Iterable[ServiceConfig], gateway: GatewayConfig) -> Iterable[tuple[str, Address]]:
-    for service in services:
-        if service.front.listen:
-            yield f"services.{service.name}.listen", service.front.listen
-        if service.front.outbound:
-            yield f"services.{service.name}.outbound", service.front.outbound
-    if gateway.listen:
-        yield "gateway.listen", gateway.listen
-    if gateway.proxy:
-        yield "gateway.proxy", gateway.proxy
-
-
-def _types(value: Value, folder: Path) -> dict[str, TypeConfig]:
-    return {name: type_at(name, at, folder) for name, at in named_at(value).items()}
-
-
-def _warnings(
-    advertise: str, peers: Mapping[str, str], types: Iterable[TypeConfig], services: Iterable[str]
-) -> Iterable[str]:
-    far = [peer for peer, url in peers.items() if not is_loopback(url)]
-    if far and is_loopback(advertise):
+def _warnings(config: SiteConfig) -> Iterable[str]:
+    remote = [peer for peer, url in config.peers.items() if not is_loopback(url)]
+    if remote and is_loopback(config.advertise):
         yield (
-            f"advertise: {advertise} is this machine only, but {listed(far)} cannot be on it; "
+            f"advertise: {config.advertise} is this machine only, but {listed(remote)} cannot be on it; "
             "set 'listen' or 'advertise' to an address that peers reach"
         )
-    configured = list(types)
-    if not configured and not list(services):  # a site may well have services only
+    if not config.types and not config.services:  # services alone are fine: they need no type
         yield "types: none is configured, so no command is allowed"
-    for type_ in configured:
-        for warning in type_.warnings():
-            yield f"types.{type_.name}: {warning}"
+    for type_ in config.types.values():
+        yield from (f"types.{type_.name}: {warning}" for warning in type_.warnings())
+    fronts = [(service.name, service.front) for service in config.services.values()]
+    yield from gateway_warnings(fronts, config.gateway, config.advertise, has_peers=bool(config.peers))

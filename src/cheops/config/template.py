@@ -1,57 +1,64 @@
-"""The configuration file that `cheops init` writes: valid as it stands, with comments for who edits it."""
+"""The configuration file that `cheops init` writes: valid, with comments for the operator who edits it.
+
+Comments and defaults come from the declarations of the settings, so they cannot differ from docs/configuration.md.
+"""
 
 import json
 import re
 from collections.abc import Mapping
 
 from cheops.config.address import Address
+from cheops.config.settings import settings_of, walk
+from cheops.config.site import SiteConfig
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _NOT_TEXT = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
+_LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 
 _TEXT = """\
-# The configuration of one site. `cheops config check` reads it and says what the site would be.
-# Every setting, its default and its unit: docs/configuration.md
+# The configuration of one site. `cheops config check` validates it and shows what it configures.
+# All settings, with their defaults and units: docs/configuration.md
 
-# The name of this site, as scopes and other sites call it.
+# {doc[site]}
 site: {site}
 
-# Where the agent listens. Others are told the same address; if they need another one, or if this is a
-# wildcard (0.0.0.0), set `advertise`.
+# {doc[listen]}
 listen: {listen}
+# {doc[advertise]}
 {advertise}
 
-# Who this site is to others, and whom it believes: docs/security.md.
-# `none` is plain HTTP, and only for sites that are all on one machine; else say where the certificates are.
+# {doc[security]}
+# Any other setup needs certificates: docs/security.md.
 security: {security}
 
-# Where the site keeps what must survive a restart; starts at the directory of this file.
-data: ./data
+# {doc[data]} Relative paths start at the directory of this file.
+data: ./{default[data]}
 
-# The other sites. All sites may use the same list: a site's own name in it is ignored.
+# {doc[peers]}
+# All sites may use the same list: a site ignores its own name in it.
 {peers}
 
-# The application's HTTP services at this site. Clients use `listen`, and say with the header Scope where a
-# request is executed; the application itself uses `outbound` for its calls to other services.
+# {doc[services]} Clients connect to `listen`, and the header Scope of a
+# `request` says where it runs. The application itself connects to `outbound` for its calls to other services.
 # services:
 #   image:
 #     url: http://127.0.0.1:9292
 #     listen: 127.0.0.1:9392
 #     outbound: 127.0.0.1:9492
-#     auth: {{file: image.headers}}   # this site's own credentials, for what is replicated from other sites
+#     auth: {{file: image.headers}}   # this site's credentials, for requests that came from other sites
 
-# Types of resources: how changes combine when they meet (docs/matrix.md), and which commands may be run.
+# {doc[types]} A type says how concurrent changes combine (docs/matrix.md)
+# and which commands may run, with `allow`.
 types:
-  # Used for resources whose type is not given.
   default:
     matrix:
       - {{before: set, after: set, result: take-one}}
-    # Commands that operations may bring, word by word; * is one word, a last ... any further ones.
-    # Nothing is allowed until you say so.
+    # {doc[types.NAME.allow]}
+    # Patterns match word by word: `*` is one word, and `...` at the end any further words.
     allow: []
-    # Commands that 'cheops show --command' may run: such as only read. The type's own `read` always may.
+    # Patterns of commands that 'cheops show --command' may run. The type's `read` is always allowed.
     show: []
-    timeout: 30s
+    timeout: {default[types.NAME.timeout]}
 
   # A counter in Redis. __ID__ is the id of the resource.
   # counter:
@@ -65,8 +72,8 @@ types:
   #   reset: redis-cli set __ID__ 0
   #   limits: {{cpu: 10s, memory: 1GiB}}
 
-# How often peers are asked whether they are there, and after which silence one counts as down.
-heartbeat: {{every: 1s, down_after: 5s}}
+# {doc[heartbeat]}
+heartbeat: {{every: {default[heartbeat.every]}, down_after: {default[heartbeat.down_after]}}}
 """
 
 
@@ -75,13 +82,21 @@ def site_file(
 ) -> str:
     """The text of a configuration file for this site. Without a folder of certificates it is plain HTTP."""
     example = "https://10.0.0" if folder else "http://127.0.0"
+    declared = dict(walk(settings_of(SiteConfig)))
     return _TEXT.format(
+        doc={path: _first_sentence(one.doc) for path, one in declared.items()},
+        default={path: one.default_text.strip("`") for path, one in declared.items()},
         site=_scalar(site),
         listen=_scalar(str(listen)),
         advertise=f"advertise: {_scalar(advertise)}" if advertise else f"# advertise: {example}.1:8079",
         security=f"{{folder: {_scalar(folder)}}}" if folder else "none",
         peers=_peers(peers, example),
     )
+
+
+def _first_sentence(doc: str) -> str:
+    """The rest is for docs/configuration.md, and so are its links."""
+    return _LINK.sub(r"\1", doc.split(". ", maxsplit=1)[0].rstrip(".")) + "."
 
 
 def _peers(peers: Mapping[str, str], example: str) -> str:
@@ -91,7 +106,7 @@ def _peers(peers: Mapping[str, str], example: str) -> str:
 
 
 def _scalar(text: str) -> str:
-    """A text as YAML has it: in quotes, unless it can be nothing but itself. JSON is such YAML."""
+    """A text in YAML: quoted, unless YAML could read it as nothing but this text. JSON's quotes are valid YAML."""
     if _PLAIN.fullmatch(text) and text.casefold() not in _NOT_TEXT:
         return text
     return json.dumps(text, ensure_ascii=False)

@@ -1,30 +1,41 @@
-"""Resource types in the configuration file: how operations combine, how a site runs their commands, and the policy.
+"""Resource types in the configuration file: how operations combine, how commands run, and which sites may do what.
 
-The commands that the operator writes here (`read`, `reset`, `checkpoint`, `on_error`) need not match `allow`, which
-is for the commands that come with operations, nor `show`, which is for those that come with a request for the state
-of a resource.
+The operator writes the commands of a type here (`read`, `reset`, `checkpoint`, `on_error`), so they need not match
+`allow`, which is for commands that come with operations, nor `show`, which is for commands that come with a request
+for the state of a resource.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Self, TypeVar
 
 from cheops.config.command import (
+    COMMAND,
     MAX_STATE_BYTES,
+    PATTERNS,
+    STATE_WRITER,
     CommandSettings,
     StateWriter,
-    command_line,
-    command_settings,
-    patterns_at,
+    UnitSteps,
     shell_sign,
-    state_writer,
-    unit_steps,
+    split_words,
 )
-from cheops.config.settings import CHECKPOINT, POLICY, TYPE, name_at, optional, path_at
+from cheops.config.settings import (
+    REQUIRED,
+    Section,
+    Setting,
+    default_of,
+    inline,
+    is_set,
+    place,
+    read_record,
+    section,
+    setting,
+)
+from cheops.config.values import BOOLEAN, TEXT, ValueType, count, read_name, read_path
 from cheops.documents import Value
-from cheops.engine.settings import Checkpoint, Decompose, ResourceType
+from cheops.engine.settings import Checkpoint, Decompose, Logic, ResourceType
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command
 from cheops.log.policy import Allowed, Policy, SiteGroup
@@ -32,208 +43,273 @@ from cheops.matrix_file import matrix_within, read_matrix
 from cheops.plugins import BUILTIN_BACKENDS, PluginError, backend_named, logic_named, on_error_named
 from cheops.text import printable, shortened
 
-MAX_POLICY_SITES = 1_000
-
-# What is replicated by HTTP is asked for at any site, and each hands on what belongs to others; the
-# application has its own say in who may do what.
-HTTP_POLICY = Policy(sites=SiteGroup.INVOLVED, matrix=SiteGroup.CREATOR, operate=SiteGroup.MESH)
-# Of types that are not configured here nothing is run, and what others allow is not known.
-UNKNOWN_TYPE_POLICY = Policy(sites=SiteGroup.MESH, matrix=SiteGroup.MESH, operate=SiteGroup.MESH)
-
-
-def policy_at(value: Value) -> Policy:
-    record, default = POLICY.read(value), Policy()
-    return Policy(
-        optional(record, "sites", lambda at: _allowed(at, *SiteGroup), default.sites),
-        optional(record, "matrix", lambda at: _allowed(at, *SiteGroup), default.matrix),
-        optional(record, "operate", lambda at: _allowed(at, SiteGroup.INVOLVED, SiteGroup.MESH), default.operate),
-    )
-
-
-def _allowed(value: Value, *words: SiteGroup) -> Allowed:
-    if not value.is_text:
-        names = tuple(name_at(item) for item in value.items())
-        if len(names) > MAX_POLICY_SITES:
-            raise value.fail(f"at most {MAX_POLICY_SITES} sites can be named, not {len(names)}")
-        return tuple(dict.fromkeys(names))
-    text = value.string()
-    if text not in words:
-        known = ", ".join(word.value for word in words)
-        shown = printable(shortened(text))
-        raise value.fail(f"expected {known}, or a list of sites such as [site1, site2], found '{shown}'")
-    return SiteGroup(text)
-
-
 T = TypeVar("T")
 
 COMMAND_BACKEND = "command"
-MAX_AFTER = 1_000_000
-_BUILTIN_ON_ERROR = "decompose"
+MAX_POLICY_SITES = 1_000
+_DECOMPOSE = "decompose"
 _PLUGIN_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+
+# Any site may receive a request for a replicated service and pass it on to the sites of the resource. The application
+# itself decides what its users may do.
+HTTP_POLICY = Policy(sites=SiteGroup.INVOLVED, matrix=SiteGroup.CREATOR, operate=SiteGroup.MESH)
+# A site runs nothing of a type that it is not configured for, and cannot know what other sites allow.
+UNKNOWN_TYPE_POLICY = Policy(sites=SiteGroup.MESH, matrix=SiteGroup.MESH, operate=SiteGroup.MESH)
+
+
+def _allowed_sites(*groups: SiteGroup) -> ValueType[Allowed]:
+    """One of the groups, or a list of sites."""
+
+    def read(value: Value) -> Allowed:
+        if not value.is_text:
+            names = tuple(read_name(item) for item in value.items())
+            if len(names) > MAX_POLICY_SITES:
+                raise value.fail(f"at most {MAX_POLICY_SITES} sites can be named, not {len(names)}")
+            return tuple(dict.fromkeys(names))
+        text = value.string()
+        if text not in groups:
+            known = ", ".join(group.value for group in groups)
+            shown = printable(shortened(text))
+            raise value.fail(f"expected {known}, or a list of sites such as [site1, site2], found '{shown}'")
+        return SiteGroup(text)
+
+    return ValueType(f"{', '.join(f'`{group.value}`' for group in groups)} or list of sites", read)
+
+
+# `Policy` belongs to the pure core, which knows no files: its settings are declared here, with its own defaults.
+_POLICY = tuple(
+    Setting(key, type_, default_of(Policy, key), doc)
+    for key, type_, doc in (
+        ("sites", _allowed_sites(*SiteGroup), "Which sites may change the list of sites of a resource."),
+        ("matrix", _allowed_sites(*SiteGroup), "Which sites may replace its matrix."),
+        (
+            "operate",
+            _allowed_sites(SiteGroup.INVOLVED, SiteGroup.MESH),
+            "Which sites may make operations on it, at one of its sites or by passing them on to one.",
+        ),
+    )
+)
+
+
+def _read_policy(value: Value) -> Policy:
+    record = read_record(_POLICY, value)
+    return Policy(**{one.key: one.type.read(record[one.key]) for one in _POLICY if one.key in record})
+
+
+def _read_matrix(value: Value) -> Matrix:
+    return (read_matrix(read_path(value)) if value.is_text else matrix_within(value)).matrix
+
+
+def _read_output_texts(value: Value) -> tuple[str, ...]:
+    texts = tuple(item.string() for item in value.items())
+    if not all(texts):
+        raise value.fail("an empty text is part of every output")
+    return texts
+
+
+def _read_backend(value: Value) -> str:
+    name = value.string()
+    if name not in BUILTIN_BACKENDS:
+        _load_plugin(value, name, backend_named)
+    elif name != COMMAND_BACKEND:
+        raise value.fail(f"'{name}' is for the services of a site: configure one under 'services'")
+    return name
+
+
+def _read_options(value: Value) -> dict[str, str]:
+    return {name: at.string() for name, at in value.mapping().items()}
 
 
 @dataclass(frozen=True, slots=True)
-class TypeConfig:
-    """A resource type: what the engine knows of it (`engine`), and what the edge needs beside that."""
+class CheckpointConfig(Section):
+    """How a long history becomes one state. `read` may be that of the type."""
+
+    write: StateWriter = setting(
+        STATE_WRITER, REQUIRED, "The command that writes the state; `{state}` is replaced by the output of `read`."
+    )
+    read: str | None = setting(COMMAND, None, "The command that prints the state.", shown="the type's `read`")
+    after: int = setting(
+        count(), default_of(Checkpoint, "after"), "How many effective operations a checkpoint replaces at least."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TypeConfig(Section):
+    """A resource type: everything that the file says about it."""
 
     name: str
-    matrix: Matrix
-    engine: ResourceType
-    read: str | None = None  # prints the state, for show and verify
-    on_error: str | None = None  # as written: a command, `decompose` or a plugin
-    logic: str | None = None  # the name of the plugin
-    command: CommandSettings = field(default_factory=CommandSettings)
-    retry_on: tuple[str, ...] = ()  # a command that fails and prints one of these did nothing: try again
-    show: tuple[str, ...] | None = None  # patterns of commands that only read; None: whatever is allowed
-    policy: Policy = field(default_factory=Policy)  # counts with security only: see SiteConfig.engine
-    backend: str = COMMAND_BACKEND  # runs the operations: built in, or of an installed package (see cheops.backends)
-    options: Mapping[str, str] = field(default_factory=dict)  # for the backend, as written
+    matrix: Matrix = setting(
+        ValueType("matrix or path", _read_matrix),
+        Matrix(),
+        "[How operations combine](matrix.md): the path of a file, or the entries themselves, in either form. Without a "
+        "matrix all operations are ordered.",
+        shown="none",
+    )
+    read: str | None = setting(
+        COMMAND, None, "The command that prints the state of a resource, for users and to compare sites."
+    )
+    show: tuple[str, ...] | None = setting(
+        PATTERNS,
+        None,
+        "Patterns of further read-only commands that a request for the state may contain; see "
+        "[below](#running-commands).",
+        shown="none: any allowed command",
+    )
+    reset: str | None = setting(
+        COMMAND,
+        None,
+        "The command that takes a resource back to its initial state, from which operations are run again in the right "
+        "order.",
+    )
+    checkpoint: CheckpointConfig | None = setting(
+        section(CheckpointConfig), None, "How a long history becomes one state."
+    )
+    on_error: str | None = setting(
+        ValueType("command, `decompose` or plugin", COMMAND.read),
+        None,
+        "What to do if an operation fails here that succeeded at its origin: a command, `decompose`, or the name of a "
+        "plugin.",
+    )
+    decompose: UnitSteps | None = setting(section(UnitSteps), None, "How `on_error: decompose` splits a command.")
+    logic: str | None = setting(
+        ValueType("plugin", TEXT.read),
+        None,
+        "The name of a plugin that combines concurrent operations that do not commute.",
+    )
+    parallel: bool = setting(BOOLEAN, False, "Whether all sites run an operation at once, instead of its origin first.")
+    policy: Policy = setting(  # applies only with security on: see SiteConfig.engine
+        ValueType("section", _read_policy, settings=_POLICY),
+        Policy(),
+        "Which sites may do what to resources of this type; see [below](#which-sites-may-do-what).",
+        shown="see below",
+    )
+    backend: str = setting(
+        ValueType("backend", _read_backend),
+        COMMAND_BACKEND,
+        "What runs the operations: `command`, or the name of an [installed backend](backends.md).",
+    )
+    options: Mapping[str, str] = setting(
+        ValueType("texts by name", _read_options), {}, "Options for an installed backend: `{file: stock.db}`."
+    )
+    command: CommandSettings = inline(CommandSettings)
+    retry_on: tuple[str, ...] = setting(
+        ValueType("list of texts", _read_output_texts),
+        (),
+        "A command that fails and prints one of these texts had no effect and is tried again (`Could not connect to "
+        "Redis`). Exit code 75 always means that.",
+        shown="none",
+    )
+    logic_plugin: Logic | None = None
+    on_error_plugin: Decompose | None = None
+
+    def complete(self, value: Value) -> Self:
+        if self.checkpoint and not (self.checkpoint.read or self.read):
+            raise place(value, "checkpoint").fail(
+                "'read' is missing, here or in the type: the command that prints the state"
+            )
+        if is_set(value, "decompose") and self.on_error != _DECOMPOSE:
+            raise place(value, "decompose").fail(f"this has no effect unless 'on_error' is {_DECOMPOSE}")
+        if self.on_error == _DECOMPOSE and self.decompose is None:
+            raise value.fail("'on_error: decompose' needs 'decompose: {amount: …, unit: …}' beside it")
+        if not self.command.shell:
+            for key, _ in self.written_commands():
+                split_words(_place_within(value, key))
+        return replace(
+            self,
+            logic_plugin=_load_plugin(place(value, "logic"), self.logic, logic_named),
+            on_error_plugin=_load_plugin(place(value, "on_error"), self._on_error_plugin_name, on_error_named),
+        )
+
+    @property
+    def engine(self) -> ResourceType:
+        """The type as the engine knows it. The policy is not part of it here: see SiteConfig.engine."""
+        checkpoint = self.checkpoint
+        read = Command((checkpoint and checkpoint.read) or self.read or "")
+        return ResourceType(
+            self.name,
+            reset=Command(self.reset) if self.reset else None,
+            checkpoint=Checkpoint(read, checkpoint.write, checkpoint.after) if checkpoint else None,
+            on_error=Command(self._on_error_command) if self._on_error_command else None,
+            decompose=self.on_error_plugin or self.decompose,
+            logic=self.logic_plugin,
+            parallel=self.parallel,
+        )
+
+    @property
+    def _on_error_plugin_name(self) -> str | None:
+        """One word is a plugin, or the built-in `decompose`; a command of one word is written with its path."""
+        name = self.on_error or ""
+        return name if name != _DECOMPOSE and _PLUGIN_NAME.fullmatch(name) else None
+
+    @property
+    def _on_error_command(self) -> str | None:
+        return None if self.on_error == _DECOMPOSE or self._on_error_plugin_name else self.on_error
 
     @property
     def showing(self) -> CommandSettings:
-        """The settings under which a question for the state brings a command of its own."""
+        """The settings for a command that comes with a request for the state."""
         return self.command if self.show is None else replace(self.command, allow=self.show)
 
     def hints(self) -> Iterator[str]:
-        """What works as it stands, and could be made safer."""
+        """What works as it is, and could be made safer."""
         if self.show is None and self.command.allow:
             yield (
-                "there is no 'show', so 'cheops show --command' may run any allowed command, also one that "
+                "there is no 'show', so 'cheops show --command' may run any allowed command, even one that "
                 "writes; list patterns of those that only read, or [] for 'read' alone"
             )
 
     def warnings(self) -> Iterator[str]:
-        """What may be meant so, but often is not."""
+        """What is valid, but probably a mistake."""
         if not self.command.allow and self.backend == COMMAND_BACKEND:
             yield "no command is allowed; list patterns under 'allow'"
         if not self.matrix.entries:
             yield "there is no matrix, so all operations are ordered and none replaces another"
-        if self.engine.reset is None and _has_ordered_pairs(self.matrix):
+        if self.reset is None and _has_ordered_pairs(self.matrix):
             yield (
-                "there is no 'reset': where operations arrive out of order and none that replaces stands "
-                "before them, the resource is marked order-not-enforced"
+                "there is no 'reset': if operations arrive out of order, and no operation before them replaces "
+                "everything, the resource is marked order-not-enforced"
             )
         yield from self._warnings_of_commands()
 
     def _warnings_of_commands(self) -> Iterator[str]:
         if self.command.cwd is not None and not self.command.cwd.is_dir():
-            yield f"the directory of 'cwd' is not there: {self.command.cwd}"
-        if self.engine.checkpoint and self.command.max_output_bytes > MAX_STATE_BYTES:
+            yield f"the directory of 'cwd' does not exist: {self.command.cwd}"
+        if self.checkpoint and self.command.max_output_bytes > MAX_STATE_BYTES:
             yield (
-                "'max_output' is more than a checkpoint can write: a state goes into one word of a command "
-                "line, which takes less than 128KiB"
+                "'max_output' is more than a checkpoint can write: a state is one word of a command line, "
+                "which takes less than 128KiB"
             )
         for key, line in self.written_commands():
             if not self.command.shell and (sign := shell_sign(line)):
                 yield f"'{sign}' in '{key}' is a plain word without 'shell: true'"
 
     def written_commands(self) -> Iterator[tuple[str, str]]:
-        """The commands that the operator wrote, and under which keys."""
-        engine = self.engine
+        """The commands that the operator wrote, with their keys."""
         if self.read:
             yield "read", self.read
-        if engine.reset:
-            yield "reset", engine.reset.line
-        if engine.checkpoint:
-            yield "checkpoint.read", engine.checkpoint.read.line
-            if isinstance(engine.checkpoint.write, StateWriter):
-                yield "checkpoint.write", engine.checkpoint.write.template
-        if engine.on_error:
-            yield "on_error", engine.on_error.line
+        if self.reset:
+            yield "reset", self.reset
+        if self.checkpoint:
+            yield "checkpoint.read", self.checkpoint.read or self.read or ""
+            yield "checkpoint.write", self.checkpoint.write.template
+        if self._on_error_command:
+            yield "on_error", self._on_error_command
 
 
-def type_at(name: str, value: Value, folder: Path) -> TypeConfig:
-    """The type that stands at a place of a document; paths in it start at the folder."""
-    record = TYPE.read(value)
-    command = command_settings(record, folder)
-
-    def line(at: Value) -> str:
-        return command_line(at, shell=command.shell)
-
-    on_error = optional(record, "on_error", line, None)
-    decompose, hook = _on_error(value, record, on_error, shell=command.shell)
-    return TypeConfig(
-        name,
-        optional(record, "matrix", lambda at: _matrix(at, folder), Matrix()),
-        ResourceType(
-            name,
-            optional(record, "reset", lambda at: Command(line(at)), None),
-            optional(record, "checkpoint", lambda at: _checkpoint(at, record, shell=command.shell), None),
-            hook,
-            decompose,
-            optional(record, "logic", lambda at: _plugin(at, logic_named), None),
-            optional(record, "parallel", Value.boolean, False),
-        ),
-        optional(record, "read", line, None),
-        on_error,
-        optional(record, "logic", Value.string, None),
-        command,
-        optional(record, "retry_on", _output_texts, ()),
-        optional(record, "show", patterns_at, None),
-        optional(record, "policy", policy_at, Policy()),
-        optional(record, "backend", _backend, COMMAND_BACKEND),
-        optional(record, "options", _options, {}),
-    )
+def _place_within(value: Value, key: str) -> Value:
+    """Where a key such as `checkpoint.read` stands; a checkpoint without `read` has that of the type."""
+    outer, _, inner = key.partition(".")
+    at = place(value, outer)
+    if not inner:
+        return at
+    return place(at, inner) if is_set(at, inner) else place(value, inner)
 
 
-def _output_texts(value: Value) -> tuple[str, ...]:
-    texts = tuple(item.string() for item in value.items())
-    if not all(texts):
-        raise value.fail("an empty text is found in every output")
-    return texts
-
-
-def _matrix(value: Value, folder: Path) -> Matrix:
-    """A path to a file, or the matrix itself."""
-    if value.is_text:
-        return read_matrix(path_at(value, folder)).matrix
-    return matrix_within(value).matrix
-
-
-def _checkpoint(value: Value, type_record: dict[str, Value], *, shell: bool) -> Checkpoint:
-    """`read` may be that of the type."""
-    record = CHECKPOINT.read(value)
-    read = record.get("read", type_record.get("read"))
-    if read is None:
-        raise value.fail("'read' is missing, here or in the type: the command that prints the state")
-    checkpoint = Checkpoint(Command(command_line(read, shell=shell)), state_writer(record["write"], shell=shell))
-    after = optional(record, "after", lambda at: at.whole(minimum=1, maximum=MAX_AFTER), checkpoint.after)
-    return replace(checkpoint, after=after)
-
-
-def _on_error(
-    value: Value, record: dict[str, Value], on_error: str | None, *, shell: bool
-) -> tuple[Decompose | None, Command | None]:
-    """One word is the built-in or a plugin; a command of one word is told apart by its path."""
-    if "decompose" in record and on_error != _BUILTIN_ON_ERROR:
-        raise record["decompose"].fail(f"this is without effect unless 'on_error' is {_BUILTIN_ON_ERROR}")
-    if on_error is None:
-        return None, None
-    if on_error == _BUILTIN_ON_ERROR:
-        if "decompose" not in record:
-            raise value.fail("'on_error: decompose' needs 'decompose: {amount: …, unit: …}' beside it")
-        return unit_steps(record["decompose"], shell=shell), None
-    if _PLUGIN_NAME.fullmatch(on_error):
-        return _plugin(record["on_error"], on_error_named), None
-    return None, Command(on_error)
-
-
-def _backend(value: Value) -> str:
-    name = value.string()
-    if name not in BUILTIN_BACKENDS:
-        _plugin(value, backend_named)
-    elif name != COMMAND_BACKEND:
-        raise value.fail(f"'{name}' is for the services of a site: configure one under 'services'")
-    return name
-
-
-def _options(value: Value) -> dict[str, str]:
-    return {name: at.string() for name, at in value.mapping().items()}
-
-
-def _plugin(value: Value, load: Callable[[str], T]) -> T:
+def _load_plugin(value: Value, name: str | None, load: Callable[[str], T]) -> T | None:
+    if name is None:
+        return None
     try:
-        return load(value.string())
+        return load(name)
     except PluginError as error:
         raise value.fail(str(error)) from None
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cheops.log.operation import Command, Operation
 from cheops.log.policy import Policy
@@ -33,23 +34,38 @@ class ResourceType:
     policy: Policy | None = None  # None: every site may do everything
 
 
+def limit(default: int, doc: str) -> Any:
+    """A limit. The configuration file has a key for each, and docs/configuration.md a line with this text."""
+    return field(default=default, metadata={"doc": doc})
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Everything has a limit."""
+    """Everything has a limit. The end of a name is its unit; a name without one is a count."""
 
-    drafts: int = 1_000  # operations of one resource that wait for their first run
-    waiting: int = 10_000  # received operations of one resource that wait for what they depend on
-    log: int = 500_000  # operations of one resource that are kept; then no more are taken
-    batch: int = 500  # documents in one message
-    batch_bytes: int = 4_000_000  # and about how large they may be together
-    seal_after: int = 50  # operations that could be forgotten, before somebody says so
-    wake: int = 200  # resources that are loaded per tick to be looked after
-    parked: int = 2_000  # resources in memory, above which those leave that wait for a site that is down
-    idle_ms: int = 30_000  # a resource that nobody asked for leaves memory after this
-    resend_ms: int = 500
-    resend_most_ms: int = 8_000
-    retry_ms: int = 200
-    retry_most_ms: int = 30_000
+    drafts: int = limit(1_000, "Operations of one resource that wait for their first run.")
+    waiting: int = limit(10_000, "Received operations of one resource that wait for operations they depend on.")
+    log: int = limit(
+        500_000,
+        "Operations of one resource that are kept. Beyond this only an operation that replaces or deletes all others "
+        "is accepted.",
+    )
+    batch: int = limit(500, "Documents in one message.")
+    batch_bytes: int = limit(4_000_000, "Approximate size of the documents in one message.")
+    seal_after: int = limit(50, "Operations that could be forgotten before a site proposes to forget them.")
+    wake: int = limit(200, "Resources that are loaded at a time for maintenance.")
+    parked: int = limit(
+        2_000, "Resources in memory. Beyond this, those that can only wait for a site that is down leave memory."
+    )
+    idle_ms: int = limit(30_000, "A resource that is not used for this long leaves memory.")
+    resend_ms: int = limit(500, "Unconfirmed documents are sent again after this time, then after twice as long, …")
+    resend_most_ms: int = limit(8_000, "… but never later than this.")
+    retry_ms: int = limit(
+        200,
+        "An indefinite failure (connection refused, timeout) is tried again after this time, then after twice as long, "
+        "…",
+    )
+    retry_most_ms: int = limit(30_000, "… but never later than this.")
 
 
 @dataclass(frozen=True, slots=True)
