@@ -49,7 +49,7 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         raise
     try:
         app = application(node, gateway)
-        servers = Servers(node, PeerGuard(node, WebInterface(app, app.state.prepare)), listening)
+        servers = Servers(node, PeerGuard(node, WebInterface(app)), listening)
     except BaseException:
         await node.stop()
         entrances.close()

@@ -164,7 +164,7 @@ def _deleting(agent: Agent) -> None:
     assert agent.resource("page2").deleted
     plain = SubmitRequest(type="add", command="true", sites="site1", resource_type="plain")
     agent.submit("bare", plain)
-    assert "say which command" in str(refused(agent.delete, "bare"))
+    assert "name the command" in str(refused(agent.delete, "bare"))
     assert agent.delete("bare", "rm -f bare").verdict is Verdict.OK
 
 

@@ -6,8 +6,8 @@ from typing import TypeVar
 import msgspec
 import pytest
 
+from cheops.api.handlers.gateway import scope_explanation
 from cheops.api.models import Lanes, Resources, ScopeExplanation, Sites, SubmitRequest, Types, Wait, Wiring
-from cheops.api.v1.scopes import explained
 from cheops.scope import SiteInfo, Snapshot
 from tests.agent.rig import RefusedByAgentError, Rig, until
 from tests.api.agents import TYPES
@@ -133,7 +133,7 @@ def test_a_scope_is_explained_or_its_mistake_shown(sites: Agents) -> None:
 )
 def test_a_mistake_has_a_place(text: str, start: int | None, problem: str) -> None:
     known = Snapshot("site1", {"site1": SiteInfo("site1", frozenset({"image"}))})
-    found = explained(text, "", "site1", known)
+    found = scope_explanation(text, "", "site1", known)
     assert found.mistake is not None
     assert problem in found.mistake.problem
     assert start is None or found.mistake.start == start

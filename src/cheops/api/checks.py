@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 
 from cheops import __version__
-from cheops.api.models import Check, Checks, Level
+from cheops.api.models import CHECK_GROUPS, Check, Checks, Level
 from cheops.api.security_checks import security_checks, trust_checks
 from cheops.api.views.status import clock_is_wrong
 from cheops.backends.protocol import Finding
@@ -49,7 +49,6 @@ async def plane_checks(gateway: Gateway | None) -> Iterator[tuple[str, str, str]
 
 
 DOCUMENT = "docs/troubleshooting.md"
-GROUPS = ("configuration", "store", "clocks", "security", "peers", "services", "backends", "versions")
 _LITTLE_BYTES = 64 * 1024 * 1024
 _CONNECT_S = 2.0
 
@@ -68,7 +67,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *(_of_backend(finding) for finding in await node.backends.doctor()),
         *(_version(peer) for peer in peers if peer.version),
     ]
-    found.sort(key=lambda check: GROUPS.index(check.group))  # a backend reports in the group where readers look
+    found.sort(key=lambda check: CHECK_GROUPS.index(check.group))  # a backend reports in the group where readers look
     return Checks(site=node.name, ok=all(check.ok for check in found), checks=tuple(found))
 
 

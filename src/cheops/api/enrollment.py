@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from cheops.api.operations import RequestError
+from cheops.api.submission import RequestError
 from cheops.errors import CheopsError
 from cheops.node.node import Node
 from cheops.peers import enrollment

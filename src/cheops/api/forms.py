@@ -26,7 +26,8 @@ from starlette.routing import Route
 from starlette.types import Message, Receive
 
 from cheops.api.forwarder import forward
-from cheops.api.operations import (
+from cheops.api.permissions import check_sites, check_type, principal_of, require_role
+from cheops.api.submission import (
     NO_ANSWER_YET,
     SUPERSEDED,
     NotInvolvedError,
@@ -36,7 +37,6 @@ from cheops.api.operations import (
     execute,
     parse_sites,
 )
-from cheops.api.permissions import check_sites, check_type, principal_of, require_role
 from cheops.engine.events import Answer, Result, Stage
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError

@@ -13,8 +13,8 @@ from starlette.responses import Response, StreamingResponse
 
 from cheops.api import authenticator
 from cheops.api.models import Problem, from_json
-from cheops.api.operations import NotInvolvedError, RequestError
 from cheops.api.permissions import principal_of
+from cheops.api.submission import NotInvolvedError, RequestError
 from cheops.errors import CheopsError
 from cheops.node.node import Node
 from cheops.peers.client import NoAddressError, read_response

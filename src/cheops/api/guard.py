@@ -17,10 +17,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cheops.api.audit import AuditRecord, record_outcome, record_refusal
 from cheops.api.authenticator import SAFE, Authenticator, RequestHeaders, RequestInfo, UnauthorizedError
+from cheops.api.endpoints.declaration import Right
 from cheops.api.forwarder import HOP_HEADER
-from cheops.api.operations import RequestError, check_names
-from cheops.api.permissions import ForbiddenError, Right, check_resource, principal_of, require_role, right_to
+from cheops.api.permissions import ForbiddenError, check_resource, principal_of, require_role, right_to
 from cheops.api.problems import of_error, problem, reason_of
+from cheops.api.submission import RequestError, check_names
 from cheops.errors import CheopsError
 from cheops.node.node import Node
 from cheops.peers.enrollment import FORGED_SENDER, NO_SITE, rejection_of

@@ -1,96 +1,182 @@
-"""The OpenAPI document."""
+"""The OpenAPI document, from the declarations of the endpoints and the schemas of their models."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
 from cheops import __version__
-from cheops.api import models
+from cheops.api.endpoints import BASE, ENDPOINTS, PATH_PARAMETERS, TAGS, Endpoint
+from cheops.api.endpoints.declaration import EVENT_STREAM, JSON, NDJSON, parameters_of
+from cheops.api.models import Problem
 from cheops.api.problems import MEDIA_TYPE
 
-_REFERENCE = "#/components/schemas/"
-_JSON = "application/json"
-_REASONS = {
-    400: "The request cannot be right, whatever the state of the system.",
-    401: "Nobody knows who asks: show a token of this site.",
-    403: "Whoever asks may not, or the command is not one that the resource's type allows.",
-    404: "It is not known here.",
-    409: "It cannot be done as things are.",
-    413: "The request is too large.",
-    422: "A parameter or a field is not what it must be.",
-    429: "Asked too often; `Retry-After` says when to go on.",
-    502: "Another site was asked, and its answer was lost.",
-    503: "It cannot be done now; asking again later may help.",
-    507: "There is no room for more.",
-}
+DOCUMENT_PATH = "/openapi.json"
 Document = dict[str, Any]
+AnyEndpoint = Endpoint[Any, Any, Any]
+_REFERENCE = "#/components/schemas/"
+_EVERYWHERE = (401, 403, 422, 429)  # problems of every endpoint
+_REASONS = {
+    400: "The request cannot be valid, whatever the state of the system.",
+    401: "The client is not authenticated: send a token of this site.",
+    403: "The client has no right to do this, or the resource's type does not allow the command.",
+    404: "It is not known at this site.",
+    409: "The current state does not allow it.",
+    413: "The request is too large.",
+    422: "A parameter or a field of the body is not valid.",
+    429: "Too many requests; `Retry-After` says when to continue.",
+    502: "The request was forwarded to another site, whose response was lost.",
+    503: "It is not possible now; the same request may succeed later.",
+    507: "There is not enough space left to store more.",
+}
 
 
-def _all_models() -> list[type[msgspec.Struct]]:
-    found = (getattr(models, name) for name in models.__all__)
-    return [one for one in found if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+@cache
+def document() -> Document:
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Cheops",
+            "summary": "One instance of an application per site, acting together as one application.",
+            "description": (
+                "Every response is what this agent knows. Ids are one segment of a path: percent-encode them, slashes "
+                "included. Problems are reported as RFC 9457 defines."
+            ),
+            "version": __version__,
+        },
+        "servers": [{"url": BASE}],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
+        "paths": _paths(),
+        "components": {"schemas": _schemas()[1]},
+    }
 
 
-_, SCHEMAS = msgspec.json.schema_components(_all_models(), ref_template=_REFERENCE + "{name}")
+@cache
+def document_json() -> bytes:
+    return msgspec.json.encode(document())
 
 
-def responses(model: type[msgspec.Struct], description: str, *codes: int, **more: Any) -> dict[Any, Document]:
-    """`responses` of a route: this model, and problems with these statuses."""
-    content = {_JSON: {"schema": _reference(model)}, **more}
-    return {200: {"description": description, "content": content}, **problems(*codes)}
+def operations_of(found: Document) -> Iterator[tuple[str, str, Document]]:
+    """Method, path and description of each endpoint in a document."""
+    for path, methods in found["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
 
 
-def problems(*codes: int) -> dict[Any, Document]:
-    content = {MEDIA_TYPE: {"schema": {"$ref": f"{_REFERENCE}Problem"}}}
-    return {code: {"description": _REASONS[code], "content": content} for code in sorted({401, 403, 422, 429, *codes})}
+# -- endpoints --------------------------------------------------------------------------------------------------
 
 
-def body(model: type[msgspec.Struct], **more: Any) -> Document:
-    """`openapi_extra` of a route that takes this model as JSON."""
-    content = {_JSON: {"schema": _reference(model)}, **more}
-    return {"requestBody": {"required": True, "content": content}}
+def _paths() -> Document:
+    paths: Document = {}
+    for endpoint in ENDPOINTS:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+    return paths
 
 
-def form_of(model: type[msgspec.Struct]) -> Document:
-    """The same model as a field of a form that files are part of."""
-    properties = {"operation": {"type": "string", "description": f"A {model.__name__} as JSON."}}
-    schema = {"type": "object", "properties": properties, "required": ["operation"]}
-    file = {"description": "Each further part is a file, under the name that the command uses."}
-    return {"multipart/form-data": {"schema": {**schema, "additionalProperties": file}}}
+def _operation(endpoint: AnyEndpoint) -> Document:
+    operation: Document = {"operationId": endpoint.name, "tags": [endpoint.tag], "summary": endpoint.summary}
+    if endpoint.description:
+        operation["description"] = endpoint.description
+    if parameters := [*_path_parameters(endpoint.path), *_parameters(endpoint)]:
+        operation["parameters"] = parameters
+    if endpoint.body is not None:
+        operation["requestBody"] = {"required": True, "content": _body(endpoint)}
+    operation["responses"] = {str(status): response for status, response in sorted(_responses(endpoint).items())}
+    return operation
 
 
-def lines_of(model: type[msgspec.Struct]) -> Document:
-    return {"application/x-ndjson": {"schema": {"type": "string", "description": f"A {model.__name__} per line."}}}
+def _path_parameters(path: str) -> Iterator[Document]:
+    for match in re.finditer(r"\{(\w+)\}", path):
+        description, example = PATH_PARAMETERS[path[: match.end()]]
+        schema = {"type": "string", "minLength": 1, "examples": [example]}
+        yield {"name": match[1], "in": "path", "required": True, "description": description, "schema": schema}
 
 
-def _reference(model: type[msgspec.Struct]) -> Document:
-    return {"$ref": f"{_REFERENCE}{model.__name__}"}
+def _parameters(endpoint: AnyEndpoint) -> Iterator[Document]:
+    properties = _schemas()[0].get(endpoint.parameters.__name__, {}).get("properties", {})
+    for one in parameters_of(endpoint.parameters):
+        schema = _without_null(properties[one.name])
+        yield {
+            "name": one.name,
+            "in": "header" if one.is_header else "query",
+            "required": one.is_required,
+            "description": schema.pop("description"),
+            "schema": schema,
+        }
 
 
-# -- examples --------------------------------------------------------------------------------------------
+def _without_null(schema: Document) -> Document:
+    """A parameter that may be left out is None inside the agent, but a client cannot send null."""
+    schema = dict(schema)
+    given = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    if len(given) == 1:
+        del schema["anyOf"]
+        schema = {**given[0], **schema}
+    if schema.get("default", ...) is None:
+        del schema["default"]
+    return schema
 
 
-def example_of(model: type[msgspec.Struct]) -> Any:
-    return _example(SCHEMAS[model.__name__])
+def _body(endpoint: AnyEndpoint) -> Document:
+    assert endpoint.body is not None  # noqa: S101 - its caller checks that
+    content = {JSON: _content(endpoint.body)}
+    if endpoint.files:
+        properties = {"operation": {"type": "string", "description": f"A {endpoint.body.__name__} as JSON."}}
+        file = {"description": "Each further part is a file, under the name that the command uses."}
+        schema = {"type": "object", "properties": properties, "required": ["operation"], "additionalProperties": file}
+        content["multipart/form-data"] = {"schema": schema}
+    return content
 
 
-def _add_examples(document: Document) -> None:
-    """To all that is a model. Last of all: FastAPI would take every null out of them."""
-    for _, _, operation in operations_of(document):
-        for one in (operation.get("requestBody", {}), *operation["responses"].values()):
-            for content in one.get("content", {}).values():
-                if "$ref" in content["schema"]:
-                    content["example"] = _example(content["schema"])
+def _responses(endpoint: AnyEndpoint) -> dict[int, Document]:
+    content: Document = {endpoint.media_type: _content(endpoint.response)}
+    if endpoint.media_type == EVENT_STREAM:
+        example = f"data: {msgspec.json.encode(_example_of(endpoint.response)).decode()}"
+        content = {EVENT_STREAM: {"schema": {"type": "string"}, "example": example}}
+    problem = {MEDIA_TYPE: _content(Problem)}
+    responses = {
+        status: {"description": _REASONS[status], "content": problem} for status in (*_EVERYWHERE, *endpoint.problems)
+    }
+    for status, description in endpoint.statuses.items():
+        responses[status] = {"description": description, "content": content}
+    if endpoint.lines:
+        schema = {"type": "string", "description": f"A {endpoint.lines.__name__} per line."}
+        content = {**content, NDJSON: {"schema": schema}}
+    responses[200] = {"description": endpoint.success, "content": content}
+    return responses
+
+
+def _content(model: type) -> Document:
+    return {"schema": {"$ref": f"{_REFERENCE}{model.__name__}"}, "example": _example_of(model)}
+
+
+# -- schemas and examples ---------------------------------------------------------------------------------------
+
+
+@cache
+def _schemas() -> tuple[Document, Document]:
+    """The schemas of all structs of parameters, and those of everything else, by name."""
+    parameters = {endpoint.parameters for endpoint in ENDPOINTS}
+    models: set[type] = {Problem}
+    for endpoint in ENDPOINTS:
+        models |= {one for one in (endpoint.response, endpoint.body, endpoint.lines) if one is not None}
+    _, found = msgspec.json.schema_components([*parameters, *models], ref_template=_REFERENCE + "{name}")
+    names = {one.__name__ for one in parameters}
+    components = {name: found[name] for name in sorted(found) if name not in names}
+    return {name: found[name] for name in names if name in found}, components
+
+
+def _example_of(model: type) -> Any:
+    return _example(_schemas()[1][model.__name__])
 
 
 def _example(schema: Document) -> Any:
     if "examples" in schema:
         return schema["examples"][0]
     if "$ref" in schema:
-        return _example(SCHEMAS[schema["$ref"].removeprefix(_REFERENCE)])
+        return _example(_schemas()[1][schema["$ref"].removeprefix(_REFERENCE)])
     if "properties" in schema:
         return {name: _example(part) for name, part in schema["properties"].items()}
     if schema.get("type") == "array":
@@ -98,38 +184,3 @@ def _example(schema: Document) -> Any:
     if "enum" in schema:
         return schema["enum"][0]
     return None  # every other field has an example, unless it may be null
-
-
-# -- the document ----------------------------------------------------------------------------------------
-
-
-def documented(app: FastAPI) -> Callable[[], Document]:
-    """What makes the document, once."""
-
-    def make() -> Document:
-        if app.openapi_schema is None:
-            found = get_openapi(
-                title="Cheops",
-                version=__version__,
-                summary="One application per site, acting together as one.",
-                description=(
-                    "Every answer is what the agent that is asked knows. Ids are one segment of a path: "
-                    "percent-encode them, slashes too. Problems are told as RFC 9457 has it."
-                ),
-                routes=app.routes,
-                tags=app.openapi_tags,
-                servers=[{"url": "/api/v1"}],
-            )
-            found.setdefault("components", {}).setdefault("schemas", {}).update(SCHEMAS)
-            _add_examples(found)
-            app.openapi_schema = found
-        return app.openapi_schema
-
-    return make
-
-
-def operations_of(document: Document) -> Iterator[tuple[str, str, Document]]:
-    """Method, path and description of everything that can be asked."""
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            yield method.upper(), path, operation

@@ -6,8 +6,8 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import Scope
 
 from cheops.api.forms import show_here
-from cheops.api.operations import RequestError, check_names
 from cheops.api.permissions import ForbiddenError, check_involved, principal_of
+from cheops.api.submission import RequestError, check_names
 from cheops.backends.http import locations
 from cheops.backends.http.backend import http_backend
 from cheops.backends.http.ids import is_meta_id

@@ -1,10 +1,20 @@
 """Which right a route needs, and which resources a client or another site may see and change."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from cheops.api.endpoints import BASE, ENDPOINTS
+from cheops.api.endpoints.declaration import (
+    ADMIN,
+    ADMIN_READ,
+    ANYONE,
+    FORWARDABLE,
+    READ,
+    READ_RESOURCE,
+    READ_SITE,
+    Right,
+)
 from cheops.api.views.operations import sites_of
 from cheops.api.views.status import is_known
 from cheops.backends.http import locations
@@ -137,98 +147,19 @@ def _role_of(who: Principal) -> str:
     return f"the token '{who.name}' has the role {role}" if who.kind is Kind.TOKEN else f"{who} is {role}"
 
 
-BASE = "/api/v1"
-
-
-@dataclass(frozen=True, slots=True)
-class Right:
-    """What it takes to ask this."""
-
-    role: Role | None = None  # of people and programs; None: it is not for them
-    sites: bool = False  # whether other sites may
-    is_open: bool = False  # whether anybody may
-    whole: bool = False  # not with a token that is limited: it is about the site as a whole
-    writes: bool = False  # noted in the audit log also where it is done
-    resource: str = ""  # the part of the path that names a resource
-
-
-_ANYBODY = Right(is_open=True)
 _SITES = Right(sites=True)
-_LOOK = Right(Role.VIEWER)
-_LOOK_AT = Right(Role.VIEWER, resource="id")
-_LOOK_AT_ALL = Right(Role.VIEWER, whole=True)
-_CHANGE = Right(Role.OPERATOR, writes=True, resource="id")
-_HAND_ON = Right(Role.OPERATOR, sites=True, writes=True, resource="id")  # by sites: what their clients asked
-_RULE = Right(Role.ADMIN, whole=True, writes=True)
-_RULE_READING = Right(Role.ADMIN, whole=True)
-
 _COUCH = (
     *("/", "/{db}", "/{db}/", "/{db}/_changes", "/{db}/_revs_diff", "/{db}/_bulk_get", "/{db}/_bulk_docs"),
     *("/{db}/_ensure_full_commit", "/{db}/_local/{id:path}", "/{db}/{id:path}"),
 )
-_API: Mapping[tuple[str, str], Right] = {
-    ("GET", "/openapi.json"): _LOOK,
-    ("GET", "/healthz"): _ANYBODY,
-    ("GET", "/readyz"): _ANYBODY,
-    ("GET", "/check"): _LOOK_AT_ALL,
-    # resources
-    ("GET", "/resources"): _LOOK,
-    ("GET", "/resources/{id}"): _LOOK_AT,
-    ("GET", "/resources/{id}/status"): _LOOK_AT,
-    ("GET", "/resources/{id}/explain"): _LOOK_AT,
-    ("GET", "/resources/{id}/log"): _LOOK_AT,
-    ("GET", "/resources/{id}/lanes"): _LOOK_AT,
-    ("GET", "/resources/{id}/matrix"): _LOOK_AT,
-    ("GET", "/resources/{id}/operations"): _LOOK_AT,
-    ("GET", "/resources/{id}/operations/{op}"): _LOOK_AT,
-    ("GET", "/resources/{id}/events"): _LOOK_AT,
-    ("GET", "/resources/{id}/changes"): _LOOK_AT,
-    ("POST", "/resources/{id}/verify"): _LOOK_AT,
-    ("POST", "/resources/{id}/dry-run"): _LOOK_AT,
-    ("GET", "/types"): _LOOK,
-    ("GET", "/types/{name}/matrix"): _LOOK,
-    ("GET", "/scope"): _LOOK,
-    ("POST", "/resources/{id}/operations"): _HAND_ON,
-    ("POST", "/resources/{id}/resolve"): _HAND_ON,
-    ("DELETE", "/resources/{id}"): _CHANGE,
-    ("PUT", "/resources/{id}/sites"): _CHANGE,
-    ("POST", "/resources/{id}/sites"): _CHANGE,
-    # replicants
-    ("GET", "/replicants"): _LOOK,
-    ("GET", "/replicants/{id}"): _LOOK_AT,
-    ("PUT", "/replicants/{id}/local-id"): _CHANGE,
-    ("GET", "/requests"): _LOOK_AT_ALL,
-    ("GET", "/flows"): _LOOK_AT_ALL,
-    # what happens
-    ("GET", "/events"): _LOOK,
-    ("GET", "/changes"): _LOOK,
-    # sites
-    ("GET", "/sites"): _LOOK,
-    ("GET", "/sites/{name}"): _LOOK,
-    ("POST", "/sites/{name}/ping"): _LOOK,
-    ("POST", "/sites/{name}/admit"): _RULE,
-    ("DELETE", "/sites/{name}"): _RULE,
-    ("POST", "/invitations"): _RULE,
-    ("GET", "/demo/wires"): _LOOK,
-    ("PUT", "/demo/wires/{name}"): _RULE,
-    ("DELETE", "/demo/wires/{name}"): _RULE,
-    # who may ask
-    ("GET", "/tokens"): _RULE_READING,
-    ("POST", "/tokens"): _RULE,
-    ("DELETE", "/tokens/{token}"): _RULE,
-    ("GET", "/audit"): _RULE_READING,
-    ("GET", "/session"): _LOOK,
-    ("POST", "/session"): Right(is_open=True, writes=True),
-    ("DELETE", "/session"): Right(Role.VIEWER, writes=True),
-}
-
 RIGHTS: Mapping[tuple[str, str], Right] = {
-    **{(method, f"{BASE}{path}"): right for (method, path), right in _API.items()},
-    ("POST", "/exec/{id:path}"): _HAND_ON,
-    ("POST", "/show/{id:path}"): _LOOK_AT,
-    ("GET", "/healthz"): _ANYBODY,
-    ("GET", "/readyz"): _ANYBODY,
-    ("GET", "/metrics"): _LOOK_AT_ALL,
+    **{(endpoint.method, endpoint.template): endpoint.right for endpoint in ENDPOINTS},
+    ("GET", f"{BASE}/openapi.json"): READ,
+    ("POST", "/exec/{id:path}"): FORWARDABLE,
+    ("POST", "/show/{id:path}"): READ_RESOURCE,
+    ("GET", "/healthz"): ANYONE,
+    ("GET", "/readyz"): ANYONE,
+    ("GET", "/metrics"): READ_SITE,
     # between agents
     ("POST", f"/{prober.PROBE_PATH}"): _SITES,
     ("POST", f"/{links.DATABASE}/_bulk_docs"): _SITES,  # live messages, with a header that marks them
@@ -238,11 +169,11 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
     ("GET", f"/{locations.PATH}/{{id}}"): _SITES,
     ("POST", f"/{enrollment.RENEWAL_PATH}"): _SITES,
     # newcomers, who have no certificate yet: the code of their invitation counts
-    ("GET", "/join/authority"): _ANYBODY,
+    ("GET", "/join/authority"): ANYONE,
     ("POST", "/join"): Right(is_open=True, writes=True),
     # CouchDB's protocol: all documents of the site, as they are. Agents use nothing of it among themselves.
-    **{("GET", f"/db{path}"): _RULE_READING for path in _COUCH},
-    **{(method, f"/db{path}"): _RULE for method in ("POST", "PUT", "DELETE") for path in _COUCH[1:]},
+    **{("GET", f"/db{path}"): ADMIN_READ for path in _COUCH},
+    **{(method, f"/db{path}"): ADMIN for method in ("POST", "PUT", "DELETE") for path in _COUCH[1:]},
 }
 
 

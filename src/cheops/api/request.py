@@ -1,140 +1,132 @@
-"""What the handlers of the API share: parameters, bodies, responses, and a resource as it is now."""
+"""A request to an endpoint, as its handler gets it: path, parameters and body, checked against the declaration."""
 
-import asyncio
-import re
-from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import unquote
 
 import msgspec
-from fastapi import Depends, Header, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cheops.api.models import Wait, to_json
-from cheops.api.models.operations import MAX_TIMEOUT_S
-from cheops.api.operations import RequestError, check_names
-from cheops.api.views.status import is_here, not_here_text
-from cheops.engine.replica import Replica
+from cheops.api.endpoints.declaration import JSON, B, Endpoint, P, R, parameters_of
+from cheops.api.models import to_json
+from cheops.api.permissions import principal_of
+from cheops.api.submission import RequestError, check_names
 from cheops.errors import ClientError
+from cheops.gateway.server import Gateway
 from cheops.node.node import Node
-from cheops.node.pump import wall_ms
+from cheops.security.principal import Principal
 from cheops.text import printable, shortened
 
 T = TypeVar("T")
 MAX_BODY_BYTES = 1024 * 1024
-MAX_FRESH_S = 10.0
-DEFAULT_TIMEOUT_S = 30.0
-_LOOK_S = 0.01
-_PREFERRED_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*(\d{1,6})\s*(?:$|[,;])")
-
-
-class NoSuchResourceError(ClientError):
-    status = 404
-
-
-class TooLargeError(ClientError):
-    status = 413
+_MAX_COMPLAINTS = 5
 
 
 class InvalidError(ClientError):
-    """A body that is not what the OpenAPI document says."""
+    """A parameter or a body that is not what the OpenAPI document says."""
 
     status = 422
 
 
-def _node(request: Request) -> Node:
-    node: Node = request.app.state.node
-    return node
+@dataclass(frozen=True, slots=True)
+class ApiRequest(Generic[P, B]):
+    """One request to one endpoint."""
+
+    node: Node
+    gateway: Gateway | None
+    http: Request
+    endpoint: Endpoint[Any, P, B]
+    parameters: P
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, _kinds):
+            """Handlers name only the types that they use, as `ApiRequest[PageParameters]`. Before Python 3.13 defaults
+            of type variables exist for type checkers alone."""
+            return cls
+
+    @property
+    def principal(self) -> Principal:
+        return principal_of(self.http)
+
+    @property
+    def id(self) -> str:
+        """The resource that the path names; raises RequestError."""
+        id_ = self.segment("id")
+        check_names(id_)
+        return id_
+
+    def segment(self, name: str) -> str:
+        """A parameter of the path, decoded; raises RequestError."""
+        text = self.http.path_params[name]
+        try:
+            return unquote(text, errors="strict")
+        except UnicodeDecodeError:
+            raise RequestError(f"'{shortened(text)}' in the path is not UTF-8") from None
+
+    async def body(self) -> B:
+        """The body as the endpoint declares it. Not read before a handler wants it: it may also be a form."""
+        if self.endpoint.body is None:
+            raise TypeError(f"{self.endpoint.name} takes no body")
+        return decode_body(await read_body(self.http), self.endpoint.body)
 
 
-def decode_segment(text: str) -> str:
-    try:
-        return unquote(text, errors="strict")
-    except UnicodeDecodeError:
-        raise RequestError(f"'{shortened(text)}' in the path is not UTF-8") from None
+HANDLERS: dict[Endpoint[Any, Any, Any], Callable[[ApiRequest[Any, Any]], Awaitable[Any]]] = {}
 
 
-def _resource_id(
-    id_: Annotated[str, Path(alias="id", description="The resource, percent-encoded.", examples=["counter"])],
-) -> str:
-    id_ = decode_segment(id_)
-    check_names(id_)
-    return id_
+def handles(
+    endpoint: Endpoint[R, P, B],
+) -> Callable[
+    [Callable[[ApiRequest[P, B]], Awaitable[R | Response]]], Callable[[ApiRequest[P, B]], Awaitable[R | Response]]
+]:
+    """Registers the handler of an endpoint. It returns the model that the endpoint declares, or a whole response where
+    it needs another status, headers, or a stream."""
+
+    def register(
+        handler: Callable[[ApiRequest[P, B]], Awaitable[R | Response]],
+    ) -> Callable[[ApiRequest[P, B]], Awaitable[R | Response]]:
+        HANDLERS[endpoint] = handler
+        return handler
+
+    return register
 
 
-def _operation_name(
-    op: Annotated[str, Path(description="An operation: site and number.", examples=["site1:3"], min_length=1)],
-) -> str:
-    return decode_segment(op)
+# -- parameters -------------------------------------------------------------------------------------------------
 
 
-def _site_name(
-    name: Annotated[str, Path(description="A site, percent-encoded.", examples=["site2"], min_length=1)],
-) -> str:
-    return decode_segment(name)
+def read_parameters(kind: type[P], http: Request) -> P:
+    """The query parameters and headers of a request; raises InvalidError, with the name of each that is wrong."""
+    values: dict[str, Any] = {}
+    complaints = []
+    for one in parameters_of(kind):
+        text = (http.headers if one.is_header else http.query_params).get(one.name)
+        where = f"{'header' if one.is_header else 'query parameter'} '{one.name}'"
+        if text is None:
+            if one.is_required:
+                complaints.append(f"the {where} is missing")
+            continue
+        try:
+            # Not strict: numbers and booleans arrive as text.
+            values[one.field] = msgspec.convert(text, one.type, strict=False)
+        except msgspec.ValidationError as error:
+            complaints.append(f"the {where} is not valid: {printable(str(error))}")
+    if complaints:
+        raise InvalidError("; ".join(complaints[:_MAX_COMPLAINTS]))
+    return kind(**values)
 
 
-def _type_name(
-    name: Annotated[str, Path(description="A resource type.", examples=["counter"], min_length=1)],
-) -> str:
-    return decode_segment(name)
+# -- bodies -----------------------------------------------------------------------------------------------------
 
 
-def _patience(
-    timeout: Annotated[
-        float | None,
-        Query(ge=0, le=MAX_TIMEOUT_S, description="How long to wait for answers, in seconds; 30."),
-    ] = None,
-    prefer: Annotated[
-        str | None, Header(description="`wait=10` is the same as `timeout=10`.", examples=["wait=10"])
-    ] = None,
-) -> float:
-    if timeout is not None:
-        return timeout
-    preferred = _PREFERRED_WAIT.search(prefer or "")
-    return min(float(preferred[1]), MAX_TIMEOUT_S) if preferred else DEFAULT_TIMEOUT_S
-
-
-def _waiting(
-    wait: Annotated[
-        Wait | None,
-        Query(description="For whom: none, first (the site that takes it), quorum, or all (the default)."),
-    ] = None,
-    cheops_wait: Annotated[Wait | None, Header(description="The same, as a header.")] = None,
-) -> Wait:
-    return wait or cheops_wait or Wait.ALL
-
-
-NodeOf = Annotated[Node, Depends(_node)]
-ResourceId = Annotated[str, Depends(_resource_id)]
-OperationName = Annotated[str, Depends(_operation_name)]
-SiteName = Annotated[str, Depends(_site_name)]
-TypeName = Annotated[str, Depends(_type_name)]
-Patience = Annotated[float, Depends(_patience)]
-Waiting = Annotated[Wait, Depends(_waiting)]
-Fresh = Annotated[
-    float,
-    Query(
-        ge=0,
-        le=MAX_FRESH_S,
-        description="How many seconds to wait for what other sites say now; after that it is as last heard.",
-    ),
-]
-Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
-Cursor = Annotated[str, Query(max_length=600, description="`next` of the page before.")]
-
-
-# -- bodies ----------------------------------------------------------------------------------------------
-
-
-async def read_body(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
-    found = bytearray()
-    async for chunk in request.stream():
-        found += chunk
-        if len(found) > most:
-            raise TooLargeError(f"the body has more than {most} bytes")
-    return bytes(found)
+async def read_body(http: Request, most: int = MAX_BODY_BYTES) -> bytes:
+    content = bytearray()
+    async for chunk in http.stream():
+        content += chunk
+        if len(content) > most:
+            raise ClientError(f"the body has more than {most} bytes", status=413)
+    return bytes(content)
 
 
 def decode_body(raw: bytes, kind: type[T]) -> T:
@@ -149,60 +141,4 @@ def decode_body(raw: bytes, kind: type[T]) -> T:
 
 
 def json_response(model: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json(model), status, headers, media_type="application/json")
-
-
-# -- resources -------------------------------------------------------------------------------------------
-
-
-async def load_resource(node: Node, id_: str, fresh_s: float = 0.0) -> Replica:
-    """A resource as this site knows it, after it has asked the others how things stand there."""
-    replica = await node.pump.replica(id_)
-    if not is_here(replica):
-        raise NoSuchResourceError(not_here_text(replica, _others(node), node.address_of))
-    await refresh_from_peers(node, [id_], fresh_s)
-    return await node.pump.replica(id_)
-
-
-async def page_of_ids(node: Node, prefix: str, cursor: str, limit: int) -> tuple[list[str], bool]:
-    """The ids of a page, and whether there are more. The store gives those greater than a text: the prefix
-    itself is not."""
-    own: list[str] = []
-    if prefix and not cursor:
-        documents = await asyncio.to_thread(node.store.load, prefix)
-        own = [prefix] if documents else []
-    rest = await asyncio.to_thread(node.store.resources, max(cursor, prefix), limit + 1)
-    found = [*own, *(id_ for id_ in rest if id_.startswith(prefix))]
-    return found[:limit], len(found) > limit
-
-
-async def refresh_from_peers(node: Node, ids: Sequence[str], fresh_s: float) -> None:
-    """Have the sites of these resources say how things stand there; wait for that, but not for ever."""
-    if not fresh_s:
-        return
-    asked_ms, end_s = wall_ms(), asyncio.get_running_loop().time() + fresh_s
-    replicas = [await node.pump.replica(id_, refresh=True) for id_ in ids]
-    while any(_is_awaited(node, replica, asked_ms) for replica in replicas):
-        if asyncio.get_running_loop().time() >= end_s:
-            return
-        await asyncio.sleep(_LOOK_S)
-
-
-def _others(node: Node) -> list[str]:
-    """The other sites that are known, those that can be reached first."""
-    others = set(node.snapshot().sites) - {node.name}
-    return sorted(others, key=lambda name: (name not in node.mesh.up, name))
-
-
-def _is_awaited(node: Node, replica: Replica, since_ms: int) -> bool:
-    """Whether a site that can be reached has not answered yet."""
-    for site in replica.history.site_list:
-        if site != node.name and site in node.mesh.up:
-            view = replica.peers.get(site)
-            if view is None or (view.last_contact_ms or 0) < since_ms:
-                return True
-    return False
-
-
-def sites_up(node: Node) -> set[str]:
-    return set(node.mesh.up)
+    return Response(to_json(model), status, headers, media_type=JSON)

@@ -1,119 +1,88 @@
-"""The API under /api/v1 as one ASGI application."""
+"""The routes under /api/v1: one for each endpoint that is declared, with its handler."""
 
-from fastapi import APIRouter, Depends, FastAPI
-from fastapi.exceptions import RequestValidationError
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
+from starlette.routing import Match, Mount, Route, Router
+from starlette.types import Scope
 
-from cheops import __version__
-from cheops.api.guard import permit
-from cheops.api.openapi import documented
-from cheops.api.permissions import BASE
+from cheops.api.endpoints import BASE, ENDPOINTS, Endpoint
+from cheops.api.handlers import access, agent, events, operations, replicants, resources, sites
+from cheops.api.handlers import gateway as gateway_handlers
+from cheops.api.openapi import DOCUMENT_PATH, document_json
 from cheops.api.problems import on_any_error, on_cheops_error, problem
-from cheops.api.v1 import (
-    audit,
-    demo,
-    feed,
-    flows,
-    invitations,
-    operations,
-    replicants,
-    requests,
-    resources,
-    scopes,
-    session,
-    sites,
-    tokens,
-    wellbeing,
-)
+from cheops.api.request import HANDLERS, ApiRequest, json_response, read_parameters
 from cheops.errors import CheopsError
-from cheops.gateway.request_log import RequestLog
 from cheops.gateway.server import Gateway
 from cheops.node.node import Node
-from cheops.text import printable, shortened
 
-_TAGS = [
-    {"name": "resources", "description": "What the application manages, at several sites."},
-    {"name": "operations", "description": "What changes resources."},
-    {"name": "replicants", "description": "Resources of HTTP services, at several sites."},
-    {"name": "requests", "description": "What the gateway did for clients."},
-    {"name": "scopes", "description": "Where requests would be executed."},
-    {"name": "sites", "description": "Where the application and its agents are."},
-    {"name": "events", "description": "What happens, as it happens."},
-    {"name": "access", "description": "Who may ask, and who did what."},
-    {"name": "agent", "description": "Whether the agent itself is well."},
-    {"name": "demo", "description": "In demo mode: cutting sites off, and joining them again."},
-]
+# Imported for their handlers, which register themselves.
+_SUBJECTS = (access, agent, events, gateway_handlers, operations, replicants, resources, sites)
 
 
-def fastapi_app(node: Node | None, gateway: Gateway | None = None) -> FastAPI:
-    """Without a node only its document is of use."""
-    app = FastAPI(
-        title="Cheops",
-        version=__version__,
-        openapi_url=None,  # ours needs a right, as everything does
-        dependencies=[Depends(_permitted)],
-        docs_url=None,  # they load scripts from elsewhere; an agent may have no way out
-        redoc_url=None,
-        openapi_tags=_TAGS,
-        default_response_class=Response,
-        redirect_slashes=False,
-    )
-    for router in routers():
-        app.include_router(router)
-    app.state.node = node
-    app.state.gateway = gateway
-    app.state.record = gateway.record if gateway else RequestLog()
-    app.openapi = documented(app)  # type: ignore[method-assign]  # as FastAPI's documentation has it
-    app.add_exception_handler(CheopsError, on_cheops_error)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
-    app.add_exception_handler(Exception, on_any_error)
-    return app
+def api_mount(node: Node, gateway: Gateway | None = None) -> Mount:
+    """The whole API, to be guarded by the application."""
+    routes = [_route(endpoint, HANDLERS[endpoint], node, gateway) for endpoint in ENDPOINTS]
+    routes.append(_without_head(Route(DOCUMENT_PATH, _serve_document, methods=["GET"])))
+    # No redirects: `/sites/` is not `/sites`, and a client that follows a redirect may drop its token or its body.
+    return _RawPathMount(BASE, app=Router(routes, redirect_slashes=False))
 
 
-def routers() -> tuple[APIRouter, ...]:
-    """All that is answered under /api/v1."""
-    parts = (
-        *(resources, operations, replicants, requests, flows, scopes, sites, invitations),
-        *(feed, tokens, session, audit, wellbeing, demo),
-    )
-    return (*(part.router for part in parts), _document)
+def _route(
+    endpoint: Endpoint[Any, Any, Any],
+    handler: Callable[[ApiRequest[Any, Any]], Awaitable[Any]],
+    node: Node,
+    gateway: Gateway | None,
+) -> Route:
+    async def respond(http: Request) -> Response:
+        parameters = read_parameters(endpoint.parameters, http)
+        result = await handler(ApiRequest(node, gateway, http, endpoint, parameters))
+        return result if isinstance(result, Response) else json_response(result)
+
+    return _without_head(Route(endpoint.path, respond, methods=[endpoint.method]))
 
 
-_document = APIRouter()
+def _without_head(route: Route) -> Route:
+    """Starlette adds HEAD to every GET. Here it would run the whole handler, and a stream of events never ends."""
+    if route.methods:
+        route.methods.discard("HEAD")
+    return route
 
 
-@_document.get("/openapi.json", include_in_schema=False)
-async def _openapi(request: Request) -> Response:
-    return JSONResponse(request.app.openapi())
+async def _serve_document(_http: Request) -> Response:
+    return Response(document_json(), media_type="application/json")
 
 
-async def _permitted(request: Request) -> None:
-    """Runs before anything else of a route, whichever it is."""
-    await permit(request.app.state.node, request, f"{BASE}{request.scope['route'].path}")
+class _RawPathMount(Mount):
+    """Matches the path as it was sent: an encoded slash or line break in an id stays part of the id."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        sent = scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1") or scope["path"]
+        match, below = super().matches({**scope, "path": sent})
+        return match, {**below, "path": sent} if match is not Match.NONE else below
 
 
-async def _on_invalid(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - it is registered for these
-    said = "; ".join(_complaint(one) for one in error.errors()[:5])
-    return problem(422, said, fault="client", definite=True)
+# -- errors -----------------------------------------------------------------------------------------------------
 
 
-def _complaint(one: dict[str, object]) -> str:
-    place = one.get("loc", ())
-    where = ".".join(map(str, place)) if isinstance(place, tuple | list) else str(place)
-    return f"{printable(shortened(where))}: {one.get('msg')}"
-
-
-async def _on_http(_request: Request, error: Exception) -> Response:
+async def _on_http_error(_http: Request, error: Exception) -> Response:
+    """Starlette's own: no such route, or no such method."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these
-    found = problem(error.status_code, str(error.detail), fault="client", definite=True)
-    found.headers.update(error.headers or {})
-    return found
+    response = problem(error.status_code, str(error.detail), fault="client", definite=True)
+    response.headers.update(error.headers or {})
+    return response
 
 
-async def _on_disconnect(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=400)  # nobody reads it
+async def _on_disconnect(_http: Request, _error: Exception) -> Response:
+    return Response(status_code=400)  # the client has gone and does not read it
+
+
+EXCEPTION_HANDLERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    CheopsError: on_cheops_error,
+    HTTPException: _on_http_error,
+    ClientDisconnect: _on_disconnect,
+    Exception: on_any_error,
+}

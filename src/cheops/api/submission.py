@@ -1,337 +1,200 @@
-"""Submits operations and collects the responses of the sites; dry runs, deletions, site lists and resolutions."""
+"""From a client's request to an operation of the engine: checked, and at a site that may take it."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import ExitStack, aclosing
-from dataclasses import dataclass, field
-from urllib.parse import quote
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 
-from msgspec import structs
-from starlette.datastructures import FormData
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-
-from cheops.api.forms import keep_files, read_form
-from cheops.api.forwarder import HOP_HEADER, forward, post_to_site
-from cheops.api.models import (
-    Accepted,
-    ChangeSites,
-    DryRun,
-    Resolution,
-    Resolved,
-    ResolveRequest,
-    SiteAnswer,
-    SitesChange,
-    SubmitRequest,
-    Wait,
-    to_json,
-)
-from cheops.api.operations import (
-    NO_ANSWER_YET,
-    SUPERSEDED,
-    NotInvolvedError,
-    OperationRequest,
-    RefusedError,
-    RequestError,
-    execute,
-    parse_sites,
-    submission_event,
-)
-from cheops.api.permissions import principal_of
-from cheops.api.request import InvalidError, decode_body, json_response, load_resource, read_body, sites_up
+from cheops.api.permissions import ForbiddenError, check_change, check_sites
 from cheops.api.views import operations as views
-from cheops.api.views.dry_run import dry_run, refused
-from cheops.api.views.operations import find, time_text
-from cheops.api.views.status import site_view
-from cheops.engine.events import Answer, Stage
-from cheops.engine.events import Resolved as ResolvedEvent
+from cheops.config.site import DEFAULT_TYPE
+from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
-from cheops.engine.status import status
-from cheops.engine.submission import refusal
-from cheops.errors import CheopsError
+from cheops.engine.submission import policy_violation
+from cheops.errors import CheopsError, ClientError
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Kind, OpId, Status, Verdict
-from cheops.matrix_file import parse_matrix
+from cheops.log.operation import Command, Kind
+from cheops.node.effects import Answers
 from cheops.node.node import Node
-from cheops.node.pump import wall_ms
-from cheops.peers.prober import now
-from cheops.security.principal import Principal
-from cheops.text import in_words, is_or_are
+from cheops.plugins import scope_functions
+from cheops.scope.parser import parse
+from cheops.scope.route import One, Replicas, resolve
+from cheops.scope.snapshot import SiteInfo
+from cheops.security.principal import NOBODY, Principal
+from cheops.security.principal import Kind as Asker
+from cheops.security.refusals import AGAINST_POLICY
+from cheops.text import listed, printable, shortened
+
+NO_ANSWER_YET = "no answer yet; it goes on in the background"
+SUPERSEDED = "superseded by another operation"
+MAX_ID_CHARACTERS = 256
+_ACCEPTED_S = 2.0
+MAX_COMMAND_BYTES = 128 * 1024
+MAX_TYPE_CHARACTERS = 100
 
 
-def deletion_line(node: Node, replica: Replica, command: str) -> str:
-    """What deletes a resource: a command, or else what its type has for that."""
-    of_type = node.backends.of_type(replica.type.name).deletion(replica)
-    line = command.strip() or (of_type.line if of_type else "")
-    if not line:
-        raise RefusedError(f"the type '{replica.type.name}' has no 'reset', so say which command deletes the resource")
-    return line
+class RequestError(ClientError):
+    """What a client asks for cannot be done as asked."""
 
 
-async def sites_change(node: Node, id_: str, asked: ChangeSites, by: Principal) -> OperationRequest:
-    """The operation that changes where a resource is."""
-    replica = await load_resource(node, id_)
-    if asked.delete_with and not asked.delete_copy:
-        raise RequestError("'delete_with' says how to delete the copy: it needs 'delete_copy'")
-    before = replica.history.site_list or views.sites_of(replica)  # also those that are gone
-    named = parse_sites(asked.sites, node, also=before)
-    after = {
-        SitesChange.SET: named,
-        SitesChange.ADD: tuple(dict.fromkeys((*before, *named))),
-        SitesChange.REMOVE: tuple(site for site in before if site not in named),
-    }[asked.how]
-    if not after:
-        raise RefusedError("a resource must stay at one site at least; to be rid of it, delete it")
-    line = deletion_line(node, replica, asked.delete_with) if asked.delete_copy else ""
-    return OperationRequest(id_, "sites", line, kind=Kind.SITES, names=after, by=by)
+class RefusedError(ClientError):
+    """The site cannot take the operation."""
+
+    status = 409
 
 
-async def resolve_operation(
-    node: Node, request: Request, id_: str, asked: ResolveRequest, timeout_s: float
-) -> Resolved:
-    if asked.resolution is Resolution.FORCE:
-        return await _forced(node, id_, asked, timeout_s, principal_of(request))
-    if asked.site and asked.site != node.name:
-        if request.headers.get(HOP_HEADER):
-            raise RequestError(f"this is {node.name}, not {asked.site}")
-        site_view(node.mesh, now(), asked.site)  # or it is not known
-        reach = principal_of(request).reach
-        return await post_to_site(node, asked.site, request.scope["path"], to_json(asked), Resolved, reach)
-    replica = await load_resource(node, id_)
-    op = _unknown(replica, asked)
-    node.pump.post(ResolvedEvent(id_, op, asked.resolution is Resolution.HAPPENED))
-    await node.pump.flushed()
-    return Resolved(resource=id_, site=node.name, operation=str(op), resolution=asked.resolution)
+class NotAcceptedError(CheopsError):
+    """Nobody can say yet whether it is accepted."""
+
+    status = 503
+    definite = False
 
 
-def _unknown(replica: Replica, asked: ResolveRequest) -> OpId:
-    """The operation that is UNKNOWN at this site; there is at most one."""
-    unknown = replica.applied.unknown
-    if unknown is None:
-        raise RefusedError(f"nothing is UNKNOWN at {replica.site}{_elsewhere(replica)}")
-    if asked.operation and find(replica, asked.operation).id != unknown.id:
-        raise RefusedError(f"{unknown.id} is UNKNOWN at {replica.site}, not {asked.operation}")
-    return unknown.id
+class NotInvolvedError(CheopsError):
+    """The operation belongs to other sites: to be forwarded, or told to the client."""
 
+    status = 503
+    definite = False
 
-def _elsewhere(replica: Replica) -> str:
-    """What this site has heard to be UNKNOWN at others; of what is so where it was made nobody hears."""
-    sites = [site for site in status(replica, set()).sites if site.unknown]
-    heard = [f"{in_words(map(str, site.unknown))} at {site.site}" for site in sites]
-    return f"; {in_words(heard)} {is_or_are(heard)}: say so with 'site'" if heard else ""
-
-
-async def _forced(node: Node, id_: str, asked: ResolveRequest, timeout_s: float, by: Principal) -> Resolved:
-    if not asked.command.strip():
-        raise RequestError("'force' needs a 'command' that makes the state")
-    await load_resource(node, id_)
-    wanted = OperationRequest(id_, asked.type, asked.command.strip(), kind=Kind.FORCE, by=by)
-    accepted, _sites, answers = await execute(node, wanted, timeout_s)
-    async for _ in answers:
-        break  # it was run here, or the time is over
-    return Resolved(resource=id_, site=node.name, operation=str(accepted.op), resolution=asked.resolution)
-
-
-LINES = "application/x-ndjson"
-_FIELD = "operation"
-_KINDS = (Kind.NORMAL, Kind.FORCE, Kind.DELETE)
-_VERDICTS = {Status.OK: Verdict.OK, Status.KO: Verdict.VOID, Status.SUPERSEDED: Verdict.SUPERSEDED}
-
-
-@dataclass(slots=True)
-class Progress:
-    """What the sites have said of one operation by now."""
-
-    operation: str
-    resource: str
-    sites: tuple[str, ...]
-    wait: Wait
-    answers: dict[str, SiteAnswer] = field(default_factory=dict)
-    verdict: Verdict | None = None
-
-    def take(self, answer: Answer) -> SiteAnswer | None:
-        """One more; None if it says nothing new."""
-        if answer.status in (None, Status.PENDING):
-            return None
-        if answer.stage is Stage.DECIDED:
-            self.verdict = _VERDICTS.get(answer.status, Verdict.OK)
-        found = _site_answer(self.operation, answer)
-        self.answers[answer.site] = found
-        return found
-
-    def is_enough(self) -> bool:
-        """What is void runs nowhere else, so nobody else will answer. UNKNOWN is not the last word."""
-        if self.verdict not in (None, Verdict.OK):
-            return True
-        last = sum(answer.status is not Status.UNKNOWN for answer in self.answers.values())
-        return last >= _needed(self.wait, len(self.sites))
-
-    @property
-    def waiting_for(self) -> tuple[str, ...]:
-        if self.verdict not in (None, Verdict.OK):
-            return ()
-        return tuple(site for site in self.sites if site not in self.answers)
-
-    def accepted(self) -> Accepted:
-        return Accepted(
-            operation=self.operation,
-            resource=self.resource,
-            sites=self.sites,
-            answers=tuple(self.answers.values()),
-            verdict=self.verdict,
-            waiting_for=self.waiting_for,
-            satisfied=self.is_enough(),
+    def __init__(self, sites: tuple[str, ...], name: str) -> None:
+        super().__init__(
+            f"this site, {name}, is not involved, and none of {listed(sites)} can be reached from here now"
         )
+        self.sites = sites
 
 
-def _needed(wait: Wait, sites: int) -> int:
-    return {Wait.NONE: 0, Wait.FIRST: 1, Wait.QUORUM: sites // 2 + 1, Wait.ALL: sites}[wait]
+@dataclass(frozen=True, slots=True)
+class OperationRequest:
+    """An operation as a client asks for it."""
+
+    resource: str
+    type: str
+    command: str
+    sites: str = ""  # scope-lang, bare form; may be left out for a resource that is there
+    rtype: str = ""
+    matrix: Matrix | None = None
+    files: Mapping[str, str] = field(default_factory=dict)  # name → hash
+    kind: Kind = Kind.NORMAL
+    names: tuple[str, ...] = ()  # the sites, where they are known already; instead of `sites`
+    by: Principal = NOBODY  # who asks; that it may do such things at all was seen to before
 
 
-def _site_answer(operation: str, answer: Answer) -> SiteAnswer:
-    timed = answer.timing.at_ms > 0
-    said = SUPERSEDED if answer.status is Status.SUPERSEDED else ""
-    return SiteAnswer(
-        operation=operation,
-        site=answer.site,
-        status=answer.status or Status.PENDING,
-        detail=answer.detail or said,
-        output=answer.output,
-        at=time_text(answer.timing.at_ms) if timed else None,
-        took_ms=answer.timing.took_ms if timed else None,
+def check_names(resource: str, type_: str = "-") -> None:
+    for what, text, most in (("id", resource, MAX_ID_CHARACTERS), ("type", type_, MAX_TYPE_CHARACTERS)):
+        if not text or text != text.strip():
+            raise RequestError(f"the {what} must not be empty, nor begin or end with a blank")
+        if len(text) > most:
+            raise RequestError(f"the {what} has {len(text)} characters; at most {most} are accepted")
+        if not text.isprintable():
+            raise RequestError(f"the {what} '{printable(shortened(text))}' has characters that cannot be shown")
+    if any(part in (".", "..") for part in resource.split("/")):
+        raise RequestError("the id has a part '.' or '..', which proxies and programs take out of addresses")
+    if type_.startswith(("!", "*")):
+        raise RequestError(f"the type '{printable(shortened(type_))}' begins with a reserved sign")
+
+
+def parse_sites(text: str, node: Node, also: Iterable[str] = ()) -> tuple[str, ...]:
+    """The sites that a bare scope names; raises the scope's own errors, with the known sites. Those of `also`
+    count as known, whatever became of them."""
+    known = node.snapshot()
+    lost = {name: SiteInfo(name) for name in also if name not in known.sites}
+    known = replace(known, sites={**known.sites, **lost}) if lost else known
+    route = resolve(parse(text, scope_functions()), None, known, scope_functions())
+    match route:
+        case One() | Replicas():
+            return tuple(route.sites)
+    raise RequestError(
+        f"'{shortened(text)}' leaves open where: a command's sites are one name, or several joined by '&'"
     )
 
 
-async def submit(node: Node, request: Request, wanted: OperationRequest, wait: Wait, timeout_s: float) -> Response:
-    """Have it carried out, and answer as the client wants to be answered: at once as a whole, or in lines."""
-    accepted, sites, answers = await execute(node, wanted, timeout_s)
-    heard = Progress(str(accepted.op), wanted.resource, sites, wait)
-    headers = _headers(heard)
-    if LINES in request.headers.get("accept", ""):
-        return StreamingResponse(_lines(heard, answers), 200, headers, media_type=LINES)
-    async with aclosing(answers):
-        if not heard.is_enough():
-            async for answer in answers:
-                heard.take(answer)
-                if heard.is_enough():
-                    break
-    return json_response(heard.accepted(), 200 if heard.is_enough() else 202, headers)
-
-
-async def _lines(heard: Progress, answers: AsyncGenerator[Answer, None]) -> AsyncIterator[bytes]:
-    async with aclosing(answers):
-        if not heard.is_enough():
-            async for answer in answers:
-                if found := heard.take(answer):
-                    yield to_json(found) + b"\n"
-                if heard.is_enough():
-                    break
-    for site in heard.waiting_for:
-        yield to_json(_pending(heard.operation, site)) + b"\n"
-
-
-def _pending(operation: str, site: str) -> SiteAnswer:
-    return SiteAnswer(
-        operation=operation,
-        site=site,
-        status=Status.PENDING,
-        detail=NO_ANSWER_YET,
-        output="",
-        at=None,
-        took_ms=None,
+async def submission_event(node: Node, wanted: OperationRequest, request: str) -> Submitted:
+    """The event for the engine; raises ElsewhereError if another site must take it."""
+    check_names(wanted.resource, wanted.type)
+    if len(wanted.command.encode()) > MAX_COMMAND_BYTES:
+        raise RequestError(f"the command is longer than {MAX_COMMAND_BYTES} bytes")
+    named = wanted.names or (parse_sites(wanted.sites, node) if wanted.sites else ())
+    replica = await node.pump.replica(wanted.resource)
+    site_list = views.sites_of(replica)
+    where = site_list or named
+    if not where:
+        raise RequestError("say at which sites the resource is to be, such as sites='site1 & site2'")
+    if node.name not in where:
+        check_sites(wanted.by, where)
+        raise NotInvolvedError(where, node.name)
+    rtype = _type_of(node, replica, wanted)
+    check_change(node, wanted.by, replica, rtype, dict.fromkeys((*where, *named)))
+    runs_nothing = wanted.kind is Kind.SITES and not wanted.command
+    payload = Command(wanted.command, tuple(wanted.files.items()))
+    if not runs_nothing:
+        node.backends.of_type(rtype).check_payload(rtype, replica, wanted.kind, payload)
+    event = Submitted(
+        request,
+        wanted.resource,
+        wanted.type,
+        payload,
+        wanted.kind,
+        rtype,
+        named or None,
+        wanted.matrix or (None if site_list else node.config.type_named(rtype).matrix),
     )
+    _check_policy(node, wanted.by, replica, event)
+    return event
 
 
-def _headers(heard: Progress) -> dict[str, str]:
-    id_, operation = quote(heard.resource, safe=""), quote(heard.operation, safe=":")
-    return {
-        "Cheops-Operation": operation,
-        "Location": f"/api/v1/resources/{id_}/operations/{operation}",
-        "Preference-Applied": "wait",
-    }
+def _check_policy(node: Node, by: Principal, replica: Replica, event: Submitted) -> None:
+    """Whether this site may do it, and the one that hands it on: or that one could have us do what it may not
+    do itself. Raises ForbiddenError."""
+    for site in (node.name, *((by.name,) if by.kind is Asker.PEER else ())):
+        if problem := policy_violation(replica, event, site):
+            raise ForbiddenError(f"{problem}; {_remedy(replica, site)}", AGAINST_POLICY)
 
 
-# -- requests --------------------------------------------------------------------------------------------
+def _remedy(replica: Replica, site: str) -> str:
+    listing = replica.history.site_list_op
+    maker = listing.origin.site if listing else ""
+    ask = f"ask the agent of {maker}, or change" if maker and maker != site else "change"
+    return f"{ask} 'types.{replica.type.name}.policy', which must be the same at all sites"
 
 
-async def submit_request(node: Node, request: Request, id_: str, wait: Wait, timeout_s: float) -> Response:
-    """A SubmitRequest, as JSON or as a form with files; forwarded where this site is not involved."""
-    content = request.headers.get("content-type", "")
-    if not content.startswith("multipart/form-data"):
-        raw = await read_body(request)
-        wanted = operation_request(id_, decode_body(raw, SubmitRequest), {}, principal_of(request))
-        return await _or_forward(node, request, wanted, wait, timeout_s, raw)
-    node.disk_quota.check()
-    form = await read_form(request, node.config.clients.upload_bytes)
-    with ExitStack() as pins:
-        try:
-            asked = decode_body(_field(form), SubmitRequest)
-            wanted = operation_request(id_, asked, await keep_files(node, form, pins), principal_of(request))
-            return await _or_forward(node, request, wanted, wait, timeout_s, form)
-        finally:
-            await form.close()
+def _type_of(node: Node, replica: Replica, wanted: OperationRequest) -> str:
+    """The resource's own type; for a new one that of the request, or the only one, or the default."""
+    if replica.type.name:
+        if wanted.rtype and wanted.rtype != replica.type.name:
+            raise RefusedError(f"the resource is of type '{replica.type.name}', not '{wanted.rtype}'")
+        return replica.type.name
+    types = node.config.types
+    only = next(iter(types)) if len(types) == 1 else DEFAULT_TYPE
+    return node.config.type_named(wanted.rtype or only).name
 
 
-async def _or_forward(  # noqa: PLR0913, PLR0917 - a request and all that is known of it
-    node: Node, request: Request, wanted: OperationRequest, wait: Wait, timeout_s: float, content: FormData | bytes
-) -> Response:
+async def execute(
+    node: Node, wanted: OperationRequest, timeout_s: float
+) -> tuple[Answer, tuple[str, ...], AsyncGenerator[Answer, None]]:
+    """Submit; gives the acceptance, the sites involved, and what they answer until the time is over."""
+    deadline_s = asyncio.get_running_loop().time() + timeout_s
+    with ExitStack() as stack:
+        answers = stack.enter_context(node.answers())
+        node.submit(await submission_event(node, wanted, answers.request))
+        accepted = await _first(answers, timeout_s, node)
+        if accepted.stage is Stage.REFUSED:
+            raise RefusedError(accepted.detail)
+        if accepted.op:
+            answers.accepted(wanted.resource, accepted.op)
+        replica = await node.pump.replica(wanted.resource)
+        return accepted, views.sites_of(replica), _until(deadline_s, answers, stack.pop_all())
+
+
+async def _first(answers: Answers, timeout_s: float, node: Node) -> Answer:
+    """The acceptance. It is a matter of milliseconds, unless the store cannot save."""
     try:
-        return await submit(node, request, wanted, wait, timeout_s)
-    except NotInvolvedError as elsewhere:
-        path = request.scope["path"] + (f"?{request.url.query}" if request.url.query else "")
-        return await forward(node, request, elsewhere, path, content, timeout_s)
+        return await asyncio.wait_for(answers.next(), max(timeout_s, _ACCEPTED_S))
+    except TimeoutError:
+        why = node.pump.trouble or "its store is slow"
+        raise NotAcceptedError(f"{node.name} has not accepted it yet, and still may: {why}") from None
 
 
-def _field(form: FormData) -> bytes:
-    value = form.get(_FIELD)
-    if not isinstance(value, str):
-        raise RequestError(f"the field '{_FIELD}' is missing: the operation, as JSON")
-    return value.encode("utf-8", "surrogatepass")
-
-
-def operation_request(id_: str, asked: SubmitRequest, files: dict[str, str], by: Principal) -> OperationRequest:
-    if asked.kind not in _KINDS:
-        raise InvalidError(f"'{asked.kind.value}' is not a kind of operation that a client submits so")
-    if not asked.command.strip():
-        raise InvalidError("'command' is missing: what is to be run")
-    return OperationRequest(
-        id_,
-        asked.type,
-        asked.command.strip(),
-        asked.sites.strip(),
-        asked.resource_type,
-        matrix_of(asked),
-        files,
-        asked.kind,
-        by=by,
-    )
-
-
-def matrix_of(asked: SubmitRequest) -> Matrix | None:
-    """By way of its text, so that it is checked as a file is, and complaints say where."""
-    return parse_matrix(to_json(asked.matrix).decode(), "matrix").matrix if asked.matrix is not None else None
-
-
-async def try_out(node: Node, id_: str, asked: SubmitRequest, by: Principal) -> DryRun:
-    """What is wrong with the request itself is refused as always; what the state forbids is the answer."""
-    wanted = await _tried_request(node, id_, asked, by)
-    try:
-        event = await submission_event(node, wanted, "")
-    except NotInvolvedError as elsewhere:
-        why = f"{node.name} is not involved; it would be forwarded to one of these sites, which knows more"
-        return refused(id_, wanted.command, elsewhere.sites, why)
-    except CheopsError as error:
-        if error.status != 409:
-            raise
-        return refused(id_, wanted.command, (), str(error))
-    replica = await node.pump.replica(id_)
-    if problem := refusal(replica, event):
-        return refused(id_, wanted.command, event.sites or replica.history.site_list, problem)
-    return dry_run(replica, event, sites_up(node), wall_ms())
-
-
-async def _tried_request(node: Node, id_: str, asked: SubmitRequest, by: Principal) -> OperationRequest:
-    if asked.kind is Kind.SITES:
-        return await sites_change(node, id_, ChangeSites(sites=asked.sites), by)
-    if asked.kind is Kind.DELETE and not asked.command.strip():
-        asked = structs.replace(asked, command=deletion_line(node, await load_resource(node, id_), ""))
-    return operation_request(id_, asked, {}, by)
+async def _until(deadline_s: float, answers: Answers, stack: ExitStack) -> AsyncGenerator[Answer, None]:
+    with stack:
+        async for answer in answers.until(deadline_s):
+            yield answer

@@ -12,49 +12,24 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from cheops.api.endpoints import Endpoint
+from cheops.api.endpoints.declaration import NDJSON
+from cheops.api.endpoints.resources import LIST_RESOURCES, ResourceFilter
 from cheops.api.models import (
     Accepted,
-    AuditLog,
-    Changes,
-    ChangeSites,
-    Checks,
-    DryRun,
     Event,
-    Explanation,
-    Flows,
-    Forgotten,
-    Health,
-    Invitation,
-    InviteRequest,
-    LocalId,
-    LogView,
-    MadeToken,
-    MatrixView,
-    NewToken,
-    Operations,
     OperationView,
-    Ping,
     ReplicantView,
     RequestView,
-    Resolved,
-    ResolveRequest,
-    ResourceDetail,
     Resources,
-    ResourceStatus,
     ResourceSummary,
-    Session,
     SiteAnswer,
-    Sites,
-    SiteView,
     SubmitRequest,
-    TokenList,
-    TokenView,
-    Verification,
     Wait,
     from_json,
 )
-from cheops.client import calls
-from cheops.client.calls import Call
+from cheops.client.calls import Call, call_of, segment
+from cheops.client.methods import AgentMethods, events_call, submit_call
 from cheops.client.target import DEFAULT_URL, AgentError, Target, UnixConnection, refusal, unreachable
 
 _DATA = b"data:"
@@ -118,89 +93,40 @@ def _quoted(name: str) -> str:
 
 
 T = TypeVar("T")
-Progress = Callable[[int], None]  # is told how many bytes more were sent
+P = TypeVar("P", bound=msgspec.Struct)
+B = TypeVar("B")
+Progress = Callable[[int], None]  # called with the number of bytes that were sent since the last call
 _CONNECT_S = 10.0
-_STREAM_S = 60.0  # a stream of events that is silent for longer is broken: agents send signs of life
+_STREAM_S = 60.0  # a stream of events that is silent for longer is broken: agents send comments
 
 
-class Agent:
+class Agent(AgentMethods):
     """An agent at an address."""
 
     def __init__(self, url: str | Target = DEFAULT_URL, *, token: str = "", ca: str = "") -> None:
-        """`token` is shown to it; `ca` is a file with the authority's certificate, where it is not public."""
+        """`token` authenticates the client; `ca` is a file with the authority's certificate, if it is not public."""
         self.target = url if isinstance(url, Target) else Target(url.rstrip("/"), token, ca)
 
     @property
     def url(self) -> str:
         return self.target.url
 
-    # -- resources ---------------------------------------------------------------------------------------
+    def call(self, endpoint: Endpoint[T, P, B], *names: str, parameters: P | None = None, body: B | None = None) -> T:
+        """Send a request to an endpoint that has no method of its own."""
+        return self.send(call_of(endpoint, *names, parameters=parameters, body=body))
+
+    # -- lists -------------------------------------------------------------------------------------------
 
     def resources(self, prefix: str = "", cursor: str | None = None, limit: int = 100) -> Resources:
-        return self.ask(calls.resources(prefix, cursor, limit))
+        return self.call(LIST_RESOURCES, parameters=ResourceFilter(prefix=prefix, cursor=cursor or "", limit=limit))
 
     def all_resources(self, prefix: str = "") -> Iterator[ResourceSummary]:
-        """Those of all pages."""
+        """The resources of all pages."""
         cursor: str | None = ""
         while cursor is not None:
             page = self.resources(prefix, cursor)
             yield from page.resources
             cursor = page.next
-
-    def all_replicants(self) -> Iterator[ReplicantView]:
-        """Those of all pages."""
-        cursor: str | None = ""
-        while cursor is not None:
-            page = self.ask(calls.replicants(cursor, 100))
-            yield from page.replicants
-            cursor = page.next
-
-    def all_requests(self, service: str = "") -> Iterator[RequestView]:
-        """Those of all pages, the latest first."""
-        cursor: str | None = ""
-        while cursor is not None:
-            page = self.ask(calls.requests(service, cursor, 500))
-            yield from page.requests
-            cursor = page.next
-
-    def flows(self, cursor: str = "", limit: int = 500) -> Flows:
-        """The data plane, and a page of its flows."""
-        return self.ask(calls.flows(cursor, limit))
-
-    def replicant(self, id_: str, *, fresh_s: float = 0.5) -> ReplicantView:
-        return self.ask(calls.replicant(id_, fresh_s))
-
-    def set_local_id(self, id_: str, local_id: str, *, is_number: bool = False) -> ReplicantView:
-        return self.ask(calls.set_local_id(id_, LocalId(local_id=local_id, is_number=is_number)))
-
-    def resource(self, id_: str, *, fresh_s: float = 0.5) -> ResourceDetail:
-        """`fresh_s`: how long to wait for what other sites say now; after that it is as last heard."""
-        return self.ask(calls.resource(id_, fresh_s))
-
-    def status(self, id_: str, *, fresh_s: float = 0.5) -> ResourceStatus:
-        return self.ask(calls.status(id_, fresh_s))
-
-    def explain(self, id_: str, *, fresh_s: float = 0.5) -> Explanation:
-        return self.ask(calls.explain(id_, fresh_s))
-
-    def log(self, id_: str, *, fresh_s: float = 0.5) -> LogView:
-        return self.ask(calls.log(id_, fresh_s))
-
-    def matrix(self, id_: str) -> MatrixView:
-        return self.ask(calls.matrix(id_))
-
-    def type_matrix(self, name: str) -> MatrixView:
-        """Of a resource type in the configuration of the agent."""
-        return self.ask(calls.type_matrix(name))
-
-    def verify(self, id_: str, command: str = "", timeout_s: float = 30.0) -> Verification:
-        """The real state everywhere, compared; `command` instead of the type's own `read`."""
-        return self.ask(calls.verify(id_, command, timeout_s))
-
-    # -- operations --------------------------------------------------------------------------------------
-
-    def operations(self, id_: str, cursor: str | None = None, limit: int = 100) -> Operations:
-        return self.ask(calls.operations(id_, cursor, limit))
 
     def all_operations(self, id_: str) -> Iterator[OperationView]:
         cursor: str | None = ""
@@ -209,10 +135,24 @@ class Agent:
             yield from page.operations
             cursor = page.next
 
-    def operation(self, id_: str, op: str) -> OperationView:
-        return self.ask(calls.operation(id_, op))
+    def all_replicants(self) -> Iterator[ReplicantView]:
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.replicants(cursor)
+            yield from page.replicants
+            cursor = page.next
 
-    def submit(  # noqa: PLR0913 - what can be said of an operation
+    def all_requests(self, service: str = "") -> Iterator[RequestView]:
+        """The requests of all pages, the latest first."""
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.requests(service, cursor)
+            yield from page.requests
+            cursor = page.next
+
+    # -- operations --------------------------------------------------------------------------------------
+
+    def submit(  # noqa: PLR0913 - the properties of an operation
         self,
         id_: str,
         request: SubmitRequest,
@@ -222,9 +162,9 @@ class Agent:
         timeout_s: float = 30.0,
         sent: Progress | None = None,
     ) -> Accepted:
-        """Have an operation carried out; gives what the sites said in time. `files` are those that the
+        """Submit an operation, and return the responses of the sites that came in time. `files` are those that the
         command names as `{name}`."""
-        call = calls.submit(id_, request, wait, timeout_s)
+        call = submit_call(id_, request, wait, timeout_s)
         with closing(self._connection(call.timeout_s)) as connection:
             return self._model(self._send(connection, *_with_files(call, files, sent)), call)
 
@@ -238,117 +178,45 @@ class Agent:
         timeout_s: float = 30.0,
         sent: Progress | None = None,
     ) -> Iterator[SiteAnswer]:
-        """The same, but each site's answer as it comes; in the end one with PENDING for each that did not
-        answer in time. The first is about the origin."""
-        call = calls.submit(id_, request, wait, timeout_s, accept=calls.LINES)
+        """Submit an operation, and yield each site's response when it comes; at the end one with PENDING for each site
+        that did not respond in time. The first is about the origin."""
+        call = replace(submit_call(id_, request, wait, timeout_s), accept=NDJSON)
         with closing(self._connection(call.timeout_s)) as connection:
             for line in self._lines(self._send(connection, *_with_files(call, files, sent))):
                 yield from_json(line, SiteAnswer)
 
-    def delete(self, id_: str, command: str = "", *, wait: Wait = Wait.ALL, timeout_s: float = 30.0) -> Accepted:
-        """Delete a resource everywhere, by this command or by its type's `reset`."""
-        return self.ask(calls.delete(id_, command, wait, timeout_s))
-
-    def dry_run(self, id_: str, request: SubmitRequest) -> DryRun:
-        return self.ask(calls.dry_run(id_, request))
-
-    def resolve(self, id_: str, request: ResolveRequest) -> Resolved:
-        return self.ask(calls.resolve(id_, request))
-
-    def change_sites(
-        self, id_: str, request: ChangeSites, *, wait: Wait = Wait.ALL, timeout_s: float = 30.0
-    ) -> Accepted:
-        return self.ask(calls.change_sites(id_, request, wait, timeout_s))
-
-    # -- sites -------------------------------------------------------------------------------------------
-
-    def sites(self) -> Sites:
-        return self.ask(calls.sites())
-
-    def site(self, name: str) -> SiteView:
-        return self.ask(calls.site(name))
-
-    def ping(self, name: str) -> Ping:
-        return self.ask(calls.ping(name))
-
-    def forget(self, name: str, *, force: bool = False) -> Forgotten:
-        return self.ask(calls.forget(name, force=force))
-
-    def admit(self, name: str) -> SiteView:
-        """Take a forgotten site in again."""
-        return self.ask(calls.admit(name))
-
-    def invite(self, wish: InviteRequest) -> Invitation:
-        """A code with which a new site gets its certificate, once."""
-        return self.ask(calls.invite(wish))
-
-    # -- who may ask -------------------------------------------------------------------------------------
-
-    def tokens(self) -> TokenList:
-        return self.ask(calls.tokens())
-
-    def create_token(self, asked: NewToken) -> MadeToken:
-        """Its secret is told this once."""
-        return self.ask(calls.create_token(asked))
-
-    def revoke_token(self, named: str) -> TokenView:
-        """By id or name."""
-        return self.ask(calls.revoke_token(named))
-
-    def who_am_i(self) -> Session:
-        return self.ask(calls.who_am_i())
-
-    def audit(self, *, since: str = "", who: str = "", outcome: str = "", limit: int = 100) -> AuditLog:
-        return self.ask(calls.audit(since, who, outcome, limit))
-
-    # -- the agent ---------------------------------------------------------------------------------------
-
-    def changes(self, id_: str | None = None, since: str = "", *, wait_s: float = 0.0, limit: int = 1000) -> Changes:
-        """What happened after a place; waits for the first if there is nothing yet. All resources: None."""
-        return self.ask(calls.changes(id_, since, wait_s, limit))
-
     def events(self, id_: str | None = None, last: str = "") -> Iterator[Event]:
-        """What happens, as it happens; with `last` what came after that place, too. Ends when the agent is
-        stopped, and with an error when the connection breaks; go on after the place of the last event."""
-        call = calls.events(id_, last)
+        """Events as they happen; with `last`, also those after that position. Ends when the agent is stopped, and with
+        an error when the connection breaks: continue after the `place` of the last event."""
         with closing(self._connection(_STREAM_S)) as connection:
-            yield from events_in(self._lines(self._send(connection, call)))
-
-    def check(self) -> Checks:
-        return self.ask(calls.check())
-
-    def health(self) -> Health:
-        return self.ask(calls.health())
-
-    def ready(self) -> Health:
-        return self.ask(calls.ready())
+            yield from events_in(self._lines(self._send(connection, events_call(id_, last))))
 
     # -- the form API ------------------------------------------------------------------------------------
 
     def exec_lines(self, id_: str, form: Form, timeout_s: float) -> Iterator[dict[str, Any]]:
         """What sites answer to an operation, as it comes."""
         with closing(self._connection(timeout_s + _CONNECT_S)) as connection:
-            for line in self._lines(self._post_form(connection, f"/exec/{calls.segment(id_)}", form)):
+            for line in self._lines(self._post_form(connection, f"/exec/{segment(id_)}", form)):
                 yield json.loads(line)
 
     def show(self, id_: str, form: Form, timeout_s: float) -> dict[str, Any]:
         with closing(self._connection(timeout_s + _CONNECT_S)) as connection:
-            answer = self._post_form(connection, f"/show/{calls.segment(id_)}", form)
-            shown: dict[str, Any] = json.loads(b"".join(self._lines(answer)))
+            response = self._post_form(connection, f"/show/{segment(id_)}", form)
+            shown: dict[str, Any] = json.loads(b"".join(self._lines(response)))
             return shown
 
-    # -- asking ------------------------------------------------------------------------------------------
+    # -- transport ---------------------------------------------------------------------------------------
 
-    def ask(self, call: Call[T]) -> T:
-        """One question, and its answer."""
+    def send(self, call: Call[T]) -> T:
+        """Send one request, and read its response; raises AgentError or UnreachableError."""
         with closing(self._connection(call.timeout_s)) as connection:
             return self._model(self._send(connection, call), call)
 
-    def _model(self, answer: http.client.HTTPResponse, call: Call[T]) -> T:
+    def _model(self, response: http.client.HTTPResponse, call: Call[T]) -> T:
         try:
-            return from_json(answer.read(), call.answer)
+            return from_json(response.read(), call.response)
         except msgspec.MsgspecError as error:
-            raise AgentError(f"the agent's answer to {call.path} cannot be read: {error}") from error
+            raise AgentError(f"the agent's response to {call.path} cannot be read: {error}") from error
         except (OSError, http.client.HTTPException) as error:
             raise unreachable(self.target, error) from error
 
@@ -370,22 +238,22 @@ class Agent:
         path = urlsplit(self.target.base).path + call.target
         headers = {**call.all_headers, **self.target.headers}
         try:
-            with suppress(BrokenPipeError, ConnectionResetError):  # what it refuses, it does not read to the end
+            with suppress(BrokenPipeError, ConnectionResetError):  # the agent does not read to its end what it refuses
                 connection.request(call.method, path, body or call.body, headers)
-            answer = connection.getresponse()
-            if answer.status >= 400 and answer.status not in call.also_good:
-                raise refusal(answer.status, answer.read())
+            response = connection.getresponse()
+            if response.status >= 400 and response.status not in call.statuses:
+                raise refusal(response.status, response.read())
         except (OSError, http.client.HTTPException) as error:
             raise unreachable(self.target, error) from error
-        return answer
+        return response
 
-    def _lines(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    def _lines(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         try:
-            while line := answer.readline():
+            while line := response.readline():
                 yield line
-            # readline takes a stream that breaks off for its end.
-            if answer.length or (answer.chunked and not answer.isclosed()):
-                raise http.client.IncompleteRead(b"", answer.length)
+            # readline() returns nothing both at the end of a stream and where it breaks off.
+            if response.length or (response.chunked and not response.isclosed()):
+                raise http.client.IncompleteRead(b"", response.length)
         except (OSError, http.client.HTTPException) as error:
             raise unreachable(self.target, error) from error
 

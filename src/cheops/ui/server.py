@@ -8,9 +8,6 @@ The page may run and load what comes from this agent, and nothing else: no scrip
 style, no frame around it. So a resource whose id is a piece of HTML is a strange name and no more.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -35,17 +32,13 @@ _HEADERS = {
     "Cache-Control": "no-cache",  # ask each time: what has not changed is a short answer
     "Vary": "Accept-Encoding",
 }
-Prepare = Callable[[], Awaitable[object]]
 
 
 class WebInterface:
-    """Answers what is below /ui, and hands everything else on. `prepare` is begun when the page is asked for:
-    what it will ask for next."""
+    """Answers what is below /ui, and hands everything else on."""
 
-    def __init__(self, app: ASGIApp, prepare: Prepare) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._prepare = prepare
-        self._preparing: set[asyncio.Future[object]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -60,15 +53,9 @@ class WebInterface:
         if path == ROOT:
             return RedirectResponse(f"{ROOT}/", 308, _HEADERS)
         if not path.startswith(_STATIC):
-            self._begin_preparing()
             return _file(scope, page(*preloads(_sent(scope).removeprefix(ROOT), _query(scope))))
         found = files().get(path.removeprefix(_STATIC))
         return _file(scope, found) if found else PlainTextResponse("no such file", 404, _HEADERS)
-
-    def _begin_preparing(self) -> None:
-        task = asyncio.ensure_future(self._prepare())
-        self._preparing.add(task)
-        task.add_done_callback(self._preparing.discard)
 
 
 def _sent(scope: Scope) -> str:

@@ -21,7 +21,7 @@ from starlette.requests import Request
 
 from cheops.api.app import application
 from cheops.api.forms import read_form
-from cheops.api.operations import RequestError
+from cheops.api.submission import RequestError
 from cheops.backends.http.replication import HttpReplication
 from cheops.config.site import parse_site
 from cheops.gateway.connection import Wire

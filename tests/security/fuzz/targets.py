@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from cheops.api.handlers.operations import operation_request
 from cheops.api.models import ChangeSites, LocalId, ResolveRequest, SubmitRequest
-from cheops.api.operations import RequestError, check_names
 from cheops.api.request import InvalidError, decode_body
-from cheops.api.submission import operation_request
+from cheops.api.submission import RequestError, check_names
 from cheops.backends.command.line import CommandLineError, CommandNotAllowedError, invocation
 from cheops.backends.command.runner import CommandRunner
 from cheops.backends.http.copies import Copy, Index

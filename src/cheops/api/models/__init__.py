@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from cheops.api.models.agent import (
+    CHECK_GROUPS,
     AuditEntry,
     AuditLog,
     Changes,
@@ -84,6 +85,7 @@ from cheops.api.models.resources import (
 from cheops.api.models.sites import Distance, Forgotten, Invitation, InviteRequest, Ping, Sites, SiteView, Wiring
 
 __all__ = [
+    "CHECK_GROUPS",
     "Accepted",
     "AuditEntry",
     "AuditLog",

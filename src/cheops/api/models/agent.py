@@ -5,8 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from cheops.api.models.base import doc
 from cheops.log.operation import Status
+from cheops.schema import doc
 from cheops.security.principal import Role
 
 _Name = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -113,12 +113,13 @@ class Level(StrEnum):
     FAILED = "failed"
 
 
+CHECK_GROUPS = ("configuration", "store", "clocks", "security", "peers", "services", "backends", "versions")
+
+
 class Check(Struct, frozen=True, kw_only=True):
     """One thing that was looked at."""
 
-    group: Annotated[
-        str, doc("configuration, store, clocks, security, peers, services, backends or versions.", "peers")
-    ]
+    group: Annotated[str, doc(f"{', '.join(CHECK_GROUPS[:-1])} or {CHECK_GROUPS[-1]}.", "peers")]
     name: Annotated[str, doc("What.", "site2 answers")]
     level: Annotated[Level, doc("How it is.", "ok")]
     ok: Annotated[bool, doc("Whether it works: ok or a warning.", True)]

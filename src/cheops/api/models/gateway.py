@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from cheops.api.models.base import doc
+from cheops.schema import doc
 
 FlowRoute = Literal["local", "forward", "in-turn"]
 Plane = Literal["haproxy", "builtin", "none"]

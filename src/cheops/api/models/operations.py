@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from cheops.api.models.base import doc
 from cheops.api.models.resources import Overall
 from cheops.log.operation import Kind, Status, Verdict
+from cheops.schema import doc
 
 
 class ExplanationStep(Struct, frozen=True, kw_only=True):

@@ -4,8 +4,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Struct
 
-from cheops.api.models.base import doc
 from cheops.log.operation import Status
+from cheops.schema import doc
 
 # The values of engine.status.Overall; not that type, whose import would cost a client more than all models.
 Overall: TypeAlias = Literal["CONVERGED", "CONVERGING", "DIVERGED", "UNREACHABLE"]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from cheops.api.models.base import doc
+from cheops.schema import doc
 
 
 class Wiring(Struct, frozen=True, kw_only=True):

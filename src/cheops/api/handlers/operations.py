@@ -1,0 +1,420 @@
+"""Handlers of operations: submit, delete, change sites, dry-run, resolve; the sites' responses are collected here."""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import structs
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from cheops.api.endpoints.declaration import (
+    BASE,
+    MAX_TIMEOUT_S,
+    NDJSON,
+    NoParameters,
+    PageParameters,
+    TimeoutParameters,
+    WaitParameters,
+)
+from cheops.api.endpoints.resources import (
+    CHANGE_SITES,
+    DELETE_RESOURCE,
+    DRY_RUN,
+    GET_OPERATION,
+    LIST_OPERATIONS,
+    RESOLVE,
+    SET_SITES,
+    SUBMIT_OPERATION,
+    DeleteParameters,
+)
+from cheops.api.forms import keep_files, read_form
+from cheops.api.forwarder import HOP_HEADER, forward, post_to_site
+from cheops.api.handlers.resources import load_resource, sites_up
+from cheops.api.models import (
+    Accepted,
+    ChangeSites,
+    DryRun,
+    Operations,
+    OperationView,
+    Resolution,
+    Resolved,
+    ResolveRequest,
+    SiteAnswer,
+    SitesChange,
+    SubmitRequest,
+    Wait,
+    to_json,
+)
+from cheops.api.request import ApiRequest, InvalidError, decode_body, handles, json_response, read_body
+from cheops.api.submission import (
+    NO_ANSWER_YET,
+    SUPERSEDED,
+    NotInvolvedError,
+    OperationRequest,
+    RequestError,
+    execute,
+    parse_sites,
+    submission_event,
+)
+from cheops.api.views.dry_run import dry_run, refused
+from cheops.api.views.log import operations_page
+from cheops.api.views.operations import find, operation_view, sites_of, time_text
+from cheops.api.views.status import site_view
+from cheops.engine.events import Answer, Stage
+from cheops.engine.events import Resolved as ResolvedEvent
+from cheops.engine.replica import Replica
+from cheops.engine.status import status
+from cheops.engine.submission import refusal
+from cheops.errors import CheopsError, ClientError
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Kind, OpId, Status, Verdict
+from cheops.matrix_file import parse_matrix
+from cheops.node.node import Node
+from cheops.node.pump import wall_ms
+from cheops.peers.prober import now
+from cheops.security.principal import Principal
+from cheops.text import in_words, is_or_are
+
+DEFAULT_TIMEOUT_S = 30.0
+_FIELD = "operation"
+_KINDS = (Kind.NORMAL, Kind.FORCE, Kind.DELETE)
+_VERDICTS = {Status.OK: Verdict.OK, Status.KO: Verdict.VOID, Status.SUPERSEDED: Verdict.SUPERSEDED}
+_PREFERRED_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*(\d{1,6})\s*(?:$|[,;])")
+
+
+# -- submit -----------------------------------------------------------------------------------------------------
+
+
+@handles(SUBMIT_OPERATION)
+async def submit_operation(request: ApiRequest[WaitParameters, SubmitRequest]) -> Response:
+    """JSON, or a form with files. Forwarded if this site is not involved."""
+    node, http = request.node, request.http
+    if not http.headers.get("content-type", "").startswith("multipart/form-data"):
+        raw = await read_body(http)
+        wanted = operation_request(request.id, decode_body(raw, SubmitRequest), {}, request.principal)
+        return await _submit_or_forward(request, wanted, raw)
+    node.disk_quota.check()
+    form = await read_form(http, node.config.clients.upload_bytes)
+    with ExitStack() as pins:  # they protect the files until an operation that names them is saved
+        try:
+            given = decode_body(_operation_field(form), SubmitRequest)
+            files = await keep_files(node, form, pins)
+            wanted = operation_request(request.id, given, files, request.principal)
+            return await _submit_or_forward(request, wanted, form)
+        finally:
+            await form.close()
+
+
+def _operation_field(form: FormData) -> bytes:
+    value = form.get(_FIELD)
+    if not isinstance(value, str):
+        raise RequestError(f"the field '{_FIELD}' is missing: the operation, as JSON")
+    return value.encode("utf-8", "surrogatepass")
+
+
+def operation_request(id_: str, given: SubmitRequest, files: dict[str, str], by: Principal) -> OperationRequest:
+    if given.kind not in _KINDS:
+        raise InvalidError(f"clients cannot submit operations of the kind '{given.kind.value}'")
+    if not given.command.strip():
+        raise InvalidError("'command' is missing: what to run")
+    return OperationRequest(
+        id_,
+        given.type,
+        given.command.strip(),
+        given.sites.strip(),
+        given.resource_type,
+        _matrix_of(given),
+        files,
+        given.kind,
+        by=by,
+    )
+
+
+def _matrix_of(given: SubmitRequest) -> Matrix | None:
+    """Parsed from its text, so that it is checked like a file, and errors name the line."""
+    return parse_matrix(to_json(given.matrix).decode(), "matrix").matrix if given.matrix is not None else None
+
+
+async def _submit_or_forward(
+    request: ApiRequest[WaitParameters, SubmitRequest], wanted: OperationRequest, content: FormData | bytes
+) -> Response:
+    http = request.http
+    try:
+        return await _submit(request, wanted)
+    except NotInvolvedError as elsewhere:
+        path = http.scope["path"] + (f"?{http.url.query}" if http.url.query else "")
+        return await forward(request.node, http, elsewhere, path, content, _timeout_s(request.parameters))
+
+
+@handles(DELETE_RESOURCE)
+async def delete_resource(request: ApiRequest[DeleteParameters]) -> Response:
+    replica = await load_resource(request.node, request.id)
+    line = _deletion_line(request.node, replica, request.parameters.command)
+    wanted = OperationRequest(request.id, "delete", line, kind=Kind.DELETE, by=request.principal)
+    return await _submit(request, wanted)
+
+
+def _deletion_line(node: Node, replica: Replica, command: str) -> str:
+    """What deletes a resource: a command, or what its type has for that."""
+    of_type = node.backends.of_type(replica.type.name).deletion(replica)
+    line = command.strip() or (of_type.line if of_type else "")
+    if not line:
+        text = f"the type '{replica.type.name}' has no 'reset': name the command that deletes the resource"
+        raise ClientError(text, status=409)
+    return line
+
+
+@handles(SET_SITES)
+async def set_sites(request: ApiRequest[WaitParameters, ChangeSites]) -> Response:
+    change = structs.replace(await request.body(), how=SitesChange.SET)
+    return await _submit(request, await _sites_request(request.node, request.id, change, request.principal))
+
+
+@handles(CHANGE_SITES)
+async def change_sites(request: ApiRequest[WaitParameters, ChangeSites]) -> Response:
+    change = await request.body()
+    return await _submit(request, await _sites_request(request.node, request.id, change, request.principal))
+
+
+async def _sites_request(node: Node, id_: str, change: ChangeSites, by: Principal) -> OperationRequest:
+    """The operation that changes where a resource is."""
+    replica = await load_resource(node, id_)
+    if change.delete_with and not change.delete_copy:
+        raise RequestError("'delete_with' names the command that deletes the copy: it needs 'delete_copy'")
+    before = replica.history.site_list or sites_of(replica)  # including sites that are gone
+    named = parse_sites(change.sites, node, also=before)
+    after = {
+        SitesChange.SET: named,
+        SitesChange.ADD: tuple(dict.fromkeys((*before, *named))),
+        SitesChange.REMOVE: tuple(site for site in before if site not in named),
+    }[change.how]
+    if not after:
+        raise ClientError("a resource must stay at one site at least; to remove it everywhere, delete it", status=409)
+    line = _deletion_line(node, replica, change.delete_with) if change.delete_copy else ""
+    return OperationRequest(id_, "sites", line, kind=Kind.SITES, names=after, by=by)
+
+
+# -- responses of the sites -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Progress:
+    """The responses of the sites to one operation so far."""
+
+    operation: str
+    resource: str
+    sites: tuple[str, ...]
+    wait: Wait
+    answers: dict[str, SiteAnswer] = field(default_factory=dict)
+    verdict: Verdict | None = None
+
+    def add(self, answer: Answer) -> SiteAnswer | None:
+        """Add one response; None if it brings nothing new."""
+        if answer.status in (None, Status.PENDING):
+            return None
+        if answer.stage is Stage.DECIDED:
+            self.verdict = _VERDICTS.get(answer.status, Verdict.OK)
+        view = _site_answer(self.operation, answer)
+        self.answers[answer.site] = view
+        return view
+
+    def is_enough(self) -> bool:
+        """A void operation runs nowhere else, so no other site will respond. UNKNOWN is not final."""
+        if self.verdict not in (None, Verdict.OK):
+            return True
+        final = sum(answer.status is not Status.UNKNOWN for answer in self.answers.values())
+        return final >= _needed(self.wait, len(self.sites))
+
+    @property
+    def waiting_for(self) -> tuple[str, ...]:
+        if self.verdict not in (None, Verdict.OK):
+            return ()
+        return tuple(site for site in self.sites if site not in self.answers)
+
+    def accepted(self) -> Accepted:
+        return Accepted(
+            operation=self.operation,
+            resource=self.resource,
+            sites=self.sites,
+            answers=tuple(self.answers.values()),
+            verdict=self.verdict,
+            waiting_for=self.waiting_for,
+            satisfied=self.is_enough(),
+        )
+
+
+def _needed(wait: Wait, sites: int) -> int:
+    return {Wait.NONE: 0, Wait.FIRST: 1, Wait.QUORUM: sites // 2 + 1, Wait.ALL: sites}[wait]
+
+
+def _site_answer(operation: str, answer: Answer) -> SiteAnswer:
+    is_timed = answer.timing.at_ms > 0
+    default = SUPERSEDED if answer.status is Status.SUPERSEDED else ""
+    return SiteAnswer(
+        operation=operation,
+        site=answer.site,
+        status=answer.status or Status.PENDING,
+        detail=answer.detail or default,
+        output=answer.output,
+        at=time_text(answer.timing.at_ms) if is_timed else None,
+        took_ms=answer.timing.took_ms if is_timed else None,
+    )
+
+
+def _timeout_s(parameters: TimeoutParameters) -> float:
+    if parameters.timeout is not None:
+        return parameters.timeout
+    preferred = _PREFERRED_WAIT.search(parameters.prefer or "")
+    return min(float(preferred[1]), MAX_TIMEOUT_S) if preferred else DEFAULT_TIMEOUT_S
+
+
+async def _submit(request: ApiRequest[Any, Any], wanted: OperationRequest) -> Response:
+    """Execute an operation and respond as the client prefers: once, or with a line for each site."""
+    parameters: WaitParameters = request.parameters
+    wait = parameters.wait or parameters.cheops_wait or Wait.ALL
+    accepted, sites, answers = await execute(request.node, wanted, _timeout_s(parameters))
+    progress = Progress(str(accepted.op), wanted.resource, sites, wait)
+    headers = _headers(progress)
+    if NDJSON in request.http.headers.get("accept", ""):
+        return StreamingResponse(_lines(progress, answers), 200, headers, media_type=NDJSON)
+    async with aclosing(answers):
+        if not progress.is_enough():
+            async for answer in answers:
+                progress.add(answer)
+                if progress.is_enough():
+                    break
+    return json_response(progress.accepted(), 200 if progress.is_enough() else 202, headers)
+
+
+async def _lines(progress: Progress, answers: AsyncGenerator[Answer, None]) -> AsyncIterator[bytes]:
+    async with aclosing(answers):
+        if not progress.is_enough():
+            async for answer in answers:
+                if view := progress.add(answer):
+                    yield to_json(view) + b"\n"
+                if progress.is_enough():
+                    break
+    for site in progress.waiting_for:
+        yield to_json(_pending(progress.operation, site)) + b"\n"
+
+
+def _pending(operation: str, site: str) -> SiteAnswer:
+    return SiteAnswer(
+        operation=operation,
+        site=site,
+        status=Status.PENDING,
+        detail=NO_ANSWER_YET,
+        output="",
+        at=None,
+        took_ms=None,
+    )
+
+
+def _headers(progress: Progress) -> dict[str, str]:
+    id_, operation = quote(progress.resource, safe=""), quote(progress.operation, safe=":")
+    return {
+        "Cheops-Operation": operation,
+        "Location": f"{BASE}/resources/{id_}/operations/{operation}",
+        "Preference-Applied": "wait",
+    }
+
+
+# -- look up and try out ----------------------------------------------------------------------------------------
+
+
+@handles(LIST_OPERATIONS)
+async def list_operations(request: ApiRequest[PageParameters]) -> Operations:
+    page = request.parameters
+    return operations_page(await load_resource(request.node, request.id), page.cursor, page.limit)
+
+
+@handles(GET_OPERATION)
+async def get_operation(request: ApiRequest) -> OperationView:
+    replica = await load_resource(request.node, request.id)
+    return operation_view(replica, find(replica, request.segment("op")))
+
+
+@handles(DRY_RUN)
+async def try_operation(request: ApiRequest[NoParameters, SubmitRequest]) -> DryRun:
+    """An invalid request is refused as usual; what the state forbids is part of the result."""
+    node, id_ = request.node, request.id
+    wanted = await _dry_run_request(node, id_, await request.body(), request.principal)
+    try:
+        event = await submission_event(node, wanted, "")
+    except NotInvolvedError as elsewhere:
+        why = f"{node.name} is not involved; it would forward this to one of these sites, which knows more"
+        return refused(id_, wanted.command, elsewhere.sites, why)
+    except CheopsError as error:
+        if error.status != 409:
+            raise
+        return refused(id_, wanted.command, (), str(error))
+    replica = await node.pump.replica(id_)
+    if problem := refusal(replica, event):
+        return refused(id_, wanted.command, event.sites or replica.history.site_list, problem)
+    return dry_run(replica, event, sites_up(node), wall_ms())
+
+
+async def _dry_run_request(node: Node, id_: str, given: SubmitRequest, by: Principal) -> OperationRequest:
+    if given.kind is Kind.SITES:
+        return await _sites_request(node, id_, ChangeSites(sites=given.sites), by)
+    if given.kind is Kind.DELETE and not given.command.strip():
+        given = structs.replace(given, command=_deletion_line(node, await load_resource(node, id_), ""))
+    return operation_request(id_, given, {}, by)
+
+
+# -- resolve ----------------------------------------------------------------------------------------------------
+
+
+@handles(RESOLVE)
+async def resolve(request: ApiRequest[TimeoutParameters, ResolveRequest]) -> Resolved:
+    node, id_, given = request.node, request.id, await request.body()
+    if given.resolution is Resolution.FORCE:
+        return await _force(node, id_, given, _timeout_s(request.parameters), request.principal)
+    if given.site and given.site != node.name:
+        return await _resolve_at(request.http, node, given, request.principal)
+    replica = await load_resource(node, id_)
+    op = _unknown_operation(replica, given)
+    node.pump.post(ResolvedEvent(id_, op, given.resolution is Resolution.HAPPENED))
+    await node.pump.flushed()
+    return Resolved(resource=id_, site=node.name, operation=str(op), resolution=given.resolution)
+
+
+async def _resolve_at(http: Request, node: Node, given: ResolveRequest, by: Principal) -> Resolved:
+    """Forward to the site whose outcome is unknown."""
+    if http.headers.get(HOP_HEADER):
+        raise RequestError(f"this is {node.name}, not {given.site}")
+    site_view(node.mesh, now(), given.site)  # 404 for a site that is not known
+    return await post_to_site(node, given.site, http.scope["path"], to_json(given), Resolved, by.reach)
+
+
+def _unknown_operation(replica: Replica, given: ResolveRequest) -> OpId:
+    """The operation that is UNKNOWN at this site; there is at most one."""
+    unknown = replica.applied.unknown
+    if unknown is None:
+        raise ClientError(f"nothing is UNKNOWN at {replica.site}{_unknown_elsewhere(replica)}", status=409)
+    if given.operation and find(replica, given.operation).id != unknown.id:
+        raise ClientError(f"{unknown.id} is UNKNOWN at {replica.site}, not {given.operation}", status=409)
+    return unknown.id
+
+
+def _unknown_elsewhere(replica: Replica) -> str:
+    """What other sites have reported as UNKNOWN. An operation that is UNKNOWN at its origin is known only there."""
+    sites = [site for site in status(replica, set()).sites if site.unknown]
+    reported = [f"{in_words(map(str, site.unknown))} at {site.site}" for site in sites]
+    return f"; {in_words(reported)} {is_or_are(reported)}: name that site with 'site'" if reported else ""
+
+
+async def _force(node: Node, id_: str, given: ResolveRequest, timeout_s: float, by: Principal) -> Resolved:
+    if not given.command.strip():
+        raise RequestError("'force' needs a 'command' that makes the state")
+    await load_resource(node, id_)
+    wanted = OperationRequest(id_, given.type, given.command.strip(), kind=Kind.FORCE, by=by)
+    accepted, _sites, answers = await execute(node, wanted, timeout_s)
+    async for _ in answers:
+        break  # it ran here, or the time is over
+    return Resolved(resource=id_, site=node.name, operation=str(accepted.op), resolution=given.resolution)

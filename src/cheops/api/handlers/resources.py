@@ -1,0 +1,264 @@
+"""Handlers of resources: lists, status, explanation, log, matrix, and the state of the application at each site."""
+
+import asyncio
+from collections.abc import Sequence
+from difflib import unified_diff
+
+from cheops.api.endpoints.declaration import FreshParameters
+from cheops.api.endpoints.resources import (
+    EXPLAIN_RESOURCE,
+    GET_LANES,
+    GET_LOG,
+    GET_MATRIX,
+    GET_RESOURCE,
+    GET_STATUS,
+    GET_TYPE_MATRIX,
+    LIST_RESOURCES,
+    LIST_TYPES,
+    VERIFY_RESOURCE,
+    ResourceFilter,
+    VerifyParameters,
+)
+from cheops.api.forms import check_showing, show_at
+from cheops.api.models import (
+    Explanation,
+    Lanes,
+    LogView,
+    MatrixView,
+    ResourceDetail,
+    Resources,
+    ResourceStatus,
+    ResourceSummary,
+    StateAt,
+    Types,
+    TypeView,
+    Verification,
+)
+from cheops.api.permissions import check_type, may_see
+from cheops.api.request import ApiRequest, handles
+from cheops.api.views.explanation import explanation
+from cheops.api.views.log import lanes, log_view
+from cheops.api.views.matrix import matrix_in_force, matrix_view
+from cheops.api.views.operations import sites_of
+from cheops.api.views.status import detail, is_here, not_here_text, resource_status, summary
+from cheops.config.types import TypeConfig
+from cheops.engine.replica import Replica
+from cheops.errors import ClientError
+from cheops.node.node import Node
+from cheops.node.pump import wall_ms
+from cheops.security.principal import Principal
+
+_POLL_S = 0.01
+_MAX_EXAMINED = 1_000  # resources for one page
+_BATCH = 200
+
+# -- one resource -----------------------------------------------------------------------------------------------
+
+
+@handles(GET_RESOURCE)
+async def get_resource(request: ApiRequest[FreshParameters]) -> ResourceDetail:
+    return detail(await _fresh_resource(request), sites_up(request.node), wall_ms())
+
+
+@handles(GET_STATUS)
+async def get_status(request: ApiRequest[FreshParameters]) -> ResourceStatus:
+    return resource_status(await _fresh_resource(request), sites_up(request.node), wall_ms())
+
+
+@handles(EXPLAIN_RESOURCE)
+async def explain(request: ApiRequest[FreshParameters]) -> Explanation:
+    return explanation(await _fresh_resource(request), sites_up(request.node), wall_ms())
+
+
+@handles(GET_LOG)
+async def get_log(request: ApiRequest[FreshParameters]) -> LogView:
+    return log_view(await _fresh_resource(request))
+
+
+@handles(GET_LANES)
+async def get_lanes(request: ApiRequest[FreshParameters]) -> Lanes:
+    return lanes(await _fresh_resource(request), sites_up(request.node), wall_ms())
+
+
+@handles(GET_MATRIX)
+async def get_matrix(request: ApiRequest) -> MatrixView:
+    return matrix_in_force(await load_resource(request.node, request.id))
+
+
+async def _fresh_resource(request: ApiRequest[FreshParameters]) -> Replica:
+    return await load_resource(request.node, request.id, request.parameters.fresh)
+
+
+async def load_resource(node: Node, id_: str, fresh_s: float = 0.0) -> Replica:
+    """A resource as this site knows it, after the other sites had `fresh_s` seconds to report their state."""
+    replica = await node.pump.replica(id_)
+    if not is_here(replica):
+        raise ClientError(not_here_text(replica, _other_sites(node), node.address_of), status=404)
+    await refresh_from_peers(node, [id_], fresh_s)
+    return await node.pump.replica(id_)
+
+
+def _other_sites(node: Node) -> list[str]:
+    """The other known sites, reachable ones first."""
+    others = set(node.snapshot().sites) - {node.name}
+    return sorted(others, key=lambda name: (name not in node.mesh.up, name))
+
+
+async def refresh_from_peers(node: Node, ids: Sequence[str], fresh_s: float) -> None:
+    """Request the state of these resources from their sites, and wait for the responses up to `fresh_s` seconds."""
+    if not fresh_s:
+        return
+    begun_ms, end_s = wall_ms(), asyncio.get_running_loop().time() + fresh_s
+    replicas = [await node.pump.replica(id_, refresh=True) for id_ in ids]
+    while any(_is_awaited(node, replica, begun_ms) for replica in replicas):
+        if asyncio.get_running_loop().time() >= end_s:
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _is_awaited(node: Node, replica: Replica, since_ms: int) -> bool:
+    """Whether a reachable site has not responded yet."""
+    for site in replica.history.site_list:
+        if site != node.name and site in node.mesh.up:
+            view = replica.peers.get(site)
+            if view is None or (view.last_contact_ms or 0) < since_ms:
+                return True
+    return False
+
+
+def sites_up(node: Node) -> set[str]:
+    return set(node.mesh.up)
+
+
+# -- lists ------------------------------------------------------------------------------------------------------
+
+
+@handles(LIST_RESOURCES)
+async def list_resources(request: ApiRequest[ResourceFilter]) -> Resources:
+    """The store filters by the text of an id and by site. Type, status and outcome are known only of a resource in
+    memory: for these, one page examines a limited number of resources. It may hold fewer than requested, or none, and
+    still have a next."""
+    node, wanted, by = request.node, request.parameters, request.principal
+    cursor, limit = wanted.cursor, wanted.limit
+    if not _needs_examination(wanted):
+        ids, more = await _matching_ids(node, wanted, cursor, limit)
+        page = await _fresh_summaries(node, ids, wanted.fresh, by)
+        return Resources(resources=page, next=ids[-1] if ids and more else None)
+    matches: list[ResourceSummary] = []
+    examined, more = 0, True
+    while more and len(matches) < limit and examined < _MAX_EXAMINED:
+        ids, more = await _matching_ids(node, wanted, cursor, _BATCH)
+        examined += len(ids)
+        for one in await _fresh_summaries(node, ids, wanted.fresh, by):
+            if len(matches) < limit and _is_match(wanted, one):
+                matches.append(one)
+        if len(matches) == limit:  # the next page begins after the last one that is shown
+            more = more or matches[-1].id != ids[-1]
+            cursor = matches[-1].id
+        else:
+            cursor = ids[-1] if ids else cursor
+    return Resources(resources=tuple(matches), next=cursor if more else None)
+
+
+def _needs_examination(wanted: ResourceFilter) -> bool:
+    """Whether the store alone cannot answer: it searches, or it takes a prefix, but not both."""
+    is_search = bool(wanted.search or wanted.site)
+    return bool(wanted.type or wanted.overall or wanted.outcome or (is_search and wanted.prefix))
+
+
+def _is_match(wanted: ResourceFilter, one: ResourceSummary) -> bool:
+    return (
+        one.id.startswith(wanted.prefix)
+        and (not wanted.type or one.type == wanted.type)
+        and (wanted.overall is None or one.overall == wanted.overall)
+        and (wanted.outcome is None or one.last_outcome is wanted.outcome)
+    )
+
+
+async def _matching_ids(node: Node, wanted: ResourceFilter, cursor: str, limit: int) -> tuple[list[str], bool]:
+    if not wanted.search and not wanted.site:
+        return await page_of_ids(node, wanted.prefix, cursor, limit)
+    # Every resource of this site lists this site: that search is faster than one over everything in the store.
+    ids = await asyncio.to_thread(node.store.search, wanted.search, wanted.site or node.name, cursor, limit + 1)
+    return list(ids[:limit]), len(ids) > limit
+
+
+async def page_of_ids(node: Node, prefix: str, cursor: str, limit: int) -> tuple[list[str], bool]:
+    """The ids of a page, and whether there are more. The store returns ids greater than a text, so an id that equals
+    the prefix is looked up separately."""
+    exact: list[str] = []
+    if prefix and not cursor:
+        documents = await asyncio.to_thread(node.store.load, prefix)
+        exact = [prefix] if documents else []
+    rest = await asyncio.to_thread(node.store.resources, max(cursor, prefix), limit + 1)
+    ids = [*exact, *(id_ for id_ in rest if id_.startswith(prefix))]
+    return ids[:limit], len(ids) > limit
+
+
+async def _fresh_summaries(
+    node: Node, ids: Sequence[str], fresh_s: float, by: Principal
+) -> tuple[ResourceSummary, ...]:
+    in_doubt = [one.id for one in await _summaries(node, ids, by) if one.overall == "CONVERGING"]
+    # A resource that nobody used for a while has left memory, and with it what the other sites had reported.
+    await refresh_from_peers(node, in_doubt, fresh_s)
+    return await _summaries(node, ids, by)
+
+
+async def _summaries(node: Node, ids: Sequence[str], by: Principal) -> tuple[ResourceSummary, ...]:
+    replicas = await asyncio.gather(*map(node.pump.replica, ids))
+    visible = [replica for replica in replicas if is_here(replica) and may_see(by, replica)]
+    return tuple(summary(replica, sites_up(node)) for replica in visible)
+
+
+# -- the state of the application -------------------------------------------------------------------------------
+
+
+@handles(VERIFY_RESOURCE)
+async def verify(request: ApiRequest[VerifyParameters]) -> Verification:
+    node, command = request.node, request.parameters.command
+    replica = await load_resource(node, request.id)
+    sites = sites_of(replica)
+    check_showing(node, request.principal, replica, command, sites)
+    shown = await asyncio.gather(*(show_at(node, site, replica.resource, command) for site in sites))
+    states = tuple(
+        StateAt(site=site, status=one["Status"], output=one["Output"]) for site, one in zip(sites, shown, strict=True)
+    )
+    good = [state for state in states if state.status == "OK"]
+    return Verification(
+        resource=replica.resource,
+        same=len(good) == len(states) and len({state.output for state in states}) == 1,
+        states=states,
+        diff={state.site: _diff(good[0], state) for state in good[1:] if state.output != good[0].output},
+    )
+
+
+def _diff(one: StateAt, other: StateAt) -> tuple[str, ...]:
+    before, after = one.output.splitlines(), other.output.splitlines()
+    return tuple(unified_diff(before, after, one.site, other.site, lineterm=""))
+
+
+# -- types ------------------------------------------------------------------------------------------------------
+
+
+@handles(LIST_TYPES)
+async def list_types(request: ApiRequest) -> Types:
+    reach = request.principal.reach
+    visible = [one for one in request.node.config.types.values() if reach.has_type(one.name, None)]
+    return Types(types=tuple(map(_type_view, sorted(visible, key=lambda one: one.name))))
+
+
+def _type_view(one: TypeConfig) -> TypeView:
+    return TypeView(
+        name=one.name,
+        operations=one.matrix.types,
+        allow=tuple(one.command.allow),
+        reads=one.read is not None,
+        resets=one.engine.reset is not None,
+    )
+
+
+@handles(GET_TYPE_MATRIX)
+async def get_type_matrix(request: ApiRequest) -> MatrixView:
+    name = request.segment("name")
+    check_type(request.principal, name)
+    return matrix_view(request.node.config.type_named(name).matrix)

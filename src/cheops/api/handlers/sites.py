@@ -1,0 +1,261 @@
+"""Handlers of sites: the mesh as this site knows it, invitations, and the cuts of the demo."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import aiohttp
+import msgspec
+from msgspec import structs
+
+from cheops.api.endpoints.declaration import NoParameters
+from cheops.api.endpoints.site import (
+    ADMIT_SITE,
+    CUT_SITE,
+    FORGET_SITE,
+    GET_SITE,
+    GET_WIRES,
+    INVITE_SITE,
+    JOIN_SITE,
+    LIST_SITES,
+    PING_SITE,
+    ForgetParameters,
+)
+from cheops.api.models import (
+    Distance,
+    Forgotten,
+    Health,
+    Invitation,
+    InviteRequest,
+    Ping,
+    Sites,
+    SiteView,
+    Wiring,
+    from_json,
+)
+from cheops.api.permissions import check_site
+from cheops.api.request import ApiRequest, handles
+from cheops.api.server import short_socket_path
+from cheops.api.views.status import Work, site_view, sites_view
+from cheops.engine.exchange import targets
+from cheops.engine.replica import Replica
+from cheops.errors import CheopsError, ClientError
+from cheops.log.causality import contains, covers
+from cheops.node.node import Node
+from cheops.peers.prober import now
+from cheops.scope.names import normal
+from cheops.text import listed
+
+_PING_TIMEOUT_S = 5.0
+_MAX_NAMED = 100
+_MAX_DISTANCES = 60  # sites; each pair of them has a distance
+
+
+@handles(LIST_SITES)
+async def list_sites(request: ApiRequest) -> Sites:
+    node, reach = request.node, request.principal.reach
+    everything = sites_view(node.mesh, now(), await _work_of_sites(node))
+    visible = tuple(site for site in everything.sites if reach.sees((site.name,)))
+    others = [site.name for site in visible if not site.here]
+    return structs.replace(everything, sites=visible, distances=tuple(_distances(node, others)))
+
+
+def _distances(node: Node, names: list[str]) -> Iterator[Distance]:
+    snapshot = node.snapshot()
+    for one, other in combinations(names, 2) if len(names) <= _MAX_DISTANCES else ():
+        if (rtt_ms := snapshot.rtt_ms(one, other)) is not None:
+            yield Distance(one=one, other=other, rtt_ms=rtt_ms)
+
+
+@handles(GET_SITE)
+async def get_site(request: ApiRequest) -> SiteView:
+    name = request.segment("name")
+    check_site(request.principal, name)
+    return site_view(request.node.mesh, now(), name)
+
+
+@handles(PING_SITE)
+async def ping_site(request: ApiRequest) -> Ping:
+    """The response must name the site: another agent may have its address by now."""
+    node, name = request.node, request.segment("name")
+    check_site(request.principal, name)
+    site = site_view(node.mesh, now(), name)
+    begun_s = time.monotonic()
+    health, detail = None, ""
+    try:
+        timeout = aiohttp.ClientTimeout(total=_PING_TIMEOUT_S)
+        async with node.peer_client.request(
+            site.name, "GET", "/healthz", address=site.url, timeout=timeout
+        ) as response:
+            health = from_json(await response.read(), Health)
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, msgspec.MsgspecError) as error:
+        detail = f"no response: {error or type(error).__name__}"
+    if health and health.site != site.name:
+        detail = f"'{health.site}' responds at its address"
+    return Ping(
+        site=site.name,
+        url=site.url,
+        ok=not detail,
+        took_ms=round((time.monotonic() - begun_s) * 1000, 3),
+        answers_as=health.site if health else None,
+        detail=detail,
+    )
+
+
+@handles(ADMIT_SITE)
+async def admit_site(request: ApiRequest) -> SiteView:
+    node, name = request.node, request.segment("name")
+    site_view(node.mesh, now(), name)  # 404 for a site that is not known
+    await node.decide_membership(name, forgotten=False)
+    return site_view(node.mesh, now(), name)
+
+
+@handles(FORGET_SITE)
+async def forget_site(request: ApiRequest[ForgetParameters]) -> Forgotten:
+    node, name, force = request.node, request.segment("name"), request.parameters.force
+    site = site_view(node.mesh, now(), name)
+    resources = await _resources_at(node, name)
+    if not force and site.state in ("up", "suspect"):
+        raise ClientError(f"{name} is up; stop its agent first, or use force", status=409)
+    if not force and resources:
+        raise ClientError(
+            f"{name} is on the list of {len(resources)} resources, such as {listed(resources[:3])}. Remove "
+            "it there first, or use force",
+            status=409,
+        )
+    await node.decide_membership(name, forgotten=True)
+    return Forgotten(site=name, resources=resources[:_MAX_NAMED])
+
+
+async def _resources_at(node: Node, name: str) -> tuple[str, ...]:
+    """The resources of this site that list the other site now. The store also finds those that listed it once."""
+    candidates = await asyncio.to_thread(node.store.involving, name)
+    replicas = [await node.pump.replica(id_) for id_ in candidates[: 10 * _MAX_NAMED]]
+    return tuple(replica.resource for replica in replicas if name in replica.history.site_list)
+
+
+@handles(INVITE_SITE)
+async def invite_site(request: ApiRequest[NoParameters, InviteRequest]) -> Invitation:
+    wanted = await request.body()
+    code, expires_ms = await request.node.enrollment.invite(
+        normal(wanted.site), tuple(wanted.addresses), wanted.valid_for_s
+    )
+    return Invitation(site=code.site, code=str(code), expires_ms=expires_ms)
+
+
+# -- shared resources and pending operations --------------------------------------------------------------------
+
+_MIN_INTERVAL_S = 1.0  # between two counts
+_COUNT_SHARE = 20  # an interval is at least this many times as long as one count takes
+_MAX_WAIT_S = 0.05  # for a new count, if there is an older one
+
+
+@dataclass(slots=True)
+class _SharedCount:
+    """How many resources each site shares with this one. The count takes a while in a large store, and pages request
+    it every other second: so it runs in the background, and clients get the last result."""
+
+    shares: dict[str, int] | None = None
+    next_s: float = 0.0
+    task: "asyncio.Task[None] | None" = field(default=None, repr=False)
+
+    async def get(self, node: Node) -> dict[str, int]:
+        is_idle = self.task is None or self.task.done()
+        if is_idle and time.monotonic() >= self.next_s:
+            self.task = asyncio.create_task(self._count(node))
+        if self.task is not None and not self.task.done():
+            await asyncio.wait((self.task,), timeout=None if self.shares is None else _MAX_WAIT_S)
+        return self.shares or {}
+
+    async def _count(self, node: Node) -> None:
+        begun_s = time.monotonic()
+        self.shares = await asyncio.to_thread(node.store.shares)
+        took_s = time.monotonic() - begun_s
+        self.next_s = time.monotonic() + max(_MIN_INTERVAL_S, _COUNT_SHARE * took_s)
+
+
+_shared_counts: WeakKeyDictionary[Node, _SharedCount] = WeakKeyDictionary()
+
+
+async def _work_of_sites(node: Node) -> dict[str, Work]:
+    shares = await _shared_counts.setdefault(node, _SharedCount()).get(node)
+    pending = _pending(node)
+    return {site: Work(shares.get(site, 0), pending[site]) for site in {*shares, *pending}}
+
+
+def _pending(node: Node) -> Counter[str]:
+    pending: Counter[str] = Counter()
+    for replica in node.pump.site.replicas.values():
+        if not replica.is_saved_unsynced:
+            continue  # all its sites have everything
+        pending[node.name] += len(replica.drafts)
+        for site in targets(replica):
+            pending[site] += _missing(replica, site)
+    return pending
+
+
+def _missing(replica: Replica, site: str) -> int:
+    settled = replica.peer(site).settled
+    if covers(settled, replica.history.known):
+        return 0
+    return sum(not contains(settled, id_) for id_ in replica.history.ops)
+
+
+# -- the demo ---------------------------------------------------------------------------------------------------
+
+_WIRES_TIMEOUT_S = 5.0
+_MAX_WIRES_BYTES = 65_536
+
+
+class _WiresResponse(msgspec.Struct):
+    """One line from the process that runs the demo and owns the links between its sites."""
+
+    cut: tuple[tuple[str, str], ...] = ()
+    problem: str = ""
+
+
+@handles(GET_WIRES)
+async def get_wires(request: ApiRequest) -> Wiring:
+    if request.node.config.wires is None:
+        return Wiring(on=False, cut=())
+    return await _change_wires(request.node, {"do": "look"})
+
+
+@handles(JOIN_SITE)
+async def join_site(request: ApiRequest) -> Wiring:
+    return await _change_wires(request.node, {"do": "join", "site": request.segment("name")})
+
+
+@handles(CUT_SITE)
+async def cut_site(request: ApiRequest) -> Wiring:
+    return await _change_wires(request.node, {"do": "cut", "site": request.segment("name")})
+
+
+async def _change_wires(node: Node, command: dict[str, str]) -> Wiring:
+    path = node.config.wires
+    if path is None:
+        raise ClientError("this agent is not in demo mode, so it cannot cut sites off", status=404)
+    try:
+        async with asyncio.timeout(_WIRES_TIMEOUT_S):
+            line = await _send_line(path, msgspec.json.encode(command))
+            response = msgspec.json.decode(line, type=_WiresResponse)
+    except (OSError, TimeoutError, msgspec.MsgspecError, ValueError) as error:
+        raise CheopsError(f"the demo process does not respond: {error}", status=503, definite=False) from None
+    if response.problem:
+        raise ClientError(response.problem)
+    return Wiring(on=True, cut=response.cut)
+
+
+async def _send_line(path: Path, line: bytes) -> bytes:
+    with short_socket_path(path) as name:
+        reader, writer = await asyncio.open_unix_connection(name, limit=_MAX_WIRES_BYTES)
+    try:
+        writer.write(line + b"\n")
+        return await reader.readline()
+    finally:
+        writer.close()
