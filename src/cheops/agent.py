@@ -9,7 +9,8 @@ from collections.abc import Callable
 import uvloop
 
 from cheops.api.app import application
-from cheops.api.guard import PeerGuard
+from cheops.api.guard import ConnectionGuard
+from cheops.api.peers import peer_endpoint
 from cheops.api.server import BACKLOG, Servers
 from cheops.backends.http.replication import HttpReplication
 from cheops.config.security import MISSING_SECURITY
@@ -49,7 +50,8 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         raise
     try:
         app = application(node, gateway)
-        servers = Servers(node, PeerGuard(node, WebInterface(app)), listening)
+        web = ConnectionGuard(node, WebInterface(app))
+        servers = Servers(node, peer_endpoint(node, web), listening)
     except BaseException:
         await node.stop()
         entrances.close()

@@ -251,14 +251,14 @@ def test_a_command_that_is_not_allowed_is_refused_before_it_is_kept(make_rig: Ma
 
 def test_rubbish_from_peers_is_refused(one: Rig) -> None:
     for path, body in (
-        ("/mesh/probe", b"{}"),
-        ("/db/cheops/_bulk_docs", b'{"docs": [], "cheops": {"site": "x", "messages": [{"message": {}}]}}'),
-        ("/db/cheops/_bulk_docs", b"\xff"),
+        ("/peer/heartbeat", b"{}"),
+        ("/peer/messages", b'{"docs": [], "cheops": {"site": "x", "messages": [{"message": {}}]}}'),
+        ("/peer/messages", b"\xff"),
         ("/peer/show", b"[]"),
         ("/peer/show", b"{"),
     ):
         with pytest.raises(RefusedByAgentError) as caught:
-            one.request("site1", "POST", path, body, {"Cheops-Site": "1"})
+            one.request("site1", "POST", path, body)
         assert 400 <= caught.value.status < 500, (path, body, caught.value)
     assert "Traceback" not in one.log("site1")
 

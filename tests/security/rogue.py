@@ -72,10 +72,10 @@ class Rogue:
             tuple(d for d in found if isinstance(d, Reply)),
             **more,
         )
-        headers = {"Content-Type": "application/json", links.SITE_HEADER: "1"}
+        headers = {"Content-Type": "application/json"}
         body = links.pack(self.name, [message])
         context = client_context(self.folder)
-        return answer(self.rig, to, context, "POST", f"/{links.DATABASE}/_bulk_docs", body=body, headers=headers)
+        return answer(self.rig, to, context, "POST", f"/{links.MESSAGES_PATH}", body=body, headers=headers)
 
     def operation(self, like: Operation, command: str, **changes: Any) -> Operation:
         """One more on the resource of an operation that is there, made in knowledge of that one, and signed."""

@@ -394,8 +394,8 @@ def test_and_again_where_it_runs(rig: Rig) -> None:
 def test_also_when_it_comes_by_the_sync_endpoint(rig: Rig, line: str) -> None:
     resource = f"three-{len(line)}"
     body = pack("thief", [Message(resource, "1", (stolen(resource, line),), matrices=(RULES,))])
-    headers = {"Content-Type": "application/json", "Cheops-Site": "1"}
-    rig.request("site2", "POST", "/db/cheops/_bulk_docs", body, headers)
+    headers = {"Content-Type": "application/json"}
+    rig.request("site2", "POST", "/peer/messages", body, headers)
 
     def refused() -> Any:
         status = json.loads(rig.request("site2", "GET", f"/api/v1/resources/{resource}"))

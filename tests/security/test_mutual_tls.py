@@ -29,7 +29,7 @@ from tests.security.sites import (
 )
 from tests.support.command import run_process
 
-PROBE = "/mesh/probe"
+PROBE = "/peer/heartbeat"
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +103,15 @@ def test_a_certificate_of_the_future_is_refused(rig: Rig, tmp_path: Path) -> Non
 
 def test_without_a_certificate_nobody_is_a_site(rig: Rig) -> None:
     nobody = believing(rig, None)
-    before = refused(rig, "site1", "no token")
-    paths = [("POST", PROBE), ("POST", "/db/cheops/_bulk_docs"), ("GET", f"/peer/files/{'0' * 64}")]
-    paths += [("POST", "/peer/show"), ("POST", "/peer/renewal"), ("GET", "/db/cheops/_changes")]
+    before, before_token = refused(rig, "site1", "no certificate"), refused(rig, "site1", "no token")
+    paths = [("POST", PROBE), ("POST", "/peer/messages"), ("GET", f"/peer/files/{'0' * 64}")]
+    paths += [("POST", "/peer/show"), ("POST", "/peer/renewal"), ("GET", "/peer/identity/site1"), ("GET", "/peer/x")]
     for method, path in paths:
-        status, said = answer(rig, "site1", nobody, method, path, body=heartbeat("site2"), headers={"Cheops-Site": "1"})
+        status, said = answer(rig, "site1", nobody, method, path, body=heartbeat("site2"))
         assert status == 401, (path, said)
-    assert refused(rig, "site1", "no token") == before + len(paths)
+    assert refused(rig, "site1", "no certificate") == before + len(paths)
+    assert answer(rig, "site1", nobody, "GET", "/db/cheops/_changes")[0] == 401
+    assert refused(rig, "site1", "no token") == before_token + 1
     assert is_well(rig, "site1")
 
 
@@ -120,8 +122,8 @@ def test_a_site_cannot_speak_as_another(rig: Rig) -> None:
     assert probe(rig, site2, "site3") == 403
     messages = {"docs": [], "new_edits": False, "cheops": {"site": "site3", "messages": []}}
     sent = json.dumps(messages).encode()
-    headers = {"Cheops-Site": "1", "Content-Type": "application/json"}
-    path = "/db/cheops/_bulk_docs"
+    headers = {"Content-Type": "application/json"}
+    path = "/peer/messages"
     status, said = answer(rig, "site1", site2, "POST", path, body=sent, headers=headers)
     assert (status, said["detail"]) == (403, "'site2' cannot send messages of 'site3'")
     forged = {"Cheops-Forwarded-By": "site3"}

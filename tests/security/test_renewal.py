@@ -90,7 +90,7 @@ class Load:
         """A new connection each time, to both, as the other one; whatever is in the folder now."""
         for site, other in (("site1", "site2"), ("site2", "site1")):
             status, said = answer(
-                self._rig, site, as_site(self._rig, other), "POST", "/mesh/probe", body=heartbeat(other)
+                self._rig, site, as_site(self._rig, other), "POST", "/peer/heartbeat", body=heartbeat(other)
             )
             if status != 200:
                 raise AssertionError(said)
@@ -134,7 +134,7 @@ def test_sighup_takes_what_is_in_the_folder_and_disturbs_nobody(rig: Rig) -> Non
         rig.pki.site(rig.folder("site2") / "tls", "site2", "127.0.0.1")
         rig.processes["site2"].send_signal(signal.SIGHUP)
         until(lambda: shown(rig, "site2") == identity(rig, "site2").der)
-        kept.request("POST", "/mesh/probe", heartbeat("site1"))
+        kept.request("POST", "/peer/heartbeat", heartbeat("site1"))
         assert kept.getresponse().read()
     before = shown(rig, "site2")
     (rig.folder("site2") / "tls" / CERTIFICATE).write_text("nothing of the kind")
@@ -179,7 +179,7 @@ def test_one_authority_takes_over_from_another_under_load(rig: Rig, tmp_path: Pa
     context.load_verify_locations(cadata=new.pem)
     context.load_cert_chain(leftover.certificate_file, leftover.key_file)
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        answer(rig, "site1", context, "POST", "/mesh/probe", body=heartbeat("site2"))
+        answer(rig, "site1", context, "POST", "/peer/heartbeat", body=heartbeat("site2"))
     assert is_well(rig, "site1")
 
 

@@ -16,7 +16,7 @@ from cheops.api.permissions import RIGHTS, right_to
 from cheops.client import AgentError
 from cheops.config.site import read_site
 from cheops.node.node import Node
-from cheops.peers.links import SITE_HEADER
+from cheops.peers.endpoint import FORMS, PREFIX, RequestKind
 from cheops.security.principal import Reach, Role
 from tests.agent.rig import Rig, until
 from tests.security.clients import agent, ask, is_unharmed, local, made, refusals, rig_of, token
@@ -109,16 +109,9 @@ def test_what_nobody_needs_a_token_for_is_this_and_nothing_else() -> None:
 
 def test_what_sites_may_is_this_and_nothing_else() -> None:
     assert {key for key, right in RIGHTS.items() if right.sites} == {
-        ("POST", "/mesh/probe"),
-        ("POST", "/db/cheops/_bulk_docs"),
-        ("GET", "/peer/files/{hash}"),
-        ("POST", "/peer/show"),
-        ("POST", "/peer/renewal"),
-        ("GET", "/peer/replicants/{id}"),
         ("POST", "/exec/{id:path}"),
         ("POST", "/api/v1/resources/{id}/operations"),
         ("POST", "/api/v1/resources/{id}/resolve"),
-        ("GET", "/peer/identity/{site:path}"),
     }
 
 
@@ -126,23 +119,32 @@ def test_what_sites_may_is_this_and_nothing_else() -> None:
 def test_each_route_refuses_nobody_and_whoever_may_too_little(rig: Rig, key: tuple[str, str]) -> None:
     """Asked as it stands: what is wrong with the request itself comes after who it is."""
     method, template = key
-    path = template.replace("{id:path}", "both").replace("{id}", "both").replace("{hash}", "0" * 64)
+    path = template.replace("{id:path}", "both").replace("{id}", "both")
     path = path.replace("{name}", "site2").replace("{op}", "site1:1").replace("{token}", "x").replace("{db}", "cheops")
-    marked = {SITE_HEADER: "1"} if key == ("POST", "/db/cheops/_bulk_docs") else {}
     right = RIGHTS[key]
     if right.is_open:
         assert ask(rig, method, path).status not in (401, 403) or path == "/join"
         return
-    assert ask(rig, method, path, headers=marked).status == 401
+    assert ask(rig, method, path).status == 401
     lower = {Role.OPERATOR: Role.VIEWER, Role.ADMIN: Role.OPERATOR}.get(right.role or Role.VIEWER)
     if right.role is None:
         lower = Role.ADMIN
     if lower:
-        said = ask(rig, method, path, headers=marked, secret=_of_role(rig, lower))
+        said = ask(rig, method, path, secret=_of_role(rig, lower))
         assert said.status == 403, said
     if not right.sites:
         status, said_ = answer(rig, "site1", as_site(rig, "site2"), method, path)
         assert status == 403, said_
+
+
+@pytest.mark.parametrize("kind", RequestKind)
+def test_requests_between_agents_are_for_sites_alone(rig: Rig, kind: RequestKind) -> None:
+    """The certificate of a site opens them, and nothing else does: no token, not even the agent's own socket."""
+    form = FORMS[kind]
+    path = f"{PREFIX}{kind}/{'0' * 64}" if form.is_named else f"{PREFIX}{kind}"
+    assert ask(rig, form.method, path).status == 401
+    assert ask(rig, form.method, path, secret=_of_role(rig, Role.ADMIN)).status == 403
+    assert answer(rig, "site1", as_site(rig, "site2"), form.method, path)[0] not in (401, 403)
 
 
 _known: dict[tuple[int, Role], str] = {}

@@ -11,7 +11,7 @@ from cheops.api.enrollment import enrollment_routes
 from cheops.api.forms import form_routes
 from cheops.api.guard import Guard, guarded
 from cheops.api.handlers.agent import health_response, readiness_response
-from cheops.api.peers import peer_routes
+from cheops.api.peers import database_routes
 from cheops.api.permissions import principal_of
 from cheops.api.router import EXCEPTION_HANDLERS, api_mount
 from cheops.gateway.server import Gateway
@@ -19,7 +19,7 @@ from cheops.node.node import Node
 
 
 def application(node: Node, gateway: Gateway | None = None) -> Starlette:
-    own = [*form_routes(node), *peer_routes(node), *enrollment_routes(node), *_probe_routes(node, gateway)]
+    own = [*form_routes(node), database_routes(node), *enrollment_routes(node), *_probe_routes(node, gateway)]
     return Starlette(
         routes=guarded(node, [*own, api_mount(node, gateway)]),
         exception_handlers=EXCEPTION_HANDLERS,

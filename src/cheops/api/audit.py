@@ -10,9 +10,9 @@ from urllib.parse import unquote
 from cheops.node.node import Node
 from cheops.security.audit_entries import Entry
 from cheops.security.principal import NOBODY, Principal
+from cheops.security.refusals import REFUSED_STATUSES
 from cheops.text import printable, shortened
 
-REFUSED = frozenset((401, 403, 408, 413, 421, 429, 431, 507))
 _OPERATION = b"cheops-operation"
 _MOST = 256  # characters of anything that came from outside
 
@@ -38,7 +38,7 @@ def record_outcome(node: Node, act: AuditRecord, status: int, headers: Iterable[
     if act.is_noted:
         return
     act.is_noted = True
-    if status in REFUSED:
+    if status in REFUSED_STATUSES:
         if not act.is_counted:
             who = str(act.who) if act.who.name else act.source
             node.refusals.count(act.reason or f"answered {status}", who)
@@ -47,24 +47,6 @@ def record_outcome(node: Node, act: AuditRecord, status: int, headers: Iterable[
         act.operation = _operation(headers)
         outcome = "done" if status < 400 else "failed" if status >= 500 else "refused"
         node.audit.note(_entry(node, act, status, outcome))
-
-
-def record_refusal(  # noqa: PLR0913, PLR0917 - who, from where, and why
-    node: Node, reason: str, who: str, source: str, detail: str = "", status: int = 403
-) -> None:
-    """Somebody who did not even get to ask."""
-    node.refusals.count(reason, who or source, detail)
-    node.audit.refused(
-        Entry(
-            at=node.audit.now(),
-            who=_short(f"peer:{who}" if who else "nobody"),
-            source=source,
-            what="connection",
-            outcome="refused",
-            status=status,
-            reason=reason,
-        )
-    )
 
 
 def _entry(node: Node, act: AuditRecord, status: int, outcome: str) -> Entry:

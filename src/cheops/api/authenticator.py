@@ -112,7 +112,7 @@ class Authenticator:
         self._uids = (0, os.getuid())
         self._hosts = frozenset((address_of_url(node.config.advertise).host, node.config.listen.host, "localhost"))
         self._clients = RateLimiter(clients.rate, clients.burst, time.monotonic)
-        self._sites = RateLimiter(clients.site_rate, 2 * clients.site_rate, time.monotonic)
+        self._sites = node.site_limiter
         self._bad = RateLimiter(_BAD_RATE, _BAD_BURST, time.monotonic)
 
     def identified(self, asked: RequestInfo) -> Principal:
@@ -132,7 +132,7 @@ class Authenticator:
         if uid is not None:
             return local(uid) if uid in self._uids else NOBODY
         if self._is_open:
-            self._check_browser(asked)
+            self.check_browser(asked)
             return self._narrowed(OPEN, asked)
         return NOBODY
 
@@ -195,7 +195,7 @@ class Authenticator:
                 "cross-site request",
             )
 
-    def _check_browser(self, asked: RequestInfo) -> None:
+    def check_browser(self, asked: RequestInfo) -> None:
         """With `security: none` a page from elsewhere could use a browser on this machine: by a form, or by
         a name of its own that leads here."""
         self.check_origin(asked, must_be_told=False)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Protocol
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from cheops.api.audit import record_refusal
 from cheops.config.security import ClientsConfig
 from cheops.errors import CheopsError
 from cheops.node.node import Node
@@ -66,7 +65,7 @@ class ConnectionLimiter:
                 del self._by_address[address]
 
     def refused(self, reason: str, address: str, status: int) -> None:
-        record_refusal(self._node, reason, "", address or "unix", status=status)
+        self._node.refusal_log.request(reason, "", address or "unix", status=status)
 
     async def watch(self) -> None:
         """Until cancelled."""
@@ -99,6 +98,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._received = self._mark = 0
         self._mark_s = 0.0
         self._unread_since_s: float | None = None
+        self._cycles: list[Any] = []  # requests without a complete response: more than one where a client pipelines
 
     # -- coming and going ------------------------------------------------------------------------------------
 
@@ -110,6 +110,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.turn_out(503, reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._disconnect_cycles()
         self.crowd.leave(self, self._address)
         super().connection_lost(exc)
 
@@ -124,7 +125,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.write(line + _CLOSED)
             self.transport.close()
         else:
-            self.transport.abort()  # what it was answered so far is all it gets
+            self._disconnect_cycles()
+            self.transport.abort()  # a response has begun, so no other can be sent
+
+    def _disconnect_cycles(self) -> None:
+        """uvicorn marks only the newest request of a connection as disconnected. With pipelining an older one is
+        still sending, and would write to a transport that is closed."""
+        for cycle in self._cycles:
+            cycle.disconnected = True
 
     # -- sizes -----------------------------------------------------------------------------------------------
 
@@ -156,6 +164,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.turn_out(431, "head too large")
         if not self._is_out:
             super().on_headers_complete()
+            self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if cycle and not cycle.response_complete]
 
     def on_body(self, body: bytes) -> None:
         if not self._is_out:

@@ -1,4 +1,4 @@
-"""Routes for new sites that join with an invitation, and for sites that renew their certificates."""
+"""Routes for a new site that joins with an invitation: it has no certificate yet."""
 
 import msgspec
 from starlette.requests import Request
@@ -8,7 +8,6 @@ from starlette.routing import BaseRoute, Route
 from cheops.api.submission import RequestError
 from cheops.errors import CheopsError
 from cheops.node.node import Node
-from cheops.peers import enrollment
 from cheops.peers.couchdb.requests import read_body
 from cheops.text import shortened
 
@@ -40,16 +39,9 @@ def enrollment_routes(node: Node) -> list[BaseRoute]:
             raise
         return _json(joined)
 
-    async def renewal(request: Request) -> Response:
-        identity = request.scope["state"].get("certificate")
-        if identity is None:
-            raise RequestError("a certificate is renewed for whoever shows it")
-        return _json(node.enrollment.renew(identity))
-
     return [
         Route(AUTHORITY_PATH, authority, methods=["GET"]),
         Route(JOIN_PATH, join, methods=["POST"]),
-        Route(f"/{enrollment.RENEWAL_PATH}", renewal, methods=["POST"]),
     ]
 
 

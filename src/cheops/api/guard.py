@@ -15,24 +15,25 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cheops.api.audit import AuditRecord, record_outcome, record_refusal
+from cheops.api.audit import AuditRecord, record_outcome
 from cheops.api.authenticator import SAFE, Authenticator, RequestHeaders, RequestInfo, UnauthorizedError
 from cheops.api.endpoints.declaration import Right
 from cheops.api.forwarder import HOP_HEADER
 from cheops.api.permissions import ForbiddenError, check_resource, principal_of, require_role, right_to
-from cheops.api.problems import of_error, problem, reason_of
+from cheops.api.problems import of_error, problem
 from cheops.api.submission import RequestError, check_names
 from cheops.errors import CheopsError
 from cheops.node.node import Node
-from cheops.peers.enrollment import FORGED_SENDER, NO_SITE, rejection_of
-from cheops.peers.prober import MEMBERSHIP_FIELD
+from cheops.peers.endpoint import rejection_response
+from cheops.peers.enrollment import FORGED_SENDER, connection_rejection
 from cheops.security.principal import Kind, Principal
+from cheops.security.refusals import reason_of
 from cheops.security.tokens import BadTokenError, wall_ms
 from cheops.text import printable, shortened
 
 
-class PeerGuard:
-    """Stands before the application."""
+class ConnectionGuard:
+    """Stands before the web side: refuses sites that are not let in, and requests that name a false sender."""
 
     def __init__(self, node: Node, app: ASGIApp) -> None:
         self._node = node
@@ -45,38 +46,26 @@ class PeerGuard:
             await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        state = scope.get("state", {})
-        if (bad := state.get("bad_certificate")) is not None:
-            record_refusal(self._node, NO_SITE, "", _address(scope), bad)
-            return problem(403, bad)
-        if (identity := state.get("certificate")) is not None and (
-            out := rejection_of(self._node.mesh, identity, time.time())
-        ):
-            record_refusal(self._node, out.reason, identity.site, _address(scope), out.detail)
-            about = out.member
-            more = {MEMBERSHIP_FIELD: (about.name, about.stamp_ms, about.forgotten)} if about else {}
-            return problem(403, out.detail, fault="peer", definite=True, **more)
+        state, client = scope.get("state", {}), scope.get("client")
+        address, log = str(client[0]) if client else "", self._node.refusal_log
+        if rejection := connection_rejection(self._node.mesh, state, time.time()):
+            log.request(rejection.reason, rejection.site, address, rejection.detail)
+            return rejection_response(rejection)
         hop = Headers(scope=scope).get(HOP_HEADER)
         if hop is not None and unquote(hop) != state.get("peer"):
-            who = state.get("peer") or ""
-            record_refusal(self._node, FORGED_SENDER, who, _address(scope), f"{HOP_HEADER}: {hop}")
-            named = printable(shortened(unquote(hop)))
-            return problem(403, f"only '{named}' itself, with its certificate, may hand on what it was asked")
+            log.request(FORGED_SENDER, state.get("peer") or "", address, f"{HOP_HEADER}: {hop}")
+            name = printable(shortened(unquote(hop)))
+            return problem(403, f"only '{name}' itself, with its certificate, may forward requests in its name")
         return None
 
 
-def _address(scope: Scope) -> str:
-    client = scope.get("client")
-    return str(client[0]) if client else ""
-
-
 class Guard:
-    """Middleware. Everything below finds in `state`: `principal`, `act` and `doorkeeper`."""
+    """Middleware. Everything below finds in `state`: `principal`, `act` and `authenticator`."""
 
     def __init__(self, app: ASGIApp, node: Node) -> None:
         self._app = app
         self._node = node
-        self._doorkeeper = Authenticator(node)
+        self._authenticator = Authenticator(node)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -85,10 +74,10 @@ class Guard:
         state = scope.setdefault("state", {})
         asked = request_info(scope)
         act = AuditRecord(asked.method, asked.address)
-        state.update(act=act, doorkeeper=self._doorkeeper)
+        state.update(act=act, authenticator=self._authenticator)
         answering = _ResponseWatch(self._node, act, scope, send)
         try:
-            act.who = state["principal"] = self._doorkeeper.identified(asked)
+            act.who = state["principal"] = self._authenticator.identified(asked)
         except CheopsError as error:
             act.reason = reason_of(error)
             await of_error(error)(scope, receive, answering.send)

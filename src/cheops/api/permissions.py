@@ -17,14 +17,12 @@ from cheops.api.endpoints.declaration import (
 )
 from cheops.api.views.operations import sites_of
 from cheops.api.views.status import is_known
-from cheops.backends.http import locations
 from cheops.config.services import service_of
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.log.policy import SiteGroup
 from cheops.node.node import Node
 from cheops.notify.events import Event
-from cheops.peers import enrollment, file_fetcher, links, prober, site_keys
 from cheops.security.principal import NOBODY, Kind, Principal, Role
 from cheops.text import in_words, listed, printable, shortened
 
@@ -147,7 +145,6 @@ def _role_of(who: Principal) -> str:
     return f"the token '{who.name}' has the role {role}" if who.kind is Kind.TOKEN else f"{who} is {role}"
 
 
-_SITES = Right(sites=True)
 _COUCH = (
     *("/", "/{db}", "/{db}/", "/{db}/_changes", "/{db}/_revs_diff", "/{db}/_bulk_get", "/{db}/_bulk_docs"),
     *("/{db}/_ensure_full_commit", "/{db}/_local/{id:path}", "/{db}/{id:path}"),
@@ -160,14 +157,6 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
     ("GET", "/healthz"): ANYONE,
     ("GET", "/readyz"): ANYONE,
     ("GET", "/metrics"): READ_SITE,
-    # between agents
-    ("POST", f"/{prober.PROBE_PATH}"): _SITES,
-    ("POST", f"/{links.DATABASE}/_bulk_docs"): _SITES,  # live messages, with a header that marks them
-    ("GET", f"/{file_fetcher.FILES_PATH}/{{hash}}"): _SITES,
-    ("GET", f"/{site_keys.IDENTITY_PATH}/{{site:path}}"): _SITES,
-    ("POST", "/peer/show"): _SITES,
-    ("GET", f"/{locations.PATH}/{{id}}"): _SITES,
-    ("POST", f"/{enrollment.RENEWAL_PATH}"): _SITES,
     # newcomers, who have no certificate yet: the code of their invitation counts
     ("GET", "/join/authority"): ANYONE,
     ("POST", "/join"): Right(is_open=True, writes=True),

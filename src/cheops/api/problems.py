@@ -1,13 +1,13 @@
 """Errors as answers: problem details (RFC 9457), with whose fault it is and whether asking again can help."""
 
 import logging
-import re
 from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from cheops.errors import CheopsError
+from cheops.security.refusals import reason_of
 
 MEDIA_TYPE = "application/problem+json"
 _log = logging.getLogger(__name__)
@@ -33,12 +33,6 @@ async def on_cheops_error(request: Request, error: Exception) -> Response:
         act.reason = act.reason or reason_of(error)
         act.is_counted = getattr(error, "is_counted", False)
     return of_error(error)
-
-
-def reason_of(error: CheopsError) -> str:
-    """What kind of refusal it is, without a word of what was sent: `command not allowed`."""
-    words = re.findall("[A-Z][a-z]*", type(error).__name__.removesuffix("Error"))
-    return str(getattr(error, "reason", "")) or " ".join(words).lower()
 
 
 async def on_any_error(request: Request, error: Exception) -> Response:

@@ -7,6 +7,7 @@ engine wants done goes out through the methods of `Hands`. A site starts and ser
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -40,7 +41,7 @@ from cheops.peers.settings import MeshSettings
 from cheops.peers.site_keys import SiteKeys, start_signing
 from cheops.scope.snapshot import Snapshot
 from cheops.security import audit, invitations, tokens
-from cheops.security.refusals import COMMAND_NOT_ALLOWED, RefusalLog, Refusals
+from cheops.security.refusals import COMMAND_NOT_ALLOWED, RateLimiter, RefusalLog, Refusals
 from cheops.security.tokens import Accounts
 from cheops.store.files import FileReferences, FileStore
 from cheops.store.interface import Store, StoreError
@@ -82,6 +83,8 @@ class Node:
         self.disk_quota = DiskQuota(config.data / _STORE, clients.store_bytes, clients.free_bytes)
         self.audit = audit.AuditWriter(config.data / audit.FILE, clients.audit_bytes, clients.audit_files)
         self.refusal_log = RefusalLog(self.refusals, self.audit)
+        self.site_limiter = RateLimiter(clients.site_rate, 2 * clients.site_rate, time.monotonic)
+        self.site_keys: SiteKeys | None = None  # with security on
         self._writer = ThreadPoolExecutor(1, "store")
         self._readers = ThreadPoolExecutor(1, "store-read")
         self._tasks: list[asyncio.Task[None]] = []
@@ -310,6 +313,10 @@ class Node:
         for heeded in self.membership_listeners:
             await heeded()
         await self._save_mesh()
+
+    @property
+    def engine(self) -> Pump:
+        return self.pump
 
     # -- what is known -----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +199,7 @@ class Rejection:
 
     reason: str
     detail: str
+    site: str = ""
     member: MembershipRecord | None = None
 
 
@@ -215,14 +216,23 @@ def rejection_of(mesh: Mesh, identity: "Identity", now_s: float) -> Rejection | 
     """The record of the mesh is the list of what was revoked: also while nobody else can be asked."""
     site, member = identity.site, mesh.member_of(identity.site)
     if member and member.forgotten:
-        return Rejection(FORGOTTEN, f"'{site}' was forgotten; 'cheops site admit' takes it in again", member)
+        return Rejection(FORGOTTEN, f"'{site}' was forgotten; 'cheops site admit' takes it in again", site, member)
     if member and identity.made_ms <= member.stamp_ms:
         return Rejection(
-            OUTDATED, f"'{site}' was forgotten after its certificate was made, so it needs a new one", member
+            OUTDATED, f"'{site}' was forgotten after its certificate was made, so it needs a new one", site, member
         )
     if not identity.is_valid_at(now_s):
-        return Rejection(EXPIRED, f"the certificate of '{site}' is no longer valid, or not yet")
+        return Rejection(EXPIRED, f"the certificate of '{site}' is no longer valid, or not yet", site)
     return None
+
+
+def connection_rejection(mesh: Mesh, state: Mapping[str, Any], now_s: float) -> Rejection | None:
+    """Why requests of a connection are refused. `state` is what the connection knows of its other end; without a
+    certificate there is nothing to reject."""
+    if (bad := state.get("bad_certificate")) is not None:
+        return Rejection(NO_SITE, bad)
+    identity = state.get("certificate")
+    return rejection_of(mesh, identity, now_s) if identity is not None else None
 
 
 RENEWAL_PATH = "peer/renewal"  # below the address of an agent

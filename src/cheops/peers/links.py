@@ -4,9 +4,9 @@ While a request is under way, messages gather for a moment, so that under load f
 answers take long (a distant site) the next request does not wait for them: several are under way, each with
 what came meanwhile.
 
-A message is one request of CouchDB's protocol, `POST …/_bulk_docs` with `new_edits=false`: its documents are
-documents like any others. What the engine says beside them (what the sender knows, what it asks for) stands
-in one more member of the body, `cheops`, which a CouchDB ignores. Nobody asks first what the peer lacks.
+A request carries documents as the store keeps them, each once (`docs`), and the messages that they belong to
+(`cheops`): what the sender knows, what it asks for, and the ids of its documents. The sender does not ask first what
+the peer lacks: the engine keeps count of that.
 
 Nothing here is kept for later: a message that cannot be delivered is dropped, and the peer probed. The engine
 knows what a peer has acknowledged, and sends the rest when it is up. So a slow or dead peer costs a bounded
@@ -33,8 +33,7 @@ from cheops.peers.client import PeerClient, read_response
 from cheops.peers.couchdb.documents import parse_document, stored_document
 from cheops.store import codec
 
-DATABASE = "db/cheops"  # where peers keep what is shared, below their address
-SITE_HEADER = "Cheops-Site"
+MESSAGES_PATH = "peer/messages"  # below the address of an agent
 _MOST_WAITING = 5_000  # messages to one peer
 _MOST_BYTES = 4_000_000  # in one request, roughly
 _MOST_ANSWER = 65_536  # bytes
@@ -66,7 +65,6 @@ class _Envelope(msgspec.Struct):
 class _Body(msgspec.Struct):
     docs: list[msgspec.Raw]
     cheops: _Envelope
-    new_edits: bool = True
 
 
 _bodies = msgspec.json.Decoder(_Body)
@@ -85,7 +83,7 @@ def pack(site: str, messages: Iterable[Message]) -> bytes:
             ids.append(one.id)
         bare = msgspec.structs.replace(message, ops=(), replies=(), matrices=())
         parts.append(_Part(msgspec.Raw(codec.encode_message(bare)), ids))
-    return msgspec.json.encode(_Body(list(docs.values()), _Envelope(site, parts), new_edits=False))
+    return msgspec.json.encode(_Body(list(docs.values()), _Envelope(site, parts)))
 
 
 def unpack(body: bytes) -> tuple[str, list[Message]]:
@@ -164,12 +162,12 @@ class PeerLinks:
         if self._client.address_of(peer) is None:
             counts.dropped += len(messages)
             return True  # nobody knows where it is; the engine will say it again when it is up
-        body, headers = pack(self._site, messages), {"Content-Type": "application/json", SITE_HEADER: "1"}
+        body, headers = pack(self._site, messages), {"Content-Type": "application/json"}
         if len(body) > _COMPRESS_FROM:
             body, headers["Content-Encoding"] = gzip.compress(body, compresslevel=1), "gzip"
         try:
             async with self._client.request(
-                peer, "POST", f"/{DATABASE}/_bulk_docs", data=body, headers=headers, timeout=_TIMEOUT
+                peer, "POST", f"/{MESSAGES_PATH}", data=body, headers=headers, timeout=_TIMEOUT
             ) as answer:
                 if answer.status < 300:
                     await read_response(answer, _MOST_ANSWER)  # or it would be closed, not kept warm

@@ -15,8 +15,7 @@ from cheops.peers.mesh import Mesh, PeerEvent, Probe
 from cheops.peers.settings import Now
 from cheops.text import printable
 
-PROBE_PATH = "mesh/probe"  # below the address of an agent
-MEMBERSHIP_FIELD = "member"  # in a refusal: what was decided about whoever asked
+PROBE_PATH = "peer/heartbeat"  # below the address of an agent
 _LONGEST_REST_S = 0.25
 _log = logging.getLogger(__name__)
 
@@ -29,7 +28,6 @@ class ForgedSenderError(heartbeat.MeshError):
     """A site speaks as another one."""
 
     status = 403
-    is_counted = True  # by whoever raises it, with more detail than others have
 
 
 class Prober:

@@ -5,16 +5,20 @@ stamp`, `wrong signature`). The sender and the detail may come from anywhere, so
 one reason beyond a number are counted together as `OTHERS`.
 """
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
 from cheops.bounded import BoundedMap
+from cheops.errors import CheopsError
 from cheops.security.audit import AuditWriter
 from cheops.security.audit_entries import Entry
 from cheops.text import printable, shortened
 
+# HTTP statuses that say that a request was refused, rather than wrong or failed.
+REFUSED_STATUSES = frozenset((401, 403, 408, 413, 421, 429, 431, 507))
 COMMAND_NOT_ALLOWED = "command not allowed"
 AGAINST_POLICY = "against the policy"
 OTHERS = "others"
@@ -24,6 +28,12 @@ _MOST_SENDERS = 50  # of one reason
 _MOST_DETAIL = 300  # characters
 _MOST_AUDITED = 256  # characters
 MOST_BUCKETS = 10_000
+
+
+def reason_of(error: CheopsError) -> str:
+    """The kind of a refusal, without a word of what was sent: `command not allowed`."""
+    words = re.findall("[A-Z][a-z]*", type(error).__name__.removesuffix("Error"))
+    return str(getattr(error, "reason", "")) or " ".join(words).lower()
 
 
 @dataclass(frozen=True, slots=True)

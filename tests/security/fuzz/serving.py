@@ -21,6 +21,7 @@ from starlette.requests import Request
 
 from cheops.api.app import application
 from cheops.api.forms import read_form
+from cheops.api.peers import peer_endpoint
 from cheops.api.submission import RequestError
 from cheops.backends.http.replication import HttpReplication
 from cheops.config.site import parse_site
@@ -87,7 +88,7 @@ class World:
         self.gateway.replicate_with(HttpReplication(self.node, self.gateway.services))
         self.service = Service()
         self.gateway._forwarder.asking.pool.fresh = self.service.fresh  # type: ignore[method-assign, assignment]
-        self.app = application(self.node, self.gateway)
+        self.app = peer_endpoint(self.node, application(self.node, self.gateway))
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(coroutine)

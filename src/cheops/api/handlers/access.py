@@ -81,7 +81,7 @@ def _limits(reach: Reach) -> tuple[tuple[str, ...] | None, ...]:
 async def sign_in(request: ApiRequest[NoParameters, SignIn]) -> Response:
     """A browser shows a token once; from then on a cookie that scripts cannot read stands for it."""
     state = request.http.state
-    authenticator: Authenticator = state.doorkeeper
+    authenticator: Authenticator = state.authenticator
     info = request_info(request.http.scope)
     authenticator.check_origin(info, must_be_told=False)
     given = await request.body()
