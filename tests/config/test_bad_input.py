@@ -56,7 +56,7 @@ BAD = [
     ("site: a\nadvertise: http://a/b", "2: advertise: the URL of an agent has no path: 'http://a/b'"),
     (
         "site: a\nadvertise: http://me:secret@a",
-        "2: advertise: a URL must not hold a name or password",
+        "2: advertise: a URL must not contain a user name or password",
     ),
     (
         "site: a\nadvertise: http://a?",
@@ -64,11 +64,11 @@ BAD = [
     ),
     (
         "site: a\nadvertise: http://a b",
-        "2: advertise: a URL cannot hold blanks or invisible characters: 'http://a b'",
+        "2: advertise: a URL cannot contain blanks or invisible characters: 'http://a b'",
     ),
     (
         "site: a\nadvertise: http://0.0.0.0:1",
-        "2: advertise: a URL needs one address, and 0.0.0.0 is all of a machine: 'http://0.0.0.0:1'",
+        "2: advertise: a URL needs one address, and 0.0.0.0 means all of a machine: 'http://0.0.0.0:1'",
     ),
     (
         "site: a\nadvertise: http://a:99999",
@@ -125,11 +125,11 @@ BAD = [
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, items: {/a: /b}}",
-        "3: services.image.items./a: '/b' must end with /{id}, where the id stands",
+        "3: services.image.items./a: '/b' must end with /{id}, in place of the id",
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, items: {/a: '/*/{id}'}}",
-        "3: services.image.items./a: each * takes what stands at a * of the path, which has fewer",
+        "3: services.image.items./a: it has more * than the path; each * repeats one of the path",
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, refs: {image: images}}",
@@ -276,15 +276,12 @@ BAD_TYPES = [
     ),
     (
         "{on_error: decompose, decompose: {amount: 3, unit: dec x 2}}",
-        (
-            ".decompose.unit: word 3 of the unit must be 1 or -1, because the number stands there (see 'amount'), "
-            "found '2'"
-        ),
+        (".decompose.unit: word 3 of the unit must be 1 or -1, because the number is there (see 'amount'), found '2'"),
     ),
     (
         "{on_error: decompose, decompose: {amount: 2, unit: dec}}",
         (
-            ".decompose.unit: word 2 of the unit must be 1 or -1, because the number stands there (see 'amount'), "
+            ".decompose.unit: word 2 of the unit must be 1 or -1, because the number is there (see 'amount'), "
             "found 'nothing'"
         ),
     ),

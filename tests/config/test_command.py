@@ -27,14 +27,14 @@ types:
 """
 
 
-def written(folder: Path, text: str = GOOD) -> Path:
+def write_file(folder: Path, text: str = GOOD) -> Path:
     path = folder / "cheops.yaml"
     path.write_text(text)
     return path
 
 
 def test_check_shows_what_the_site_would_be(tmp_path: Path) -> None:
-    path = written(tmp_path)
+    path = write_file(tmp_path)
     assert run_here("config", "check", str(path)) == Ran(
         0,
         f"""\
@@ -67,8 +67,8 @@ warning: types.counter: no command is allowed; list patterns under 'allow'
 
 
 @pytest.mark.parametrize(("output", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_check_tells_programs_everything(tmp_path: Path, output: str, load: Callable[[str], Any]) -> None:
-    ran = run_here("config", "check", str(written(tmp_path)), "-o", output)
+def test_check_gives_programs_everything(tmp_path: Path, output: str, load: Callable[[str], Any]) -> None:
+    ran = run_here("config", "check", str(write_file(tmp_path)), "-o", output)
     data = load(ran.out)
     assert list(data) == [
         *(
@@ -98,7 +98,7 @@ def test_check_tells_programs_everything(tmp_path: Path, output: str, load: Call
     assert (data["notify"], data["hints"]) == ({}, [])
 
 
-TOLD = """
+NOTIFYING = """
 site: a
 security: none
 types:
@@ -125,8 +125,8 @@ notify:
 """
 
 
-def test_check_shows_whom_it_tells_what_and_no_secrets(tmp_path: Path) -> None:
-    path = written(tmp_path, TOLD)
+def test_check_shows_targets_and_no_secrets(tmp_path: Path) -> None:
+    path = write_file(tmp_path, NOTIFYING)
     shown = run_here("config", "check", str(path)).out
     assert (
         shown.partition("TARGET")[2].partition("\n")[2]
@@ -155,14 +155,14 @@ hint: types.open: there is no 'show', so 'cheops show --command' may run any all
     assert "show     only 'read'" in shown
     data = run_here("config", "check", str(path), "-o", "json").out
     assert "KEY" not in shown + data
-    told = json.loads(data)["notify"]
-    assert told["chat"]["webhook"] == {"url": "https://chat.example.org/…", "signed": True}
-    assert (told["pager"]["statuses"], told["pager"]["retry_most_s"]) == (["KO"], 60)
-    assert told["record"]["command"] == {"line": "curl …"}
+    targets = json.loads(data)["notify"]
+    assert targets["chat"]["webhook"] == {"url": "https://chat.example.org/…", "signed": True}
+    assert (targets["pager"]["statuses"], targets["pager"]["retry_most_s"]) == (["KO"], 60)
+    assert targets["record"]["command"] == {"line": "curl …"}
 
 
 def test_check_names_the_place_of_a_mistake(tmp_path: Path) -> None:
-    path = written(tmp_path, "site: a\nlisten: here")
+    path = write_file(tmp_path, "site: a\nlisten: here")
     complaint = "expected host:port, such as 127.0.0.1:8079 or [::1]:8079, found 'here'"
     assert run_here("config", "check", str(path)) == Ran(1, "", f"error: {path}:2: listen: {complaint}\n")
 
@@ -210,8 +210,8 @@ def _is_a_setting(line: str) -> bool:
     return line.strip().startswith("# ") and not comment[0].isupper() and "`" not in line and ". " not in line
 
 
-def test_init_does_not_write_over_a_file_unless_told(tmp_path: Path) -> None:
-    path = written(tmp_path)
+def test_init_does_not_write_over_a_file_unless_forced(tmp_path: Path) -> None:
+    path = write_file(tmp_path)
     assert run_here("init", str(path)) == Ran(1, "", f"error: {path} exists already; use --force to overwrite it\n")
     assert path.read_text() == GOOD
     assert run_here("init", str(path), "--force", "--site", "new").code == 0

@@ -43,7 +43,7 @@ def test_the_documented_defaults_are_the_defaults(tmp_path: Path) -> None:
         "notify": {"t": {"webhook": {"url": "http://h.example"}}},
     }
     spelled: dict[str, Any] = yaml.safe_load(yaml.safe_dump(needed))
-    written = 0
+    count = 0
     for key, default in ROWS:
         if default.startswith("`") and default.endswith("`"):
             *path, last = key.replace("NAME", "t").split(".")
@@ -51,8 +51,8 @@ def test_the_documented_defaults_are_the_defaults(tmp_path: Path) -> None:
             for name in path:
                 place = place.setdefault(name, {})
             place[last] = yaml.safe_load(default.strip("`"))
-            written += 1
-    assert written > 15
+            count += 1
+    assert count > 15
     texts = (yaml.safe_dump(spelled), yaml.safe_dump(needed))
     explicit, implicit = (parse_site(text, tmp_path / "site.yaml") for text in texts)
     assert explicit == implicit
@@ -89,8 +89,8 @@ def test_the_blocks_of_the_reference_are_valid(tmp_path: Path) -> None:
     assert type_of(on_error).engine.decompose is not None
     assert type_of(policy).policy == Policy(SiteGroup.INVOLVED, ("site1",), ("site1", "site2"))
     assert list(type_of(show).hints()) == []
-    told = parse_site(f"site: a\n{notify}", tmp_path / "site.yaml").notify
-    assert [target.name for target in told] == ["chat", "pager"]
+    targets = parse_site(f"site: a\n{notify}", tmp_path / "site.yaml").notify
+    assert [target.name for target in targets] == ["chat", "pager"]
 
 
 def test_there_are_examples() -> None:

@@ -1,4 +1,4 @@
-"""The gateway in the configuration file: what is taken from what, and what is refused."""
+"""The gateway in the configuration file: defaults that depend on other settings, and what is refused."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ def test_where_other_sites_reach_a_service() -> None:
         "three: {url: 'http://127.0.0.1:3', listen: '0.0.0.0:9002', advertise: 'http://nat.example:80'}, "
         "four: {url: 'http://127.0.0.1:4'}"
     )
-    told = {name: service.front.advertise for name, service in config.services.items()}
-    assert told == {
+    urls = {name: service.listener.advertise for name, service in config.services.items()}
+    assert urls == {
         "one": "http://10.0.0.1:9000",
         "two": "http://10.0.0.7:9001",
         "three": "http://nat.example",
@@ -53,7 +53,7 @@ def test_doubts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("services", "more", "said"),
+    ("services", "more", "complaint"),
     [
         ("image: {url: 'http://h', listen: 9000}", "", "expected host:port"),
         ("image: {url: 'http://h', advertise: 'http://h:1'}", "", "without 'listen'"),
@@ -64,7 +64,7 @@ def test_doubts() -> None:
             "'services.a.listen' and 'services.b.outbound' both listen at port 1",
         ),
         ("a: {url: 'http://127.0.0.1:9000', listen: '127.0.0.1:9000'}", "", "of this gateway itself"),
-        ("a: {url: 'http://h', hosts: [x]}, b: {url: 'http://i', hosts: [X]}", "", "'x' stands for both a and b"),
+        ("a: {url: 'http://h', hosts: [x]}, b: {url: 'http://i', hosts: [X]}", "", "'x' is the host name of both a and b"),
         ("a: {url: 'http://h', hosts: ['x:80']}", "", "a host name without a port"),
         ("a: {url: 'http://h', carriers: [Scope]}", "", "a header that the application passes on"),
         ("a: {url: 'http://h', carriers: [Cheops-Hop]}", "", "a header that the application passes on"),
@@ -74,7 +74,7 @@ def test_doubts() -> None:
         ("", "gateway: {connections: 0}", "a whole number from 1"),
     ],
 )  # fmt: skip
-def test_what_is_refused(services: str, more: str, said: str) -> None:
+def test_what_is_refused(services: str, more: str, complaint: str) -> None:
     with pytest.raises(DocumentError) as caught:
         site(services, more)
-    assert said in str(caught.value)
+    assert complaint in str(caught.value)

@@ -79,9 +79,9 @@ def test_the_type_hands_the_steps_to_the_engine() -> None:
 
 @pytest.mark.parametrize("line", ["/usr/local/bin/repair", "repair __ID__", "./repair"])
 def test_what_is_no_plain_word_is_a_command(line: str) -> None:
-    made = site(f"{{on_error: {line}}}").types["t"]
-    assert made.engine.on_error == Command(line)
-    assert made.engine.decompose is None
+    type_ = site(f"{{on_error: {line}}}").types["t"]
+    assert type_.engine.on_error == Command(line)
+    assert type_.engine.decompose is None
 
 
 def site(type_settings: str) -> SiteConfig:
@@ -121,13 +121,13 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_plugins_are_taken_by_name(packages: Path) -> None:
     install(packages, "[cheops.on_error]\ntwice = edgehooks:twice\n[cheops.logic]\njoin = edgehooks:joined\n")
-    made = site("{on_error: twice, logic: join}").types["t"]
-    assert (made.on_error, made.logic) == ("twice", "join")
-    assert made.engine.decompose is not None
-    assert made.engine.decompose(Command("x")) == (Command("x"), Command("x"))
-    assert made.engine.logic is not None
-    assert made.engine.logic(()) == (Command(""),)
-    assert made.engine.on_error is None
+    type_ = site("{on_error: twice, logic: join}").types["t"]
+    assert (type_.on_error, type_.logic) == ("twice", "join")
+    assert type_.engine.decompose is not None
+    assert type_.engine.decompose(Command("x")) == (Command("x"), Command("x"))
+    assert type_.engine.logic is not None
+    assert type_.engine.logic(()) == (Command(""),)
+    assert type_.engine.on_error is None
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_a_name_is_enough(tmp_path: Path) -> None:
     )
 
 
-def test_a_site_with_services_alone_is_nothing_to_warn_of(tmp_path: Path) -> None:
+def test_a_site_with_services_alone_gives_no_warning(tmp_path: Path) -> None:
     assert read(tmp_path, "site: a\nservices: {image: {url: http://127.0.0.1:9292}}").warnings == ()
 
 
@@ -182,7 +182,7 @@ def test_a_matrix_may_stand_in_the_file_in_every_form(tmp_path: Path, matrix: st
         ("0.0.0.0:8079", "https://edge.example.org", "https://edge.example.org"),
     ],
 )
-def test_what_others_are_told(tmp_path: Path, listen: str, advertise: str | None, expected: str) -> None:
+def test_the_url_for_others(tmp_path: Path, listen: str, advertise: str | None, expected: str) -> None:
     more = f"\nadvertise: {advertise}" if advertise else ""
     assert read(tmp_path, f'site: a\nlisten: "{listen}"{more}').advertise == expected
 

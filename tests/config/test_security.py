@@ -19,9 +19,9 @@ def refused(folder: Path, text: str) -> str:
     return str(caught.value).removeprefix(f"{folder}/site.yaml:")
 
 
-def test_what_is_said_and_what_is_not(tmp_path: Path) -> None:
-    unsaid, none = read(tmp_path, "").security, read(tmp_path, "security: none").security
-    assert (unsaid.is_specified, unsaid.is_on) == (False, False)
+def test_none_differs_from_unspecified(tmp_path: Path) -> None:
+    unspecified, none = read(tmp_path, "").security, read(tmp_path, "security: none").security
+    assert (unspecified.is_specified, unspecified.is_on) == (False, False)
     assert (none.is_specified, none.is_on) == (True, False)
     assert read(tmp_path, "security: {}").security == SecurityConfig(tmp_path / "tls")
 

@@ -15,7 +15,7 @@ def targets(tmp_path: Path, text: str) -> tuple[TargetConfig, ...]:
     return parse_site(f"site: a\nnotify:\n  t: {text}\n", tmp_path / "site.yaml").notify
 
 
-def test_all_that_can_be_said(tmp_path: Path) -> None:
+def test_all_settings_of_a_target(tmp_path: Path) -> None:
     text = (
         "{webhook: {url: 'https://chat.example/hook/?x=1', secret_file: hook.secret}, on: [ran, diverged],"
         " summary: true, others: true, types: [counter], operations: [inc], resources: ['c*'],"
@@ -62,7 +62,7 @@ HOOK = "webhook: {url: 'http://h.example'}"
         (f"{{{HOOK}, command: x}}", "found webhook and command"),
         ("{webhook: {}}", "'url' is missing"),
         ("{webhook: {url: 'ftp://x'}}", "expected a URL that starts with http"),
-        ("{webhook: {url: 'http://u:p@h.example'}}", "must not hold a name or password"),
+        ("{webhook: {url: 'http://u:p@h.example'}}", "must not contain a user name or password"),
         ("{webhook: {url: 'http://h.example?a#b'}}", "characters that a URL cannot contain"),
         (f"{{{HOOK}, on: [rann]}}", "did you mean 'ran'?"),
         (f"{{{HOOK}, on: [summary]}}", "unknown value 'summary'"),
@@ -82,7 +82,7 @@ HOOK = "webhook: {url: 'http://h.example'}"
         ),
     ],
 )
-def test_what_cannot_be_right_is_told_with_its_place(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_mistake_is_reported_with_its_place(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(DocumentError) as caught:
         targets(tmp_path, text)
     assert expected in str(caught.value)

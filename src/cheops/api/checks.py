@@ -62,7 +62,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *trust_checks(node),
         *await asyncio.to_thread(lambda: list(security_checks(node))),
         *_peers(node, peers),
-        *await asyncio.gather(*(_front(one) for one in node.config.services.values() if one.front.listen)),
+        *await asyncio.gather(*(_front(one) for one in node.config.services.values() if one.listener.listen)),
         *(_check("services", *found) for found in await plane_checks(gateway)),
         *(_of_backend(finding) for finding in await node.backends.doctor()),
         *(_version(peer) for peer in peers if peer.version),
@@ -135,13 +135,13 @@ def _peers(node: Node, peers: list[SiteView]) -> Iterator[Check]:
 
 async def _front(service: ServiceConfig) -> Check:
     """Other sites come by the address that they are told: the least is that it leads here from here."""
-    url, name = service.front.advertise, f"gateway listens for {service.name}"
+    url, name = service.listener.advertise, f"gateway listens for {service.name}"
     try:
         await _connected(url)
     except (OSError, TimeoutError) as error:
         hint = f"other sites use this address: fix 'services.{service.name}.advertise' or 'listen'"
         return _check("services", name, f"{url}: {error or 'no answer'}", hint)
-    return _check("services", name, f"at {service.front.listen}; other sites use {url}")
+    return _check("services", name, f"at {service.listener.listen}; other sites use {url}")
 
 
 async def _connected(url: str) -> None:

@@ -184,7 +184,7 @@ def _show_config(out: Console, config: SiteConfig) -> None:
     print_table(out, facts)
     _show_addresses(out, "PEER", config.peers)
     _show_addresses(out, "SERVICE", {name: service.url for name, service in config.services.items()})
-    _show_named(out, "GATEWAY", {name: _listener_facts(one.front) for name, one in config.services.items()})
+    _show_named(out, "GATEWAY", {name: _listener_facts(one.listener) for name, one in config.services.items()})
     _show_named(out, "TYPE", {name: _type_facts(type_) for name, type_ in config.types.items()})
     _show_named(out, "TARGET", {target.name: _target_facts(target) for target in config.notify})
     hints = _hints(config)
@@ -220,24 +220,24 @@ def _show_named(out: Console, heading: str, named: Mapping[str, Iterable[tuple[s
 
 
 def _service_data(service: ServiceConfig) -> dict[str, Any]:
-    front = service.front
+    listener = service.listener
     return {
         "url": service.url,
-        "listen": str(front.listen) if front.listen else None,
-        "advertise": front.advertise or None,
-        "outbound": str(front.outbound) if front.outbound else None,
+        "listen": str(listener.listen) if listener.listen else None,
+        "advertise": listener.advertise or None,
+        "outbound": str(listener.outbound) if listener.outbound else None,
         "hosts": list(service.hosts),
-        "carriers": list(front.carriers),
-        "add_carrier": front.add_carrier,
+        "carriers": list(listener.carriers),
+        "add_carrier": listener.add_carrier,
     }
 
 
-def _listener_facts(front: ServiceListener) -> list[tuple[str, str]]:
+def _listener_facts(listener: ServiceListener) -> list[tuple[str, str]]:
     facts = []
-    if front.listen:
-        facts += [("for clients", str(front.listen)), ("for other sites", front.advertise)]
-    if front.outbound:
-        facts.append(("for the application", str(front.outbound)))
+    if listener.listen:
+        facts += [("for clients", str(listener.listen)), ("for other sites", listener.advertise)]
+    if listener.outbound:
+        facts.append(("for the application", str(listener.outbound)))
     return facts
 
 

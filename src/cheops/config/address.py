@@ -1,7 +1,7 @@
-"""Where a site listens, and the URLs at which agents and services are reached.
+"""Addresses at which a site listens, and URLs at which agents and services are reached.
 
-A URL is kept in one spelling (small letters in scheme and host, no default port, no slash at the end), so
-that two that mean the same are the same text.
+A URL is normalized (lower-case scheme and host, no default port, no slash at the end), so that two URLs with the same
+meaning are equal texts.
 """
 
 import re
@@ -21,7 +21,7 @@ _NUMERIC = re.compile(r"[0-9.]+")
 
 
 class AddressError(ClientError):
-    """A text is not an address or a URL that can be used here; it says what to write."""
+    """A text is not a usable address or URL; the message says what to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Address:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it stands for all addresses of the machine, and so for none that others could use."""
+        """Whether it means all addresses of the machine: fine to listen at, but nothing that others can connect to."""
         return _is_ip(self.host) and ip_address(self.host).is_unspecified
 
     @property
@@ -45,7 +45,7 @@ class Address:
         return self.url_as("http")
 
     def url_as(self, scheme: str) -> str:
-        """The same for `http` or `https`."""
+        """The same with the scheme `http` or `https`."""
         host = self.host
         if self.is_wildcard:
             host = "::1" if ":" in host else "127.0.0.1"
@@ -56,20 +56,20 @@ DEFAULT_LISTEN = Address("127.0.0.1", DEFAULT_PORT)
 
 
 def parse_address(text: str) -> Address:
-    """The address that a text such as `10.0.0.1:8079` or `[::1]:8079` means; raises AddressError."""
-    found = _ADDRESS.fullmatch(text)
-    if not found:
+    """The address in a text such as `10.0.0.1:8079` or `[::1]:8079`; raises AddressError."""
+    parts = _ADDRESS.fullmatch(text)
+    if not parts:
         raise AddressError(
             f"expected host:port, such as 127.0.0.1:{DEFAULT_PORT} or [::1]:{DEFAULT_PORT}, "
             f"found '{printable(shortened(text))}'"
         )
-    if not found["host"]:
+    if not parts["host"]:
         raise AddressError(f"the host is missing; for all addresses of the machine write 0.0.0.0{text}")
-    return Address(_host(found["host"]), _port(int(found["port"])))
+    return Address(_host(parts["host"]), _port(int(parts["port"])))
 
 
 def parse_url(text: str, *, with_path: bool = False) -> str:
-    """The one spelling of an http or https URL; raises AddressError."""
+    """The normalized form of an http or https URL; raises AddressError."""
     shown = printable(shortened(text))
     try:
         parts = urlsplit(text)
@@ -80,18 +80,19 @@ def parse_url(text: str, *, with_path: bool = False) -> str:
         hint = f"write http://{shown}" if _ADDRESS.fullmatch(text) else "such as http://10.0.0.2:8079"
         raise AddressError(f"expected a URL that starts with http:// or https://, found '{shown}'; {hint}")
     if problem := _url_problem(text, parts, with_path=with_path):
-        raise AddressError(problem if "@" in text else f"{problem}: '{shown}'")  # no password in a message
+        # A URL with @ may contain a password, which must not appear in a message or a log.
+        raise AddressError(problem if "@" in text else f"{problem}: '{shown}'")
     address = Address(
         _host(_in_url(parts.hostname or "")),
         _DEFAULT_PORTS[parts.scheme] if port is None else _port(port),
     )
     if address.is_wildcard:
-        raise AddressError(f"a URL needs one address, and {address.host} is all of a machine: '{shown}'")
+        raise AddressError(f"a URL needs one address, and {address.host} means all of a machine: '{shown}'")
     return _url(parts.scheme, address.host, address.port, parts.path.rstrip("/"))
 
 
 def address_of_url(url: str) -> Address:
-    """Host and port of a URL that `parse_url` gave: two URLs with the same lead to the same server."""
+    """Host and port of a URL that `parse_url` returned. URLs with equal ones lead to the same server."""
     parts = urlsplit(url)
     return Address(parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme])
 
@@ -104,9 +105,9 @@ def is_loopback(url: str) -> bool:
 
 def _url_problem(text: str, parts: SplitResult, *, with_path: bool) -> str | None:
     if any(is_invisible(character) or character.isspace() for character in text):
-        return "a URL cannot hold blanks or invisible characters"
+        return "a URL cannot contain blanks or invisible characters"
     if parts.username is not None or parts.password is not None:
-        return "a URL must not hold a name or password"
+        return "a URL must not contain a user name or password"
     if "?" in text or "#" in text:
         return "a URL must not have a query (?) or a fragment (#) here"
     if parts.path.rstrip("/") and not with_path:
@@ -115,7 +116,7 @@ def _url_problem(text: str, parts: SplitResult, *, with_path: bool) -> str | Non
 
 
 def _host(spelling: str) -> str:
-    """A host as it is kept: an IP address in its one form, or a name in small letters."""
+    """A normalized host: an IP address in its shortest form, or a name in lower case."""
     host = spelling.lower()
     inner = host[1:-1] if host.startswith("[") else host
     if _is_ip(inner) and (":" in inner) == (inner != host):

@@ -302,7 +302,7 @@ class UnitSteps(Section):
         if words[self.amount - 1 : self.amount] not in (["1"], ["-1"]):
             found = words[self.amount - 1] if self.amount <= len(words) else "nothing"
             raise place(value, "unit").fail(
-                f"word {self.amount} of the unit must be 1 or -1, because the number stands there (see 'amount'), "
+                f"word {self.amount} of the unit must be 1 or -1, because the number is there (see 'amount'), "
                 f"found '{found}'"
             )
         return self

@@ -224,24 +224,24 @@ def _advertised_url(listen: Address, site_url: str, scheme: str) -> str:
 
 
 def gateway_warnings(
-    fronts: Iterable[tuple[str, ServiceListener]], gateway: GatewayConfig, site_url: str, *, has_peers: bool
+    listeners: Iterable[tuple[str, ServiceListener]], gateway: GatewayConfig, site_url: str, *, has_peers: bool
 ) -> Iterable[str]:
     """Settings that are possible but probably a mistake."""
-    fronts, is_secure = tuple(fronts), site_url.startswith("https://")
-    if fronts and is_secure and has_peers and gateway.listen is None:
+    listeners, is_secure = tuple(listeners), site_url.startswith("https://")
+    if listeners and is_secure and has_peers and gateway.listen is None:
         yield (
             "gateway.listen: without it other sites cannot send requests to the services here; "
             "set it to an address that they reach"
         )
-    for name, front in fronts:
-        if front.listen and is_loopback(front.advertise) and not (is_loopback(site_url) or is_secure):
+    for name, listener in listeners:
+        if listener.listen and is_loopback(listener.advertise) and not (is_loopback(site_url) or is_secure):
             yield (
-                f"services.{name}.listen: {front.listen} is this machine only, so other sites cannot send "
+                f"services.{name}.listen: {listener.listen} is this machine only, so other sites cannot send "
                 f"requests for {name} here; set 'listen' or 'advertise' to an address that they reach"
             )
-        if front.outbound and not is_loopback(front.outbound.url):
+        if listener.outbound and not is_loopback(listener.outbound.url):
             yield (
-                f"services.{name}.outbound: {front.outbound} can be reached from other machines; it is meant "
+                f"services.{name}.outbound: {listener.outbound} can be reached from other machines; it is meant "
                 "for the application of this site alone"
             )
 

@@ -68,10 +68,10 @@ def _read_id_path(value: Value) -> tuple[str, ...]:
     text = value.string()
     if text.lower() == LOCATION.lower():
         return ()
-    if not (found := _ID_PATH.fullmatch(text)):
+    if not (path := _ID_PATH.fullmatch(text)):
         shown = printable(shortened(text))
         raise value.fail(f"expected where a new id is, such as $.id, $.image.id or Location, found '{shown}'")
-    return tuple(found[1].split(".")[1:])
+    return tuple(path[1].split(".")[1:])
 
 
 def _write_id_path(names: tuple[str, ...]) -> str:
@@ -85,9 +85,9 @@ def _read_items(value: Value) -> tuple[tuple[str, str], ...]:
         if not _PATH.fullmatch(path):
             raise at.fail(f"'{printable(shortened(path))}' is not a path, such as /images/import")
         if item.split("/").count("{id}") != 1 or not item.endswith("/{id}"):
-            raise at.fail(f"'{printable(shortened(item))}' must end with /{{id}}, where the id stands")
+            raise at.fail(f"'{printable(shortened(item))}' must end with /{{id}}, in place of the id")
         if item.split("/").count("*") > path.split("/").count("*"):
-            raise at.fail("each * takes what stands at a * of the path, which has fewer")
+            raise at.fail("it has more * than the path; each * repeats one of the path")
         items.append((path.rstrip("/"), item))
     return tuple(items)
 
@@ -241,13 +241,13 @@ class ServiceConfig(Section):
     url: str = setting(
         URL_WITH_PATH, REQUIRED, "Where this site's own instance of the service is. The URL may have a path."
     )
-    front: ServiceListener = inline(ServiceListener)
+    listener: ServiceListener = inline(ServiceListener)
     replication: ReplicationConfig = inline(ReplicationConfig)
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """The host names by which the application calls it through the gateway's proxy."""
-        return self.front.hosts or (self.name.lower(),)
+        return self.listener.hosts or (self.name.lower(),)
 
 
 def type_name(service: str) -> str:
@@ -293,5 +293,5 @@ def service_conflict(services: Mapping[str, ServiceConfig], listeners: Iterable[
     for service in services.values():
         for host in service.hosts:
             if owners.setdefault(host, service.name) != service.name:
-                return f"'{host}' stands for both {owners[host]} and {service.name}; see 'hosts'"
+                return f"'{host}' is the host name of both {owners[host]} and {service.name}; see 'hosts'"
     return None

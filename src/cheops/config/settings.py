@@ -34,7 +34,7 @@ class Setting:
     default: Any
     doc: str
     shown: str = ""  # the default in words, where it is computed
-    group: str = ""  # the field of an `inline` section that holds it
+    group: str = ""  # the field that holds it, if that is an `inline` section
 
     @property
     def is_required(self) -> bool:
@@ -42,7 +42,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default as documentation shows it; in backquotes if it could stand in the file like this."""
+        """The default as documentation shows it; in backquotes if the file could contain it like this."""
         if self.shown:
             return self.shown
         if self.is_required:
@@ -90,7 +90,7 @@ def setting(type_: ValueType[Any], default: Any, doc: str, *, key: str = "", sho
 
 
 def inline(section: type[Section]) -> Any:
-    """A field whose settings stand among those of the section around it."""
+    """A field that is a section without a key of its own: its settings are keys of the section around it."""
     return field(default_factory=section, metadata={_METADATA: _Inline(section)})
 
 
@@ -120,7 +120,7 @@ def settings_of(cls: type[Section]) -> tuple[Setting, ...]:
 
 
 def walk(settings: Iterable[Setting], path: str = "") -> Iterator[tuple[str, Setting]]:
-    """All settings below some, each with its path in the file, such as `types.NAME.checkpoint.after`."""
+    """These settings and all below them, each with its path in the file, such as `types.NAME.checkpoint.after`."""
     for one in settings:
         inner = f"{path}{one.key}"
         yield inner, one
@@ -147,7 +147,7 @@ def read_record(settings: tuple[Setting, ...], value: Value) -> dict[str, Value]
 
 
 def place(value: Value, key: str) -> Value:
-    """Where a key of a section stands, or the section itself if the key is left out."""
+    """The value of a key, or the section itself if the key is left out: where to complain about it."""
     return value.mapping().get(key, value)
 
 

@@ -199,10 +199,10 @@ class SiteConfig(Section):
     def listeners(self) -> Iterable[tuple[str, Address]]:
         """All addresses where the gateway listens, with their keys."""
         for service in self.services.values():
-            if service.front.listen:
-                yield f"services.{service.name}.listen", service.front.listen
-            if service.front.outbound:
-                yield f"services.{service.name}.outbound", service.front.outbound
+            if service.listener.listen:
+                yield f"services.{service.name}.listen", service.listener.listen
+            if service.listener.outbound:
+                yield f"services.{service.name}.outbound", service.listener.outbound
         if self.gateway.listen:
             yield "gateway.listen", self.gateway.listen
         if self.gateway.proxy:
@@ -217,22 +217,22 @@ class SiteConfig(Section):
     def announced(self) -> tuple[tuple[str, str], ...]:
         """Services, and where the gateways of other sites reach each; an empty address if they cannot."""
         return tuple(
-            (name, self.gateway.advertise if self.security.is_on else one.front.advertise)
+            (name, self.gateway.advertise if self.security.is_on else one.listener.advertise)
             for name, one in sorted(self.services.items())
         )
 
     @property
     def has_carriers(self) -> bool:
         """Whether the application calls out through the gateway, so that scopes must be recovered."""
-        fronts = (service.front for service in self.services.values())
-        return self.gateway.proxy is not None or any(front.outbound for front in fronts)
+        listeners = (service.listener for service in self.services.values())
+        return self.gateway.proxy is not None or any(listener.outbound for listener in listeners)
 
     @property
     def carrier_names(self) -> tuple[str, ...]:
         """The headers from which scopes are recovered, of all services, in a stable order."""
         if not self.has_carriers:
             return ()
-        names = (name for service in self.services.values() for name in service.front.carriers)
+        names = (name for service in self.services.values() for name in service.listener.carriers)
         return tuple({name.lower(): name for name in names}.values())
 
     @property
@@ -287,7 +287,8 @@ def _read(root: Value, path: Path) -> SiteConfig:
         peers=_other_sites(config.name, advertise, peers),
         gateway=config.gateway.at_site(place(root, "gateway"), advertise, config.security),
         services={
-            name: replace(service, front=service.front.at_site(advertise)) for name, service in config.services.items()
+            name: replace(service, listener=service.listener.at_site(advertise))
+            for name, service in config.services.items()
         },
     )
     _check(config, root, peers)
@@ -337,9 +338,9 @@ def _check(config: SiteConfig, root: Value, peers: Mapping[str, ConfiguredPeer])
             *(configured_address(record, root, key, address) for key, address in listeners),
             ConfiguredAddress("advertise", place(root, "advertise"), config.advertise, is_agent=True),
             *(
-                ConfiguredAddress(f"services.{one.name}.advertise", record["services"], one.front.advertise)
+                ConfiguredAddress(f"services.{one.name}.advertise", record["services"], one.listener.advertise)
                 for one in config.services.values()
-                if one.front.advertise
+                if one.listener.advertise
             ),
             *(ConfiguredAddress(f"peers.{peer}", at, url, is_agent=True) for peer, (at, url) in peers.items()),
         ),
@@ -357,5 +358,5 @@ def _warnings(config: SiteConfig) -> Iterable[str]:
         yield "types: none is configured, so no command is allowed"
     for type_ in config.types.values():
         yield from (f"types.{type_.name}: {warning}" for warning in type_.warnings())
-    fronts = [(service.name, service.front) for service in config.services.values()]
-    yield from gateway_warnings(fronts, config.gateway, config.advertise, has_peers=bool(config.peers))
+    listeners = [(service.name, service.listener) for service in config.services.values()]
+    yield from gateway_warnings(listeners, config.gateway, config.advertise, has_peers=bool(config.peers))

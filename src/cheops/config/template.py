@@ -38,8 +38,8 @@ data: ./{default[data]}
 # All sites may use the same list: a site ignores its own name in it.
 {peers}
 
-# {doc[services]} Clients connect to `listen`, and the header Scope of a
-# `request` says where it runs. The application itself connects to `outbound` for its calls to other services.
+# {doc[services]} Clients connect to `listen`; the header Scope says where a request runs.
+# The application itself connects to `outbound` for its calls to other services.
 # services:
 #   image:
 #     url: http://127.0.0.1:9292
@@ -47,13 +47,12 @@ data: ./{default[data]}
 #     outbound: 127.0.0.1:9492
 #     auth: {{file: image.headers}}   # this site's credentials, for requests that came from other sites
 
-# {doc[types]} A type says how concurrent changes combine (docs/matrix.md)
-# and which commands may run, with `allow`.
+# {doc[types]} A type says how concurrent changes combine (docs/matrix.md), and which commands may run.
 types:
   default:
     matrix:
       - {{before: set, after: set, result: take-one}}
-    # {doc[types.NAME.allow]}
+    # {doc[types.NAME.allow]} By default nothing is allowed.
     # Patterns match word by word: `*` is one word, and `...` at the end any further words.
     allow: []
     # Patterns of commands that 'cheops show --command' may run. The type's `read` is always allowed.

@@ -163,11 +163,11 @@ def long_duration(maximum_s: float = _MAX_LONG_DURATION_S) -> ValueType[float]:
 
 def size(minimum: int = 1, maximum: int = _MAX_SIZE_BYTES) -> ValueType[int]:
     def read(value: Value) -> int:
-        found = from_text("", _size_bytes).read(value)
-        if not minimum <= found <= maximum:
+        number = from_text("", _size_bytes).read(value)
+        if not minimum <= number <= maximum:
             limits = f"{size_text(minimum)} to {size_text(maximum)}"
             raise value.fail(f"expected a size from {limits}, found '{value.string()}'")
-        return found
+        return number
 
     limits = []
     if minimum > 1:
@@ -203,10 +203,10 @@ def _size_bytes(text: str) -> int:
 def _parse_quantity(text: str, units: dict[str, int], wanted: str, usual: tuple[str, str]) -> int:
     """The text in the smallest unit, which it must not be finer than."""
     shown = printable(shortened(text))
-    found = _QUANTITY.fullmatch(text)
-    if not found:
+    quantity = _QUANTITY.fullmatch(text)
+    if not quantity:
         raise UnitError(f"expected {wanted}, found '{shown}'")
-    number, unit = found.groups()
+    number, unit = quantity.groups()
     if not unit:
         raise UnitError(f"'{shown}' has no unit; write {number}{usual[0]} or {number}{usual[1]}")
     if unit not in units:

@@ -117,7 +117,7 @@ class Forwarder:
         """Remember what the application may pass on, so that its own calls can be told apart."""
         if self._carriers is None:
             return head, None
-        front = self._services[service].front
+        front = self._services[service].listener
         scope = first(head, SCOPE)
         values = carriers_in(head, front.carriers)
         if scope and front.add_carrier and not self._carriers.is_clear(values, scope):

@@ -96,7 +96,7 @@ def _is_handed(entrance: Listener, config: SiteConfig) -> bool:
         case ListenerKind.INBOUND:
             return True
         case ListenerKind.OUTBOUND:
-            return config.services[entrance.service].front.listen is not None
+            return config.services[entrance.service].listener.listen is not None
         case ListenerKind.MESH:
             return config.security.is_on
         case ListenerKind.PROXY:
@@ -122,11 +122,15 @@ def connection_limit(wanted: int) -> int:
 
 def _entrances(config: SiteConfig) -> Iterable[tuple[str, Listener, Address]]:
     for service in config.services.values():
-        if service.front.listen:
-            yield f"services.{service.name}.listen", Listener(ListenerKind.INBOUND, service.name), service.front.listen
-        if service.front.outbound:
+        if service.listener.listen:
+            yield (
+                f"services.{service.name}.listen",
+                Listener(ListenerKind.INBOUND, service.name),
+                service.listener.listen,
+            )
+        if service.listener.outbound:
             key = f"services.{service.name}.outbound"
-            yield key, Listener(ListenerKind.OUTBOUND, service.name), service.front.outbound
+            yield key, Listener(ListenerKind.OUTBOUND, service.name), service.listener.outbound
     if config.gateway.listen:
         yield "gateway.listen", Listener(ListenerKind.MESH), config.gateway.listen
     if config.gateway.proxy:

@@ -75,18 +75,18 @@ def make_layout(config: SiteConfig, peers: tuple[PeerLayout, ...], keyring: "Key
     settings = config.gateway
     services = []
     for service in config.services.values():
-        if service.front.listen is None:
+        if service.listener.listen is None:
             continue
         replication = service.replication
         services.append(
             ServiceLayout(
                 service.name,
-                service.front.listen,
+                service.listener.listen,
                 upstream_address(service.url),
                 replication.timeout_s,
                 replication.credential_headers if replication.credentials == "drop" else (),
-                service.front.carriers if config.has_carriers else (),
-                service.front.outbound,
+                service.listener.carriers if config.has_carriers else (),
+                service.listener.outbound,
             )
         )
     layout = Layout(

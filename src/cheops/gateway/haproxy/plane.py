@@ -96,7 +96,7 @@ class HaproxyPlane:
         self.haproxy = Haproxy(node.config.data / FOLDER, program)
         self.table = FlowTable(node.config.gateway.flows)
         self.counting = TrafficCounters(self.haproxy.runtime, record, node.refusals)
-        self._services = tuple(name for name, one in node.config.services.items() if one.front.listen)
+        self._services = tuple(name for name, one in node.config.services.items() if one.listener.listen)
         maps: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
             identifiers.map_of(service): lambda s=service: self._entries(s)  # type: ignore[misc]
             for service in self._services

@@ -219,7 +219,7 @@ _log = logging.getLogger(__name__)
 def choose_program(config: SiteConfig) -> str | None:
     """Where the HAProxy is that forwards; None where the agent does it. Raises HaproxyError."""
     wanted = config.gateway.data_plane
-    if wanted == "builtin" or not any(service.front.listen for service in config.services.values()):
+    if wanted == "builtin" or not any(service.listener.listen for service in config.services.values()):
         return None
     found = program()
     version = _version_of(found) if found else None
