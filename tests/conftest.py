@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-reference",
         action="store_true",
-        help="write the settings as they are declared now into the tables of docs/configuration.md",
+        help="write settings and endpoints as they are declared now into docs/configuration.md and docs/api.md",
     )
     parser.addoption(
         "--repetitions",

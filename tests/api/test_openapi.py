@@ -1,4 +1,7 @@
-"""The OpenAPI document: complete, with examples that are right, the same as the reference, and kept to."""
+"""The OpenAPI document: complete, with valid examples, the same as the reference, and true of an agent.
+
+`pytest tests/api/test_openapi.py --update-reference` rewrites the tables of docs/api.md.
+"""
 
 import re
 from typing import Any
@@ -12,11 +15,13 @@ from cheops.api.openapi import document, operations_of
 from cheops.client import Agent
 from tests.agent.rig import MakeRig
 from tests.agent.types import TALLY
+from tests.api.reference import with_tables
 from tests.support.command import ROOT
 
 OPENAPI = document()
 OPERATIONS = {operation["operationId"]: (method, path, operation) for method, path, operation in operations_of(OPENAPI)}
-REFERENCE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+PAGE = ROOT / "docs" / "api.md"
+REFERENCE = PAGE.read_text(encoding="utf-8")
 
 
 def contents(operation: dict[str, Any]) -> list[dict[str, Any]]:
@@ -65,6 +70,12 @@ def test_references_lead_somewhere() -> None:
 
 
 # -- the reference ---------------------------------------------------------------------------------------------
+
+
+def test_the_tables_are_up_to_date(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-reference"):
+        PAGE.write_text(with_tables(REFERENCE), encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == with_tables(REFERENCE), "an endpoint changed: pytest --update-reference"
 
 
 def test_the_reference_has_everything_and_nothing_else() -> None:

@@ -1,1 +1,26 @@
-"""What an agent answers over HTTP: to clients, and to the agents of other sites."""
+"""Everything that an agent answers on its one address: the API under /api/v1, forms, probes, and other agents.
+
+A request passes, from the outside in:
+
+    server, connections   sockets, TLS, limits on connections
+    guard                 authenticates the client, checks its right to the route, records the outcome (audit)
+    router, request       match the endpoint; path, parameters and body are checked against its declaration
+    handlers/             one function per endpoint, which returns the model of the response
+    submission            for an operation: checks it, and hands it to the engine; forwarder: to a site that is involved
+    views/                pure functions from a replica of the engine to a model
+    problems              an error as a problem document (RFC 9457)
+
+`endpoints/` declares every endpoint once, and `models/` what requests and responses contain. These two import nothing
+of the server, because the clients use them as well. Routes, rights, the OpenAPI document, docs/api.md and the client
+methods are derived from the declarations.
+
+A route with its command takes three steps; `endpoints/__init__.py` has them in detail:
+
+1. declare it:     GET_SITE = Endpoint(name="getSite", method="GET", path="/sites/{name}", response=SiteView, …)
+2. handle it:      @handles(GET_SITE)
+                   async def get_site(request: ApiRequest) -> SiteView: ...
+3. use it:         agent.call(GET_SITE, "site2").state
+
+This package may import everything below it except the command line and the client: a handler reads the node, the
+engine's replicas and the gateway, and changes them only through the node's own methods.
+"""

@@ -1,7 +1,24 @@
-"""Talking to an agent, from the command line or from a program.
+"""Clients of an agent's API, for the command line and for programs.
 
-`Agent` asks and waits; `AsyncAgent` (cheops.client.async_agent) is for an event loop. Both answer with the
-models of cheops.api.models.
+    from cheops.api.models import SubmitRequest
+    from cheops.client import Agent
+
+    agent = Agent("http://127.0.0.1:8079")
+    agent.submit("counter", SubmitRequest(type="inc", command="redis-cli incrby counter 13"))
+    print(agent.status("counter").overall)
+
+`Agent` blocks, and uses the standard library alone so that commands start fast. `AsyncAgent`
+(`cheops.client.async_agent`) is for an event loop, over aiohttp. Both share their methods (`methods`), and both return
+the models of `cheops.api.models`. They raise `AgentError` if the agent refuses a request, with its `http_status`, and
+`UnreachableError` if there is no response: then the request may or may not have taken effect.
+
+An endpoint without a method of its own is used by its declaration:
+
+    from cheops.api.endpoints.resources import LIST_TYPES
+
+    agent.call(LIST_TYPES).types
+
+This package imports the declarations and models of `cheops.api`, and nothing of its server.
 """
 
 from cheops.client.agent import Agent

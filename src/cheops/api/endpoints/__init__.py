@@ -22,7 +22,7 @@ To add a route with its command:
 3. Write the command, with `agent.call(PING_SITE, name)`. A method of its own in `cheops.client.methods` is for what
    programs use too.
 
-`python -m cheops.api.reference` brings the tables of docs/api.md up to date; a test fails if they are not.
+`pytest tests/api/test_openapi.py --update-reference` rewrites the tables of docs/api.md.
 
 These modules import nothing of the server: the command line uses them, and must start fast.
 """
