@@ -409,7 +409,7 @@ def test_also_when_it_comes_by_the_sync_endpoint(rig: Rig, line: str) -> None:
 
 
 def test_a_file_hash_that_is_a_path_is_no_document() -> None:
-    with pytest.raises(Exception, match="cannot be kept or sent"):
+    with pytest.raises(Exception, match="cannot be stored or sent"):
         pack("thief", [Message("four", "1", (stolen("four", "touch fine-4", (("f", "../../x"),)),))])
 
 

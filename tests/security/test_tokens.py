@@ -114,7 +114,7 @@ def test_they_are_kept_in_every_store(kind: str, tmp_path: Path) -> None:
     if isinstance(store, SQLiteStore):
         store.close()
         store = SQLiteStore(tmp_path / "site.db")
-    kept = Tokens.of_note(store.local("tokens"))
+    kept = Tokens.of_note(store.note("tokens"))
     assert list(kept) == [first, second]
     assert kept.found(secret) == first
     assert kept.without(first).note() != kept.note()

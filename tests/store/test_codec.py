@@ -266,7 +266,7 @@ def test_a_document_beyond_the_limit_is_refused_before_it_is_read(monkeypatch: p
     monkeypatch.setattr(codec, "MAX_DOCUMENT_BYTES", 1_000)
     with pytest.raises(CodecError, match=r"a document of 2,\d+ bytes; at most 1,000 are accepted"):
         codec.decode(data)
-    with pytest.raises(CodecError, match="too many to be kept or sent; at most 1,000"):
+    with pytest.raises(CodecError, match="too many to be stored or sent; at most 1,000"):
         codec.encode(operation("r", 1, line="x" * 2_000))
 
 
@@ -352,7 +352,7 @@ def test_a_message_holds_no_documents_of_another_resource() -> None:
     ],
 )
 def test_nothing_is_written_that_could_not_be_read(document: Document) -> None:
-    with pytest.raises(CodecError, match="cannot be kept or sent"):
+    with pytest.raises(CodecError, match="cannot be stored or sent"):
         codec.encode(document)
 
 

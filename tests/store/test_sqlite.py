@@ -11,7 +11,7 @@ import pytest
 
 from cheops.engine.documents import Document, Ledger, Peers, SiteClock, key_of
 from cheops.log.causality import Clock
-from cheops.store import schema, sqlite
+from cheops.store import database, sqlite
 from cheops.store.interface import StoreError
 from cheops.store.sqlite import SQLiteStore
 from tests.store.documents import COUNTER, draft, forget, keys, operation, reply, save
@@ -46,7 +46,7 @@ def test_everything_survives_a_restart(path: Path) -> None:
             store.recovered(),
         ) == before
         assert {key_of(document) for document in store.load("r")} == set(keys([op, draft("r", 2), Ledger("r")]))
-        assert store.local("to lyon") == {"seq": 1}
+        assert store.note("to lyon") == {"seq": 1}
         assert store.involving("lyon") == ("r",)
 
 
@@ -109,7 +109,7 @@ def test_every_question_is_answered_from_an_index(path: Path) -> None:
         lambda store: store.read([key_of(operation("r", 1))]),
         lambda store: store.changes(0, 10),
         lambda store: store.changes(0, 10, "lyon"),
-        lambda store: store.local("n"),
+        lambda store: store.note("n"),
     ]
     with closing(SQLiteStore(path)) as store:
         asked: list[str] = []
@@ -169,7 +169,7 @@ def test_a_file_of_version_1_is_read_and_goes_on(path: Path) -> None:
         recovered = store.recovered()
         assert (recovered.clock, recovered.unsynced) == (Clock(1003, 0), ("counter",))
         assert (recovered.matrices, recovered.peers) == ((COUNTER,), {"lyon": "l1"})
-        assert store.local("to lyon") == {"seq": 2}
+        assert store.note("to lyon") == {"seq": 2}
         assert [change.seq for change in store.changes(0, 10, "brest")] == [1, 4, 6]
         assert store.commit([save(operation("counter", 3))]) == 7
         assert feed(store, "brest", 6) == keys([operation("counter", 3)])
@@ -183,7 +183,7 @@ def test_a_new_file_is_what_version_1_and_all_migrations_give(path: Path, tmp_pa
         SQLiteStore(file).close()
         with closing(sqlite3.connect(file)) as connection:
             tables.append(connection.execute("SELECT name, sql FROM sqlite_schema ORDER BY name").fetchall())
-            assert connection.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)
+            assert connection.execute("PRAGMA user_version").fetchone() == (len(database.MIGRATIONS),)
     assert tables[0] == tables[1]
 
 
@@ -196,7 +196,7 @@ def test_migrations_run_once_and_in_order(path: Path, monkeypatch: pytest.Monkey
     def third(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO second VALUES ('third')")
 
-    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS[:1], second, third])
+    monkeypatch.setattr(database, "MIGRATIONS", [*database.MIGRATIONS[:1], second, third])
     for _ in range(2):
         with closing(SQLiteStore(path)) as store:
             assert store._connection.execute("SELECT * FROM second").fetchall() == [("third",)]
@@ -212,7 +212,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatc
         connection.execute("SELECT * FROM nowhere")
 
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, fail])
+        patch.setattr(database, "MIGRATIONS", [*database.MIGRATIONS, fail])
         with pytest.raises(StoreError, match="no such table: nowhere"):
             SQLiteStore(path)
     with closing(SQLiteStore(path)) as store:
@@ -246,7 +246,7 @@ def test_a_store_is_open_once(path: Path) -> None:
         with pytest.raises(StoreError) as refused:
             SQLiteStore(path)
         assert str(path) in str(refused.value)
-        assert f"in use by another process (number {os.getpid()}); a store serves one agent" in str(refused.value)
+        assert f"in use by another process (pid {os.getpid()}); a store serves one agent" in str(refused.value)
         store.commit([save(COUNTER)])  # the first is not disturbed
     SQLiteStore(path).close()
 

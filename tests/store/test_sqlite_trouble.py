@@ -43,7 +43,7 @@ def test_a_store_that_cannot_grow(path: Path) -> None:
         with pytest.raises(StoreError, match="there is no space left"):
             store.put_note("n", {"x": "x" * 100_000})
         assert store.load("r") == (operation("r", 1),)
-        assert (store.last_seq(), store.local("n")) == (1, None)
+        assert (store.last_seq(), store.note("n")) == (1, None)
         store._connection.execute(f"PRAGMA max_page_count = {before}")
         assert store.commit([save(operation("r", 2), operation("r", 3, line="x" * 100_000))]) == 3
         assert tuple(change.key for change in store.changes(1, 10, "lyon")) == keys(operation("r", n) for n in (2, 3))
@@ -53,7 +53,7 @@ def test_another_program_that_holds_a_lock(path: Path) -> None:
     store = SQLiteStore(path, busy_timeout_s=0.01)
     with closing(store), closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match=r"site\.db: another program holds a lock on it: end that one"):
+        with pytest.raises(StoreError, match=r"site\.db: another program holds a lock on it: stop that program"):
             store.commit([save(operation("r", 1))])
         assert store.load("r") == ()  # reading goes on
         other.execute("ROLLBACK")
@@ -76,7 +76,7 @@ def test_a_directory_in_the_place_of_the_file(path: Path) -> None:
 
 def test_a_file_that_is_no_database(path: Path) -> None:
     path.write_text("my shopping list\n" * 100)
-    with pytest.raises(StoreError, match=r"site\.db: it is no store, or it is damaged"):
+    with pytest.raises(StoreError, match=r"site\.db: it is not a store, or it is damaged"):
         SQLiteStore(path)
     assert path.read_text() == "my shopping list\n" * 100
     path.unlink()

@@ -90,7 +90,7 @@ def test_any_name_will_do(store: Store, name: str) -> None:
     assert len(store.load(name)) == 2
     assert store.resources() == store.involving(name) == store.recovered().unsynced == (name,)
     assert feed(store, name) == (key_of(op),)
-    assert store.local(name) == {"name": name}
+    assert store.note(name) == {"name": name}
     store.commit([forget(op, Ledger(name))])
     assert (store.load(name), feed(store, name), store.resources()) == ((), (), ())
 
@@ -223,15 +223,15 @@ def test_resources_come_sorted_and_in_pages(store: Store) -> None:
 
 
 def test_notes_are_kept_overwritten_and_forgotten(store: Store) -> None:
-    assert store.local("checkpoint") is None
+    assert store.note("checkpoint") is None
     store.put_note("checkpoint", {"seq": 7, "deep": [{"x": None}]})
     store.put_note("other", {})
-    assert store.local("checkpoint") == {"seq": 7, "deep": [{"x": None}]}
+    assert store.note("checkpoint") == {"seq": 7, "deep": [{"x": None}]}
     store.put_note("checkpoint", {"seq": 8})
-    assert (store.local("checkpoint"), store.local("other")) == ({"seq": 8}, {})
+    assert (store.note("checkpoint"), store.note("other")) == ({"seq": 8}, {})
     store.put_note("checkpoint", None)
     store.put_note("never there", None)
-    assert (store.local("checkpoint"), store.local("other")) == (None, {})
+    assert (store.note("checkpoint"), store.note("other")) == (None, {})
     assert store.last_seq() == 0
 
 
@@ -239,7 +239,7 @@ def test_a_note_is_a_copy(store: Store) -> None:
     note = {"list": [1]}
     store.put_note("n", note)
     note["list"].append(2)
-    assert store.local("n") == {"list": [1]}
+    assert store.note("n") == {"list": [1]}
 
 
 def test_a_note_that_is_not_plain_data_is_refused(store: Store) -> None:
@@ -247,7 +247,7 @@ def test_a_note_that_is_not_plain_data_is_refused(store: Store) -> None:
     for bad in ({"x": object()}, {"x": "\ud800"}):
         with pytest.raises(CodecError, match="not plain JSON data"):
             store.put_note("n", bad)
-    assert store.local("n") == {"kept": True}
+    assert store.note("n") == {"kept": True}
 
 
 # -- threads, and the end --------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_a_closed_store_says_so(store: Store) -> None:
         lambda: store.read([("clock",)]),
         store.last_seq,
         lambda: store.changes(0, 1),
-        lambda: store.local("n"),
+        lambda: store.note("n"),
         lambda: store.put_note("n", {}),
     ]
     for call in calls:

@@ -111,7 +111,7 @@ class Node:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._writer, start_signing, self.store, self.name, self.keyring)
         self.store = await loop.run_in_executor(self._writer, self.notifier.followed, self.store)
-        known = await loop.run_in_executor(self._writer, self.store.local, tokens.NOTE)
+        known = await loop.run_in_executor(self._writer, self.store.note, tokens.NOTE)
         self.accounts = Accounts(tokens.Tokens.of_note(known), self._keep_tokens)
         await loop.run_in_executor(None, self.audit.start)
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
@@ -146,8 +146,8 @@ class Node:
 
     async def _make_mesh(self) -> Mesh:
         loop = asyncio.get_running_loop()
-        note = await loop.run_in_executor(self._writer, self.store.local, _MESH_NOTE)
-        interest = await loop.run_in_executor(self._writer, self.store.local, _INTEREST_NOTE)
+        note = await loop.run_in_executor(self._writer, self.store.note, _MESH_NOTE)
+        interest = await loop.run_in_executor(self._writer, self.store.note, _INTEREST_NOTE)
         config = self.config
         own = SiteRecord(
             self.name,
@@ -188,7 +188,7 @@ class Node:
 
     async def _begin_admitting(self) -> None:
         loop = asyncio.get_running_loop()
-        note = await loop.run_in_executor(self._writer, self.store.local, invitations.NOTE)
+        note = await loop.run_in_executor(self._writer, self.store.note, invitations.NOTE)
         known = invitations.Invitations.of_note(note)
         self.enrollment = Enrollment(self.config, self.keyring, self.mesh, known, self._keep_invitations)
         if keyring := self.keyring:

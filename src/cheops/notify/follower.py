@@ -217,7 +217,7 @@ class JournaledStore:
         self.read = store.read
         self.last_seq = store.last_seq
         self.changes = store.changes
-        self.local = store.local
+        self.note = store.note
         self.put_note = store.put_note
 
     def commit(self, saves: Sequence[Save]) -> int:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import msgspec
 
 from cheops.notify.events import Event, decoded, encoded
-from cheops.store.database import make_file, transaction, translate_errors
+from cheops.store.database import create_file, transaction, translate_errors
 from cheops.store.interface import StoreError
 
 
@@ -129,7 +129,7 @@ class Journal:
         self._lock = Lock()
         self._is_open = False
         with translate_errors(path):
-            make_file(path)
+            create_file(path)
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             try:
                 self._prepare()

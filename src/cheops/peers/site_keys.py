@@ -188,7 +188,7 @@ class SiteKeys:
     async def _loaded(self, site: str) -> SiteCertificates:
         if site not in self._known:
             note = await asyncio.get_running_loop().run_in_executor(
-                self._writer, self._store.local, f"{_IDENTITY_NOTE}{site}"
+                self._writer, self._store.note, f"{_IDENTITY_NOTE}{site}"
             )
             while len(self._known) >= MOST_SITES:
                 del self._known[next(iter(self._known))]
@@ -221,7 +221,7 @@ _SIGNED_NOTE = "signed"
 
 def start_signing(store: Store, site: str, keyring: "Keyring | None") -> None:
     """Have everything signed that this store commits. Blocks; to be called before anything is loaded."""
-    was_signed = store.local(_SIGNED_NOTE) is not None
+    was_signed = store.note(_SIGNED_NOTE) is not None
     if keyring is None:
         if was_signed:
             store.put_note(_SIGNED_NOTE, None)  # what comes now is not signed

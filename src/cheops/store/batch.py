@@ -1,8 +1,8 @@
-"""What a commit writes, encoded and signed before anything is touched: so a document beyond a limit does no harm.
+"""What one commit writes, encoded and signed before the store is touched: a document beyond a limit changes nothing.
 
 Documents of this site get its signature just before they are first stored (see cheops.security.signatures);
-those of one commit are signed together. A draft is not signed: no other site receives it. What was signed once
-stays as it is, even when a commit is tried again.
+those of one commit are signed together. A draft is not signed: no other site receives it. A signed document
+keeps its signature, even when its commit is repeated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ class Put:
     body: bytes
     is_shared: bool
     is_unsynced: bool
-    sites: tuple[str, ...]  # that become involved, if they are not
+    sites: tuple[str, ...]  # become involved, if they are not yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Forget:
 
 
 Write: TypeAlias = Put | Forget
-# Writes and the documents that they are of, with signatures where those are due.
+# Takes writes with their documents; gives the writes, with the signatures that are due.
 AddSignatures: TypeAlias = Callable[[Sequence[tuple[Document | None, Write]]], list[Write]]
 
 
 def writes_of(saves: Sequence[Save], add_signatures: AddSignatures | None = None) -> list[Write]:
-    """In their order; raises CodecError. Of what is written several times only the last is."""
+    """In their order; raises CodecError. Of several writes under one key, only the last remains."""
     last: dict[Key, Document | None] = {}
     forgotten: set[Key] = set()
     for save in saves:
@@ -57,7 +57,7 @@ def writes_of(saves: Sequence[Save], add_signatures: AddSignatures | None = None
 
 
 def _set_last(last: dict[Key, Document | None], key: Key, document: Document | None) -> None:
-    last.pop(key, None)  # its place is that of the last: what was shared after others comes after them
+    last.pop(key, None)  # the last write decides the order as well: the feed follows it
     last[key] = document
 
 
@@ -67,7 +67,7 @@ def _writes(key: Key, document: Document | None, forgotten: set[Key]) -> Iterato
         return
     put = _put(key, document)
     if put.is_shared and key in forgotten:
-        yield _forget(key)  # so that it gets a new number: others may have read beyond its old one
+        yield _forget(key)  # so that it gets a new number: readers of the feed may be beyond its old one
     yield put
 
 
@@ -76,7 +76,7 @@ def _forget(key: Key) -> Forget:
 
 
 def _put(key: Key, document: Document) -> Put:
-    body = encode(document)  # first: it refuses what is no document
+    body = encode(document)  # first, because it refuses what is not a document
     return Put(
         key,
         id_of(key),
@@ -93,13 +93,13 @@ _PAGE = 500  # documents
 
 @dataclass(frozen=True, slots=True)
 class DocumentSigner:
-    """Who signs, and how."""
+    """Signs the documents of one origin."""
 
     origin: Origin
     sign: Sign
 
     def is_due(self, document: Document | None) -> bool:
-        """Whether a document is ours to sign, and is not signed yet."""
+        """Whether a document is ours, and needs a signature that it does not have."""
         return (
             isinstance(document, Operation | Reply)
             and not document.signature
@@ -108,33 +108,33 @@ class DocumentSigner:
         )
 
     def signed(self, writes: Sequence[tuple[Document | None, Write]]) -> list[Write]:
-        """What is written, with signatures where they are due; raises CodecError."""
-        found = [write for _, write in writes]
+        """The writes, with the signatures that are due; raises CodecError."""
+        signed_writes = [write for _, write in writes]
         due = [
             (place, document, write)
             for place, (document, write) in enumerate(writes)
             if isinstance(write, Put) and isinstance(document, Operation | Reply) and self.is_due(document)
         ]
         if not due:
-            return found
+            return signed_writes
         signatures = self.sign([put.body for _, _, put in due])
         for (place, _, put), text in zip(due, signatures, strict=True):
-            found[place] = _with_signature(put, text)
+            signed_writes[place] = _with_signature(put, text)
         for (_, document, _), text in zip(due, signatures, strict=True):
-            force_setattr(document, "signature", text)  # only now: nothing can fail any more
-        return found
+            force_setattr(document, "signature", text)  # only now that nothing can fail any more
+        return signed_writes
 
 
 def _with_signature(put: Put, text: str) -> Put:
     body = signed(put.body, text)
     if len(body) > MAX_DOCUMENT_BYTES:
-        raise CodecError(f"{put.id} has {len(body):,} bytes; at most {MAX_DOCUMENT_BYTES:,} are kept")
-    # Field by field: `replace` takes three times as long.
+        raise CodecError(f"{put.id} has {len(body):,} bytes; at most {MAX_DOCUMENT_BYTES:,} are stored")
+    # Field by field, because `replace` takes three times as long.
     return Put(put.key, put.id, put.resource, body, put.is_shared, put.is_unsynced, put.sites)
 
 
 def sign_stored_documents(store: Store, signing: DocumentSigner) -> int:
-    """Sign what was kept before this site had a key; gives how many. Blocks, for as long as it takes."""
+    """Sign what was stored before this site had a key; gives the number of documents. Blocks until all are signed."""
     count = since = 0
     while changes := store.changes(since, _PAGE):
         documents = store.read(change.key for change in changes).values()

@@ -1,15 +1,19 @@
-"""Documents, messages and keys as text: JSON for storing and sending, and the ids that CouchDB knows them by.
+"""Documents, messages and keys as text: JSON for storing and sending, and ids as CouchDB has them.
 
-What is read may come from anywhere. It is checked in full (types, required fields, sizes), and whatever is
-wrong with it, the error is a CodecError. What is written is held to the same: nothing is stored that could
-not be read. Equal documents give equal bytes, so a hash of them can stand for their content.
+The types themselves declare their JSON form and its limits (cheops.log.operation, cheops.engine.documents,
+cheops.engine.messages). Data to decode may come from anywhere: it is checked in full (types, required fields, sizes),
+and whatever is wrong with it, the error is a CodecError. What is encoded is decoded once as a check: nothing is stored
+that could not be read. Equal documents give equal bytes, so a hash or a signature of them stands for their content.
+
+    origin  "paris/3f2a"          stamp   [1700000000000, 0, "paris/3f2a"]
+    op id   ["paris/3f2a", 7]     vector  {"lyon/91c0": 2, "paris/3f2a": 7}
 
 The id of a document is its key as text:
 
     op/<resource>/<site>/<incarnation>/<seq>   reply/<resource>/<site>/<incarnation>/<n>
     matrix/<hash>   started/<resource>   ledger/<resource>   clock   peers
 
-Each part is percent-encoded, so any name will do. A key has one spelling; any other is refused, or one
+Each part is percent-encoded, so any name is possible. A key has one spelling, and any other is refused: otherwise one
 document could be stored under two ids.
 """
 
@@ -222,14 +226,14 @@ def _encode(value: Document | Message, check: Callable[[bytes], object], limit: 
         data = _encoder.encode(value)
         check(data)
     except _FOREIGN as error:
-        raise CodecError(f"this cannot be kept or sent: {printable(shortened(str(error), 300))}") from None
+        raise CodecError(f"this cannot be stored or sent: {printable(shortened(str(error), 300))}") from None
     if len(data) > limit:
-        raise CodecError(f"this has {len(data):,} bytes, too many to be kept or sent; at most {limit:,} are accepted")
+        raise CodecError(f"this has {len(data):,} bytes, too many to be stored or sent; at most {limit:,} are accepted")
     return data
 
 
 def encode_plain(obj: Mapping[str, Any]) -> bytes:
-    """Plain data as JSON, also what is no document; raises CodecError."""
+    """Any plain data as JSON; raises CodecError."""
     try:
         return _encoder.encode(dict(obj))
     except _FOREIGN as error:
@@ -252,7 +256,7 @@ _PARTS = {**dict.fromkeys(_NUMBERED, 5), **dict.fromkeys(_NAMED, 2), **dict.from
 
 
 def id_of(key: Key) -> str:
-    """The text under which a key is kept and sent; raises CodecError."""
+    """A key as text; raises CodecError."""
     try:
         return _id(*key)
     except (TypeError, ValueError, KeyError, AttributeError):  # ValueError: also half of a surrogate pair
@@ -279,7 +283,7 @@ _LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz
 
 
 def ascii_lower(text: str) -> str:
-    """A text as stores compare it in a search: SQLite has no other small letters."""
+    """A text as stores compare it in a search: SQLite's `lower` knows ASCII only."""
     return text.translate(_LOWER)
 
 

@@ -1,22 +1,33 @@
-"""A store's file: how it is locked and opened, and SQLite's errors in words that help.
+"""A store's file: its lock, its connections, its tables, and SQLite's errors in words that help.
 
 At most one process has a store open. The kernel releases the lock, however that process ends.
+
+The file has a version (`user_version`) and a mark that it is ours (`application_id`). Version n is the work of the
+first n migrations. Those that are pending run when a store is opened, each in one transaction with its new number. A
+migration that was released never changes: another one is added.
+
+    documents  by resource and id; `seq` is the place in the whole feed, for those that are shared
+    feeds      (site, seq) → document. Site 0 is the whole feed, 1 what goes to every site (matrices)
+    late       documents whose number in a site's feed is not their own: shared before the site was involved
+    involved   which sites a resource has or had on its list
+    meta       incarnation, created, site; last_seq once the feeds no longer hold the highest number
 """
 
 import fcntl
 import os
+import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
-from cheops.store import schema
 from cheops.store.interface import StoreError
 
 _MAX_LOG_BYTES = 16 * 1024 * 1024  # to which the write-ahead log is cut back once a burst is over
 
-_NOT_WRITABLE = "it cannot be written: see that the agent may write the file and its directory"
-_IN_USE = "another program holds a lock on it: end that one, and try again"
+_NOT_WRITABLE = "it cannot be written: check that the agent may write the file and its directory"
+_IN_USE = "another program holds a lock on it: stop that program, and try again"
 _BEGIN_AGAIN = "put it aside and start with an empty one: the site gets back what other sites have"
 _ADVICE = {
     sqlite3.SQLITE_FULL: "there is no space left for it: free some, and try again",
@@ -24,44 +35,45 @@ _ADVICE = {
     sqlite3.SQLITE_LOCKED: _IN_USE,
     sqlite3.SQLITE_READONLY: _NOT_WRITABLE,
     sqlite3.SQLITE_PERM: _NOT_WRITABLE,
-    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: see that the agent may write the file and its directory",
-    sqlite3.SQLITE_NOTADB: f"it is no store, or it is damaged: if it was one, {_BEGIN_AGAIN}",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check that the agent may write the file and its directory",
+    sqlite3.SQLITE_NOTADB: f"it is not a store, or it is damaged: if it was one, {_BEGIN_AGAIN}",
     sqlite3.SQLITE_CORRUPT: f"it is damaged: {_BEGIN_AGAIN}",
-    sqlite3.SQLITE_IOERR: "the disk failed: look into the system's log",
+    sqlite3.SQLITE_IOERR: "the disk failed: see the system's log",
 }
 
 
 @contextmanager
 def translate_errors(path: Path) -> Iterator[None]:
-    """Whatever SQLite raises inside becomes a StoreError that names the file."""
+    """Raise what SQLite raises inside as a StoreError that names the file."""
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", None)  # absent where Python's own module complains
-        words = _ADVICE.get(code & 0xFF) if code is not None else None
-        raise StoreError(f"{path}: {words} ({error})" if words else f"{path}: {error}") from error
+        code = getattr(error, "sqlite_errorcode", None)  # absent from the errors of Python's own module
+        # The low byte is the primary code; the rest refines it.
+        advice = _ADVICE.get(code & 0xFF) if code is not None else None
+        raise StoreError(f"{path}: {advice} ({error})" if advice else f"{path}: {error}") from error
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of what is inside, or nothing."""
+    """Commit all of what is inside, or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(sqlite3.Error):  # SQLite has rolled back by itself where it could not go on
+        with suppress(sqlite3.Error):  # after some errors SQLite has rolled back by itself
             connection.execute("ROLLBACK")
         raise
 
 
-def make_file(path: Path) -> None:
-    """An empty file that only this user may read, if there is none: commands may hold secrets."""
+def create_file(path: Path) -> None:
+    """Create an empty file that only this user may read, if there is none: commands may hold secrets."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         directory = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(directory)  # or a power loss could take the name, and with it all that was committed
+            os.fsync(directory)  # or a power loss could lose the name, and with it everything that was committed
         finally:
             os.close(directory)
     except OSError as error:
@@ -71,15 +83,15 @@ def make_file(path: Path) -> None:
 def open_writer(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     connection = _connect(path, "rw", busy_timeout_s)
     try:
-        schema.check(connection, path)  # before anything is changed
-        # Takes effect on an empty file only, and only before the next line.
+        _check_version(connection, path)  # before anything is changed
+        # Takes effect only on an empty file, and only before WAL is set.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreError(f"{path}: its file system cannot hold a store: put it on a local disk")  # noqa: TRY301 - closes
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {_MAX_LOG_BYTES}")
-        for step in schema.lacking(connection):
+        for step in _pending_migrations(connection):
             with transaction(connection):
                 step(connection)
     except BaseException:
@@ -97,13 +109,13 @@ def _connect(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection
         f"{path.as_uri()}?mode={mode}",
         uri=True,
         timeout=busy_timeout_s,
-        isolation_level=None,  # transactions begin and end where we say
+        isolation_level=None,  # Python would begin transactions on its own
         check_same_thread=False,  # one thread at a time: SQLiteStore has a lock for each connection
     )
 
 
 class FileLock:
-    """The lock beside a file, held until `release`. The lock file stays: to remove it would be a race."""
+    """A lock on a file beside another, held until `release`. The lock file stays: its removal would be a race."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_name(path.name + ".lock")
@@ -113,28 +125,95 @@ class FileLock:
             raise StoreError(f"{path} cannot be opened: {error.strerror} ({self.path})") from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._say_who()
+            self._write_pid()
         except BlockingIOError:
-            who = self._holder()
+            holder = self._holder()
             os.close(self._descriptor)
             raise StoreError(
-                f"{path} is in use by another process{who}; a store serves one agent: stop that one,"
+                f"{path} is in use by another process{holder}; a store serves one agent: stop that one,"
                 " or give this one a file of its own"
             ) from None
         except OSError as error:
             os.close(self._descriptor)
             raise StoreError(f"{path} cannot be locked: {error.strerror} ({self.path})") from None
 
-    def _say_who(self) -> None:
-        with suppress(OSError):  # a full disk; the lock holds all the same
+    def _write_pid(self) -> None:
+        with suppress(OSError):  # the disk may be full; the lock holds nevertheless
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def _holder(self) -> str:
         number = os.pread(self._descriptor, 20, 0).strip()
-        return f" (number {number.decode()})" if number.isdigit() else ""
+        return f" (pid {number.decode()})" if number.isdigit() else ""
 
     def release(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+# -- tables ----------------------------------------------------------------------------------------------
+
+APPLICATION_ID = 0x43_48_50_53  # "CHPS"
+EVERYTHING, EVERYBODY = 0, 1  # feeds beside those of the sites, whose numbers begin at 2
+
+Migration = Callable[[sqlite3.Connection], None]
+
+_FIRST = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE notes (name TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE documents (
+    doc INTEGER PRIMARY KEY, resource TEXT NOT NULL, id TEXT NOT NULL, unsynced INTEGER NOT NULL, seq INTEGER,
+    body BLOB NOT NULL);
+CREATE UNIQUE INDEX documents_by_id ON documents (resource, id);
+CREATE INDEX documents_unsynced ON documents (resource) WHERE unsynced;
+CREATE TABLE sites (site INTEGER PRIMARY KEY, name TEXT UNIQUE);
+INSERT INTO sites VALUES (1, NULL);
+CREATE TABLE involved (site INTEGER, resource TEXT, PRIMARY KEY (site, resource)) WITHOUT ROWID;
+CREATE INDEX involved_by_resource ON involved (resource);
+CREATE TABLE feeds (site INTEGER, seq INTEGER, doc INTEGER NOT NULL, PRIMARY KEY (site, seq)) WITHOUT ROWID;
+CREATE TABLE late (doc INTEGER, site INTEGER, seq INTEGER NOT NULL, PRIMARY KEY (doc, site)) WITHOUT ROWID;
+"""
+
+
+def _first(connection: sqlite3.Connection) -> None:
+    for statement in _FIRST.split(";"):  # executescript would end the transaction
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    facts = {"incarnation": secrets.token_hex(6), "created": datetime.now(UTC).isoformat(timespec="seconds")}
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", facts.items())
+
+
+MIGRATIONS: list[Migration] = [_first]
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise StoreError for a file that this agent must not change. Reads only."""
+    version = _pragma(connection, "user_version")
+    is_empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
+    if not is_empty and _pragma(connection, "application_id") != APPLICATION_ID:
+        raise StoreError(f"{path} is a database of another program: give the store a file of its own")
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"{path} was written by a newer Cheops (version {version} of the file; this one knows"
+            f" up to {len(MIGRATIONS)}): upgrade this agent. The file was not changed."
+        )
+
+
+def _pending_migrations(connection: sqlite3.Connection) -> list[Migration]:
+    """The steps that bring the file up to date, in order, each for a transaction of its own."""
+    version = _pragma(connection, "user_version")
+    return [_with_version(migrate, number) for number, migrate in enumerate(MIGRATIONS[version:], version + 1)]
+
+
+def _with_version(migrate: Migration, number: int) -> Migration:
+    def step(connection: sqlite3.Connection) -> None:
+        migrate(connection)
+        connection.execute(f"PRAGMA user_version = {number}")
+
+    return step
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    (number,) = connection.execute(f"PRAGMA {name}").fetchone()
+    return int(number)

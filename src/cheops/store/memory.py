@@ -1,6 +1,7 @@
-"""A store that lives as long as its process: for tests and simulations.
+"""A store that ends with its process: for tests and simulations.
 
-It keeps documents as bytes, like one on a disk: what is loaded is what was encoded, never the same object.
+It holds documents as bytes, as a store on disk does: what is loaded is what was encoded, never the same object. So a
+test on this store also finds what the codec would lose.
 """
 
 import secrets
@@ -24,18 +25,18 @@ _EVERYTHING, _MATRICES = object(), object()  # feeds beside those of the sites
 @dataclass(slots=True)
 class _Row:
     put: Put
-    places: dict[object, int] = field(default_factory=dict)  # its number in each feed
+    numbers: dict[object, int] = field(default_factory=dict)  # its number in each feed
 
 
 class MemoryStore:
-    """See `base.Store`."""
+    """See `interface.Store`."""
 
     def __init__(self) -> None:
         self.incarnation = secrets.token_hex(6)
         self._rows: dict[Key, _Row] = {}
         self._by_resource: dict[str, dict[Key, _Row]] = {}
         self._involved: dict[str, dict[str, None]] = {}
-        self._feeds: dict[object, dict[int, Key]] = {}  # numbers grow, so each stays in order
+        self._feeds: dict[object, dict[int, Key]] = {}  # numbers only grow, so each dictionary stays sorted
         self._last_seq = 0
         self._notes: dict[str, bytes] = {}
         self._lock = Lock()
@@ -46,7 +47,7 @@ class MemoryStore:
 
     def commit(self, saves: Sequence[Save]) -> int:
         self._check_open()
-        writes = writes_of(saves, self.add_signatures)  # all that can fail
+        writes = writes_of(saves, self.add_signatures)  # everything that can fail comes before the first change
         with self._lock:
             for write in writes:
                 if isinstance(write, Put):
@@ -65,30 +66,30 @@ class MemoryStore:
         row = self._rows.setdefault(put.key, _Row(put))
         row.put = put
         self._by_resource.setdefault(put.resource, {})[put.key] = row
-        if put.is_shared and _EVERYTHING not in row.places:
+        if put.is_shared and _EVERYTHING not in row.numbers:
             others = self._involved.get(put.resource, ()) if put.resource else (_MATRICES,)
-            self._place(row, _EVERYTHING, *others)
+            self._append(row, _EVERYTHING, *others)
 
     def _involve(self, site: str, resource: str) -> None:
         involved = self._involved.setdefault(resource, {})
         if site in involved:
             return
         involved[site] = None
-        earlier = [row for row in self._by_resource.get(resource, {}).values() if row.places]
-        for row in sorted(earlier, key=lambda row: row.places[_EVERYTHING]):
-            self._place(row, site)
+        earlier = [row for row in self._by_resource.get(resource, {}).values() if row.numbers]
+        for row in sorted(earlier, key=lambda row: row.numbers[_EVERYTHING]):
+            self._append(row, site)
 
-    def _place(self, row: _Row, *feeds: object) -> None:
+    def _append(self, row: _Row, *feeds: object) -> None:
         self._last_seq += 1
         for feed in feeds:
-            row.places[feed] = self._last_seq
+            row.numbers[feed] = self._last_seq
             self._feeds.setdefault(feed, {})[self._last_seq] = row.put.key
 
     def _forget(self, forget: Forget) -> None:
         row = self._rows.pop(forget.key, None)
         if row is not None:
             del self._by_resource[forget.resource][forget.key]
-            for feed, seq in row.places.items():
+            for feed, seq in row.numbers.items():
                 del self._feeds[feed][seq]
 
     # -- reading ---------------------------------------------------------------------------------
@@ -116,10 +117,10 @@ class MemoryStore:
             return tuple(sorted(resource for resource in self._by_resource if resource > after)[:limit])
 
     def search(self, text: str, site: str | None = None, after: str = "", limit: int = 1000) -> tuple[str, ...]:
-        among = self.resources(after, len(self._by_resource)) if site is None else self.involving(site)
+        resources = self.resources(after, len(self._by_resource)) if site is None else self.involving(site)
         text = ascii_lower(text)
-        found = (resource for resource in among if resource > after and text in ascii_lower(resource))
-        return tuple(islice(found, limit))
+        matches = (resource for resource in resources if resource > after and text in ascii_lower(resource))
+        return tuple(islice(matches, limit))
 
     def shares(self) -> dict[str, int]:
         self._check_open()
@@ -145,7 +146,7 @@ class MemoryStore:
 
     # -- notes -----------------------------------------------------------------------------------
 
-    def local(self, name: str) -> dict[str, Any] | None:
+    def note(self, name: str) -> dict[str, Any] | None:
         self._check_open()
         body = self._notes.get(name)
         return None if body is None else decode_plain(body)

@@ -2,10 +2,10 @@
 
 Durable: a write-ahead log, synced at every commit, so what was committed survives kill -9 and power loss.
 One connection writes and a second one reads: a follower of the feed and a commit do not wait for each
-other. One process at a time has the file (see database.py), which must be on a local disk.
+other. One process at a time has the file open (see database.py), which must be on a local disk.
 
-Bounded: SQLite folds the log into the file every 1000 pages; pages that forgetting has set free are used
-again, and given back to the disk a few at a time when a good part of the file is free.
+Bounded: SQLite copies the log into the file every 1000 pages. Pages that forgotten documents leave are used
+again, and released to the disk a few at a time when a good part of the file is free.
 
 Invariants of the feeds: a shared document has a row in the whole feed, and one in the feed of each site that
 its resource involves (a matrix: one for everybody). Its number is the same in all of them, unless `late` has
@@ -25,11 +25,19 @@ from cheops.engine.documents import Document, Key
 from cheops.engine.events import Recovered, Save
 from cheops.store.batch import AddSignatures, Forget, Put, Write, writes_of
 from cheops.store.codec import ascii_lower, decode, decode_plain, encode_plain, id_of, key_of_id, resource_of
-from cheops.store.database import FileLock, make_file, open_reader, open_writer, transaction, translate_errors
+from cheops.store.database import (
+    EVERYBODY,
+    EVERYTHING,
+    FileLock,
+    create_file,
+    open_reader,
+    open_writer,
+    transaction,
+    translate_errors,
+)
 from cheops.store.interface import Change, CodecError, StoreError, recovered_from
-from cheops.store.schema import EVERYBODY, EVERYTHING
 
-_MAX_REMEMBERED = 10_000  # resources whose sites are kept in memory
+_MAX_CACHED_RESOURCES = 10_000  # whose sites are in memory
 
 _UPSERT = (
     "INSERT INTO documents (resource, id, unsynced, seq, body) VALUES (?, ?, ?, ?, ?)"
@@ -40,15 +48,15 @@ _UPSERT_SHARED = _UPSERT + " RETURNING doc, seq"
 
 
 class Writer:
-    """Knows the last number, and who is involved in what was written lately."""
+    """Writes to the tables. Caches the last number, and the sites of the resources written lately."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._sites: dict[str, int] = {}
         self._involved: dict[str, tuple[int, ...]] = {}
-        self._feed_rows: list[tuple[int, int, int]] = []  # site, seq, doc: written together
-        self._must_note_seq = False
-        self._next = self._last = self._kept_last()
+        self._feed_rows: list[tuple[int, int, int]] = []  # site, seq, doc: written together, in order of the key
+        self._must_store_seq = False
+        self._next = self._last = self._stored_last()
 
     @property
     def last_seq(self) -> int:
@@ -60,17 +68,17 @@ class Writer:
             with transaction(self._connection):
                 self._apply(writes)
         except BaseException:
-            self._sites.clear()  # they may hold what was not written
+            self._sites.clear()  # the caches may hold what was not written
             self._involved.clear()
             self._next = self._last
             raise
         finally:
             self._feed_rows.clear()
-            self._must_note_seq = False
+            self._must_store_seq = False
         self._last = self._next
 
     def _apply(self, writes: Sequence[Write]) -> None:
-        own: list[tuple[str, str, bool, None, bytes]] = []  # what is not shared has no number to be found out
+        own: list[tuple[str, str, bool, None, bytes]] = []  # not shared: no number to read back, so one executemany
         for write in writes:
             if isinstance(write, Forget):
                 self._forget(write)
@@ -83,14 +91,14 @@ class Writer:
         self._flush()
         forgotten = {write.resource for write in writes if isinstance(write, Forget)}
         self._drop_empty(forgotten.difference(write.resource for write in writes if isinstance(write, Put)))
-        if self._must_note_seq:
+        if self._must_store_seq:
             self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('last_seq', ?)", (self._next,))
 
     def _put_shared(self, put: Put) -> None:
         self._involve(put.sites, put.resource)
         row = (put.resource, put.id, put.is_unsynced, self._next + 1, put.body)
         ((doc, seq),) = self._connection.execute(_UPSERT_SHARED, row).fetchall()
-        if seq == self._next + 1:  # else it was there before
+        if seq == self._next + 1:  # otherwise it is in the feeds already
             self._next = seq
             feeds = (EVERYTHING, *(self._sites_of(put.resource) if put.resource else (EVERYBODY,)))
             self._feed_rows.extend((feed, seq, doc) for feed in feeds)
@@ -108,7 +116,7 @@ class Writer:
         self._connection.executemany("DELETE FROM feeds WHERE site = ? AND seq = ?", [*own, *late])
         if late:
             self._connection.execute("DELETE FROM late WHERE doc = ?", (doc,))
-        self._must_note_seq = True
+        self._must_store_seq = True
 
     # -- who is involved ---------------------------------------------------------------------------
 
@@ -126,17 +134,17 @@ class Writer:
             self._give_new_numbers(site, [doc for (doc,) in earlier])
 
     def _give_new_numbers(self, site: int, docs: Sequence[int]) -> None:
-        """At the end of the feed of one site: it may have read beyond the numbers that others know."""
+        """At the end of one site's feed: the site may have read beyond the numbers that the documents have."""
         if docs:
             rows = [(doc, site, seq) for doc, seq in zip(docs, count(self._next + 1), strict=False)]
             self._connection.executemany("INSERT INTO late VALUES (?, ?, ?)", rows)
             self._feed_rows.extend((site, seq, doc) for doc, site, seq in rows)
             self._next += len(docs)
-            self._must_note_seq = True
+            self._must_store_seq = True
 
     def _sites_of(self, resource: str) -> tuple[int, ...]:
         if resource not in self._involved:
-            if len(self._involved) >= _MAX_REMEMBERED:
+            if len(self._involved) >= _MAX_CACHED_RESOURCES:
                 self._involved.clear()
             rows = self._all("SELECT site FROM involved WHERE resource = ?", resource)
             self._involved[resource] = tuple(site for (site,) in rows)
@@ -149,23 +157,23 @@ class Writer:
         return self._sites[name]
 
     def _drop_empty(self, resources: Iterable[str]) -> None:
-        """Nothing is left of a resource without documents."""
+        """A resource without documents involves no site."""
         for resource in resources:
             if not self._all("SELECT 1 FROM documents WHERE resource = ? LIMIT 1", resource):
                 self._connection.execute("DELETE FROM involved WHERE resource = ?", (resource,))
                 self._involved.pop(resource, None)
 
-    # -- small things ------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------
 
     def _flush(self) -> None:
         if self._feed_rows:
             self._connection.executemany("INSERT INTO feeds VALUES (?, ?, ?)", sorted(self._feed_rows))
             self._feed_rows.clear()
 
-    def _kept_last(self) -> int:
-        ((kept,),) = self._all("SELECT coalesce(max(value), 0) FROM meta WHERE name = 'last_seq'")
-        ((given,),) = self._all("SELECT coalesce(max(seq), 0) FROM feeds WHERE site = ?", EVERYTHING)
-        return max(int(kept), int(given))
+    def _stored_last(self) -> int:
+        ((stored,),) = self._all("SELECT coalesce(max(value), 0) FROM meta WHERE name = 'last_seq'")
+        ((in_feed,),) = self._all("SELECT coalesce(max(seq), 0) FROM feeds WHERE site = ?", EVERYTHING)
+        return max(int(stored), int(in_feed))
 
     def _all(self, statement: str, *values: object) -> list[tuple[int, ...]]:
         return self._connection.execute(statement, values).fetchall()
@@ -173,7 +181,7 @@ class Writer:
 
 _TIDY_EVERY = 256  # commits
 _TIDY_PAGES = 512  # at a time, so that no commit waits long
-_TIDY_FROM_PAGES = 1_024  # less is not worth it
+_TIDY_FROM_PAGES = 1_024  # fewer free pages are not worth the work
 
 _ALL_CHANGES = """
 SELECT feed.seq, (SELECT id FROM documents WHERE doc = feed.doc)
@@ -185,7 +193,7 @@ FROM (SELECT seq, doc FROM feeds WHERE site = (SELECT site FROM sites WHERE name
       UNION ALL SELECT seq, doc FROM feeds WHERE site = ? AND seq > ? ORDER BY seq LIMIT ?) AS feed
 ORDER BY feed.seq
 """
-# From one resource to the next in the index, not through all their documents.
+# Jumps in the index from one resource to the next: DISTINCT would read every document.
 _RESOURCES = """
 WITH RECURSIVE found (resource) AS (
     SELECT min(resource) FROM documents WHERE resource > ?
@@ -203,7 +211,7 @@ _SHARES = "SELECT name, count(*) FROM involved JOIN sites USING (site) GROUP BY 
 
 
 class SQLiteStore:
-    """See `base.Store`. `site`, if given, is noted in a new file; with an existing one it must agree."""
+    """See `interface.Store`. `site`, if given, is written to a new file, and must be that of an existing one."""
 
     def __init__(self, path: str | PathLike[str], site: str | None = None, *, busy_timeout_s: float = 5.0) -> None:
         self.path = Path(path).absolute()
@@ -213,9 +221,9 @@ class SQLiteStore:
         with ExitStack() as stack, translate_errors(self.path):
             lock = FileLock(self.path)
             stack.callback(lock.release)
-            make_file(self.path)
+            create_file(self.path)
             self._connection = open_writer(self.path, busy_timeout_s)
-            stack.callback(self._connection.close)  # after the reader, so that it folds the log in
+            stack.callback(self._connection.close)  # after the reader: the last to close copies the log
             self._reader = open_reader(self.path, busy_timeout_s)
             stack.callback(self._reader.close)
             self._writer = Writer(self._connection)
@@ -224,13 +232,13 @@ class SQLiteStore:
             self._resources: ExitStack | None = stack.pop_all()
 
     def _check_site(self, site: str | None) -> None:
-        kept = self._meta("site")
-        if site is not None and kept is None:
+        owner = self._meta("site")
+        if site is not None and owner is None:
             with transaction(self._connection):
                 self._connection.execute("INSERT INTO meta VALUES ('site', ?)", (site,))
-        elif site is not None and site != kept:
+        elif site is not None and site != owner:
             raise StoreError(
-                f"{self.path} is the store of site '{kept}', not of '{site}': give each site a file of its own"
+                f"{self.path} is the store of site '{owner}', not of '{site}': give each site a file of its own"
             )
 
     def _meta(self, name: str) -> object:
@@ -250,11 +258,11 @@ class SQLiteStore:
             return self._writer.last_seq
 
     def _tidy(self) -> None:
-        """Give some free pages back. What was committed stands, so if this fails it is tried again later."""
+        """Release some free pages. The commit is done, so a failure here is harmless: it is tried again later."""
         with suppress(sqlite3.Error):
             free, pages = (self._pragma(name) for name in ("freelist_count", "page_count"))
             if free > max(_TIDY_FROM_PAGES, pages // 4):
-                # Page by page, and `execute` would stop after the first: it gives no rows.
+                # The pragma works page by page, and `execute` would stop after the first step, as it gives no rows.
                 self._connection.executescript(f"PRAGMA incremental_vacuum({_TIDY_PAGES})")
 
     def _pragma(self, name: str) -> int:
@@ -293,13 +301,13 @@ class SQLiteStore:
         return dict(self._rows(_SHARES))
 
     def read(self, keys: Iterable[Key]) -> dict[Key, Document]:
-        found: dict[Key, Document] = {}
+        documents: dict[Key, Document] = {}
         for key in keys:
             id_ = id_of(key)
             statement = "SELECT body FROM documents WHERE resource = ? AND id = ?"
             for (body,) in self._rows(statement, resource_of(key), id_):
-                found[key] = self._decoded(decode, id_, body)
-        return found
+                documents[key] = self._decoded(decode, id_, body)
+        return documents
 
     def last_seq(self) -> int:
         self._check_open()
@@ -314,7 +322,7 @@ class SQLiteStore:
 
     # -- notes -----------------------------------------------------------------------------------
 
-    def local(self, name: str) -> dict[str, Any] | None:
+    def note(self, name: str) -> dict[str, Any] | None:
         rows = self._rows("SELECT body FROM notes WHERE name = ?", name)
         return self._decoded(decode_plain, f"note {name}", rows[0][0]) if rows else None
 

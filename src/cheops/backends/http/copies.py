@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from cheops.backends.http.ids import META_ID, Form, Local, NoCopyError, text_to_local
 from cheops.backends.http.paths import MAX_SEGMENTS, canonical, collection_of, filled, prefixes, trimmed
-from cheops.store.database import make_file, translate_errors
+from cheops.store.database import create_file, translate_errors
 
 _DISTINCTIVE_CHARACTERS = 12
 K = TypeVar("K")
@@ -282,7 +282,7 @@ class Copies:
     def _open(self) -> list[tuple[Copy, bool]]:
         with translate_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            make_file(self._path)
+            create_file(self._path)
             self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")

@@ -103,12 +103,12 @@ def _index_name(database: str) -> str:
 
 
 def read_note(store: Store, database: str, id_: str) -> dict[str, Any] | None:
-    return store.local(_name(database, id_))
+    return store.note(_name(database, id_))
 
 
 def write_note(store: Store, database: str, id_: str, content: dict[str, Any], most: int) -> str:
     """Keep it; gives its revision."""
-    before = store.local(_name(database, id_))
+    before = store.note(_name(database, id_))
     if before is None:
         _enlist(store, database, id_, most)
     number = int(before["_rev"].removeprefix("0-")) + 1 if before else 1
@@ -117,7 +117,7 @@ def write_note(store: Store, database: str, id_: str, content: dict[str, Any], m
 
 
 def _enlist(store: Store, database: str, id_: str, most: int) -> None:
-    index = store.local(_index_name(database)) or {"ids": []}
+    index = store.note(_index_name(database)) or {"ids": []}
     ids = [*(known for known in index["ids"] if known != id_), id_]
     for dropped in ids[:-most]:
         store.put_note(_name(database, dropped), None)
