@@ -12,7 +12,7 @@ from bench.measure import human, processes_in, temporary_folder
 from bench.plain_proxies import plain_haproxy
 from bench.report import Section
 from bench.sites import gateway_sites
-from cheops.gateway.haproxy import identifiers
+from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.runtime import RuntimeSocket
 
 MANY = (0, 1_000, 10_000, 20_000)
@@ -39,7 +39,7 @@ _ABOUT = (
 
 def _row(runtime: RuntimeSocket, gateway: Path, many: int, beside: int) -> tuple[str, ...]:
     scopes = (f"{{image: site1 ; site{number}}}" for number in range(many))
-    entries = [(identifiers.key_of(scope), identifiers.own_or_of("image")) for scope in scopes]
+    entries = [(haproxy_names.key_of(scope), haproxy_names.own_or_of("image")) for scope in scopes]
     took = statistics.median(uvloop.run(_installed_s(runtime, entries)) for _ in range(_ROUNDS))
     memory = sum(map(memory_b, processes_in(gateway)))
     more = f"{(memory - beside) / _MB:.1f} MB" if beside else "?"
@@ -47,13 +47,13 @@ def _row(runtime: RuntimeSocket, gateway: Path, many: int, beside: int) -> tuple
 
 
 async def _installed_s(runtime: RuntimeSocket, entries: list[tuple[str, str]]) -> float:
-    name = identifiers.map_of("image")
+    name = haproxy_names.map_of("image")
     for _ in range(_TRIES):
         begin_s = time.perf_counter()
         await runtime.replace_map(name, entries)
         took_s = time.perf_counter() - begin_s
         (worker,) = [one for one in await runtime.workers() if not one.is_old]
-        known = (await runtime.at(worker, f"show map {name}")).count(identifiers.own_or_of("image"))
+        known = (await runtime.at(worker, f"show map {name}")).count(haproxy_names.own_or_of("image"))
         if known == len(entries):
             return took_s
     raise RuntimeError(f"HAProxy knows {known:,} of {len(entries):,} flows")

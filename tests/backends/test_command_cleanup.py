@@ -132,13 +132,13 @@ def test_a_killed_spawner_costs_nothing() -> None:
     assert len(set(spawners)) == 2
 
 
-@pytest.mark.parametrize("victim", ["keeper", "spawner", "both"])
+@pytest.mark.parametrize("victim", ["worker", "spawner", "both"])
 def test_what_was_killed_while_idle_is_not_missed(victim: str) -> None:
     async def main() -> None:
         async with CommandRunner() as runner:
             assert runner._spawner is not None
-            pids = {"keeper": [runner._idle[0].pid], "spawner": [runner._spawner.pid]}
-            pids["both"] = pids["keeper"] + pids["spawner"]
+            pids = {"worker": [runner._idle[0].pid], "spawner": [runner._spawner.pid]}
+            pids["both"] = pids["worker"] + pids["spawner"]
             for pid in pids[victim]:
                 os.kill(pid, signal.SIGKILL)
             await soon(lambda: all(map(is_dead, pids[victim])), "they are dead")
@@ -220,30 +220,30 @@ def test_a_cancelled_call_that_still_waits_for_its_turn_never_runs(tmp_path: Pat
 
 
 def test_what_cannot_be_killed_does_not_hold_up_the_report() -> None:
-    """A keeper whose kills do nothing at first stands for a process that the kernel holds."""
+    """A worker whose kills do nothing at first stands for a process that the kernel holds."""
     mark = unique()
     program = f"""
         import os, socket
-        from cheops.backends.command import descendants, wire, worker
+        from cheops.backends.command import wire, worker
         ours, theirs = socket.socketpair()
-        keeper = os.fork()
-        if keeper == 0:
+        pid = os.fork()
+        if pid == 0:
             ours.close()
-            really = descendants.kill
+            really = worker.kill
             refused = []
-            descendants.kill_group = lambda *_: None
-            descendants.kill = lambda pid: refused.append(pid) if len(refused) < 500 else really(pid)
+            worker.kill_group = lambda *_: None
+            worker.kill = lambda pid: refused.append(pid) if len(refused) < 500 else really(pid)
             worker.SWEEP_S = 0.05
             worker.serve_orders(theirs)
             os._exit(0)
         theirs.close()
-        assert int(wire.read_frame(ours)) == keeper
+        assert int(wire.read_frame(ours)) == pid
         argv = (b"/bin/sh", b"-c", b"setsid sleep {mark} & echo done")
         ours.sendall(wire.frame(wire.pack_order(wire.Order(argv, (b"PATH=/usr/bin:/bin",), b"/", b"", 60.0, 100))))
         report = wire.unpack_report(wire.read_frame(ours))
         assert (report.text, report.exit_code, report.is_clean) == (b"done\\n", 0, False), report
         assert wire.read_frame(ours) is None
-        os.waitpid(keeper, 0)
+        os.waitpid(pid, 0)
         ours.close()
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT, check=True)

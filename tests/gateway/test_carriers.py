@@ -15,8 +15,9 @@ from cheops.gateway.carriers import (
     carriers_in,
     with_new_carrier,
 )
-from cheops.gateway.haproxy import carrier_cache, identifiers
-from cheops.gateway.haproxy.carrier_cache import CarrierCache, NotSettledError, call_key
+from cheops.gateway.haproxy import admission
+from cheops.gateway.haproxy import layout as haproxy_names
+from cheops.gateway.haproxy.admission import CarrierCache, NotSettledError, call_key
 from cheops.gateway.haproxy.runtime import MapUpdater, RuntimeSocket
 from cheops.gateway.headers import RequestHead
 
@@ -154,20 +155,20 @@ class Told(RuntimeSocket):
         self.entries: dict[str, str] = {}
 
     async def change_map(self, name: str, deleted: Iterable[str], added: Iterable[tuple[str, str]]) -> None:
-        assert name == identifiers.CARRIED
+        assert name == haproxy_names.CARRIED
         for key in deleted:
             self.entries.pop(key, None)
         self.entries.update(added)
 
     async def replace_map(self, name: str, entries: Iterable[tuple[str, str]]) -> None:
-        assert name == identifiers.CARRIED
+        assert name == haproxy_names.CARRIED
         self.entries = dict(entries)
 
 
 class Fast:
     def __init__(self, carriers: Carriers, clock: Clock, most: int = 10) -> None:
         self.haproxy = Told()
-        self.applying = MapUpdater(self.haproxy, {identifiers.CARRIED: self._entries})
+        self.applying = MapUpdater(self.haproxy, {haproxy_names.CARRIED: self._entries})
         self.carrying = CarrierCache(carriers, NAMES, most, self.applying, clock)
         self.carrying.started()
 
@@ -190,7 +191,7 @@ def fast(carriers: Carriers, clock: Clock) -> Fast:
 
 
 def entry(value: str, scope: str = X) -> dict[str, str]:
-    return {f"|{value}||": identifiers.key_of(scope)}
+    return {f"|{value}||": haproxy_names.key_of(scope)}
 
 
 def test_what_was_recovered_once_is_known_until_a_value_may_mean_something_else(carriers: Carriers, fast: Fast) -> None:
@@ -211,7 +212,7 @@ def test_a_carrier_that_was_unknown_counts_too(carriers: Carriers, fast: Fast) -
     carriers.begin([A], X)
     call = RequestHead("GET", "/", (("x-request-id", "a"), ("traceparent", f"00-{TRACE}-{MARK[:16]}-01")))
     fast.carrying.offer(RecoveredScope(call, X), X)
-    assert fast.known == {f"|a|{TRACE}|": identifiers.key_of(X)}
+    assert fast.known == {f"|a|{TRACE}|": haproxy_names.key_of(X)}
     carriers.begin([trace], Y)
     assert fast.known == {}
     with pytest.raises(AmbiguousScopeError):
@@ -259,7 +260,7 @@ def test_what_is_known_is_bounded(clock: Clock) -> None:
 def test_a_request_waits_for_an_haproxy_that_might_be_wrong_and_no_longer_than_that(
     carriers: Carriers, fast: Fast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrier_cache, "_SETTLED_S", 0.01)
+    monkeypatch.setattr(admission, "_SETTLED_S", 0.01)
     carriers.begin([A], X)
     fast.offer("a")
     assert fast.known
@@ -278,7 +279,7 @@ def test_a_request_waits_for_an_haproxy_that_might_be_wrong_and_no_longer_than_t
 
 
 def test_what_haproxy_was_not_told_is_bounded_too(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrier_cache, "_SETTLED_S", 0.01)
+    monkeypatch.setattr(admission, "_SETTLED_S", 0.01)
     carriers = Carriers(100, 60.0, clock)
     fast = Fast(carriers, clock, most=2)
     for value in "abc":

@@ -16,8 +16,7 @@ from cheops.gateway.haproxy.configuration import MASTER, render
 from cheops.gateway.haproxy.counters import parse_request_line
 from cheops.gateway.haproxy.flows import Flow, FlowKind, FlowTable, FlowTarget, flow_target
 from cheops.gateway.haproxy.handover import original_request
-from cheops.gateway.haproxy.identifiers import key_of, scope_of_key, slug, value_of
-from cheops.gateway.haproxy.layout import Layout, PeerLayout, ServiceLayout
+from cheops.gateway.haproxy.layout import Layout, PeerLayout, ServiceLayout, key_of, scope_of_key, slug, value_of
 from cheops.gateway.haproxy.process import HaproxyError
 from cheops.gateway.haproxy.runtime import RuntimeSocket
 from cheops.gateway.headers import ForwardingInfo, RequestHead, headers_for_upstream

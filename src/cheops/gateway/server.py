@@ -24,7 +24,7 @@ from cheops.gateway.dispatcher import Forwarder
 from cheops.gateway.handler import RequestHandler
 from cheops.gateway.haproxy import handover
 from cheops.gateway.haproxy.handover import HandoverWire
-from cheops.gateway.haproxy.identifiers import MESH_SOCKET, again_sent_socket, again_socket, calls_socket, front_socket
+from cheops.gateway.haproxy.layout import MESH_SOCKET, again_sent_socket, again_socket, calls_socket, front_socket
 from cheops.gateway.haproxy.plane import HaproxyPlane
 from cheops.gateway.haproxy.process import HaproxyError, choose_program, leftover_pid, stop_leftover
 from cheops.gateway.interfaces import GatewayRequestError, GoneError, Replication, UpstreamServices

@@ -31,10 +31,10 @@ from cheops.engine.events import Effect, Load, Loaded, Outcome, PeerUp, Ran, Rec
 from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
 from cheops.errors import ClientError
+from cheops.gateway.client_connection import check_headers, check_raw_head, parse_headers, refuse_early
 from cheops.gateway.headers import RequestHead
 from cheops.gateway.interfaces import GatewayRequestError
 from cheops.gateway.request import Listener, ListenerKind, find_service
-from cheops.gateway.request_head import check_headers, check_raw_head, parse_headers, refuse_early
 from cheops.log.operation import Command, Origin
 from cheops.matrix_file import parse_matrix
 from cheops.peers import heartbeat, links

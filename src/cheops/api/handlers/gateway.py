@@ -11,7 +11,7 @@ from cheops.api.request import ApiRequest, handles
 from cheops.api.submission import RequestError
 from cheops.api.views.operations import time_text
 from cheops.gateway.haproxy.flows import Flow
-from cheops.gateway.haproxy.identifiers import scope_of_key
+from cheops.gateway.haproxy.layout import scope_of_key
 from cheops.gateway.request_log import ServedRequest
 from cheops.gateway.server import Gateway
 from cheops.plugins import scope_functions

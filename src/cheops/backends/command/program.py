@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 
 from cheops.backends.command.wire import Order
 
-# What the spawner and its keepers ignore, so that only the end of the agent ends them; Python adds two.
+# What the spawner and its workers ignore, so that only the end of the agent ends them; Python adds two.
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _RESET = (*IGNORED, signal.SIGPIPE, signal.SIGXFSZ)
 _STDOUT, _STDERR = 1, 2
@@ -43,7 +43,7 @@ def start(order: Order, output: int) -> int:
     try:
         return _spawn(order, output)
     finally:
-        os.chdir("/")  # a keeper must not hold on to a directory
+        os.chdir("/")  # a worker must not hold on to a directory
 
 
 def _spawn(order: Order, output: int) -> int:

@@ -29,7 +29,7 @@ def environment(settings: CommandSettings) -> dict[str, str]:
     """The variables of the commands of a type."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     if settings.user is not None:
-        inherited.pop("HOME", None)  # the keeper knows that user's
+        inherited.pop("HOME", None)  # the worker knows that user's
     return {"PATH": _DEFAULT_PATH} | inherited | dict(settings.env)
 
 
@@ -42,7 +42,7 @@ def where_is(program: str, settings: CommandSettings) -> Path | None:
 
 
 MAX_IDLE_WORKERS = 16
-_SLACK_S = 10.0  # how much longer than a command may last its keeper may take to say so
+_SLACK_S = 10.0  # how much longer than a command may last its worker may take to say so
 _STOPPING = "the agent is stopping"
 _NO_FILES: Mapping[str, Path] = MappingProxyType({})
 
@@ -86,7 +86,7 @@ class CommandRunner:
         await self.close()
 
     async def start(self) -> None:
-        """Start the spawner and a first keeper, so that what is wrong shows now."""
+        """Start the spawner and a first worker, so that what is wrong shows now."""
         self._give_back(await self._new_worker(without_new_privileges=True))
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class CommandRunner:
             ended.set()
         return _completed(report) if report else _lost(asyncio.get_running_loop().time() - began)
 
-    # -- keepers -----------------------------------------------------------------------------------------
+    # -- workers -----------------------------------------------------------------------------------------
 
     async def _worker(self, *, without_new_privileges: bool) -> Worker:
         """One that is idle, or else a new one."""

@@ -1,7 +1,7 @@
-"""The agent's ends of the spawner and its keepers.
+"""The agent's ends of the spawner and its workers.
 
-One spawner per agent; a keeper is asked for when all others are busy, and asked for one at a time, so
-that the control socket never holds more than one message. A keeper that does not answer in time, or whose
+One spawner per agent; a worker is asked for when all others are busy, and asked for one at a time, so
+that the control socket never holds more than one message. A worker that does not answer in time, or whose
 stream ends, is given up: its command may or may not have run. The spawner is told to kill it, and kills
 what it leaves.
 """
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import cast
 
 import cheops
-from cheops.backends.command.spawner_process import KILL_WORKER, NEW_UNPRIVILEGED_WORKER, NEW_WORKER
 from cheops.backends.command.wire import CANCEL, CommandStatus, Order, Report, frame, pack_order, unframe, unpack_report
+from cheops.backends.command.worker import KILL_WORKER, NEW_UNPRIVILEGED_WORKER, NEW_WORKER
 from cheops.errors import CheopsError
 
 _START_S = 10.0
 _POLL_S = 0.005
 _NEEDED_BY_PYTHON = ("LD_LIBRARY_PATH",)
 # `-I -S`: no user's and no installed module can get in. The package comes last, behind the standard library.
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from cheops.backends.command.spawner_process import main; main()"
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from cheops.backends.command.worker import main; main()"
 
 
 class SpawnerError(CheopsError):
@@ -34,7 +34,7 @@ class SpawnerError(CheopsError):
 
 
 class Worker(asyncio.Protocol):
-    """One keeper, seen from the agent; asks one thing at a time."""
+    """One worker, seen from the agent; asks one thing at a time."""
 
     def __init__(self, spawner: "Spawner", without_new_privileges: bool, stream: socket.socket) -> None:
         self.spawner = spawner
@@ -77,13 +77,13 @@ class Worker(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def greeting(self) -> bytes | None:
-        """What the new keeper says first."""
+        """What the new worker says first."""
         body = await self._answer
         self.pid = int(body or 0)
         return body
 
     async def run(self, order: Order, within_s: float) -> Report | None:
-        """How the command ended; None if the keeper was lost or did not answer in time.
+        """How the command ended; None if the worker was lost or did not answer in time.
 
         When this is cancelled, the command is ended first. When it is cancelled again, at once.
         """
@@ -138,7 +138,7 @@ class Worker(asyncio.Protocol):
 
 
 class Spawner:
-    """The helper process of which all keepers are forked."""
+    """The helper process of which all workers are forked."""
 
     def __init__(self) -> None:
         try:
@@ -172,7 +172,7 @@ class Spawner:
         return self._process.poll() is None
 
     async def worker(self, *, without_new_privileges: bool) -> Worker:
-        """A new keeper. Only one may be asked for at a time."""
+        """A new worker. Only one may be asked for at a time."""
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
@@ -212,13 +212,13 @@ class Spawner:
             self._control.send(KILL_WORKER + str(worker).encode())
 
     def abandon(self) -> None:
-        """It is dead or does not answer. Its keepers end when the agent lets them go."""
+        """It is dead or does not answer. Its workers end when the agent lets them go."""
         self._control.close()
         self._process.kill()
         self._process.wait()
 
     async def close(self, within_s: float) -> bool:
-        """End when the last keeper has; False if that takes too long: a process cannot be killed."""
+        """End when the last worker has; False if that takes too long: a process cannot be killed."""
         self._control.close()
         deadline = asyncio.get_running_loop().time() + within_s
         while self.is_alive:

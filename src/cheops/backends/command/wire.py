@@ -1,11 +1,11 @@
-"""What the agent and a keeper say to each other: one order, one report, over a stream socket.
+"""What the agent and a worker say to each other: one order, one report, over a stream socket.
 
 Both ends are this package, started from the same files, so there are no versions. A frame is its length and
 its body. Words of a command cannot hold a NUL byte, so NUL separates them. While a command runs the agent
-sends nothing but CANCEL; a keeper that is idle ignores it, since it came too late. The end of the stream
+sends nothing but CANCEL; a worker that is idle ignores it, since it came too late. The end of the stream
 is the end of the agent.
 
-Spawner and keepers import this: it must stay small.
+Spawner and workers import this: it must stay small.
 """
 
 import socket

@@ -1,22 +1,36 @@
-"""A keeper: a small process that runs one command at a time and owns whatever that command forks.
+"""The processes that run commands: the spawner, one per agent, and its workers, of which each runs one command.
 
-It waits for four things at once: output, which it always takes so that the command never blocks, and of
-which it keeps the first part; the end of the command's first process; the deadline; and a word from the
-agent. When the first process has ended, all that is left below the keeper is killed, and only then the
-report is sent. So a keeper that is idle has no children, and what belongs to which command is never in
-doubt.
+The spawner forks workers when asked (a fork of something so small is cheap, however large the agent has grown) and
+hands each the socket that came along. It inherits what a worker leaves if that is killed, and kills it. It does not
+run commands and does not stand between agent and workers. When the agent is gone, which the end of the control
+socket shows even after SIGKILL, it stays until the last worker has cleaned up.
 
-At the deadline, or when cancelled, the command's process group gets SIGTERM, and GRACE_S later everything
-SIGKILL. When the agent is gone everything gets SIGKILL at once.
+A worker waits for four things at once: output, which it always takes so that the command never blocks, and of which
+it keeps the first part; the end of the command's first process; the deadline; and a message from the agent. When the
+first process has ended, all that is left below the worker is killed, and only then the report is sent. So an idle
+worker has no children, and it is never in doubt which process belongs to which command. At the deadline, or when
+cancelled, the command's process group gets SIGTERM, and GRACE_S later everything SIGKILL. When the agent is gone,
+everything gets SIGKILL at once.
+
+Both are child subreapers: a subreaper is given the descendants whose parents died, even those that left their process
+group and session. So whatever a command forks ends up below its worker, and can be killed until waitpid says that
+nothing is left. Neither marks in the environment nor a search through all processes are needed.
+
+Runs with `python -I -S`: nothing but the standard library, and little of that. Linux 5.3 or newer (pidfd).
 """
 
+import contextlib
+import ctypes
 import os
 import select
 import signal
 import socket
-from time import monotonic
+import sys
+from collections.abc import Container, Iterator
+from time import monotonic, sleep
+from typing import NoReturn
 
-from cheops.backends.command import descendants, program
+from cheops.backends.command import program
 from cheops.backends.command.wire import (
     GRACE_S,
     SWEEP_S,
@@ -29,6 +43,114 @@ from cheops.backends.command.wire import (
     unpack_order,
 )
 
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_PAUSE_S = 0.001
+
+
+def inherit_orphans() -> None:
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def renounce_privileges() -> None:
+    """From now on no program gains rights by being setuid; cannot be undone, and children inherit it."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+def children() -> list[int]:
+    """The direct children of this process, the dead that nobody waited for among them."""
+    me = os.getpid()
+    try:
+        return [int(pid) for pid in _content(f"/proc/self/task/{me}/children").split()]
+    except FileNotFoundError:  # a kernel built without CONFIG_PROC_CHILDREN
+        names = os.listdir("/proc")  # noqa: PTH208 - without the weight of pathlib
+        return [pid for pid in map(int, filter(str.isdigit, names)) if _parent(pid) == me]
+
+
+def _parent(pid: int) -> int:
+    try:
+        stat = _content(f"/proc/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(stat[stat.rindex(b")") + 1 :].split()[1])  # the name before it may hold anything
+
+
+def _content(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return b"".join(_pieces(file))
+    finally:
+        os.close(file)
+
+
+def _pieces(file: int) -> Iterator[bytes]:
+    while piece := os.read(file, 65536):
+        yield piece
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def kill_group(leader: int, number: int) -> None:
+    """Signal a process group at once; only while its leader has not been waited for."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+
+
+def kill_children(spared: Container[int] = ()) -> bool:
+    """Kill all but these and forget the dead; whether any was there (its children come to us next)."""
+    strays = [pid for pid in children() if pid not in spared]
+    for pid in strays:
+        kill(pid)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return bool(strays)
+
+
+def forget_dead_orphans(leader: int) -> None:
+    """Wait for orphans that ended by themselves, so that a long run does not collect zombies."""
+    for pid in children():
+        if pid != leader:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+class Sweep:
+    """Kill until nothing is left below this process; `killed` counts what had to be killed."""
+
+    def __init__(self) -> None:
+        self.killed = 0
+
+    def finish(self, within_s: float) -> bool:
+        """False if something could not be killed in time: the kernel holds it, as on a dead disk."""
+        deadline = monotonic() + within_s
+        while self._anything_left():
+            if monotonic() >= deadline:
+                return False
+            for pid in children():
+                kill(pid)
+            sleep(_PAUSE_S)
+        return True
+
+    def _anything_left(self) -> bool:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return True
+                self.killed += os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        return False
+
+
 _PIECE_BYTES = 65536
 _LAST_PIECES = 64  # what a pipe can hold at most when all who wrote to it are dead
 _TICK_S = 1.0
@@ -37,7 +159,7 @@ _FOREVER_S = 1e9
 
 def serve_orders(agent: socket.socket) -> None:
     """Carry out orders until the agent is gone."""
-    descendants.inherit_orphans()
+    inherit_orphans()
     agent.sendall(frame(str(os.getpid()).encode()))
     while (body := read_frame(agent)) is not None:
         if not body:
@@ -45,7 +167,7 @@ def serve_orders(agent: socket.socket) -> None:
         report = _run(unpack_order(body), agent)
         agent.sendall(frame(pack_report(report)))
         if not report.is_clean:
-            descendants.Sweep().finish(_FOREVER_S)
+            Sweep().finish(_FOREVER_S)
             return
 
 
@@ -80,9 +202,9 @@ class _Watch:
 
     def report(self) -> Report:
         self._wait()
-        descendants.kill_group(self._pid, signal.SIGKILL)
+        kill_group(self._pid, signal.SIGKILL)
         _, status = os.waitpid(self._pid, 0)
-        sweep = descendants.Sweep()
+        sweep = Sweep()
         is_clean = sweep.finish(SWEEP_S)
         self._read_rest()
         return Report(
@@ -120,7 +242,7 @@ class _Watch:
         if monotonic() >= self._deadline:
             self._stop(CommandStatus.TIMED_OUT)
         if monotonic() >= self._next_tick:
-            descendants.forget_dead_orphans(self._pid)
+            forget_dead_orphans(self._pid)
             self._next_tick = monotonic() + _TICK_S
         return False
 
@@ -144,9 +266,9 @@ class _Watch:
         """First ask, then force."""
         if self._status is CommandStatus.EXITED:
             self._status = reason
-            descendants.kill_group(self._pid, signal.SIGTERM)
+            kill_group(self._pid, signal.SIGTERM)
         else:
-            descendants.kill_group(self._pid, signal.SIGKILL)
+            kill_group(self._pid, signal.SIGKILL)
         self._deadline = monotonic() + GRACE_S
 
     def _read(self) -> bool:
@@ -165,3 +287,83 @@ class _Watch:
         for _ in range(_LAST_PIECES):
             if not select.select([self._output], [], [], 0)[0] or not self._read():
                 return
+
+
+NEW_WORKER = b"n"
+NEW_UNPRIVILEGED_WORKER = b"u"
+KILL_WORKER = b"k"  # and its process id
+_STRAYS_MS = 10
+
+
+def main() -> None:
+    for number in program.IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    os.chdir("/")
+    inherit_orphans()
+    _Spawner(socket.socket(fileno=int(sys.argv[2]))).serve()
+
+
+class _Spawner:
+    def __init__(self, control: socket.socket) -> None:
+        control.set_inheritable(False)
+        self._control = control
+        self._workers: dict[int, int] = {}  # pidfd → process id
+        self._poller = select.poll()
+        self._poller.register(control, select.POLLIN)
+        self._is_wanted = True
+
+    def serve(self) -> None:
+        strays = False
+        while self._is_wanted or self._workers or strays:
+            for file, _ in self._poller.poll(_STRAYS_MS if strays else None):
+                if file in self._workers:
+                    self._reap(file)
+                else:
+                    self._handle_message()
+            strays = kill_children(spared=frozenset(self._workers.values()))
+
+    def _handle_message(self) -> None:
+        message, files, _, _ = socket.recv_fds(self._control, 64, 1)
+        word, rest = message[:1], message[1:]
+        if word == KILL_WORKER and int(rest) in self._workers.values():
+            kill(int(rest))
+        elif files:
+            self._fork(socket.socket(fileno=files[0]), word == NEW_UNPRIVILEGED_WORKER)
+        elif not message:
+            self._poller.unregister(self._control)
+            self._is_wanted = False
+
+    def _fork(self, agent: socket.socket, without_new_privileges: bool) -> None:
+        agent.set_inheritable(False)
+        try:
+            pid = os.fork()
+        except OSError:  # no more processes: say so by an empty greeting
+            agent.sendall(frame(b""))
+            agent.close()
+            return
+        if pid == 0:
+            self._become_worker(agent, without_new_privileges)
+        agent.close()
+        pidfd = os.pidfd_open(pid)
+        self._workers[pidfd] = pid
+        self._poller.register(pidfd, select.POLLIN)
+
+    def _become_worker(self, agent: socket.socket, without_new_privileges: bool) -> NoReturn:
+        try:
+            self._control.close()
+            for pidfd in self._workers:
+                os.close(pidfd)
+            if without_new_privileges:
+                renounce_privileges()
+            serve_orders(agent)
+        except ConnectionError:  # the agent went away in mid-sentence
+            pass
+        except BaseException:  # a forked child must not go on as its parent
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(0)
+
+    def _reap(self, pidfd: int) -> None:
+        self._poller.unregister(pidfd)
+        os.waitpid(self._workers.pop(pidfd), 0)
+        os.close(pidfd)

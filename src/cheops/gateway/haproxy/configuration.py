@@ -13,7 +13,7 @@ import msgspec
 
 from cheops.config.gateway import ForwardedHeaders
 from cheops.gateway.connection import UpstreamAddress
-from cheops.gateway.haproxy import identifiers
+from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.frontends import (
     AUTHORITIES,
     CERTIFICATE,
@@ -83,10 +83,10 @@ def render(layout: Layout) -> str:
     lines = [*_global(layout), *_defaults(layout)]
     for service in layout.services:
         lines += client_frontend(service)
-        lines += _agent(layout, service, identifiers.agent_of(service.name), identifiers.front_socket(service.name))
+        lines += _agent(layout, service, haproxy_names.agent_of(service.name), haproxy_names.front_socket(service.name))
         if service.outbound:
             lines += outbound_frontend(service, service.outbound, layout.carriers)
-            calls = identifiers.calls_of(service.name), identifiers.calls_socket(service.name)
+            calls = haproxy_names.calls_of(service.name), haproxy_names.calls_socket(service.name)
             lines += _agent(layout, service, *calls)
         lines += _own(layout, service)
     lines += [*mesh_frontend(layout), *_mesh_agent(layout)]
@@ -157,12 +157,12 @@ def _tries() -> Iterator[str]:
 def _mesh_agent(layout: Layout) -> Iterator[str]:
     if layout.mesh is None:
         return
-    yield f"backend {identifiers.MESH_AGENT}"
+    yield f"backend {haproxy_names.MESH_AGENT}"
     yield from _tries()
     # Nobody else can set it here, and the agent believes it at this socket only.
     yield f"  http-request set-header {PEER_CERTIFICATE} %[ssl_c_der,base64]"
     yield f"  timeout server {_ms(max(_longest(layout, service) for service in layout.services))}"
-    yield f"  server agent unix@{identifiers.MESH_SOCKET} id 2 send-proxy"
+    yield f"  server agent unix@{haproxy_names.MESH_SOCKET} id 2 send-proxy"
 
 
 def _own(layout: Layout, service: ServiceLayout) -> Iterator[str]:
@@ -171,12 +171,12 @@ def _own(layout: Layout, service: ServiceLayout) -> Iterator[str]:
     if place.is_tls:
         tls = f" ssl verify required ca-file @system-ca verifyhost {place.host} sni str({place.host})"
     for backend, is_followed, again in (
-        (identifiers.own_of(name), False, identifiers.again_socket(name)),
-        (identifiers.own_or_of(name), True, identifiers.again_socket(name)),
-        (identifiers.sent_of(name), False, identifiers.again_sent_socket(name)),
+        (haproxy_names.own_of(name), False, haproxy_names.again_socket(name)),
+        (haproxy_names.own_or_of(name), True, haproxy_names.again_socket(name)),
+        (haproxy_names.sent_of(name), False, haproxy_names.again_sent_socket(name)),
     ):
         yield from _backend(layout, service, backend, is_followed=is_followed)
-        if backend == identifiers.sent_of(name):
+        if backend == haproxy_names.sent_of(name):
             yield "  http-request del-header cheops -m beg"
         yield from _passed_on(layout, place.path)
         yield from _answered(layout, layout.here)
@@ -185,8 +185,8 @@ def _own(layout: Layout, service: ServiceLayout) -> Iterator[str]:
 
 def _peer(layout: Layout, service: ServiceLayout, peer: PeerLayout) -> Iterator[str]:
     for name, is_followed in (
-        (identifiers.peer_of(peer.service, peer.site), False),
-        (identifiers.peer_or_of(peer.service, peer.site), True),
+        (haproxy_names.peer_of(peer.service, peer.site), False),
+        (haproxy_names.peer_or_of(peer.service, peer.site), True),
     ):
         yield from _backend(layout, service, name, is_followed=is_followed)
         if service.dropped and not is_followed:
@@ -201,7 +201,7 @@ def _peer(layout: Layout, service: ServiceLayout, peer: PeerLayout) -> Iterator[
                 f" ssl verify required ca-file {AUTHORITIES} crt {CERTIFICATE} verifyhost {peer.host} "
                 f"sni str({peer.host}) alpn http/1.1 ssl-min-ver TLSv1.3 no-ssl-reuse no-tls-tickets"
             )
-        yield from _servers(layout, identifiers.again_socket(peer.service), peer.place, tls)
+        yield from _servers(layout, haproxy_names.again_socket(peer.service), peer.place, tls)
 
 
 def _without_credentials(names: tuple[str, ...]) -> Iterator[str]:
@@ -273,8 +273,8 @@ def _ms(seconds: float) -> str:
 
 
 def all_files(layout: Layout, keyring: "Keyring | None") -> dict[str, bytes]:
-    flows = (identifiers.map_of(service.name) for service in layout.services)
-    maps = (SENDERS, identifiers.SERVICES, identifiers.CARRIED, *flows)
+    flows = (haproxy_names.map_of(service.name) for service in layout.services)
+    maps = (SENDERS, haproxy_names.SERVICES, haproxy_names.CARRIED, *flows)
     files = {**error_files(layout.here), **dict.fromkeys(maps, b"")}
     if keyring is not None:
         folder = keyring.folder

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from cheops.gateway.haproxy import identifiers
+from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.flows import FlowKind
 from cheops.gateway.haproxy.frontends import MESH, REFUSED, RING
 from cheops.gateway.haproxy.layout import Layout
@@ -57,8 +57,8 @@ def parse_request_line(line: str) -> LoggedRequest | None:
     try:
         return LoggedRequest(
             int(at), unquote(service), backend, server, int(status), max(float(took), 0.0), method,
-            key.removeprefix(identifiers.RECOVERED), unquote(path, encoding="latin-1"),
-            key.startswith(identifiers.RECOVERED),
+            key.removeprefix(haproxy_names.RECOVERED), unquote(path, encoding="latin-1"),
+            key.startswith(haproxy_names.RECOVERED),
         )  # fmt: skip
     except ValueError:
         return None
@@ -91,16 +91,18 @@ class TrafficCounters:
     def lay_out(self, layout: Layout) -> None:
         """Know the backends of one more configuration."""
         here, known = layout.here, self.backends
-        known[identifiers.MESH_AGENT] = Backend("", None, here)
+        known[haproxy_names.MESH_AGENT] = Backend("", None, here)
         for service in (one.name for one in layout.services):
-            known[identifiers.agent_of(service)] = Backend(service, None, here)
-            known[identifiers.calls_of(service)] = Backend(service, None, here)
-            known[identifiers.own_of(service)] = Backend(service, FlowKind.LOCAL, here)
-            known[identifiers.sent_of(service)] = Backend(service, FlowKind.LOCAL, here)
-            known[identifiers.own_or_of(service)] = Backend(service, FlowKind.IN_TURN, here)
+            known[haproxy_names.agent_of(service)] = Backend(service, None, here)
+            known[haproxy_names.calls_of(service)] = Backend(service, None, here)
+            known[haproxy_names.own_of(service)] = Backend(service, FlowKind.LOCAL, here)
+            known[haproxy_names.sent_of(service)] = Backend(service, FlowKind.LOCAL, here)
+            known[haproxy_names.own_or_of(service)] = Backend(service, FlowKind.IN_TURN, here)
         for peer in layout.peers:
-            known[identifiers.peer_of(peer.service, peer.site)] = Backend(peer.service, FlowKind.FORWARD, peer.site)
-            known[identifiers.peer_or_of(peer.service, peer.site)] = Backend(peer.service, FlowKind.IN_TURN, peer.site)
+            known[haproxy_names.peer_of(peer.service, peer.site)] = Backend(peer.service, FlowKind.FORWARD, peer.site)
+            known[haproxy_names.peer_or_of(peer.service, peer.site)] = Backend(
+                peer.service, FlowKind.IN_TURN, peer.site
+            )
 
     async def refresh(self) -> list[LoggedRequest]:
         """Count what is new; gives the requests with a scope among it, the earliest first. One at a time, or

@@ -13,7 +13,7 @@ from itertools import islice
 
 from cheops.errors import CheopsError
 from cheops.gateway.carriers import RecoveredScope
-from cheops.gateway.haproxy import identifiers
+from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.headers import encode_header, encode_name
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate, decide, resolve_route
@@ -159,7 +159,7 @@ Entry = tuple[str, str]
 def flow_entries(service: str, flows: Iterable[tuple[str, Flow]], allowed: str | None) -> Iterator[Entry]:
     """The map of a service: requests without a scope, and its flows."""
     if allowed is not None:
-        yield identifiers.LOCAL_KEY, identifiers.value_of(identifiers.own_of(service), flags=allowed)
+        yield haproxy_names.LOCAL_KEY, haproxy_names.value_of(haproxy_names.own_of(service), flags=allowed)
     for key, flow in flows:
         if (value := flow_value(service, key, flow, allowed)) is not None:
             yield key, value
@@ -171,19 +171,19 @@ def flow_value(service: str, key: str, flow: Flow, allowed: str | None) -> str |
         if allowed is None:
             return None
         flags = allowed
-        backend = (identifiers.own_of if target.kind is FlowKind.LOCAL else identifiers.own_or_of)(service)
+        backend = (haproxy_names.own_of if target.kind is FlowKind.LOCAL else haproxy_names.own_or_of)(service)
     else:
-        name_of = identifiers.peer_of if target.kind is FlowKind.FORWARD else identifiers.peer_or_of
+        name_of = haproxy_names.peer_of if target.kind is FlowKind.FORWARD else haproxy_names.peer_or_of
         backend = name_of(service, target.site)
     text = encode_header(str(flow.scope))
-    return identifiers.value_of(backend, "" if identifiers.key_of(text) == key else text, flags)
+    return haproxy_names.value_of(backend, "" if haproxy_names.key_of(text) == key else text, flags)
 
 
 def service_entries(flags: Mapping[str, str | None]) -> Iterator[Entry]:
     """What other gateways may ask of this site's own instances without being looked at."""
     for service, allowed in flags.items():
         if allowed is not None:
-            yield encode_name(service), identifiers.value_of(identifiers.sent_of(service), flags=allowed)
+            yield encode_name(service), haproxy_names.value_of(haproxy_names.sent_of(service), flags=allowed)
 
 
 _AT_A_TIME = 500  # flows that are decided again in one look

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 from cheops.config.address import Address
-from cheops.gateway.haproxy import identifiers
+from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.layout import Layout, ServiceLayout
 
 SENDERS, MESH = "senders.map", "mesh"
@@ -54,8 +54,8 @@ def unusual(names: tuple[str, ...], once: tuple[str, ...]) -> str:
 
 
 def client_frontend(service: ServiceLayout) -> Iterator[str]:
-    agent, flows = identifiers.agent_of(service.name), identifiers.map_of(service.name)
-    yield f"frontend in.{identifiers.slug(service.name)}"
+    agent, flows = haproxy_names.agent_of(service.name), haproxy_names.map_of(service.name)
+    yield f"frontend in.{haproxy_names.slug(service.name)}"
     yield f"  bind {bind_address(service.listen)}"
     yield MOVED
     yield f"  acl unusual req.hdrs -m reg '{unusual(NAMES, ('scope',))}'"
@@ -65,18 +65,18 @@ def client_frontend(service: ServiceLayout) -> Iterator[str]:
     yield "  http-request set-var(txn.scope) req.fhdr(scope),url_enc"
     yield from request_log_lines(service)
     yield f"  http-request set-var(txn.to) var(txn.scope),map({flows})"
-    yield f"  http-request set-var(txn.to) str({identifiers.LOCAL_KEY}),map({flows}) if !scoped"
+    yield f"  http-request set-var(txn.to) str({haproxy_names.LOCAL_KEY}),map({flows}) if !scoped"
     # Nearly all requests are done here: what follows would not change where they go.
     carrying = ""
     if service.carriers:
         yield f"  acl carrying req.hdr_names -m reg '{listed(service.carriers)}'"
         carrying = " !carrying"
-    yield f"  acl plain_flow var(txn.to) -m reg '{identifiers.WITHOUT_EXCEPTIONS}'"
+    yield f"  acl plain_flow var(txn.to) -m reg '{haproxy_names.WITHOUT_EXCEPTIONS}'"
     yield f"  http-request allow if plain_flow plain_target plain_line !unusual{carrying}"
     yield from _sent_on(flows, agent)
     yield f"  http-request set-var(txn.to) str({agent}) if !{{ var(txn.to) -m found }}"
     yield from exceptions(service, agent)
-    yield f"  http-request set-var(txn.to) str({identifiers.sent_of(service.name)}) if sent is_own"
+    yield f"  http-request set-var(txn.to) str({haproxy_names.sent_of(service.name)}) if sent is_own"
     yield "  use_backend %[var(txn.to),field(1,|)]"
     yield f"  default_backend {agent}"
 
@@ -106,17 +106,17 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     yield from _sent_on_acls()
     yield f"  acl believed req.fhdr(cheops-hop),concat(|,sess.shown),map({SENDERS}) -m found"
     yield (
-        f"  http-request set-var(txn.to) req.fhdr(cheops-service),map({identifiers.SERVICES}) "
+        f"  http-request set-var(txn.to) req.fhdr(cheops-service),map({haproxy_names.SERVICES}) "
         "if believed plain_target plain_line !unusual_even_so"
     )
-    to_agent = f"  http-request set-var(txn.to) str({identifiers.MESH_AGENT}) if"
-    yield f"  acl is_without_bodies var(txn.to) -m end |{identifiers.NO_BODIES}"
+    to_agent = f"  http-request set-var(txn.to) str({haproxy_names.MESH_AGENT}) if"
+    yield f"  acl is_without_bodies var(txn.to) -m end |{haproxy_names.NO_BODIES}"
     yield f"{to_agent} is_without_bodies {{ req.fhdr(content-type) -m reg -i {_BODIES} }}"
     carriers = tuple(sorted({name for service in layout.services for name in service.carriers}))
     if carriers:
         yield f"{to_agent} {{ req.hdr_names -m reg '{listed((*carriers, 'scope'))}' }}"
     yield "  use_backend %[var(txn.to),field(1,|)] if { var(txn.to) -m found }"
-    yield f"  default_backend {identifiers.MESH_AGENT}"
+    yield f"  default_backend {haproxy_names.MESH_AGENT}"
 
 
 def bind_address(address: Address) -> str:
@@ -172,7 +172,7 @@ def _sent_on(flows: str, agent: str) -> Iterator[str]:
         "if odd plain_target plain_line !unusual_even_so"
     )
     yield f"  http-request set-var(txn.to) str({agent}) if odd"
-    yield f"  http-request set-var(txn.to) str({identifiers.LOCAL_KEY}),map({flows},{agent}) if sent"
+    yield f"  http-request set-var(txn.to) str({haproxy_names.LOCAL_KEY}),map({flows},{agent}) if sent"
     yield "  http-request set-log-level silent if sent"
 
 
@@ -181,7 +181,7 @@ def exceptions(service: ServiceLayout, agent: str) -> Iterator[str]:
     to_agent = f"  http-request set-var(txn.to) str({agent}) if"
     yield "  acl is_own var(txn.to) -m beg own."
     yield "  acl is_followed var(txn.to) -m beg or."
-    yield f"  acl is_without_bodies var(txn.to) -m end |{identifiers.NO_BODIES}"
+    yield f"  acl is_without_bodies var(txn.to) -m end |{haproxy_names.NO_BODIES}"
     yield f"{to_agent} is_without_bodies {{ req.fhdr(content-type) -m reg -i {_BODIES} }}"
     # What cannot be repeated has to be looked after where another site may follow.
     yield f"{to_agent} is_followed !{REPEATABLE}"
@@ -211,8 +211,8 @@ _TRACE = r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"  # see car
 
 def outbound_frontend(service: ServiceLayout, outbound: Address, carriers: tuple[str, ...]) -> Iterator[str]:
     """`carriers` are those of all services."""
-    agent, flows = identifiers.calls_of(service.name), identifiers.map_of(service.name)
-    yield f"frontend out.{identifiers.slug(service.name)}"
+    agent, flows = haproxy_names.calls_of(service.name), haproxy_names.map_of(service.name)
+    yield f"frontend out.{haproxy_names.slug(service.name)}"
     yield f"  bind {bind_address(outbound)}"
     yield MOVED
     yield f"  acl unusual req.hdrs -m reg '{_unusual_call(carriers)}'"
@@ -228,10 +228,10 @@ def outbound_frontend(service: ServiceLayout, outbound: Address, carriers: tuple
     if carriers:
         yield from _recovered(carriers)
     yield "  http-request set-var(txn.told) var(txn.scope)"
-    yield f"  http-request set-var(txn.told) str({identifiers.RECOVERED}),concat(,txn.scope) if carried"
+    yield f"  http-request set-var(txn.told) str({haproxy_names.RECOVERED}),concat(,txn.scope) if carried"
     yield from request_log_lines(service, "txn.told")
     yield f"  http-request set-var(txn.to) var(txn.scope),map({flows}) if !odd scoped"
-    yield f"  http-request set-var(txn.to) str({identifiers.LOCAL_KEY}),map({flows}) if !odd !scoped !carrying"
+    yield f"  http-request set-var(txn.to) str({haproxy_names.LOCAL_KEY}),map({flows}) if !odd !scoped !carrying"
     yield f"  http-request set-var(txn.to) str({agent}) if !{{ var(txn.to) -m found }}"
     yield from exceptions(service, agent)
     yield f"  acl is_agents var(txn.to) -m str {agent}"
@@ -250,13 +250,13 @@ def _recovered(carriers: tuple[str, ...]) -> Iterator[str]:
             "if !odd !scoped carrying"
         )
         key += f",concat(,txn.c{number},|)"
-    yield (f"  http-request set-var(txn.carried) {key},map({identifiers.CARRIED}) if !odd !scoped carrying")
+    yield (f"  http-request set-var(txn.carried) {key},map({haproxy_names.CARRIED}) if !odd !scoped carrying")
     yield "  http-request set-var(txn.scope) var(txn.carried) if carried"
 
 
 def _unusual_call(carriers: tuple[str, ...]) -> str:
     """As for every request; and carriers that are given twice, are long, or are not what they should be."""
-    names = [*NAMES, *(rf"{in_pattern(name)}: .{{{identifiers.MOST_VALUE + 1}}}" for name in carriers)]
+    names = [*NAMES, *(rf"{in_pattern(name)}: .{{{haproxy_names.MOST_VALUE + 1}}}" for name in carriers)]
     if "traceparent" in {name.lower() for name in carriers}:
         names.append(rf"traceparent: (?!{_TRACE}\r$)")
     return unusual(tuple(names), ("scope", *map(in_pattern, carriers)))

@@ -9,13 +9,18 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
 from cheops.gateway.carriers import Carriers
-from cheops.gateway.haproxy import identifiers
-from cheops.gateway.haproxy.admission import ReplicaGuard, TrustedSenders
-from cheops.gateway.haproxy.carrier_cache import CarrierCache
+from cheops.gateway.haproxy import layout as haproxy_names
+from cheops.gateway.haproxy.admission import CarrierCache, ReplicaGuard, TrustedSenders
 from cheops.gateway.haproxy.configuration import all_files
 from cheops.gateway.haproxy.counters import TrafficCounters
 from cheops.gateway.haproxy.flows import (
@@ -23,6 +28,7 @@ from cheops.gateway.haproxy.flows import (
     FlowCandidate,
     FlowKey,
     FlowTable,
+    FlowTarget,
     RouteWatch,
     flow_entries,
     flow_target,
@@ -31,7 +37,7 @@ from cheops.gateway.haproxy.flows import (
     service_entries,
 )
 from cheops.gateway.haproxy.frontends import SENDERS
-from cheops.gateway.haproxy.layout import Layout, PeerBackends
+from cheops.gateway.haproxy.layout import Layout, PeerLayout, make_layout, peer_layout
 from cheops.gateway.haproxy.process import FOLDER, Haproxy
 from cheops.gateway.haproxy.runtime import MapUpdater, RuntimeSocket, RuntimeSocketError
 from cheops.gateway.interfaces import Replication
@@ -41,6 +47,9 @@ from cheops.gateway.routing import Decision
 from cheops.node.node import Node
 from cheops.peers.mesh import PeerEvent
 from cheops.scope.functions import Functions
+
+if TYPE_CHECKING:
+    from cheops.security.keyring import Keyring
 
 
 class PeerServers:
@@ -57,13 +66,66 @@ class PeerServers:
         async with self._lock:
             is_up = self._peers.is_up(site)
             try:
-                for name in (identifiers.peer_of(service, site), identifiers.peer_or_of(service, site)):
+                for name in (haproxy_names.peer_of(service, site), haproxy_names.peer_or_of(service, site)):
                     state = "ready" if is_up else "maint"
                     await self._runtime.everywhere(f"set server {name}/first state {state}")
                     if not is_up:
                         await self._runtime.everywhere(f"shutdown sessions server {name}/first")
             except RuntimeSocketError as error:
                 _log.warning("HAProxy was not told that %s is %s: %s", site, "up" if is_up else "down", error)
+
+
+_PEERS_FILE = "peers.json"
+_MAX_PAIRS = 256  # pairs of a service and a site
+
+
+class PeerBackends:
+    """`laid_out` are those that HAProxy has now."""
+
+    def __init__(self, config: SiteConfig, peers: PeerGateways, keyring: "Keyring | None", most: int) -> None:
+        """`most` is how many connections there can be."""
+        self._config = config
+        self._peers = peers
+        self._keyring = keyring
+        self._most = most
+        self._wanted: OrderedDict[FlowKey, PeerLayout | None] = OrderedDict()
+        self.laid_out: dict[FlowKey, PeerLayout] = {}
+
+    def has(self, service: str, target: FlowTarget) -> bool:
+        """Whether HAProxy has a backend for it."""
+        return target.site is None or (service, target.site) in self.laid_out
+
+    def want(self, service: str, site: str) -> None:
+        self._wanted.setdefault((service, site), None)
+        self._wanted.move_to_end((service, site))
+        while len(self._wanted) > _MAX_PAIRS:
+            self._wanted.popitem(last=False)
+
+    def layout_now(self, folder: Path) -> Layout:
+        """What HAProxy is to have."""
+        changed = False
+        for key, before in self._wanted.items():
+            now = peer_layout(self._peers, self._keyring, *key)
+            if now is not None and now != before:
+                self._wanted[key], changed = now, True
+        if changed:
+            self._save(folder)
+        known = [one for one in self._wanted.values() if one]
+        peers = sorted(known, key=lambda one: (one.service, one.site))
+        return make_layout(self._config, tuple(peers), self._keyring, self._most)
+
+    def load(self, folder: Path, services: Collection[str]) -> None:
+        try:
+            told = msgspec.json.decode((folder / _PEERS_FILE).read_bytes(), type=list[PeerLayout])
+        except (OSError, msgspec.MsgspecError):
+            return
+        for one in told[:_MAX_PAIRS]:
+            if one.service in services:
+                self._wanted[one.service, one.site] = one
+
+    def _save(self, folder: Path) -> None:
+        known = [one for one in self._wanted.values() if one]
+        (folder / _PEERS_FILE).write_bytes(msgspec.json.encode(known))
 
 
 _MOST_KEY = 2_000
@@ -98,15 +160,15 @@ class HaproxyPlane:
         self.counting = TrafficCounters(self.haproxy.runtime, record, node.refusals)
         self._services = tuple(name for name, one in node.config.services.items() if one.listener.listen)
         maps: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
-            identifiers.map_of(service): lambda s=service: self._entries(s)  # type: ignore[misc]
+            haproxy_names.map_of(service): lambda s=service: self._entries(s)  # type: ignore[misc]
             for service in self._services
         }
         self._senders = TrustedSenders(node, peers, lambda: self._applying.put_whole(SENDERS))
         maps[SENDERS] = self._senders.entries
         if node.keyring and node.config.gateway.listen:
-            maps[identifiers.SERVICES] = lambda: service_entries(self._guarding.flags)
+            maps[haproxy_names.SERVICES] = lambda: service_entries(self._guarding.flags)
         if carriers is not None:
-            maps[identifiers.CARRIED] = lambda: self.carrying.entries() if self.carrying is not None else ()
+            maps[haproxy_names.CARRIED] = lambda: self.carrying.entries() if self.carrying is not None else ()
         self._applying = MapUpdater(self.haproxy.runtime, maps)
         names, most_carried = node.config.carrier_names, node.config.gateway.carriers
         self.carrying = CarrierCache(carriers, names, most_carried, self._applying) if carriers is not None else None
@@ -264,7 +326,7 @@ class HaproxyPlane:
         """What an HAProxy that was taken over must not go on with: somebody may have been forgotten
         meanwhile, and this agent remembers no carriers."""
         senders = [SENDERS] if self._node.keyring else []
-        return [*senders, identifiers.CARRIED] if self.carrying is not None else senders
+        return [*senders, haproxy_names.CARRIED] if self.carrying is not None else senders
 
     async def _tell_all(self) -> None:
         """With the lock."""
@@ -306,7 +368,7 @@ class HaproxyPlane:
 
     def offer(self, news: FlowCandidate, decision: Decision, generation: int) -> None:
         """A request with this scope, as it was sent, was served by this decision of a generation."""
-        service, key = news.service, identifiers.key_of(news.sent)
+        service, key = news.service, haproxy_names.key_of(news.sent)
         target = flow_target(decision, self._peers.is_up)
         if target is None or service not in self._services or not news.sent or len(key) > _MOST_KEY:
             return
@@ -332,12 +394,12 @@ class HaproxyPlane:
             return False
         self._take_out(left)
         value = flow_value(service, key, flow, self._guarding.flags.get(service))
-        self._applying.put(identifiers.map_of(service), key, value, was_there=before is not None)
+        self._applying.put(haproxy_names.map_of(service), key, value, was_there=before is not None)
         return True
 
     def _take_out(self, keys: Iterable[FlowKey]) -> None:
         for service, key in keys:
-            self._applying.put(identifiers.map_of(service), key, None, was_there=True)
+            self._applying.put(haproxy_names.map_of(service), key, None, was_there=True)
 
     # -- what alters routes ------------------------------------------------------------------------------
 
