@@ -38,8 +38,8 @@ def test_check_knows_the_services_and_their_addresses(tmp_path: Path) -> None:
         assert told == {
             "image accepts connections": "ok",
             "compute accepts connections": "failed",
-            "requests for image are taken": "ok",
-            "requests for compute are taken": "ok",
+            "gateway listens for image": "ok",
+            "gateway listens for compute": "ok",
             "requests are forwarded": "ok",
         }
     finally:
