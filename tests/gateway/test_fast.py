@@ -243,7 +243,7 @@ def test_where_it_does_not_start_the_agent_forwards_by_itself(tmp_path: Path, mo
         checks = json.loads(stage.rig.request("site1", "GET", "/api/v1/check"))["checks"]
         (found,) = [one for one in checks if one["name"] == "requests are forwarded"]
         assert found["level"] == "failed"
-        assert "by itself: HAProxy did not start" in found["detail"]
+        assert "by the agent itself: HAProxy did not start" in found["detail"]
     finally:
         stage.rig.close()
         service.close()
