@@ -9,9 +9,9 @@ from cheops.engine.site import Site
 from cheops.engine.status import Overall
 from cheops.log.operation import Command, Kind, Operation
 from cheops.sim.apps import COUNTER, FILE, PCOUNTER
-from cheops.sim.profiles import PROFILES
 from cheops.sim.scripted_world import Trouble
 from cheops.sim.simulation import play
+from cheops.sim.workload import PROFILES
 from tests.engine.lab import Lab
 from tests.engine.picky import diverged
 

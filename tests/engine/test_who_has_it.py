@@ -1,8 +1,8 @@
 """Which sites have a resource: newcomers, leavers, the dead, the reborn, and two of one name."""
 
+from cheops.engine.admission import refusal
 from cheops.engine.events import SitesRemoved, Submitted
 from cheops.engine.status import Overall
-from cheops.engine.submission import refusal
 from cheops.log.operation import Command, OpId
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab

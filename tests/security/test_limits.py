@@ -15,10 +15,10 @@ import pytest
 
 from cheops.api.models import SubmitRequest
 from cheops.client import AgentError
+from cheops.engine.admission import refusal
 from cheops.engine.events import Submitted
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
-from cheops.engine.submission import refusal
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, Origin
 from cheops.node.limits import DiskFullError, DiskQuota

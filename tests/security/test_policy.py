@@ -18,8 +18,8 @@ from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Orig
 from cheops.log.policy import Policy, SiteGroup, operation_violation
 from cheops.sim import world
 from cheops.sim.apps import COUNTER
-from cheops.sim.profiles import PROFILES
 from cheops.sim.simulation import play
+from cheops.sim.workload import PROFILES
 from tests.engine.lab import Lab
 
 INVOLVED = Policy(SiteGroup.INVOLVED, SiteGroup.INVOLVED, SiteGroup.INVOLVED)

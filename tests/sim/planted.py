@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from cheops.engine import admission, clients, exchange, outcome, retention, scheduler, site
+from cheops.engine import admission, exchange, outcome, replies, retention, scheduler, site
 from cheops.engine.events import Effect, Effects, Save, Send
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
@@ -133,10 +133,10 @@ def _clock_ignores_others() -> AbstractContextManager[object]:
 
 
 def _everybody_hears() -> AbstractContextManager[object]:
-    def everybody(replica: Replica) -> list[str]:
-        return [f"site{n}" for n in range(1, 6) if f"site{n}" != replica.site]
+    def everybody(self: Replica) -> list[str]:
+        return [f"site{n}" for n in range(1, 6) if f"site{n}" != self.site]
 
-    return patch.object(exchange, "targets", everybody)
+    return patch.object(Replica, "targets", everybody)
 
 
 def _never_sent_again() -> AbstractContextManager[object]:
@@ -215,7 +215,7 @@ def _settled_means_passed_over() -> AbstractContextManager[object]:
         view = replica.peers.get(site)
         return replica.applied.settled if site == replica.site else view.settled if view else {}
 
-    return patch.object(clients, "_settled_at", hasty)
+    return patch.object(replies, "_settled_at", hasty)
 
 
 def _copies_stay() -> AbstractContextManager[object]:

@@ -4,8 +4,8 @@ from itertools import chain
 
 import pytest
 
-from cheops.sim.profiles import PROFILES
 from cheops.sim.simulation import play
+from cheops.sim.workload import PROFILES
 from tests.sim.planted import BUGS
 
 _ENOUGH = 160  # histories in which each bug must show

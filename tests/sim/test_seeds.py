@@ -2,8 +2,8 @@
 
 import pytest
 
-from cheops.sim.profiles import PROFILES
 from cheops.sim.simulation import play
+from cheops.sim.workload import PROFILES
 
 _CHUNK = 25
 # profile, sites, chunks of histories

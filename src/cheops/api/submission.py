@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from cheops.api.permissions import ForbiddenError, check_change, check_sites
 from cheops.api.views import operations as views
 from cheops.config.site import DEFAULT_TYPE
+from cheops.engine.admission import policy_violation
 from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
-from cheops.engine.submission import policy_violation
 from cheops.errors import CheopsError, ClientError
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cheops.cli.output import Output, OutputOption, console, emit, print_table, table
 from cheops.errors import ClientError
-from cheops.sim.profiles import PROFILES, Profile
 from cheops.sim.simulation import SimulationResult, play, shrink, timeline
+from cheops.sim.workload import PROFILES, Profile
 from cheops.text import listed
 
 _SHOWN = 5

@@ -80,10 +80,10 @@ class AppliedState:
             return ""
         unenforced = [a.id for a in self.entries] if self.order_not_enforced else []
         parts = [
-            sorted([*origin, number] for origin, number in self.settled.items()),
+            sorted(self.settled.items()),
             self._history.matrix.hash,
-            sorted([*id_.origin, id_.seq] for id_ in self.failed),
-            [[*id_.origin, id_.seq] for id_ in unenforced],
+            sorted(self.failed),
+            unenforced,
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

@@ -5,11 +5,10 @@ each site knows what the others lack, and sends it again, its own and others', u
 and duplication of messages cost time only. When nobody lacks anything, nothing is sent. What nobody waits for (an
 acknowledgement, a reply to another site's operation) goes with the next tick, or with what is sent before that.
 
-Only sites involved in a resource get messages about it: those on its list, and those that left it, until they know
-that. A site that was removed from the mesh for good is not waited for, on the list or not.
+Only sites involved in a resource get messages about it: see `Replica.targets`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from cheops.engine import admission
@@ -25,47 +24,6 @@ from cheops.log.operation import Operation, OpId, Reply
 Document = TypeVar("Document", Operation, Reply)
 
 
-def targets(replica: Replica) -> Iterator[str]:
-    """The other sites that must know this resource."""
-    history = replica.history
-    for site in replica.sites:
-        if site != replica.site:
-            yield site
-    for site in sorted(history.ever_listed.difference(history.site_list)):
-        if site != replica.site and not _is_gone(replica, site):
-            yield site
-
-
-def _is_gone(replica: Replica, site: str) -> bool:
-    """Whether a site that left knows that it did, and we know all that it ever made; or it will not be back.
-
-    Should it be back after all, what it made without knowing of a seal has no effect (see cheops.log.seals).
-    """
-    if site in replica.gone:
-        return True
-    view, by = replica.peers.get(site), replica.history.site_list_op
-    if view is None or by is None or view.busy:
-        return False
-    why = (by.id, *_seals_against(replica, site))
-    return all(contains(view.known, id_) for id_ in why) and covers(replica.history.known, view.known)
-
-
-def _seals_against(replica: Replica, site: str) -> Iterator[OpId]:
-    """What a site must know to see that a list which names it does not count."""
-    history = replica.history
-    for id_, fate in history.orphans.items():
-        if fate.by and site in (history.ops[id_].sites or ()):
-            yield fate.by
-
-
-def lacks_something(replica: Replica, peer: str) -> bool:
-    return replica.peer(peer).lacks(replica.history.known, replica.replies.known)
-
-
-def is_synced(replica: Replica) -> bool:
-    return not any(lacks_something(replica, peer) for peer in targets(replica))
-
-
 # -- sending ---------------------------------------------------------------------------------------------
 
 
@@ -79,7 +37,7 @@ def send_pending(replica: Replica, out: Effects, now_ms: int) -> None:
     find = replica.history.find_matrix
     matrices = tuple(find(op.matrix.hash) for op in ops if op.matrix.introduced == op.stamp)
     waited_for = {reply.op.origin.site for reply in replies if reply.op}
-    involved = tuple(targets(replica)) if ops or replies else ()
+    involved = tuple(replica.targets()) if ops or replies else ()
     for peer in involved:
         # The message may be on its way for some time before it counts as lost and is sent again.
         replica.peer(peer).resend.wait_first(now_ms)

@@ -6,30 +6,29 @@
     drafts    operations of this site that have no verdict yet                 runs.py
     replies   what all sites replied to operations                             replies.py
     peers     what the other sites are known to have                           progress.py
-    inbox     operations that came in and wait for their past                  mailbox.py
-    outbox    what is to be sent                                               mailbox.py
-    clients   clients that wait for replies                                    clients.py
+    inbox     operations that came in and wait for their past                  progress.py
+    outbox    what is to be sent                                               progress.py
+    clients   clients that wait for replies                                    replies.py
 
 History, applied state, drafts and replies are durable: `load` rebuilds them from documents. The others are empty
 after a restart; peers and clients ask again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 
 from cheops.engine.applied import AppliedState
-from cheops.engine.clients import WaitingClients
 from cheops.engine.documents import Document, Ledger, Started, key_of, reply_key
 from cheops.engine.events import Effects
-from cheops.engine.mailbox import Inbox, Outbox
 from cheops.engine.messages import epoch_records, epochs_from
-from cheops.engine.progress import PeerProgress
-from cheops.engine.replies import Replies
+from cheops.engine.progress import Inbox, Outbox, PeerProgress
+from cheops.engine.replies import Replies, WaitingClients
 from cheops.engine.runs import DraftQueue, RunSlot
 from cheops.engine.settings import Limits, ResourceType
+from cheops.log.causality import contains, covers
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, Origin, Reply
+from cheops.log.operation import Operation, OpId, Origin, Reply
 from cheops.log.policy import Policy
 
 PolicyOf = Callable[[str], Policy | None]
@@ -93,6 +92,44 @@ class Replica:
         if site not in self.peers:
             self.peers[site] = PeerProgress(self.limits)
         return self.peers[site]
+
+    def targets(self) -> Iterator[str]:
+        """The other sites that must know this resource: those on its list, and those that left it until they know
+        that. A site that was removed from the mesh for good is not waited for, on the list or not."""
+        for site in self.sites:
+            if site != self.site:
+                yield site
+        for site in sorted(self.history.ever_listed.difference(self.history.site_list)):
+            if site != self.site and not self._has_left(site):
+                yield site
+
+    def _has_left(self, site: str) -> bool:
+        """Whether a site that left knows that it did, and we know all that it ever made; or it will not be back.
+
+        Should it be back after all, what it made without knowing of a seal has no effect (see cheops.log.seals).
+        """
+        if site in self.gone:
+            return True
+        peer, listing = self.peers.get(site), self.history.site_list_op
+        if peer is None or listing is None or peer.busy:
+            return False
+        must_know = (listing.id, *self._seals_against(site))
+        return all(contains(peer.known, id_) for id_ in must_know) and covers(self.history.known, peer.known)
+
+    def _seals_against(self, site: str) -> Iterator[OpId]:
+        """What a site must know to see that a list which names it does not count."""
+        for id_, fate in self.history.orphans.items():
+            if fate.by and site in (self.history.ops[id_].sites or ()):
+                yield fate.by
+
+    def lacks_something(self, peer: str) -> bool:
+        """Whether a peer is not known to have all operations and replies."""
+        return self.peer(peer).lacks(self.history.known, self.replies.known)
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all sites involved are known to have all operations and replies."""
+        return not any(self.lacks_something(peer) for peer in self.targets())
 
     def matrix_for(self, op: Operation) -> Matrix:
         """The matrix under which an operation counts: a draft may bring one that is not in force yet."""

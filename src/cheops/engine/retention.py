@@ -7,7 +7,6 @@ what has one when a checkpoint holds it.
 
 from cheops.engine.documents import op_key, reply_key
 from cheops.engine.events import Effects, Notify
-from cheops.engine.exchange import is_synced, targets
 from cheops.engine.messages import Base
 from cheops.engine.replica import Replica
 from cheops.log.causality import Vector, common, contains, covers, joined
@@ -17,7 +16,7 @@ from cheops.log.seals import latest
 
 def all_settled(replica: Replica) -> bool:
     """Whether every site involved has applied everything that we know."""
-    return is_synced(replica) and covers(_stable(replica), replica.history.known)
+    return replica.is_synced and covers(_stable(replica), replica.history.known)
 
 
 def _stable(replica: Replica) -> dict[Origin, int]:
@@ -26,7 +25,7 @@ def _stable(replica: Replica) -> dict[Origin, int]:
     The latter holds only if we know all that the others knew when they said so: an operation that was made
     before, and is still on its way to us, need not have known any of it.
     """
-    views = [replica.peer(peer) for peer in targets(replica)]
+    views = [replica.peer(peer) for peer in replica.targets()]
     if not all(covers(replica.history.known, view.known) for view in views):
         return {}
     return common([replica.applied.settled, *(view.settled for view in views)])
@@ -100,7 +99,7 @@ def fold(replica: Replica, write: Command, out: Effects) -> None:
 def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
     out.drop(op_key(replica.resource, id_) for id_ in gone)
     drafts = {draft.id for draft in replica.drafts}
-    views = [replica.peer(peer) for peer in targets(replica)]
+    views = [replica.peer(peer) for peer in replica.targets()]
     everywhere = common([replica.replies.known, *(view.known_replies for view in views)])
     deletion = _last_deletion(replica)
 

@@ -5,6 +5,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from cheops.engine import exchange, outcome, retention, scheduler
+from cheops.engine.admission import NO_RULES, matrix_in_force, refusal
 from cheops.engine.documents import Peers, SiteClock, Started, key_of
 from cheops.engine.events import (
     Answer,
@@ -33,7 +34,6 @@ from cheops.engine.events import (
 from cheops.engine.messages import Message
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Settings
-from cheops.engine.submission import NO_RULES, matrix_in_force, refusal
 from cheops.log.causality import Clock, joined
 from cheops.log.matrix import Matrix
 from cheops.log.operation import SILENT_KINDS, Command, Kind, MatrixRef, Operation, OpId, Origin, Seal, Status, Verdict
@@ -113,7 +113,7 @@ class Site:
                 out.others.append(Enumerate(event.peer))  # it was born again and may know nothing
         self._unpark({event.peer})
         for replica in self._active_replicas():
-            if event.peer in set(exchange.targets(replica)):
+            if event.peer in set(replica.targets()):
                 replica.peer(event.peer).probe_now()
                 self._catch_up(replica, event.peer, out)
 
@@ -169,7 +169,7 @@ class Site:
         self._wake_some(out)
         for replica in list(self._active_replicas()):
             scheduler.advance(replica, out, self._now_ms)
-            for peer in exchange.targets(replica):
+            for peer in replica.targets():
                 self._catch_up(replica, peer, out)
             replica.outbox.flush_pending()
             self._ask_for_matrices(replica)
@@ -284,7 +284,7 @@ class Site:
         slot, applied = replica.slot, replica.applied
         busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
         at_work = busy or replica.outbox.has_deferred or not applied.is_settled
-        lacking = {peer for peer in exchange.targets(replica) if exchange.lacks_something(replica, peer)}
+        lacking = {peer for peer in replica.targets() if replica.lacks_something(peer)}
         self._active.discard(replica.resource)
         self._parked.pop(replica.resource, None)
         if at_work or lacking:
@@ -399,13 +399,13 @@ class Site:
 
     def _catch_up(self, replica: Replica, peer: str, out: Effects) -> None:
         """Send a peer what it lacks, if it is up and it is time."""
-        is_involved = peer in set(exchange.targets(replica))
+        is_involved = peer in set(replica.targets())
         is_due = replica.peer(peer).resend.is_due(self._now_ms)
-        if peer in self.up and is_involved and is_due and exchange.lacks_something(replica, peer):
+        if peer in self.up and is_involved and is_due and replica.lacks_something(peer):
             exchange.catch_up(replica, peer, out, self._now_ms)
 
     def _ask(self, replica: Replica, out: Effects) -> None:
-        for peer in exchange.targets(replica):
+        for peer in replica.targets():
             if peer in self.up:
                 exchange.ask(replica, peer, out)
 
@@ -415,7 +415,7 @@ class Site:
         if not lacking or not inbox.matrix_request.is_due(self._now_ms):
             return
         inbox.matrix_request.back_off(self._now_ms)
-        for peer in exchange.targets(replica):
+        for peer in replica.targets():
             if peer in self.up:
                 replica.outbox.acknowledge(peer, lacking)
 

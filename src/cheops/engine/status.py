@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cheops.engine import exchange
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.replica import Replica
 from cheops.log.causality import Vector, contains, covers
@@ -60,7 +59,7 @@ def _overall(replica: Replica, sites: tuple[SiteStatus, ...]) -> Overall:
         return Overall.DIVERGED
     digests = {site.digest for site in sites}
     done = not any(site.pending for site in sites) and not replica.drafts and "" not in digests
-    if done and len(digests) > 1 and exchange.is_synced(replica):
+    if done and len(digests) > 1 and replica.is_synced:
         return Overall.DIVERGED
     if not all(site.reachable for site in sites):
         return Overall.UNREACHABLE

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from cheops.sim import invariants, workload
-from cheops.sim.profiles import Profile
+from cheops.sim.workload import Profile
 from cheops.sim.world import World
 
 PATIENCE_MS = 120_000  # of virtual time, after everything is healed

@@ -1,13 +1,70 @@
-"""What clients and bad luck do in a simulated history: operations, cuts, crashes, clocks that jump."""
+"""What clients do in a simulated history, and what goes wrong in it: operations, cuts, crashes, clocks that jump.
+
+A profile says how much of each; the seed of the world says when and where.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cheops.engine.events import Submitted
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Kind, Verdict
 from cheops.sim.apps import APPS, App
-from cheops.sim.world import World
+
+if TYPE_CHECKING:
+    from cheops.sim.world import World
 
 
-def schedule(world: World) -> None:
+@dataclass(frozen=True)
+class Profile:
+    """What a simulated history may hold. Numbers are probabilities, or counts per history."""
+
+    name: str
+    operations: int = 40
+    resources: int = 2
+    duration_ms: int = 12_000
+    delay_ms: tuple[int, int] = (1, 60)
+    loss: float = 0.05
+    duplication: float = 0.05
+    long_delay: float = 0.05  # far longer than usual: reordering
+    partitions: int = 4
+    one_way_cuts: int = 2
+    crashes: int = 4
+    crash_between_effects: float = 0.002
+    skew_ms: int = 5_000
+    clock_jumps: int = 3
+    trouble: float = 0.03  # the application is not there, or does not answer
+    bad_command: float = 0.05  # fails wherever it is run
+    deletes: float = 0.02
+    forces: float = 0.02
+    site_changes: float = 0.03
+    matrix_changes: float = 0.02
+    other_rules: bool = False  # matrices that differ in more than their hash
+    rebirths: int = 0
+    policed: bool = False  # with the policies that count where sites have identities
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile("hostile"),
+        Profile(
+            "calm", loss=0, duplication=0, long_delay=0, partitions=0, one_way_cuts=0, crashes=0,
+            crash_between_effects=0, skew_ms=0, clock_jumps=0, trouble=0,
+        ),
+        Profile(
+            "network", crashes=0, crash_between_effects=0, trouble=0, loss=0.2, duplication=0.2, partitions=8,
+        ),
+        Profile("crashes", crashes=12, crash_between_effects=0.01, trouble=0.1, partitions=1),
+        Profile("long", operations=250, duration_ms=40_000, resources=3, partitions=10, crashes=10),
+        Profile("moving", site_changes=0.15, rebirths=1, deletes=0.05),
+        Profile("rules", matrix_changes=0.15, other_rules=True),
+        Profile("policed", policed=True, site_changes=0.25, partitions=8, matrix_changes=0.05),
+    )
+}  # fmt: skip
+
+
+def schedule(world: "World") -> None:
     """Fill the time of a world with work and trouble, all drawn from its seed."""
     random, profile = world.random, world.profile
     names = list(world.nodes)
@@ -40,7 +97,7 @@ class _Resource:
         self.changes = 0
 
 
-def _resource(world: World, number: int) -> _Resource:
+def _resource(world: "World", number: int) -> _Resource:
     app = world.random.choice(list(APPS.values()))
     names = list(world.nodes)
     sites = tuple(sorted(world.random.sample(names, world.random.randint(min(2, len(names)), len(names)))))
@@ -49,7 +106,7 @@ def _resource(world: World, number: int) -> _Resource:
     return resource
 
 
-def _submit(world: World, resource: _Resource, number: int) -> None:
+def _submit(world: "World", resource: _Resource, number: int) -> None:
     random, profile = world.random, world.profile
     if profile.policed:  # nobody takes what is made by a site that no list ever named
         resource.sites = _last_list(world, resource)
@@ -80,7 +137,7 @@ def _submit(world: World, resource: _Resource, number: int) -> None:
     world.deliver(site, event)
 
 
-def _last_list(world: World, resource: _Resource) -> tuple[str, ...]:
+def _last_list(world: "World", resource: _Resource) -> tuple[str, ...]:
     """The newest list of sites that was ever decided, though others may not have heard of it yet."""
     lists = [op for op in world.decided.get(resource.name, {}).values() if op.sites and op.verdict is Verdict.OK]
     newest = max(lists, key=lambda op: op.stamp, default=None)
@@ -91,7 +148,7 @@ def _reset_line(app: App) -> str:
     return app.type.reset.line if app.type.reset else "wipe"
 
 
-def _other_sites(world: World, resource: _Resource) -> tuple[str, ...]:
+def _other_sites(world: "World", resource: _Resource) -> tuple[str, ...]:
     names = list(world.nodes)
     sites = set(resource.sites) ^ {world.random.choice(names)}
     if world.profile.policed:  # who has never heard of any site of a resource cannot tell it from another's
@@ -108,7 +165,7 @@ def _other_matrix(resource: _Resource, *, other_rules: bool) -> Matrix:
     return Matrix((*entries, Entry("never", f"used-{resource.changes}", Result.TAKE_BOTH)))
 
 
-def _partition(world: World) -> None:
+def _partition(world: "World") -> None:
     names = list(world.nodes)
     side = set(world.random.sample(names, world.random.randint(1, max(1, len(names) - 1))))
     links = {(a, b) for a in names for b in names if (a in side) != (b in side)}
@@ -116,29 +173,29 @@ def _partition(world: World) -> None:
     _cut(world, links, world.random.randint(300, 4_000))
 
 
-def _one_way(world: World) -> None:
+def _one_way(world: "World") -> None:
     a, b = world.random.sample(list(world.nodes), 2)
     world.inject("one-way cut", f"one-way cut: nothing from {a} to {b}")
     _cut(world, {(a, b)}, world.random.randint(300, 4_000))
 
 
-def _cut(world: World, links: set[tuple[str, str]], duration_ms: int) -> None:
+def _cut(world: "World", links: set[tuple[str, str]], duration_ms: int) -> None:
     world.cut |= links
     world.after(duration_ms, lambda: world.cut.difference_update(links))
 
 
-def _crash(world: World, name: str) -> None:
+def _crash(world: "World", name: str) -> None:
     world.inject("crash")
     world.crash(name, world.random.randint(50, 3_000))
 
 
-def _jump(world: World, name: str) -> None:
+def _jump(world: "World", name: str) -> None:
     by_ms = world.random.randint(-world.profile.skew_ms, world.profile.skew_ms)
     world.nodes[name].skew_ms += by_ms
     world.inject("clock jump", f"the clock of {name} jumps by {by_ms} ms")
 
 
-def _reborn(world: World, name: str) -> None:
+def _reborn(world: "World", name: str) -> None:
     """A disk is lost, when everything that was acknowledged there is known elsewhere."""
     node = world.nodes[name]
     if node.site is not None and not any(d.unsynced for d in node.disk.durable.values() if hasattr(d, "unsynced")):

@@ -31,7 +31,7 @@ from cheops.log.operation import Operation, OpId, Reply, Status, Verdict
 from cheops.log.policy import Policy, SiteGroup
 from cheops.sim.apps import APPS, App
 from cheops.sim.node import Node
-from cheops.sim.profiles import Profile
+from cheops.sim.workload import Profile
 
 _TICK_MS = 100
 _HEARTBEAT_MS = 250

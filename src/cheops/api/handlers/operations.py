@@ -65,11 +65,11 @@ from cheops.api.views.dry_run import dry_run, refused
 from cheops.api.views.log import operations_page
 from cheops.api.views.operations import find, operation_view, sites_of, time_text
 from cheops.api.views.status import site_view
+from cheops.engine.admission import refusal
 from cheops.engine.events import Answer, Stage
 from cheops.engine.events import Resolved as ResolvedEvent
 from cheops.engine.replica import Replica
 from cheops.engine.status import status
-from cheops.engine.submission import refusal
 from cheops.errors import CheopsError, ClientError
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Kind, OpId, Status, Verdict

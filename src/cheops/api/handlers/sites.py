@@ -42,7 +42,6 @@ from cheops.api.permissions import check_site
 from cheops.api.request import ApiRequest, handles
 from cheops.api.server import short_socket_path
 from cheops.api.views.status import Work, site_view, sites_view
-from cheops.engine.exchange import targets
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.log.causality import contains, covers
@@ -194,7 +193,7 @@ def _pending(node: Node) -> Counter[str]:
         if not replica.is_saved_unsynced:
             continue  # all its sites have everything
         pending[node.name] += len(replica.drafts)
-        for site in targets(replica):
+        for site in replica.targets():
             pending[site] += _missing(replica, site)
     return pending
 
