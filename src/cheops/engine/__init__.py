@@ -1,7 +1,54 @@
-"""One site as a state machine: `Site.step(event, now_ms)` gives effects. No await, clock, randomness or I/O.
+"""One site as a state machine: `Site.step(event, now_ms)` returns effects. No await, no clock, no randomness, no I/O.
 
-The asyncio agent and the simulator drive the very same code. Whoever drives it carries out the effects
-of a step in their order, and those of one step before those of the next; a `Save` is durable before the next
-effect is begun. That order is the whole contract of safety: nothing is run, sent or answered before what it
-depends on is on disk.
+The asyncio agent (cheops.node) and the simulator (cheops.sim) drive the very same code. It imports `cheops.log`, and
+nothing that does I/O; import-linter keeps it so.
+
+**Events in** (events.py). A client submits an operation (`Submitted`) or goes away (`ClientLeft`); a run has ended
+(`Ran`); a peer sent a message (`Received`), came up or went down (`PeerUp`, `PeerDown`); documents that the engine
+asked for are there (`Loaded`, `Enumerated`); the operator decided something (`Resolved`, `SitesRemoved`); time has
+passed (`Tick`, about ten times per second). After a start the first event is `Recovered`.
+
+**Effects out.** `Save` documents, `Run` commands on the local application, `Send` a message to a peer, `Answer` a
+client, `Notify` an operator, `Load` a resource, `Enumerate` the resources of a peer. The driver reports what came of
+`Run`, `Load` and `Enumerate` with an event; the others have no reply.
+
+**Order and durability.** The driver carries out the effects of a step in their order, and those of one step before
+those of the next. A step has at most one `Save`, which comes first. It is durable, all of it or nothing, before the
+next effect begins. All safety rests on this: nothing is run, sent or answered before what it depends on is on disk. A
+`Run` may take long; other steps go on meanwhile. There is one at a time per resource.
+
+**What may be lost.** Messages may be lost, delayed, reordered and duplicated; ticks may be late. The process may stop
+between any two effects. The clock of the site may be wrong and may jump.
+
+A site takes an operation of a client, runs it, and sends it to the other site of the resource:
+
+    >>> from cheops.engine.events import Loaded, Outcome, Ran, Result, Submitted
+    >>> from cheops.engine.settings import Settings
+    >>> from cheops.engine.site import Site
+    >>> from cheops.log.operation import Command, Origin
+    >>> site = Site(Origin("site1", "incarnation-1"), Settings())
+
+    >>> submitted = Submitted("request-1", "counter", "set", Command("SET counter 5"), sites=("site1", "site2"))
+    >>> site.step(submitted, now_ms=1_000)  # the resource is not in memory
+    [Load(resource='counter')]
+
+    >>> save, answer, run = site.step(Loaded("counter", ()), now_ms=1_001)  # the store has nothing of it: it is new
+    >>> [type(document).__name__ for document in save.documents]  # `Started`: so that a crash during the run is seen
+    ['SiteClock', 'Operation', 'Started', 'Ledger']
+    >>> answer.stage, str(answer.op)
+    (<Stage.ACCEPTED: 'accepted'>, 'site1:1')
+    >>> [step.payload.line for step in run.steps]
+    ['SET counter 5']
+
+    >>> save, answer, send = site.step(Ran("counter", run.n, (Outcome(Result.OK, "OK"),)), now_ms=1_020)
+    >>> [type(document).__name__ for document in save.documents], save.forget  # with its verdict, and the reply
+    (['Operation', 'Reply'], (('started', 'counter'),))
+    >>> answer.stage, answer.status
+    (<Stage.DECIDED: 'decided'>, <Status.OK: 'OK'>)
+    >>> send.peer, [str(op.id) for op in send.message.ops]  # sent again with later ticks until site2 says it has it
+    ('site2', ['site1:1'])
+
+Where to read on: lifecycle.py has the life of an operation on one page; site.py takes events apart; replica.py says
+who owns which part of a resource's state; scheduler.py decides what to run and outcome.py what follows from it;
+exchange.py is the protocol between sites; retention.py says what may be forgotten.
 """

@@ -6,6 +6,7 @@ sharing no code with the one in use. It covers histories with one matrix and no 
 
 from collections.abc import Iterable, Iterator
 
+from cheops.engine.lifecycle import Phase, phase_at
 from cheops.engine.replica import Replica
 from cheops.engine.scheduler import has_deleted_copy
 from cheops.log.causality import contains
@@ -184,16 +185,22 @@ def _of_replica(world: World, name: str, replica: Replica, oracle: History) -> I
     if found != expected:
         yield f"{name} has {_ids(found)} effective, not {_ids(expected)}"
     yield from _of_keeping(world, name, replica, oracle)
-    if replica.slot.running or replica.drafts or replica.applied.unknown or replica.inbox.waiting:
-        yield f"{name} is not done: {_todo(replica)}"
-        for id_, why in replica.inbox.refused.items():
-            yield f"{name} refuses {id_} of an honest site: {why}"
-    elif replica.applied.settled != replica.history.known:
-        yield f"{name} has not applied all it knows"
+    yield from _of_phases(world, name, replica)
     if replica.applied.order_not_enforced:
         yield f"{name} could not enforce the order"
     if replica.applied.failed:
         yield f"{name} diverged: {_ids(list(replica.applied.failed))} failed there"
+
+
+def _of_phases(world: World, name: str, replica: Replica) -> Iterator[str]:
+    if replica.slot.running or replica.drafts or replica.applied.unknown or replica.inbox.waiting:
+        yield f"{name} is not done: {_todo(replica)}"
+        for id_, why in replica.inbox.refused.items():
+            yield f"{name} refuses {id_} of an honest site: {why}"
+    else:
+        for id_ in world.decided[replica.resource]:
+            if (phase := phase_at(replica, id_)) is not None and phase < Phase.SETTLED:
+                yield f"{name} is at rest, and {id_} is only {phase.name}"
 
 
 def _of_keeping(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:

@@ -1,0 +1,86 @@
+"""The contract of the engine and the life of an operation, as their pages say them."""
+
+import doctest
+import re
+
+import cheops.engine
+from cheops.engine import lifecycle
+from cheops.engine.lifecycle import Phase, phase_at
+from cheops.log.operation import Kind, OpId
+from cheops.sim.apps import COUNTER
+from tests.engine.lab import Lab
+
+
+def test_the_example_in_the_contract_runs_as_it_says() -> None:
+    result = doctest.testmod(cheops.engine)
+    assert result.attempted > 10
+    assert result.failed == 0
+
+
+def test_the_table_of_the_life_of_an_operation_has_exactly_the_phases() -> None:
+    table = re.findall(r"^    ([A-Z]+) {2,}", lifecycle.__doc__ or "", re.MULTILINE)
+    assert table == [phase.name for phase in sorted(Phase)]
+
+
+def phases(lab: Lab, id_: OpId, at: str = "ab") -> list[Phase | None]:
+    return [phase_at(lab.at(site, "n"), id_) for site in at]
+
+
+def test_an_operation_passes_through_all_phases() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.benches["a"].paused = lab.benches["b"].paused = True
+    lab.submit("a", "n", "inc 1")
+    [draft] = lab.at("a", "n").drafts
+    assert phases(lab, draft.id) == [Phase.DRAFT, None]
+    lab.partition("a", "b")
+    lab.resume("a")
+    assert phases(lab, draft.id) == [Phase.SETTLED, None]
+    lab.heal()
+    lab.run()
+    assert phases(lab, draft.id) == [Phase.SETTLED, Phase.DELIVERED]
+    lab.resume("b")
+    lab.run()
+    assert phases(lab, draft.id) == [Phase.SETTLED] * 2
+    while phases(lab, draft.id) != [Phase.FOLDED] * 2:  # until there are enough for a checkpoint
+        assert len(lab.at("a", "n").history.ops) < 50
+        lab.submit("a", "n", "inc 1")
+        lab.run()
+
+
+def test_what_is_superseded_is_sealed_and_pruned() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab", checkpoint=None)
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.submit("a", "n", "set 2")
+    lab.run()
+    first, second = lab.at("a", "n").history.ops
+    assert phases(lab, second) == [Phase.SETTLED] * 2
+    lab.partition("a", "b")
+    lab.submit("a", "n", "set 9", Kind.FORCE)
+    lab.run()
+    assert phases(lab, second) == [Phase.SETTLED] * 2, "b has not settled what supersedes it"
+    lab.heal()
+    lab.run()
+    assert phases(lab, second) == [Phase.FOLDED] * 2
+    assert phases(lab, first) == [Phase.SEALED] * 2, "kept without effect: it set the list of sites"
+
+
+def test_an_operation_waits_as_decided_for_what_it_depends_on() -> None:
+    lab = Lab("abc")
+    lab.make("n", COUNTER, "abc")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.partition("ab", "c")
+    lab.submit("a", "n", "inc 1")
+    lab.run()
+    lab.submit("b", "n", "inc 2")
+    lab.run()
+    later = lab.at("b", "n").history.ops[OpId(lab.at("b", "n").origin, 1)]
+    replica = lab.at("c", "n")
+    assert phase_at(replica, later.id) is None
+    replica.inbox.hold(later)
+    assert phase_at(replica, later.id) is Phase.DECIDED
