@@ -423,7 +423,7 @@ def test_room_is_looked_at_once_a_second(tmp_path: Path) -> None:
     ("settings", "told"),
     [
         ({"rate": 0}, "rate"),
-        ({"head_size": "1KiB"}, "too little"),
+        ({"head_size": "1KiB"}, "a size from 4KiB"),
         ({"head_timeout": 5}, "has no unit"),
         ({"open_metrics": "maybe"}, "open_metrics"),
         ({"speed": 1}, "speed"),

@@ -15,6 +15,7 @@ docs/configuration.md are generated from the same declarations (tests/config/ref
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Final, Self, TypeVar
 
 from cheops.config.values import ValueType, read_names
@@ -116,7 +117,8 @@ def named_sections(cls: type[S]) -> ValueType[dict[str, S]]:
 
 def settings_of(cls: type[Section]) -> tuple[Setting, ...]:
     """The settings of a section, in the order of their declaration."""
-    return tuple(_settings_of(cls))
+    hashable: Any = cls  # every class is, but mypy does not see it for dataclasses
+    return _settings_of(hashable)
 
 
 def walk(settings: Iterable[Setting], path: str = "") -> Iterator[tuple[str, Setting]]:
@@ -166,15 +168,18 @@ def key_of(field_name: str) -> str:
     return field_name.removesuffix(unit)
 
 
-def _settings_of(cls: type[Section]) -> Iterator[Setting]:
+@cache  # a file may have thousands of sections of one class
+def _settings_of(cls: type[Section]) -> tuple[Setting, ...]:
+    settings: list[Setting] = []
     for one in fields(cls):
         match one.metadata.get(_METADATA):
             case Setting() as declared:
-                yield replace(declared, key=declared.key or key_of(one.name))
-            case _Alternatives(settings):
-                yield from settings
+                settings.append(replace(declared, key=declared.key or key_of(one.name)))
+            case _Alternatives(several):
+                settings += several
             case _Inline(inner):
-                yield from (replace(declared, group=one.name) for declared in settings_of(inner))
+                settings += (replace(declared, group=one.name) for declared in settings_of(inner))
+    return tuple(settings)
 
 
 def _field_values(cls: type[Section], value: Value, record: Mapping[str, Value]) -> dict[str, Any]:

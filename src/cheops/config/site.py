@@ -328,8 +328,9 @@ def _check(config: SiteConfig, root: Value, peers: Mapping[str, ConfiguredPeer])
     """The rules about the addresses of all sections together."""
     record = root.mapping()
     listeners = (("listen", config.listen), *config.listeners)
+    places = record["services"].mapping() if config.services else {}  # once: a file may list thousands
     for name, service in config.services.items():
-        check_service_url(service, place(record["services"], name), config.listen, config.advertise)
+        check_service_url(service, places[name], config.listen, config.advertise)
     if problem := address_conflict(listeners) or service_conflict(config.services, config.listeners):
         raise place(root, "services").fail(problem)
     check_addresses(
