@@ -13,7 +13,7 @@ from cheops.config.address import Address
 from cheops.config.notify import Channel, CommandConfig, EventKind, MailConfig, TargetConfig, WebhookConfig
 from cheops.log.operation import Status
 from cheops.notify.delivery import Delivery
-from cheops.notify.events import Event, SiteResult
+from cheops.notify.event import Event, SiteResult
 from cheops.notify.feed import Feed
 from cheops.notify.journal import Journal
 from cheops.notify.senders import CommandSender, DeliveryError, MailSender, Sender, WebhookSender, webhook_session

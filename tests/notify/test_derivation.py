@@ -8,17 +8,8 @@ from cheops.config.notify import EventKind
 from cheops.engine.events import Notify, PeerDown
 from cheops.log.operation import Applied, Kind, OpId, Status, Verdict
 from cheops.log.rules import Fate, Rule
-from cheops.notify.events import (
-    MAX_TEXT_CHARACTERS,
-    About,
-    decoded,
-    encoded,
-    of_fate,
-    of_notice,
-    of_operation,
-    of_peer,
-    of_reply,
-)
+from cheops.notify.derivation import About, of_fate, of_notice, of_operation, of_peer, of_reply
+from cheops.notify.event import MAX_TEXT_CHARACTERS, decoded, encoded
 from tests.notify.documents import HERE, THERE, operation, reply
 
 OP = OpId(HERE, 1)
@@ -61,7 +52,7 @@ def test_operations(fields: dict[str, Any], expected: tuple[str, str] | None) ->
 def test_replies(fields: dict[str, Any], was_unknown: bool, expected: str | None) -> None:
     given = {"op": OP, **fields}
     event = of_reply(reply(1, **given), About("tally", "inc"), 5, was_unknown=was_unknown)
-    assert (event and event.kind.value) == expected
+    assert (event and event.kind) == expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 from cheops.config.notify import EventKind
 from cheops.config.site import parse_site
-from cheops.notify.events import decoded, encoded
+from cheops.notify.event import decoded, encoded
 from cheops.notify.signature import HEADER, sign
 from tests.support.command import ROOT
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cheops.config.notify import EventKind
-from cheops.notify.events import Event
+from cheops.notify.event import Event
 from cheops.notify.feed import Feed, Page, Position, PositionError
 from cheops.notify.journal import EventRange, Journal
 

@@ -7,7 +7,7 @@ import pytest
 from cheops.config.notify import SELECTABLE_EVENTS, CommandConfig, EventKind, TargetConfig
 from cheops.log.operation import Status
 from cheops.notify.delivery import wants
-from cheops.notify.events import Event
+from cheops.notify.event import Event
 
 EVENT = {
     "id": "x",

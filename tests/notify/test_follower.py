@@ -9,7 +9,7 @@ import pytest
 from cheops.engine.documents import key_of
 from cheops.engine.events import Save
 from cheops.log.operation import Applied, Kind, OpId, Reply, Status, Verdict
-from cheops.notify.events import Event
+from cheops.notify.event import Event
 from cheops.notify.follower import Follower, JournaledStore
 from cheops.notify.journal import Journal
 from cheops.notify.summaries import DeliveryState, PendingSummaries
@@ -45,7 +45,7 @@ class World:
 
     @property
     def kinds(self) -> list[str]:
-        return [event.kind.value for event in self.events]
+        return [event.kind for event in self.events]
 
     @property
     def waiting(self) -> PendingSummaries:
@@ -84,7 +84,7 @@ def test_a_draft_is_told_when_it_is_kept_and_in_its_turn(world: World) -> None:
     world.save(operation(1, verdict=None))
     world.save(operation(1), reply(1, OpId(HERE, 1), origin=HERE), operation(2, verdict=None))
     world.save(operation(2, verdict=Verdict.VOID, why="exit code 7"))
-    told = [(event.kind.value, event.operation, event.status) for event in world.events]
+    told = [(event.kind, event.operation, event.status) for event in world.events]
     assert told[:5] == [
         ("accepted", "site1:1", "PENDING"),
         ("decided", "site1:1", "OK"),
@@ -128,7 +128,7 @@ def test_what_a_crash_left_between_is_followed_at_the_start(world: World) -> Non
     world.store.commit([Save((operation(2), reply(1, OpId(HERE, 2))))])
     world.start()
     world.save(operation(3))
-    assert [(e.kind.value, e.operation) for e in world.events] == [
+    assert [(e.kind, e.operation) for e in world.events] == [
         ("decided", "site1:1"),
         ("decided", "site1:2"),
         ("ran", "site1:2"),

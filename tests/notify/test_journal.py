@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cheops.config.notify import EventKind
-from cheops.notify.events import Event
+from cheops.notify.event import Event
 from cheops.notify.journal import EventRange, Journal
 from cheops.store.interface import StoreError
 

@@ -68,7 +68,7 @@ class World:
     def look(self) -> list[str]:
         self.looks.mark(["n"], 1)
         asyncio.run(self.looks._round())
-        return [event.operation or event.kind.value for event in self.journal.after(0, 100).events]
+        return [event.operation or event.kind for event in self.journal.after(0, 100).events]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from cheops.config.address import Address
 from cheops.config.notify import EventKind, MailConfig
-from cheops.notify.events import Event
+from cheops.notify.event import Event
 from cheops.notify.senders import DeliveryError, MailSender
 from tests.notify.mail_server import MailServer
 

@@ -13,7 +13,7 @@ from cheops.api.models import SubmitRequest
 from cheops.client import AgentError
 from cheops.security import audit as audits
 from cheops.security.audit import SINGLY, AuditWriter
-from cheops.security.audit_entries import AuditQuery, Entry, read_entries
+from cheops.security.audit_entries import AuditEntry, AuditQuery, read_entries
 from cheops.security.principal import Role
 from cheops.security.tokens import new_secret
 from tests.agent.rig import Rig
@@ -34,11 +34,13 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         found.close()
 
 
-def entry(what: str = "POST /x", outcome: str = "done", **more: Any) -> Entry:
-    return Entry(at="2026-11-16T01:41:31.885Z", who="token:ci", source="10.0.0.1", what=what, outcome=outcome, **more)
+def entry(what: str = "POST /x", outcome: str = "done", **more: Any) -> AuditEntry:
+    return AuditEntry(
+        at="2026-11-16T01:41:31.885Z", who="token:ci", source="10.0.0.1", what=what, outcome=outcome, **more
+    )
 
 
-def written(path: Path, *entries: Entry, **settings: Any) -> None:
+def written(path: Path, *entries: AuditEntry, **settings: Any) -> None:
     log = AuditWriter(path, **settings)
     log.start()
     for one in entries:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from cheops.node.node import Node
-from cheops.security.audit_entries import Entry
+from cheops.security.audit_entries import AuditEntry
 from cheops.security.principal import NOBODY, Principal
 from cheops.security.refusals import REFUSED_STATUSES
 from cheops.text import printable, shortened
@@ -49,9 +49,9 @@ def record_outcome(node: Node, act: AuditRecord, status: int, headers: Iterable[
         node.audit.note(_entry(node, act, status, outcome))
 
 
-def _entry(node: Node, act: AuditRecord, status: int, outcome: str) -> Entry:
+def _entry(node: Node, act: AuditRecord, status: int, outcome: str) -> AuditEntry:
     replica = node.pump.site.replicas.get(act.resource) if act.resource else None
-    return Entry(
+    return AuditEntry(
         at=node.audit.now(),
         who=_short(str(act.who)),
         source=act.source,

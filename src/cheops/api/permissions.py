@@ -22,7 +22,7 @@ from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.log.policy import SiteGroup
 from cheops.node.node import Node
-from cheops.notify.events import Event
+from cheops.notify.event import Event
 from cheops.security.principal import NOBODY, Kind, Principal, Role
 from cheops.text import in_words, listed, printable, shortened
 

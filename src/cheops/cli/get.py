@@ -34,9 +34,9 @@ if TYPE_CHECKING:
         OperationView,
         Ping,
         ReplicantView,
-        RequestView,
         ResourceDetail,
         ResourceSummary,
+        ServedRequest,
         Sites,
         SiteView,
     )
@@ -322,7 +322,7 @@ def draw_replicants(out: Console, found: "Sequence[ReplicantView]", *, wide: boo
     print_table(out, made)
 
 
-def draw_requests(out: Console, found: "Sequence[RequestView]", *, wide: bool = False) -> None:
+def draw_requests(out: Console, found: "Sequence[ServedRequest]", *, wide: bool = False) -> None:
     if not found:
         out.print("no request with a scope was served here since the agent's start")
         return

@@ -20,9 +20,9 @@ from cheops.api.models import (
     Event,
     OperationView,
     ReplicantView,
-    RequestView,
     Resources,
     ResourceSummary,
+    ServedRequest,
     SiteAnswer,
     SubmitRequest,
     Wait,
@@ -142,7 +142,7 @@ class Agent(AgentMethods):
             yield from page.replicants
             cursor = page.next
 
-    def all_requests(self, service: str = "") -> Iterator[RequestView]:
+    def all_requests(self, service: str = "") -> Iterator[ServedRequest]:
         """The requests of all pages, the latest first."""
         cursor: str | None = ""
         while cursor is not None:

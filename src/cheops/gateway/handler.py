@@ -117,7 +117,7 @@ class RequestHandler:
             await self._tell(client, story, internal_error_response(self._here))
         finally:
             client.wire.on_end = None
-            self._record.served(story.told())
+            self._record.served(story.served())
 
     async def _tell(self, client: ClientConnection, story: RequestTrace, outgoing: Response) -> None:
         if client.is_answered:

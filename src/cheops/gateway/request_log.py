@@ -2,9 +2,15 @@
 
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from cheops.schema import doc
+from cheops.security.audit_entries import time_text
 
 KEPT = 1_000
 _MOST_TEXT = 500
@@ -13,23 +19,32 @@ _MOST_METHOD = 32
 RouteKind: TypeAlias = Literal["local", "forward", "in-turn", "replicate", "dry-run", "refused"]
 
 
-@dataclass(frozen=True, slots=True)
-class ServedRequest:
-    """A request as it is remembered. The path is without its query, which may hold secrets. A status of 0:
-    the client left before there was an answer."""
+class ServedRequest(Struct, frozen=True, kw_only=True):
+    """A request with a scope, as the gateway of this site served it."""
 
-    at_ms: int
-    service: str
-    method: str
-    path: str
-    scope: str
-    route: RouteKind
-    site: str  # who answered
-    status: int
-    took_ms: float
-    fallback: str = ""
-    recovered: bool = False
-    number: int = 0  # among those with a scope
+    number: Annotated[int, doc("Its number among the requests with a scope since the agent's start.", 17)] = 0
+    at: Annotated[str, doc("When the response was complete.", "2026-11-16T05:13:59.120Z")]
+    service: Annotated[str, doc("The service it was for.", "image")]
+    method: Annotated[str, doc("Its method.", "GET")]
+    path: Annotated[str, doc("Its path, without the query, which may hold secrets.", "/v2/images")]
+    scope: Annotated[str, doc("Its scope.", "{image: site2 ; site1}")]
+    route: Annotated[
+        RouteKind,
+        doc(
+            "Served here, forwarded to a site, tried at several sites in turn, replicated, only tried out, or refused.",
+            "in-turn",
+        ),
+    ]
+    site: Annotated[str, doc("The site that served it, or failed to.", "site1")]
+    status: Annotated[int | None, doc("The status of the response; null: the client left before there was one.", 200)]
+    took_ms: Annotated[float, doc("The time from its head to the end of the response.", 4.25)]
+    fallback: Annotated[
+        str, doc("The sites that were tried before, and why they failed; empty: none.", "site2: 503")
+    ] = ""
+    recovered: Annotated[
+        bool,
+        doc("Whether the application sent it, and a carrier gave it the scope of the request that caused it.", False),
+    ] = False
 
 
 class RequestLog:
@@ -44,7 +59,7 @@ class RequestLog:
         self._scoped = 0
 
     def served(self, one: ServedRequest) -> None:
-        self.requests[one.service, one.route, f"{one.status // 100}xx"] += 1
+        self.requests[one.service, one.route, f"{(one.status or 0) // 100}xx"] += 1
         if one.fallback:
             self.fallbacks[one.service] += 1
         if one.recovered:
@@ -82,10 +97,17 @@ class RequestTrace:
     recovered: bool = False
     began_s: float = 0.0
 
-    def told(self) -> ServedRequest:
-        took_ms = (time.monotonic() - self.began_s) * 1000
-        path = self.target.partition("?")[0][:_MOST_TEXT]
+    def served(self) -> ServedRequest:
         return ServedRequest(
-            int(time.time() * 1000), self.service, self.method[:_MOST_METHOD], path, self.scope[:_MOST_TEXT],
-            self.route, self.site, self.status, took_ms, self.fallback[:_MOST_TEXT], self.recovered,
-        )  # fmt: skip
+            at=time_text(time.time()),
+            service=self.service,
+            method=self.method[:_MOST_METHOD],
+            path=self.target.partition("?")[0][:_MOST_TEXT],
+            scope=self.scope[:_MOST_TEXT],
+            route=self.route,
+            site=self.site,
+            status=self.status or None,
+            took_ms=round((time.monotonic() - self.began_s) * 1000, 3),
+            fallback=self.fallback[:_MOST_TEXT],
+            recovered=self.recovered,
+        )

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from cheops.config.notify import EventKind, TargetConfig
-from cheops.notify.events import Event, of_dropped
+from cheops.notify.derivation import of_dropped
+from cheops.notify.event import Event
 from cheops.notify.feed import Feed, Page
 from cheops.notify.follower import wall_ms
 from cheops.notify.journal import Journal
@@ -30,7 +31,7 @@ def wants(target: TargetConfig, event: Event, site: str) -> bool:
     What happened at another site is that site's to tell, unless the target asks for `others`. So where all
     sites have the same targets, each event is told by one of them.
     """
-    if event.kind is EventKind.DROPPED:
+    if event.kind == EventKind.DROPPED:
         return True
     return (
         _is_wanted_kind(target, event.kind)
@@ -42,8 +43,8 @@ def wants(target: TargetConfig, event: Event, site: str) -> bool:
     )
 
 
-def _is_wanted_kind(target: TargetConfig, kind: EventKind) -> bool:
-    return target.summary if kind is EventKind.SUMMARY else kind in target.on
+def _is_wanted_kind(target: TargetConfig, kind: str) -> bool:
+    return target.summary if kind == EventKind.SUMMARY else kind in target.on
 
 
 def _matches(resource: str, patterns: tuple[str, ...]) -> bool:

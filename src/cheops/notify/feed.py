@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cheops.errors import ClientError
-from cheops.notify.events import Event
+from cheops.notify.event import Event
 from cheops.notify.journal import EventRange, Journal
 
 MAX_PAGE = 1_000

@@ -16,7 +16,8 @@ import msgspec
 from cheops.engine.documents import Document, Key, key_of, op_key
 from cheops.engine.events import Save
 from cheops.log.operation import Operation, OpId, Origin, Reply, Status, Verdict
-from cheops.notify.events import About, Event, SiteResult, cut, of_operation, of_reply, of_summary, op_text, words_of
+from cheops.notify.derivation import About, of_operation, of_reply, of_summary, op_text, words_of
+from cheops.notify.event import Event, SiteResult, cut
 from cheops.notify.journal import Journal, put_meta
 from cheops.notify.summaries import PendingSummaries
 from cheops.store.codec import id_of, is_shared

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cheops.notify.events import Event, decoded, encoded
+from cheops.notify.event import Event, decoded, encoded
 from cheops.store.database import create_file, transaction, translate_errors
 from cheops.store.interface import StoreError
 
@@ -60,7 +60,7 @@ class EventBuffer:
             for event in events:
                 self._events.append(event)
                 self._by_resource.setdefault(event.resource, deque()).append(event)
-                self._counts[event.kind.value, event.status or ""] += 1
+                self._counts[event.kind, event.status or ""] += 1
                 self._end = event.sequence
             while len(self._events) > self._kept:
                 self._forget_oldest()

@@ -19,7 +19,8 @@ from cheops.engine.replica import Replica
 from cheops.engine.site import Site
 from cheops.log.operation import Operation, OpId
 from cheops.log.rules import Fate, Rule
-from cheops.notify.events import NOTICES, Event, of_fate, of_notice, of_peer, op_text
+from cheops.notify.derivation import NOTICES, of_fate, of_notice, of_peer, op_text
+from cheops.notify.event import Event
 from cheops.notify.follower import Follower, wall_ms
 from cheops.notify.journal import Journal, put_meta
 from cheops.notify.summaries import DeliveryState, delivery_state
@@ -217,7 +218,7 @@ class EngineObserver:
             return True
         done = db.execute(
             "INSERT INTO notices VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET id = excluded.id WHERE id != excluded.id",
-            (event.resource, event.kind.value, event.id),
+            (event.resource, event.kind, event.id),
         )
         return done.rowcount > 0
 

@@ -32,7 +32,7 @@ from cheops.backends.command.wire import CommandStatus
 from cheops.config.command import CommandSettings
 from cheops.config.notify import CommandConfig, EventKind, MailConfig, WebhookConfig
 from cheops.errors import CheopsError, ClientError, Fault
-from cheops.notify.events import Event, encoded
+from cheops.notify.event import Event, encoded
 from cheops.notify.signature import HEADER, sign
 from cheops.text import printable, shortened
 
@@ -103,7 +103,7 @@ class CommandSender:
         variables = {
             "CHEOPS_EVENT_FILE": str(self._path),
             "CHEOPS_EVENT_ID": event.id,
-            "CHEOPS_EVENT_KIND": event.kind.value,
+            "CHEOPS_EVENT_KIND": event.kind,
             "CHEOPS_RESOURCE": event.resource,
             "CHEOPS_OPERATION": event.operation,
             "CHEOPS_STATUS": event.status.value if event.status else "",
@@ -179,7 +179,7 @@ def message_of(event: Event, config: MailConfig, site: str) -> EmailMessage:
     name = hashlib.sha256(event.id.encode()).hexdigest()[:32]
     message["Message-ID"] = f"<{name}@{config.sender.rpartition('@')[2]}>"
     message["Auto-Submitted"] = "auto-generated"
-    message["X-Cheops-Event"] = event.kind.value
+    message["X-Cheops-Event"] = event.kind
     message.set_content(_text(event, site))
     pretty = msgspec.json.format(encoded(event), indent=2)
     message.add_attachment(pretty, "application", "json", filename="event.json")
@@ -188,12 +188,12 @@ def message_of(event: Event, config: MailConfig, site: str) -> EmailMessage:
 
 def _subject(event: Event) -> str:
     about = " ".join(filter(None, (event.resource, event.operation, event.status and event.status.value)))
-    return printable(f"[cheops] {event.kind.value} {about or ' '.join(event.sites)}".rstrip())
+    return printable(f"[cheops] {event.kind} {about or ' '.join(event.sites)}".rstrip())
 
 
 def _text(event: Event, site: str) -> str:
     lines = [
-        ("what", event.kind.value),
+        ("what", event.kind),
         ("when", event.time),
         ("where", event.site),
         ("resource", event.resource),
@@ -204,7 +204,7 @@ def _text(event: Event, site: str) -> str:
     ]
     text = "".join(f"{name}: {value}\n" for name, value in lines if value)
     results = "".join(f"  {r.site}: {r.status.value} {r.detail}".rstrip() + "\n" for r in event.results)
-    if event.kind is EventKind.SUMMARY and not event.complete:
+    if event.kind == EventKind.SUMMARY and not event.complete:
         results += "Not all sites have answered, and this one will not hear of the rest.\n"
     return f"{text}{results}told by: {site}\n"
 
@@ -248,7 +248,7 @@ class WebhookSender:
         headers = {
             "Content-Type": "application/json",
             "Idempotency-Key": event.id,
-            "Cheops-Event": event.kind.value,
+            "Cheops-Event": event.kind,
             "Cheops-Sequence": str(event.sequence),
         }
         if self._config.secret_file is not None:

@@ -16,7 +16,7 @@ import msgspec
 
 from cheops.engine.replica import Replica
 from cheops.log.operation import OpId, Origin, Status
-from cheops.notify.events import Event, SiteResult, decoded, encoded, shown_time
+from cheops.notify.event import Event, SiteResult, decoded, encoded, shown_time
 from cheops.notify.journal import Journal
 
 _LAST_WORDS = (Status.OK, Status.KO)

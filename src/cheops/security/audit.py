@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from cheops.errors import CheopsError
-from cheops.security.audit_entries import START, Entry, last_entry, line_of, numbered, time_text
+from cheops.security.audit_entries import START, AuditEntry, last_entry, line_of, numbered, time_text
 
 SINGLY = 20  # refusals of one sender that are told one by one …
 WINDOW_S = 10.0  # … within this time
@@ -33,9 +33,9 @@ class RefusalAggregator:
     def __init__(self) -> None:
         self._since_s = 0.0
         self._singly: dict[str, int] = {}
-        self._counted: dict[tuple[str, ...], Entry] = {}
+        self._counted: dict[tuple[str, ...], AuditEntry] = {}
 
-    def takes(self, entry: Entry, now_s: float) -> bool:
+    def takes(self, entry: AuditEntry, now_s: float) -> bool:
         """Whether it is counted here, to be told later."""
         if now_s - self._since_s >= WINDOW_S:
             self._since_s = now_s
@@ -52,7 +52,7 @@ class RefusalAggregator:
         self._counted[key] = replace(entry, times=(before.times if before else 0) + entry.times)
         return True
 
-    def told(self, now_s: float, *, at_end: bool) -> list[Entry]:
+    def told(self, now_s: float, *, at_end: bool) -> list[AuditEntry]:
         """What was counted, once its time is over."""
         if not at_end and now_s - self._since_s < WINDOW_S:
             return []
@@ -89,7 +89,7 @@ class AuditWriter:
         self.lost = 0
         self._most_bytes = most_bytes
         self._now_s = now_s
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[AuditEntry] = deque()
         self._lock = threading.Condition()
         self._flood = RefusalAggregator()
         self._n, self._before = 0, START
@@ -102,12 +102,12 @@ class AuditWriter:
 
     # -- telling -------------------------------------------------------------------------------------------
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: AuditEntry) -> None:
         """Something was done."""
         with self._lock:
             self._enqueue(entry)
 
-    def refused(self, entry: Entry) -> None:
+    def refused(self, entry: AuditEntry) -> None:
         """Something was not."""
         with self._lock:
             if self._flood.takes(entry, self._now_s()):
@@ -125,13 +125,13 @@ class AuditWriter:
             self._lock.notify_all()
             self._lock.wait_for(lambda: self._written >= until or self.trouble is not None, timeout=5)
 
-    def _enqueue(self, entry: Entry) -> None:
+    def _enqueue(self, entry: AuditEntry) -> None:
         if len(self._waiting) >= MOST_WAITING:
             self.lost += 1
             return
         if self.lost and self.trouble is None:
             self._waiting.append(
-                Entry(at=self.now(), who="agent", what="audit", outcome="failed", reason="lost", times=self.lost)
+                AuditEntry(at=self.now(), who="agent", what="audit", outcome="failed", reason="lost", times=self.lost)
             )
             self._put += 1
             self.lost = 0
@@ -219,7 +219,7 @@ class AuditWriter:
             self._lock.notify_all()
         return True
 
-    def _write(self, batch: list[Entry]) -> None:
+    def _write(self, batch: list[AuditEntry]) -> None:
         n, before, lines = self._n, self._before, []
         for entry in batch:
             n += 1

@@ -13,36 +13,42 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+
+from cheops.schema import doc
 
 START = ""  # what stands for the hash before the first line of all
 _MARK = b',"hash":"'
 _SUFFIX = len(_MARK) + 64 + len(b'"}')
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"source": "from"}):
-    """`n` counts all lines that were ever written. Where a field does not apply it is left out."""
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
+    """A change that a client made, or a request that was refused."""
 
-    n: int = 0
-    at: str  # 2026-11-16T01:41:31.885Z
-    who: str  # token:ci, local:uid 0, peer:site2, open, nobody
-    source: str = ""
-    what: str
-    resource: str = ""
-    type: str = ""
-    operation: str = ""
-    outcome: str  # done, refused, failed
-    status: int = 0
-    reason: str = ""
-    times: int = 1  # more: so many of the same, which came too fast to be told one by one
+    n: Annotated[int, doc("The number of the line, counted from the first that was ever written.", 118)] = 0
+    at: Annotated[str, doc("When.", "2026-11-16T01:41:31.885Z")]
+    who: Annotated[
+        str, doc("The kind of the client and its name: token:ci, local:uid 0, peer:site2, open or nobody.", "token:ci")
+    ]
+    source: Annotated[str, doc("The client's address; `unix`: the agent's own socket.", "10.0.0.7")] = ""
+    what: Annotated[str, doc("The request.", "POST /api/v1/resources/{id}/operations")]
+    resource: Annotated[str, doc("The resource.", "counter")] = ""
+    type: Annotated[str, doc("The type of the resource.", "counter")] = ""
+    operation: Annotated[str, doc("The operation that the request created.", "site1:3")] = ""
+    outcome: Annotated[str, doc("done, refused or failed.", "done")]
+    status: Annotated[int, doc("The status of the response.", 200)] = 0
+    reason: Annotated[str, doc("Why it was refused.", "")] = ""
+    times: Annotated[int, doc("How many equal requests the line stands for, if they came too fast.", 1)] = 1
 
 
 class BrokenLineError(ValueError):
     """Not a line of the log, or not one that follows the line before."""
 
 
-_entries = msgspec.json.Decoder(Entry)
+_entries = msgspec.json.Decoder(AuditEntry)
+_DEFAULTS = {one.encode_name: one.default for one in msgspec.structs.fields(AuditEntry) if not one.required}
 
 
 def time_text(at_s: float) -> str:
@@ -55,14 +61,16 @@ def _to_the_second(at_s: int) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
-def line_of(entry: Entry, before: str) -> tuple[bytes, str]:
+def line_of(entry: AuditEntry, before: str) -> tuple[bytes, str]:
     """The line, without its end, and its hash."""
-    body = msgspec.json.encode(entry)
+    # A line has only the fields that apply. The API has all: its clients need not know the defaults.
+    given = {name: value for name, value in msgspec.to_builtins(entry).items() if value != _DEFAULTS.get(name)}
+    body = msgspec.json.encode(given)
     digest = _hash(before, body)
     return body[:-1] + _MARK + digest.encode() + b'"}', digest
 
 
-def entry_of(line: bytes) -> tuple[Entry, str]:
+def entry_of(line: bytes) -> tuple[AuditEntry, str]:
     """What a line says, and the hash that it gives; raises BrokenLineError."""
     try:
         return _entries.decode(line), _told(line)
@@ -129,7 +137,7 @@ class AuditQuery:
     outcome: str = ""
     limit: int = 100
 
-    def has(self, entry: Entry) -> bool:
+    def has(self, entry: AuditEntry) -> bool:
         return (
             entry.at >= self.since
             and self.who in ("", entry.who, entry.who.partition(":")[2])
@@ -139,7 +147,7 @@ class AuditQuery:
 
 @dataclass(slots=True)
 class AuditPage:
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[AuditEntry] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)  # where the chain does not hold
 
 
@@ -161,7 +169,7 @@ def read_entries(path: Path, files: int, wanted: AuditQuery) -> AuditPage:
 
 @dataclass(slots=True)
 class _Page(AuditPage):
-    first: Entry | None = None
+    first: AuditEntry | None = None
 
 
 def _of_file(path: Path, older: Path | None, wanted: AuditQuery) -> _Page:

@@ -14,7 +14,7 @@ from threading import Lock
 from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError
 from cheops.security.audit import AuditWriter
-from cheops.security.audit_entries import Entry
+from cheops.security.audit_entries import AuditEntry
 from cheops.text import printable, shortened
 
 # HTTP statuses that say that a request was refused, rather than wrong or failed.
@@ -90,7 +90,7 @@ class RefusalLog:
         """Something that a site sent or made is not taken, or is not done here."""
         self._refusals.count(reason, site, f"{what} of '{resource}': {detail}" if what else detail)
         self._audit.refused(
-            Entry(
+            AuditEntry(
                 at=self._audit.now(),
                 who=_bounded(f"peer:{site}" if site else "nobody"),
                 source=_bounded(site),
@@ -108,7 +108,7 @@ class RefusalLog:
         """A request is refused; or a connection, before any request."""
         self._refusals.count(reason, site or address, detail)
         self._audit.refused(
-            Entry(
+            AuditEntry(
                 at=self._audit.now(),
                 who=_bounded(f"peer:{site}" if site else "nobody"),
                 source=address,

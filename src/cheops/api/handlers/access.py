@@ -2,7 +2,6 @@
 
 import asyncio
 
-import msgspec
 from starlette.responses import Response
 
 from cheops.api.authenticator import COOKIE, Authenticator
@@ -18,7 +17,7 @@ from cheops.api.endpoints.site import (
     AuditFilter,
 )
 from cheops.api.guard import request_info
-from cheops.api.models import AuditEntry, AuditLog, MadeToken, NewToken, Session, SignIn, TokenList, TokenView
+from cheops.api.models import AuditLog, MadeToken, NewToken, Session, SignIn, TokenList, TokenView
 from cheops.api.request import ApiRequest, handles, json_response
 from cheops.api.views.operations import time_text
 from cheops.node.node import Node
@@ -138,8 +137,7 @@ async def read_audit(request: ApiRequest[AuditFilter]) -> AuditLog:
     node, wanted = request.node, request.parameters
     query = AuditQuery(wanted.since, wanted.who, wanted.outcome, wanted.limit)
     page = await asyncio.to_thread(_read_page, node, query)
-    entries = tuple(AuditEntry(**msgspec.structs.asdict(entry)) for entry in page.entries)
-    return AuditLog(entries=entries, broken=tuple(page.broken[:_MAX_BROKEN]), trouble=node.audit.trouble)
+    return AuditLog(entries=tuple(page.entries), broken=tuple(page.broken[:_MAX_BROKEN]), trouble=node.audit.trouble)
 
 
 def _read_page(node: Node, query: AuditQuery) -> AuditPage:

@@ -7,7 +7,7 @@ state again.
 
 from collections.abc import AsyncIterator
 
-import msgspec
+from msgspec import structs
 from starlette.responses import Response, StreamingResponse
 
 from cheops.api.endpoints.declaration import EVENT_STREAM
@@ -19,13 +19,12 @@ from cheops.api.endpoints.site import (
     ChangesParameters,
     StreamParameters,
 )
-from cheops.api.models import Changes, Event, SiteResult, to_json
+from cheops.api.models import Changes, Event, to_json
 from cheops.api.permissions import may_see_event
 from cheops.api.request import ApiRequest, handles
 from cheops.api.views.operations import time_text
 from cheops.node.node import Node
 from cheops.node.pump import wall_ms
-from cheops.notify import events as journalled
 from cheops.notify.feed import Page, Position
 from cheops.security.principal import Principal
 
@@ -89,13 +88,12 @@ def _comment(text: str, position: Position) -> bytes:
 
 
 def _visible(node: Node, page: Page, by: Principal) -> list[Event]:
-    return [_view(node, event) for event in page.events if may_see_event(node, by, event)]
-
-
-def _view(node: Node, event: journalled.Event) -> Event:
-    values = msgspec.structs.asdict(event)
-    values["results"] = tuple(SiteResult(**msgspec.structs.asdict(result)) for result in event.results)
-    return Event(**values | {"place": str(node.notifier.feed.at(event.sequence)), "teller": node.name})
+    """The events that a client may see, each with its position in this site's feed."""
+    return [
+        structs.replace(event, place=str(node.notifier.feed.at(event.sequence)), teller=node.name)
+        for event in page.events
+        if may_see_event(node, by, event)
+    ]
 
 
 def _reset(node: Node, page: Page) -> Event:

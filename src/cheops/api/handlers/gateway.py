@@ -6,13 +6,11 @@ import msgspec
 
 from cheops.api.endpoints.declaration import PageParameters
 from cheops.api.endpoints.resources import EXPLAIN_SCOPE, LIST_FLOWS, LIST_REQUESTS, RequestFilter, ScopeParameters
-from cheops.api.models import Flows, FlowView, Requests, RequestView, ScopeExplanation, ScopeMistake, ScopeService
+from cheops.api.models import Flows, FlowView, Requests, ScopeExplanation, ScopeMistake, ScopeService
 from cheops.api.request import ApiRequest, handles
 from cheops.api.submission import RequestError
-from cheops.api.views.operations import time_text
 from cheops.gateway.haproxy.flows import Flow
 from cheops.gateway.haproxy.layout import scope_of_key
-from cheops.gateway.request_log import ServedRequest
 from cheops.gateway.server import Gateway
 from cheops.plugins import scope_functions
 from cheops.scope import parse
@@ -40,24 +38,7 @@ async def list_requests(request: ApiRequest[RequestFilter]) -> Requests:
     await gateway.refresh()
     latest = gateway.record.latest(wanted.limit + 1, before, wanted.service)
     more = str(latest[wanted.limit - 1].number) if len(latest) > wanted.limit else None
-    return Requests(requests=tuple(map(_request_view, latest[: wanted.limit])), next=more)
-
-
-def _request_view(one: ServedRequest) -> RequestView:
-    return RequestView(
-        number=one.number,
-        at=time_text(one.at_ms),
-        service=one.service,
-        method=one.method,
-        path=one.path,
-        scope=one.scope,
-        route=one.route,
-        site=one.site,
-        status=one.status or None,
-        took_ms=round(one.took_ms, 3),
-        fallback=one.fallback,
-        recovered=one.recovered,
-    )
+    return Requests(requests=tuple(latest[: wanted.limit]), next=more)
 
 
 # -- flows ------------------------------------------------------------------------------------------------------

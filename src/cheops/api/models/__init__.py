@@ -10,12 +10,10 @@ import msgspec
 
 from cheops.api.models.agent import (
     CHECK_GROUPS,
-    AuditEntry,
     AuditLog,
     Changes,
     Check,
     Checks,
-    Event,
     Health,
     Level,
     MadeToken,
@@ -23,7 +21,6 @@ from cheops.api.models.agent import (
     Problem,
     Session,
     SignIn,
-    SiteResult,
     TokenList,
     TokenView,
 )
@@ -31,7 +28,6 @@ from cheops.api.models.gateway import (
     Flows,
     FlowView,
     Requests,
-    RequestView,
     ScopeExplanation,
     ScopeMethod,
     ScopeMistake,
@@ -83,6 +79,9 @@ from cheops.api.models.resources import (
     TypeView,
 )
 from cheops.api.models.sites import Distance, Forgotten, Invitation, InviteRequest, Ping, Sites, SiteView, Wiring
+from cheops.gateway.request_log import ServedRequest
+from cheops.notify.event import Event, SiteResult
+from cheops.security.audit_entries import AuditEntry
 
 __all__ = [
     "CHECK_GROUPS",
@@ -125,7 +124,6 @@ __all__ = [
     "ReplicantView",
     "Replicants",
     "ReplyView",
-    "RequestView",
     "Requests",
     "Resolution",
     "ResolveRequest",
@@ -139,6 +137,7 @@ __all__ = [
     "ScopeMistake",
     "ScopeService",
     "ScopeSite",
+    "ServedRequest",
     "Session",
     "SignIn",
     "SiteAnswer",

@@ -5,8 +5,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from cheops.log.operation import Status
+from cheops.notify.event import Event
 from cheops.schema import doc
+from cheops.security.audit_entries import AuditEntry
 from cheops.security.principal import Role
 
 _Name = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -73,23 +74,6 @@ class Session(Struct, frozen=True, kw_only=True):
     sites: Annotated[tuple[str, ...] | None, doc("The sites it is limited to.", None)]
 
 
-class AuditEntry(Struct, frozen=True, kw_only=True, rename={"source": "from"}):
-    """Something that somebody did, or was refused."""
-
-    n: Annotated[int, doc("The number of the line, from the first that was ever written.", 118)]
-    at: Annotated[str, doc("When.", "2026-11-16T01:41:31.885Z")]
-    who: Annotated[str, doc("How it is known, and its name.", "token:ci")]
-    source: Annotated[str, doc("From which address; `unix`: the agent's own socket.", "10.0.0.7")]
-    what: Annotated[str, doc("What was asked.", "POST /api/v1/resources/{id}/operations")]
-    resource: Annotated[str, doc("Of which resource.", "counter")]
-    type: Annotated[str, doc("Its type.", "counter")]
-    operation: Annotated[str, doc("Which operation that made.", "site1:3")]
-    outcome: Annotated[str, doc("done, refused or failed.", "done")]
-    status: Annotated[int, doc("The status of the answer.", 200)]
-    reason: Annotated[str, doc("Why it was refused.", "")]
-    times: Annotated[int, doc("How often, where many of the same came at once.", 1)]
-
-
 class AuditLog(Struct, frozen=True, kw_only=True):
     """Lines of the audit log."""
 
@@ -145,39 +129,6 @@ class Problem(Struct, frozen=True, kw_only=True):
     detail: Annotated[str, doc("What is wrong, where, and what to do.", "no such resource is known here")]
     fault: Annotated[str | None, doc("Whose: client, application, peer or us.", "client")] = None
     definite: Annotated[bool | None, doc("false: asking again may help.", True)] = None
-
-
-class SiteResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of an operation at one site, in a summary."""
-
-    site: Annotated[str, doc("Which.", "site2")]
-    status: Annotated[Status, doc("How it went there.", "OK")]
-    detail: Annotated[str, doc("Why it failed, or what else is to be said.", "")] = ""
-
-
-class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that happened. What does not apply is left out."""
-
-    place: Annotated[str, doc("For `Last-Event-ID` and `since`: go on after this event.", "6f1c9a-118")]
-    id: Annotated[str, doc("Names what happened; the same wherever it is told.", "ran:reply/counter/site2/9f31c0/4")]
-    # Not an enumeration: an older client is to read what a newer agent tells.
-    kind: Annotated[str, doc("What happened, as docs/notifications.md names it; or `reset`.", "ran")]
-    time: Annotated[str, doc("When the agent that tells saw it.", "2026-11-16T01:41:31.885Z")]
-    site: Annotated[str, doc("Where it happened.", "site2")]
-    resource: Annotated[str, doc("To which resource.", "counter")] = ""
-    resource_type: Annotated[str, doc("The type of that resource.", "counter")] = ""
-    operation: Annotated[str, doc("Which operation.", "site1:3")] = ""
-    type: Annotated[str, doc("The type of that operation.", "inc")] = ""
-    status: Annotated[Status | None, doc("What became of it.", "OK")] = None
-    detail: Annotated[str, doc("What else is to be said.", "")] = ""
-    output: Annotated[str, doc("What the command printed.", "13")] = ""
-    sites: Annotated[
-        tuple[str, ...], doc("Of a resource, where the list changes; or those that are up or down.", [])
-    ] = ()
-    results: Annotated[tuple[SiteResult, ...], doc("Of a summary: the outcome at each site.", [])] = ()
-    complete: Annotated[bool, doc("false: a summary without word from some sites.", True)] = True
-    sequence: Annotated[int, doc("Its number in the journal of the site that tells.", 118)] = 0
-    teller: Annotated[str, doc("The site that tells.", "site1")] = ""
 
 
 class Changes(Struct, frozen=True, kw_only=True):

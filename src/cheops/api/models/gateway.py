@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
+from cheops.gateway.request_log import ServedRequest
 from cheops.schema import doc
 
 FlowRoute = Literal["local", "forward", "in-turn"]
@@ -44,39 +45,10 @@ class Flows(Struct, frozen=True, kw_only=True):
     next: Annotated[str | None, doc("Where the next page begins (`cursor`); null: this is the last.", None)]
 
 
-Route = Literal["local", "forward", "in-turn", "replicate", "dry-run", "refused"]
-
-
-class RequestView(Struct, frozen=True, kw_only=True):
-    """A request with a scope, as the gateway of the site that is asked has served it."""
-
-    number: Annotated[int, doc("Which it is, since the agent's start.", 17)]
-    at: Annotated[str, doc("When it was answered.", "2026-11-16T05:13:59.120Z")]
-    service: Annotated[str, doc("The service that it was for.", "image")]
-    method: Annotated[str, doc("Its method.", "GET")]
-    path: Annotated[str, doc("Its path, without the query, which may hold secrets.", "/v2/images")]
-    scope: Annotated[str, doc("Its scope.", "{image: site2 ; site1}")]
-    route: Annotated[
-        Route,
-        doc(
-            "Served here, sent to a site, tried at several in turn, replicated, only foretold, or refused.",
-            "in-turn",
-        ),
-    ]
-    site: Annotated[str, doc("Which site served it, or failed to.", "site1")]
-    status: Annotated[int | None, doc("What the client was answered; null: it left before there was an answer.", 200)]
-    took_ms: Annotated[float, doc("From its head to the end of its answer.", 4.25)]
-    fallback: Annotated[str, doc("Which sites were tried before, and why they did not do; empty: none.", "site2: 503")]
-    recovered: Annotated[
-        bool,
-        doc("Whether the application made it, and its scope is that of the request that caused it.", False),
-    ]
-
-
 class Requests(Struct, frozen=True, kw_only=True):
     """A page of requests with a scope, the latest first."""
 
-    requests: Annotated[tuple[RequestView, ...], doc("Those of this page.")]
+    requests: Annotated[tuple[ServedRequest, ...], doc("Those of this page.")]
     next: Annotated[
         str | None,
         doc("Where the next page, of older ones, begins (`cursor`); null: this is the last.", None),

@@ -15,6 +15,7 @@ from cheops.gateway.haproxy.frontends import MESH, REFUSED, RING
 from cheops.gateway.haproxy.layout import Layout
 from cheops.gateway.haproxy.runtime import RuntimeSocket, RuntimeSocketError, Worker
 from cheops.gateway.request_log import RequestLog, ServedRequest
+from cheops.security.audit_entries import time_text
 from cheops.security.refusals import Refusals
 from cheops.security.tls import BAD_HANDSHAKE, NO_CERTIFICATE, TOO_MANY_OF_ONE, reason_of
 
@@ -186,15 +187,15 @@ class TrafficCounters:
             return  # the agent knows
         self._record.remember(
             ServedRequest(
-                one.at_ms,
-                one.service,
-                one.method[:32],
-                one.path,
-                unquote(one.key, encoding="latin-1"),
-                backend.kind.value,
-                backend.site,
-                one.status,
-                one.took_ms,
+                at=time_text(one.at_ms / 1000),
+                service=one.service,
+                method=one.method[:32],
+                path=one.path,
+                scope=unquote(one.key, encoding="latin-1"),
+                route=backend.kind.value,
+                site=backend.site,
+                status=one.status or None,
+                took_ms=round(one.took_ms, 3),
                 recovered=one.recovered,
             )
         )
