@@ -12,7 +12,9 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "ARCHITECTURE.md",
+    ROOT / "CHANGELOG.md",
     *sorted(ROOT.glob("docs/**/*.md")),
+    *sorted(ROOT.glob("examples/**/*.md")),
 ]
 PICTURES = sorted((ROOT / "docs" / "pictures").rglob("*.svg"))
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
