@@ -41,12 +41,12 @@ def test_with_security_everything_is_https(tmp_path: Path) -> None:
     )
     assert config.advertise == "https://10.0.0.1:8079"
     assert config.gateway.advertise == "https://10.0.0.1:3"
-    assert config.announced == (("image", "https://10.0.0.1:3"),)
+    assert config.service_urls == (("image", "https://10.0.0.1:3"),)
 
 
 def test_without_it_gateways_use_the_addresses_of_services(tmp_path: Path) -> None:
     services = "services: {image: {url: 'http://127.0.0.1:1', listen: '127.0.0.1:2'}}"
-    assert read(tmp_path, f"security: none\n{services}").announced == (("image", "http://127.0.0.1:2"),)
+    assert read(tmp_path, f"security: none\n{services}").service_urls == (("image", "http://127.0.0.1:2"),)
 
 
 OPEN = "can be reached over a network, and 'security: none' is only for addresses of this machine"

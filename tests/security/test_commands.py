@@ -186,7 +186,7 @@ WRITER = StateWriter("store put __ID__ {state} --quiet")
 def test_the_own_command_of_a_checkpoint_is_recognised(state: str) -> None:
     command = WRITER(state)
     assert command is not None
-    assert WRITER.wrote(command)
+    assert WRITER.matches(command)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +205,8 @@ def test_the_own_command_of_a_checkpoint_is_recognised(state: str) -> None:
     ],
 )
 def test_any_other_command_is_not(line: str) -> None:
-    assert not WRITER.wrote(Command(line))
-    assert not WRITER.wrote(Command("store put __ID__ x --quiet", (("f", "0" * 64),)))
+    assert not WRITER.matches(Command(line))
+    assert not WRITER.matches(Command("store put __ID__ x --quiet", (("f", "0" * 64),)))
 
 
 TYPE = """

@@ -83,7 +83,7 @@ def _pattern_error(text: str, why: str) -> CommandPatternError:
     return CommandPatternError(f"the allowed command '{printable(shortened(text))}' cannot be read: {why}")
 
 
-MAX_TIMEOUT_S = 7 * 24 * 3600.0
+MAX_TIMEOUT_S = 7 * 24 * 3600.0  # for callers in code; the file allows a day, as for any duration
 MAX_OUTPUT_BYTES = 16 * MIB
 MAX_FILES = 1_048_576
 MAX_PROCESSES = 4_194_304
@@ -209,7 +209,7 @@ STATE = "{state}"
 
 _LINE_BREAK = re.compile(r"[\x00\n\r\x0b\x0c\x85\u2028\u2029]")
 _SHELL_SIGNS = frozenset(("|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1"))
-_QUOTED_WORD = re.compile(r"""'(?:[^']|'"'"')*'|[^\s'"]+""")  # what shlex.quote gives
+_QUOTED_WORD = re.compile(r"""'(?:[^']|'"'"')*'|[^\s'"]+""")  # a word as shlex.quote writes it
 _HARD_TO_QUOTE = """it's "$HOME" \\ `x` """  # breaks any quotes that a user may have put around {state}
 
 
@@ -245,7 +245,7 @@ class StateWriter:
 
     template: str
 
-    def wrote(self, command: Command) -> bool:
+    def matches(self, command: Command) -> bool:
         """Whether a command is this one with some state filled in. It may come from another site."""
         state = _QUOTED_WORD.match(command.line, self.template.index(STATE))
         return state is not None and self(shlex.split(state[0])[0]) == command

@@ -264,7 +264,7 @@ def resource_type(service: str, config: ReplicationConfig) -> TypeConfig:
     return TypeConfig(type_name(service), config.matrix, READ, show=(), policy=HTTP_POLICY, backend=HTTP_BACKEND)
 
 
-def names_in(find: str) -> tuple[str, ...]:
+def body_names(find: str) -> tuple[str, ...]:
     """The members of a request's body that `find` refers to."""
     return tuple(_NAME_IN_BODY.findall(find))
 

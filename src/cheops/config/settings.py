@@ -22,7 +22,7 @@ from cheops.config.values import ValueType, read_names
 from cheops.documents import Value
 
 REQUIRED: Final = MISSING
-_UNITS = ("_s", "_ms", "_bytes")
+_UNITS = ("_s", "_ms", "_bytes")  # at the end of a field's name
 _METADATA = "cheops.setting"
 
 

@@ -214,7 +214,7 @@ class SiteConfig(Section):
         return self.demo.wires if self.demo else None
 
     @property
-    def announced(self) -> tuple[tuple[str, str], ...]:
+    def service_urls(self) -> tuple[tuple[str, str], ...]:
         """Services, and where the gateways of other sites reach each; an empty address if they cannot."""
         return tuple(
             (name, self.gateway.advertise if self.security.is_on else one.listener.advertise)
@@ -279,6 +279,7 @@ def _read(root: Value, path: Path) -> SiteConfig:
     values: dict[str, Any] = read_settings(SiteConfig, root)
     peers: dict[str, ConfiguredPeer] = values.pop("peers", {})
     config = SiteConfig(**values, source=path)
+    # First the URL of the site: the addresses of its gateway and services, and the rules about peers, follow from it.
     advertise = _advertised_url(config, root, peers)
     config = replace(
         config,

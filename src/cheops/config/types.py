@@ -211,7 +211,7 @@ class TypeConfig(Section):
             raise place(value, "decompose").fail(f"this has no effect unless 'on_error' is {_DECOMPOSE}")
         if self.on_error == _DECOMPOSE and self.decompose is None:
             raise value.fail("'on_error: decompose' needs 'decompose: {amount: …, unit: …}' beside it")
-        if not self.command.shell:
+        if not self.command.shell:  # a shell has its own rules for quotes
             for key, _ in self.written_commands():
                 split_words(_place_within(value, key))
         return replace(
@@ -246,7 +246,7 @@ class TypeConfig(Section):
         return None if self.on_error == _DECOMPOSE or self._on_error_plugin_name else self.on_error
 
     @property
-    def showing(self) -> CommandSettings:
+    def show_settings(self) -> CommandSettings:
         """The settings for a command that comes with a request for the state."""
         return self.command if self.show is None else replace(self.command, allow=self.show)
 

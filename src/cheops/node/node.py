@@ -154,7 +154,7 @@ class Node:
             self.store.incarnation,
             config.advertise,
             version=__version__,
-            services=config.announced,
+            services=config.service_urls,
             issues=self.keyring.issues if self.keyring else "",
         )
         saved = heartbeat.decode_saved(msgspec.json.encode(note)) if note else SavedMesh()

@@ -56,7 +56,7 @@ class CommandBackend(Backend):
         if line == type_.read:
             return _state(await self.context.commands.run(line, _allow_all(type_.command), resource=resource))
         try:
-            return _state(await self.context.commands.run(line, type_.showing, resource=resource))
+            return _state(await self.context.commands.run(line, type_.show_settings, resource=resource))
         except CommandNotAllowedError as error:
             if type_.show is None:
                 raise
@@ -82,7 +82,7 @@ def _is_of_type(type_: TypeConfig, step: Step) -> bool:
     if step.of_base:
         # The state of a checkpoint may come from a peer, with a command that the peer wrote.
         write = type_.engine.checkpoint.write if type_.engine.checkpoint else None
-        return isinstance(write, StateWriter) and write.wrote(step.payload)
+        return isinstance(write, StateWriter) and write.matches(step.payload)
     return step.of_type or step.payload == type_.engine.reset
 
 

@@ -36,7 +36,7 @@ from cheops.backends.http.submission import deletion_command
 from cheops.backends.protocol import Backend, BackendContext, Finding
 from cheops.bounded import BoundedMap
 from cheops.config.address import address_of_url
-from cheops.config.services import HTTP_BACKEND, READ, ServiceConfig, names_in, service_of
+from cheops.config.services import HTTP_BACKEND, READ, ServiceConfig, body_names, service_of
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
@@ -123,7 +123,7 @@ class ExistingResources:
         find = task.service.replication.find
         if not find or not isinstance(task.body, bytes):
             return None
-        for name in names_in(find):
+        for name in body_names(find):
             value = id_in(task.body, tuple(name.split(".")))
             if value is None:
                 return None
