@@ -106,7 +106,7 @@ class LocalSite:
         self.pump.post(Ran(effect.resource, effect.n, (done,) * len(effect.steps)))
 
     def answer(self, effect: Answer) -> None:
-        self._waiting.take(effect)
+        self._waiting.deliver(effect)
 
     def send(self, effect: Send) -> None: ...
 

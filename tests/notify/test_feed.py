@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cheops.config.notify import EventKind
+from cheops.errors import ClientError
 from cheops.notify.event import Event
-from cheops.notify.feed import Feed, Page, Position, PositionError
+from cheops.notify.feed import Feed, Page, Position
 from cheops.notify.journal import EventRange, Journal
 
 FOREVER_S = 60.0
@@ -108,7 +109,7 @@ def test_places_are_of_one_journal(tmp_path: Path) -> None:
         for elsewhere in (Position("0", 1), end._replace(seq=end.seq + 1)):
             assert await desk.feed.read(elsewhere, wait_s=FOREVER_S) == Page((), end, reset=True)
         for odd in ("", "-", "yesterday", "x-2", f"{end.token}-", f"{end}x", f"{end.token}--1"):
-            with pytest.raises(PositionError, match="looks like"):
+            with pytest.raises(ClientError, match="looks like"):
                 Position.parse(odd)
 
     on_desk(tmp_path, test)

@@ -99,24 +99,24 @@ def test_fates_that_are_judged_again_or_forgotten_hide_no_new_one(world: World) 
 
 def test_what_could_not_be_written_is_written_later(world: World) -> None:
     world.engine.beat(1)
-    world.looks.peer(PeerDown("site2"))
+    world.looks.add_peer_event(PeerDown("site2"))
     world.broken = True
     with pytest.raises(StoreError):
         world.look()
     world.broken = False
-    world.looks.peer(PeerUp("site2", "x"))
+    world.looks.add_peer_event(PeerUp("site2", "x"))
     assert world.look() == ["site-down", "site-up", "site1:1"]
 
 
 def test_a_notice_of_the_same_state_is_told_once(world: World) -> None:
     notice = Notify("n", "order-not-enforced")
     for _ in range(2):
-        world.looks.noticed(notice)
+        world.looks.add_notice(notice)
         world.start() if world.look() else None
     assert world.look() == ["order-not-enforced"]
     world.engine.one.history.known[THERE] = 4
-    world.looks.noticed(notice)
-    world.looks.noticed(Notify("n", "diverged"))  # a reply tells that
+    world.looks.add_notice(notice)
+    world.looks.add_notice(Notify("n", "diverged"))  # a reply tells that
     assert world.look() == ["order-not-enforced"] * 2
 
 

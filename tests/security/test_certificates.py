@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cheops.errors import CheopsError
 from cheops.scope.names import name_problem
 from cheops.security import certificates
 from cheops.security.certificates import (
@@ -23,7 +24,7 @@ from cheops.security.certificates import (
     make_signing_key,
     raw_public_key,
 )
-from cheops.security.keyring import KeyFolderError, load_authority, load_key_folder, write_file
+from cheops.security.keyring import load_authority, load_key_folder, write_file
 from tests.security.pki import DAY_S, Pki
 
 PKI = Pki()
@@ -153,26 +154,26 @@ def test_a_folder_that_is_not_right(tmp_path: Path, spoil: Callable[[Path], obje
     PKI.site(path, "a")
     assert load_key_folder(path, "a").identity.site == "a"
     spoil(path)
-    with pytest.raises(KeyFolderError) as caught:
+    with pytest.raises(CheopsError) as caught:
         load_key_folder(path, "a")
     assert complaint in str(caught.value)
 
 
 def test_the_folder_of_another_site(tmp_path: Path) -> None:
     PKI.site(tmp_path, "b")
-    with pytest.raises(KeyFolderError, match="this is the certificate of 'b', not of 'a'"):
+    with pytest.raises(CheopsError, match="this is the certificate of 'b', not of 'a'"):
         load_key_folder(tmp_path, "a")
 
 
 def test_the_key_of_another_authority(tmp_path: Path) -> None:
     key = Pki().write(tmp_path)
-    with pytest.raises(KeyFolderError, match=r"this is not the key of any authority in ca\.pem"):
+    with pytest.raises(CheopsError, match=r"this is not the key of any authority in ca\.pem"):
         load_authority(key, Authorities([PKI.authority.certificate]))
 
 
 def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(KeyFolderError, match="cannot be written"):
+    with pytest.raises(CheopsError, match="cannot be written"):
         write_file(tmp_path / "file" / "site.pem", b"", secret=False)
 
 

@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from cheops.config.site import read_site
-from cheops.security.invitations import CodeError, parse_code
+from cheops.errors import ClientError
+from cheops.security.invitations import parse_code
 from cheops.security.keyring import FILES, load_key_folder
 from cheops.security.tls import server_context
 from tests.agent.rig import RefusedByAgentError, Rig, until
@@ -193,14 +194,14 @@ def test_nobody_gets_a_certificate_for_the_host_name_of_a_site(rig: Rig, tmp_pat
 def test_codes_that_are_none() -> None:
     good = "cheops-join-"
     for text in ("", "x", good, f"{good}AAAA", f"{good}{'A' * 3000}", f"{good}é", f"{good}{'A' * 40}"):
-        with pytest.raises(CodeError):
+        with pytest.raises(ClientError):
             parse_code(text)
 
 
 def test_one_letter_more_or_less_is_seen(rig: Rig) -> None:
     code = invite(rig, "typo")
     for damaged in (code[:-1], code[:40] + ("A" if code[40] != "A" else "B") + code[41:]):
-        with pytest.raises(CodeError, match="damaged"):
+        with pytest.raises(ClientError, match="damaged"):
             parse_code(damaged)
     assert str(parse_code(f" {code[:50]}\n{code[50:]} ")) == code
 

@@ -16,6 +16,7 @@ from cheops.api import server
 from cheops.client import Agent, AgentError, Target, UnreachableError, target_of
 from cheops.client import target as addresses
 from cheops.client.async_agent import AsyncAgent
+from cheops.errors import CheopsError
 from cheops.security.principal import Role
 from tests.agent.rig import Rig
 from tests.security.clients import agent, is_unharmed, local, rig_of, token
@@ -97,7 +98,7 @@ def test_it_is_removed_at_the_end_and_a_stale_one_replaced(tmp_path: Path) -> No
 def test_what_is_in_the_way_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / server.SOCKET_NAME
     path.write_text("precious")
-    with pytest.raises(server.SocketError, match="in the way"):
+    with pytest.raises(CheopsError, match="in the way"):
         server.listen_local(path, 1)
     assert path.read_text() == "precious"
 

@@ -10,16 +10,15 @@ import pytest
 
 from cheops.api.models import Event, NewToken, SubmitRequest
 from cheops.client import AgentError
+from cheops.errors import ClientError
 from cheops.security.principal import Reach, Role
 from cheops.security.tokens import (
     LASTS_S,
     MOST_SESSIONS,
     MOST_TOKENS,
     BadTokenError,
-    NoSuchTokenError,
     Sessions,
     Token,
-    TokenError,
     Tokens,
     hash_of,
     new_secret,
@@ -76,7 +75,7 @@ def test_what_is_no_token_is_none(shown: str) -> None:
 def test_a_token_expires_and_makes_room_for_another_of_its_name() -> None:
     now = [1_000]
     tokens, _, secret = one(Tokens(now_ms=lambda: now[0]), lasts_ms=500)
-    with pytest.raises(TokenError, match="revoke it first"):
+    with pytest.raises(ClientError, match="revoke it first"):
         one(tokens)
     now[0] = 1_500
     with pytest.raises(BadTokenError) as caught:
@@ -90,18 +89,18 @@ def test_their_number_is_bounded() -> None:
     tokens = Tokens(
         Token(f"{n:08x}", f"t{n}", Role.VIEWER, Reach(), 0, None, "test", f"{n:064x}") for n in range(MOST_TOKENS)
     )
-    with pytest.raises(TokenError, match="revoke some"):
+    with pytest.raises(ClientError, match="revoke some"):
         one(tokens)
 
 
 @pytest.mark.parametrize("name", ["", " ", "a ", "a\nb", "x" * 101])
 def test_a_name_can_be_shown(name: str) -> None:
-    with pytest.raises(TokenError):
+    with pytest.raises(ClientError):
         one(Tokens(), name)
 
 
 def test_a_limit_names_something() -> None:
-    with pytest.raises(TokenError):
+    with pytest.raises(ClientError):
         one(Tokens(), types=frozenset())
 
 
@@ -118,7 +117,7 @@ def test_they_are_kept_in_every_store(kind: str, tmp_path: Path) -> None:
     assert list(kept) == [first, second]
     assert kept.found(secret) == first
     assert kept.without(first).note() != kept.note()
-    with pytest.raises(NoSuchTokenError):
+    with pytest.raises(ClientError):
         kept.without(first).named("ci")
     store.close()
 

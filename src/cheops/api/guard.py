@@ -173,19 +173,15 @@ def request_info(scope: Scope) -> RequestInfo:
 # -- may it ----------------------------------------------------------------------------------------------
 
 
-class MissingRightError(CheopsError):
-    """A route of ours that is not in the table of rights: a mistake in Cheops."""
-
-
 def guarded(node: Node, routes: Iterable[BaseRoute], prefix: str = "") -> list[BaseRoute]:
-    """The same routes, each behind the right that it needs; raises MissingRightError."""
+    """The same routes, each behind the right that it needs; raises CheopsError."""
     found = list(routes)
     for route in found:
         if isinstance(route, Route):
             template = f"{prefix}{route.path}"
             for method in route.methods or ():
                 if right_to(method, template) is None:
-                    raise MissingRightError(f"{method} {template} has no entry in the table of rights")
+                    raise CheopsError(f"{method} {template} has no entry in the table of rights")
             route.app = _Permitted(node, template, route.app)
         elif isinstance(route, Mount) and route.routes:
             guarded(node, route.routes, f"{prefix}{route.path}")

@@ -24,10 +24,6 @@ SOCKET_NAME = "agent.sock"
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
-class SocketError(CheopsError):
-    """The socket cannot be made."""
-
-
 class LocalConnection(LimitedProtocol):
     """A connection by the Unix socket. `state` has the user at its other end."""
 
@@ -39,7 +35,7 @@ class LocalConnection(LimitedProtocol):
 
 
 def listen_local(path: Path, backlog: int) -> socket.socket:
-    """A socket at this path, for its owner only; raises SocketError. Whoever calls has locked the store: what
+    """A socket at this path, for its owner only; raises CheopsError. Whoever calls has locked the store: what
     is left there is of an agent that is gone."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -53,7 +49,7 @@ def listen_local(path: Path, backlog: int) -> socket.socket:
         listening.close()
         if not isinstance(error, OSError):
             raise
-        raise SocketError(f"the agent's own socket {path} cannot be made: {error.strerror}") from error
+        raise CheopsError(f"the agent's own socket {path} cannot be made: {error.strerror}") from error
     return listening
 
 
@@ -69,7 +65,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise SocketError(f"{path} is in the way: the agent makes its own socket there. Remove it")
+        raise CheopsError(f"{path} is in the way: the agent makes its own socket there. Remove it")
     path.unlink()
 
 

@@ -1,4 +1,7 @@
-"""Carries out the engine's effects: runs, messages to peers, answers to clients, notifications."""
+"""Carries out the engine's effects: runs, messages to peers, answers to clients, notifications.
+
+The pump calls the executor after the commit, so everything that happens here rests on durable decisions.
+"""
 
 import asyncio
 import logging
@@ -20,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 
 class EffectExecutor:
+    """See `pump.EffectHandler`."""
+
     def __init__(self, node: "Node") -> None:
         self._node = node
 
@@ -27,20 +32,21 @@ class EffectExecutor:
         self._node.start_run(effect)
 
     def send(self, effect: Send) -> None:
-        if self._node.address_of(effect.peer):  # whom nobody knows, nobody answers
+        # Without an address nothing can be sent. The engine sends it again when the peer comes up.
+        if self._node.address_of(effect.peer):
             self._node.note_interest((effect.peer,))
             self._node.links.send(effect.peer, effect.message)
 
     def answer(self, effect: Answer) -> None:
-        self._node.pending_requests.take(effect)
+        self._node.pending_requests.deliver(effect)
 
     def notify(self, effect: Notify) -> None:
         _log.info("%s: %s %s %s", effect.resource, effect.what, effect.op or "", effect.detail)
         if effect.what == REFUSED:
-            who = effect.op.origin.site if effect.op else ""
-            what = str(effect.op or "a snapshot")
-            self._node.refusal_log.document(AGAINST_POLICY, who, what, effect.resource, effect.detail)
-        self._node.notifier.noticed(effect)
+            origin = effect.op.origin.site if effect.op else ""
+            document = str(effect.op or "a snapshot")
+            self._node.refusal_log.document(AGAINST_POLICY, origin, document, effect.resource, effect.detail)
+        self._node.notifier.report(effect)
 
     def committed(self, saves: list[Save], last_seq: int) -> None:
         self._node.databases.committed(last_seq)
@@ -51,27 +57,27 @@ class EffectExecutor:
 
 
 class Answers:
-    """What comes for one request, in order. To be used as a context, so that it does not stay for ever."""
+    """The answers to one request, in order. A context manager: at its end the request is not pending any more."""
 
-    def __init__(self, waiting: "PendingRequests") -> None:
+    def __init__(self, pending: "PendingRequests") -> None:
         self.request = uuid4().hex
-        self._waiting = waiting
+        self._pending = pending
         self._queue: asyncio.Queue[Answer] = asyncio.Queue()
         self._op: tuple[str, OpId] | None = None
 
     def __enter__(self) -> Self:
-        self._waiting.open[self.request] = self
+        self._pending.open[self.request] = self
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._waiting.open.pop(self.request, None)
+        self._pending.open.pop(self.request, None)
         if self._op is not None:
-            self._waiting.left(*self._op)
+            self._pending.report_left(*self._op)
 
     def accepted(self, resource: str, op: OpId) -> None:
-        """Which operation it is about, so that the engine can hear when nobody waits any more."""
+        """Remember the operation that the request became, so that the engine learns when its client has left."""
         self._op = (resource, op)
 
     def put(self, answer: Answer) -> None:
@@ -81,7 +87,7 @@ class Answers:
         return await self._queue.get()
 
     async def until(self, deadline_s: float) -> AsyncIterator[Answer]:
-        """All that come until a time of the event loop's clock."""
+        """All answers that arrive until this time of the event loop's clock."""
         while True:
             left_s = deadline_s - asyncio.get_running_loop().time()
             try:
@@ -91,13 +97,13 @@ class Answers:
 
 
 class PendingRequests:
-    """All requests that somebody waits for."""
+    """The requests whose clients wait for answers."""
 
-    def __init__(self, left: Callable[[str, OpId], None]) -> None:
-        """`left` hears of each operation for which nobody waits any more."""
+    def __init__(self, report_left: Callable[[str, OpId], None]) -> None:
+        """`report_left` gets each operation whose client waits no longer."""
         self.open: dict[str, Answers] = {}
-        self.left = left
+        self.report_left = report_left
 
-    def take(self, answer: Answer) -> None:
+    def deliver(self, answer: Answer) -> None:
         if answers := self.open.get(answer.request):
             answers.put(answer)

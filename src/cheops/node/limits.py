@@ -25,12 +25,6 @@ _FEWEST = 2
 _LOOK_MS = 1_000  # for so long what the others' clocks said is good enough
 
 
-class ClockError(CheopsError):
-    """The stamps of this site lie in the future."""
-
-    status = 503
-
-
 def stamp_problem(newest_ms: int, now_ms: int, offsets_ms: Sequence[float], skew_ms: int) -> str | None:
     """Why others would not take an operation yet; None if they would, or nobody can tell.
 
@@ -64,14 +58,14 @@ class ClockCheck:
         self._offsets_ms: list[float] = []
 
     def check(self, newest_ms: int) -> None:
-        """Raises ClockError where what is made now would not be taken elsewhere."""
+        """Raises CheopsError where what is made now would not be taken elsewhere."""
         at = now()
         if at.mono_ms - self._looked_ms > _LOOK_MS:
             clocks = [one.clock for one in self._mesh.sites(at) if one.is_up and not one.here]
             self._looked_ms = at.mono_ms
             self._offsets_ms = [clock.offset_ms for clock in clocks if clock]
         if problem := stamp_problem(newest_ms, wall_ms(), self._offsets_ms, self._skew_ms):
-            raise ClockError(problem)
+            raise CheopsError(problem, status=503)
 
 
 _LOOK_S = 1.0

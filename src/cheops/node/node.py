@@ -1,22 +1,31 @@
-"""One site at work. Made from its configuration; `start` it in an event loop, and `stop` it there.
+"""One running site: its parts, the order in which they start and stop, and what connects them.
 
-What comes from outside (requests, messages of peers, heartbeats) becomes an event for the engine; what the
-engine wants done goes out through the methods of `Hands`. A site starts and serves with no peer reachable.
+Requests of clients, messages of peers and heartbeats become events of the engine (`pump.post`). The pump makes the
+engine's decisions durable and then has them carried out (`EffectExecutor`). `Node.start` needs no peer: a site starts
+and serves alone.
+
+    store      the documents on disk; one thread writes, one reads
+    notifier   journals each commit, and reports events to targets and followers
+    mesh       which sites there are, and which are up; the prober sends its heartbeats
+    links      messages of the engine to peers; the intake checks those that come in
+    keyring    with security on: certificates, with site_keys, enrollment and the verifier
+    backends   run operations on the local application
+    pump       the engine, between all of these
 """
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 
 from cheops import __version__
 from cheops.backends.command.runner import CommandRunner
+from cheops.backoff import jittered
 from cheops.config.site import SiteConfig
 from cheops.engine.events import ClientLeft, Ran, Run, SitesRemoved, Submitted, Tick
 from cheops.engine.site import Site
@@ -53,101 +62,144 @@ _MESH_NOTE, _INTEREST_NOTE = "mesh", "interest"
 _STORE = "store.db"
 _MOST_BACKLOG = 20_000  # steps of the engine whose effects wait to be carried out
 _SNAPSHOT_MS = 1_000
-_MOST_ASKED = 2  # sites, for the certificate of another
+_MOST_KEY_SOURCES = 2  # other sites that are asked for the certificate of a site
 _STOP_S = 10.0
 _log = logging.getLogger(__name__)
-
-
-class OverloadedError(CheopsError):
-    """More comes in than can be saved."""
-
-    definite = False
-    status = 503
+T = TypeVar("T")
 
 
 class Node:
-    """A running site."""
+    """A running site. Belongs to one event loop, from `start` to `stop`."""
 
     def __init__(self, config: SiteConfig) -> None:
+        clients = config.clients
         self.config = config
         self.name = config.name
         self.pending_requests = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
-        self.files = FileStore(config.data / "files")
-        self._runner = CommandRunner()
-        self.backends = Backends(config, self.files, self._runner, self._command_refused)
-        self.file_references = FileReferences(self.files, self.backends.releases_files)
-        self.notifier = Notifier(config, self._runner)
+        # Who is refused what, and how often anyone may ask.
         self.refusals = Refusals()
-        self.keyring = keyring_of(config, self.refusals)
-        clients = config.clients
-        self.disk_quota = DiskQuota(config.data / _STORE, clients.store_bytes, clients.free_bytes)
         self.audit = audit.AuditWriter(config.data / audit.FILE, clients.audit_bytes, clients.audit_files)
         self.refusal_log = RefusalLog(self.refusals, self.audit)
         self.site_limiter = RateLimiter(clients.site_rate, 2 * clients.site_rate, time.monotonic)
-        self.site_keys: SiteKeys | None = None  # with security on
+        self.disk_quota = DiskQuota(config.data / _STORE, clients.store_bytes, clients.free_bytes)
+        # With security on; the rest of it is created in `_start_verification`.
+        self.keyring = keyring_of(config, self.refusals)
+        self.site_keys: SiteKeys | None = None
+        self.verifier: DocumentVerifier | None = None
+        # The local application, and what operations bring along for it.
+        self.files = FileStore(config.data / "files")
+        self._runner = CommandRunner()
+        self.backends = Backends(config, self.files, self._runner, self._log_refused_command)
+        self.file_references = FileReferences(self.files, self.backends.releases_files)
+        self.notifier = Notifier(config, self._runner)
+        # SQLite blocks, so it has threads of its own. Only one of them ever writes.
         self._writer = ThreadPoolExecutor(1, "store")
         self._readers = ThreadPoolExecutor(1, "store-read")
-        self._tasks: list[asyncio.Task[None]] = []
-        self._runs: set[asyncio.Task[None]] = set()
-        self._interest: set[str] = set()
-        self._snapshot: tuple[float, Snapshot] | None = None
-        self.membership_listeners: list[Callable[[], Awaitable[None]]] = []  # who must have heard of a decision
-        self.peer_listeners: list[Callable[[PeerEvent], None]] = []  # told when a site goes up or down
+        self._pumping: asyncio.Task[None] | None = None
+        self._services: list[asyncio.Task[None]] = []  # run until the site stops
+        self._jobs: set[asyncio.Task[None]] = set()  # end by themselves
+        self._interest: set[str] = set()  # sites that share a resource with this one
+        self._snapshot: tuple[float, Snapshot] | None = None  # when it was taken, and what it holds
+        self.membership_listeners: list[Callable[[], Awaitable[None]]] = []  # awaited after each decision
+        self.peer_listeners: list[Callable[[PeerEvent], None]] = []  # called when a site goes up or down
 
-    # -- starting and stopping ---------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the store, begin where it ended, and look for the others."""
-        loop = asyncio.get_running_loop()
+        """Open the store, continue where it ended, and look for the other sites."""
         path = self.config.data / _STORE
-        self.store: Store = await loop.run_in_executor(self._writer, SQLiteStore, path, self.name)
+        self.store: Store = await self._write(SQLiteStore, path, self.name)
         try:
-            await self._begin()
+            await self._start_parts()
         except BaseException:
             await self.stop()
             raise
 
-    async def _begin(self) -> None:
+    async def _start_parts(self) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writer, start_signing, self.store, self.name, self.keyring)
-        self.store = await loop.run_in_executor(self._writer, self.notifier.followed, self.store)
-        known = await loop.run_in_executor(self._writer, self.store.note, tokens.NOTE)
-        self.accounts = Accounts(tokens.Tokens.of_note(known), self._keep_tokens)
+        # Before anything is loaded or committed: what this site commits is signed, and journalled.
+        await self._write(start_signing, self.store, self.name, self.keyring)
+        self.store = await self._write(self.notifier.journal_commits, self.store)
+        saved_tokens = await self._write(self.store.note, tokens.NOTE)
+        self.accounts = Accounts(tokens.Tokens.of_note(saved_tokens), self._save_tokens)
         await loop.run_in_executor(None, self.audit.start)
-        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
         await self._runner.start()
-        self.mesh = await self._make_mesh()
+        # The way to the other sites. Nothing is sent yet.
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
+        self.mesh = await self._create_mesh()
         self.peer_client = PeerClient(self.session, self.address_of, self.keyring)
-        self.prober = Prober(self.mesh, self.peer_client, self._tell)
+        self.prober = Prober(self.mesh, self.peer_client, self._report_peer_event)
         self.links = PeerLinks(self.name, self.peer_client, self.mesh.probe_now)
         self.file_fetcher = FileFetcher(self.files, self.peer_client, self.name)
-        await self._begin_admitting()
-        await self._begin_checking()
+        await self._start_enrollment()
+        await self._start_verification()
+        # The engine. Its first event is what the store recovered; runs that a crash cut short are settled by it.
         site = Site(Origin(self.name, self.store.incarnation), self.backends.settings(self.config.engine))
         self.pump = Pump(site, self.store, EffectExecutor(self), self._writer)
-        self.intake = DocumentIntake(self.pump, self.file_fetcher, self.verifier, self._refuse_while_in_trouble)
+        self.intake = DocumentIntake(self.pump, self.file_fetcher, self.verifier, self._check_capacity)
         self.databases = Databases(self.store, self._readers, self.intake.accept)
         await self.backends.start(self.pump, self.file_fetcher, self.file_references)
-        self.pump.post(await loop.run_in_executor(self._writer, self.store.recovered))
+        self.pump.post(await self._write(self.store.recovered))
         await self.notifier.start(self.pump)
-        self._tasks = [
-            loop.create_task(coroutine, name=name)
-            for name, coroutine in (
-                ("pump", self.pump.run()),
-                ("heart", self.prober.run()),
-                ("tick", self._tick()),
-                ("mesh", self._keep_mesh()),
-                ("backends", self.backends.maintain()),
-                *self._renewing(),
-            )
-        ]
+        # Only now does anything move.
+        self._pumping = loop.create_task(self.pump.run(), name="pump")
+        self._serve("prober", self.prober.run())
+        self._serve("tick", self._tick())
+        self._serve("mesh", self._save_mesh_regularly())
+        self._serve("backends", self.backends.maintain())
+        if self.keyring is not None:
+            renewal = CertificateRenewal(self.config.security, self.keyring, self.mesh, self.peer_client)
+            self._serve("renewal", renewal.run())
         if self.file_references.is_needed:
-            self._begin_task(self._learn_files())
+            self._start_job(self._read_file_references())
 
-    async def _make_mesh(self) -> Mesh:
-        loop = asyncio.get_running_loop()
-        note = await loop.run_in_executor(self._writer, self.store.note, _MESH_NOTE)
-        interest = await loop.run_in_executor(self._writer, self.store.note, _INTEREST_NOTE)
+    async def stop(self) -> None:
+        """Stop what runs, and close everything. Also after a start that failed half-way."""
+        await self.notifier.stop()
+        # Commands end first. What they leave open is UNKNOWN, and the next start asks about it.
+        await self._runner.close()
+        others = (*self._services, *self._jobs)
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        # The pump goes last of the tasks: what the engine decided until now should become durable.
+        if self._pumping is not None:
+            await self._flush_if_possible(self._pumping)
+            self._pumping.cancel()
+            await asyncio.gather(self._pumping, return_exceptions=True)
+        for name in ("pump", "databases", "links", "file_fetcher"):
+            if part := getattr(self, name, None):
+                part.close()
+        if session := getattr(self, "session", None):
+            await session.close()
+        await self.backends.close()
+        await self._write(self.store.close)
+        self._writer.shutdown()
+        self._readers.shutdown()
+        await asyncio.to_thread(self.audit.close)  # after everything that may still be recorded
+
+    async def failed(self) -> str:
+        """Wait until a task ends that should not, and say which and why."""
+        assert self._pumping is not None  # noqa: S101 - `start` comes first
+        tasks = (self._pumping, *self._services, *self.notifier.tasks)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        task = done.pop()
+        return f"{task.get_name()} ended: {task.exception()!r}"
+
+    async def _flush_if_possible(self, pumping: asyncio.Task[None]) -> None:
+        """Wait for the pump, but not for ever: a full disk must not keep the agent from stopping."""
+        flushed = asyncio.ensure_future(self.pump.flushed())
+        end_s = asyncio.get_running_loop().time() + _STOP_S
+        while self.pump.trouble is None and not pumping.done() and not flushed.done():
+            if asyncio.get_running_loop().time() > end_s:
+                break
+            await asyncio.wait({flushed, pumping}, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+        flushed.cancel()
+        await asyncio.gather(flushed, return_exceptions=True)
+
+    async def _create_mesh(self) -> Mesh:
+        note = await self._write(self.store.note, _MESH_NOTE)
+        interest = await self._write(self.store.note, _INTEREST_NOTE)
         config = self.config
         own = SiteRecord(
             self.name,
@@ -164,14 +216,19 @@ class Node:
         mesh.interest(self._interest)
         return mesh
 
-    async def _begin_checking(self) -> None:
-        """With security on, of what others send only what they signed is believed."""
-        self.verifier: DocumentVerifier | None = None
+    async def _start_enrollment(self) -> None:
+        saved = invitations.Invitations.of_note(await self._write(self.store.note, invitations.NOTE))
+        self.enrollment = Enrollment(self.config, self.keyring, self.mesh, saved, self._save_invitations)
+        if keyring := self.keyring:
+            keyring.changed.append(lambda: self.mesh.describe(issues=keyring.issues))
+
+    async def _start_verification(self) -> None:
+        """With security on, this site takes only documents that their origins signed."""
         if self.keyring is None:
             return
         self.clock_check = ClockCheck(self.mesh, self.config.security.clock_skew_s)
-        self.site_keys = SiteKeys(self.keyring, self.peer_client, self.store, self._writer, self._some_others)
-        await self.site_keys.meet(self.keyring.identity)
+        self.site_keys = SiteKeys(self.keyring, self.peer_client, self.store, self._writer, self._key_sources)
+        await self.site_keys.add(self.keyring.identity)
         self.verifier = DocumentVerifier(
             self.site_keys,
             self.refusal_log,
@@ -183,63 +240,23 @@ class Node:
     async def _is_involved(self, site: str, resource: str) -> bool:
         return site in (await self.pump.replica(resource)).history.site_list
 
-    def _some_others(self) -> list[str]:
-        return sorted(self.mesh.up)[:_MOST_ASKED]
+    def _key_sources(self) -> list[str]:
+        return sorted(self.mesh.up)[:_MOST_KEY_SOURCES]
 
-    async def _begin_admitting(self) -> None:
-        loop = asyncio.get_running_loop()
-        note = await loop.run_in_executor(self._writer, self.store.note, invitations.NOTE)
-        known = invitations.Invitations.of_note(note)
-        self.enrollment = Enrollment(self.config, self.keyring, self.mesh, known, self._keep_invitations)
-        if keyring := self.keyring:
-            keyring.changed.append(lambda: self.mesh.describe(issues=keyring.issues))
+    # -- tasks -------------------------------------------------------------------------------------------
 
-    def _renewing(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        if self.keyring is None:
-            return []
-        renewing = CertificateRenewal(self.config.security, self.keyring, self.mesh, self.peer_client)
-        return [("renewing", renewing.run())]
+    def _serve(self, name: str, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._services.append(asyncio.get_running_loop().create_task(coroutine, name=name))
 
-    async def failed(self) -> str:
-        """Wait until something ends that should not, and say what."""
-        tasks = (*self._tasks, *self.notifier.tasks)
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        task = done.pop()
-        return f"{task.get_name()} ended: {task.exception()!r}"
+    def _start_job(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._jobs.add(task)
+        task.add_done_callback(self._end_job)
 
-    async def stop(self) -> None:
-        """End what runs (its outcome will be asked for at the next start), and close everything."""
-        await self.notifier.stop()
-        await self._runner.close()
-        for task in (*self._tasks[1:], *self._runs):
-            task.cancel()
-        await asyncio.gather(*self._tasks[1:], *self._runs, return_exceptions=True)
-        if self._tasks:
-            await self._flush_if_possible(self._tasks[0])
-        for task in self._tasks[:1]:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        for name in ("pump", "databases", "links", "file_fetcher"):
-            if part := getattr(self, name, None):
-                part.close()
-        if session := getattr(self, "session", None):
-            await session.close()
-        await self.backends.close()
-        await asyncio.get_running_loop().run_in_executor(self._writer, self.store.close)
-        self._writer.shutdown()
-        self._readers.shutdown()
-        await asyncio.to_thread(self.audit.close)
-
-    async def _flush_if_possible(self, pumping: asyncio.Task[None]) -> None:
-        """What is decided should be durable, but a full disk must not keep the agent from stopping."""
-        flushed = asyncio.ensure_future(self.pump.flushed())
-        end_s = asyncio.get_running_loop().time() + _STOP_S
-        while self.pump.trouble is None and not pumping.done() and not flushed.done():
-            if asyncio.get_running_loop().time() > end_s:
-                break
-            await asyncio.wait({flushed, pumping}, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
-        flushed.cancel()
-        await asyncio.gather(flushed, return_exceptions=True)
+    def _end_job(self, task: asyncio.Task[None]) -> None:
+        self._jobs.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("a task of the agent failed", exc_info=error)
 
     async def _tick(self) -> None:
         while True:
@@ -249,120 +266,115 @@ class Node:
                 self.pump.post(Tick())
             await asyncio.sleep(_TICK_S)
 
-    async def _keep_mesh(self) -> None:
-        """What is known of the others survives a restart, which may be while they are out of reach."""
+    async def _read_file_references(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._readers, self.file_references.learn, self.store)
+
+    # -- notes in the store ------------------------------------------------------------------------------
+
+    async def _write(self, call: Callable[..., T], *args: Any) -> T:
+        """Call something in the thread that owns the store."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, call, *args)
+
+    async def _save_mesh_regularly(self) -> None:
+        """A site may restart while the others are out of reach, and must still know them."""
         while True:
-            await asyncio.sleep(_SAVE_MESH_S * random.uniform(0.9, 1.1))  # noqa: S311 - only to spread them
+            await asyncio.sleep(jittered(_SAVE_MESH_S, 0.1))
             await self._save_mesh()
 
     async def _save_mesh(self) -> None:
-        note = msgspec.json.decode(heartbeat.encode(self.mesh.saved()))
-        await self._put_note(_MESH_NOTE, note)
+        await self._save_note(_MESH_NOTE, msgspec.json.decode(heartbeat.encode(self.mesh.saved())))
 
-    async def _learn_files(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._readers, self.file_references.learn, self.store)
-
-    async def _keep_tokens(self, note: dict[str, Any]) -> None:
-        """Raises StoreError: who is told a token must be able to rely on it."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writer, self.store.put_note, tokens.NOTE, note)
-
-    async def _keep_invitations(self, note: dict[str, Any]) -> None:
-        """Raises StoreError: what was used up must remain so."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writer, self.store.put_note, invitations.NOTE, note)
-
-    async def _put_note(self, name: str, note: dict[str, Any]) -> None:
-        loop = asyncio.get_running_loop()
+    async def _save_note(self, name: str, note: dict[str, Any]) -> None:
+        """A note that can be lost: it is saved again later, or learned again."""
         try:
-            await loop.run_in_executor(self._writer, self.store.put_note, name, note)
+            await self._write(self.store.put_note, name, note)
         except StoreError as error:
-            _log.warning("a note could not be kept: %s", error)
+            _log.warning("cannot save the note '%s': %s", name, error)
 
-    # -- what comes from outside -------------------------------------------------------------------------
+    async def _save_tokens(self, note: dict[str, Any]) -> None:
+        """Raises StoreError: a token that a client gets must survive a restart."""
+        await self._write(self.store.put_note, tokens.NOTE, note)
+
+    async def _save_invitations(self, note: dict[str, Any]) -> None:
+        """Raises StoreError: an invitation that was used must stay used."""
+        await self._write(self.store.put_note, invitations.NOTE, note)
+
+    # -- requests ----------------------------------------------------------------------------------------
 
     def submit(self, event: Submitted) -> None:
-        """Hand an operation to the engine; its answers go to whoever waits for the request."""
-        self._refuse_while_in_trouble()
-        if event.kind is Kind.NORMAL:  # what replaces or deletes makes room
+        """Pass an operation to the engine; its answers go to the pending request."""
+        self._check_capacity()
+        if event.kind is Kind.NORMAL:  # operations that replace or delete free disk space
             self.disk_quota.check()
         self._check_clock(event)
         self.pump.post(event)
 
     def _check_clock(self, event: Submitted) -> None:
-        """Raises ClockError where the other sites of a resource would not take what is made now."""
+        """Raises CheopsError if the other sites of the resource would refuse what is stamped now."""
         replica = self.pump.site.replicas.get(event.resource)
         sites = event.sites or (replica.history.site_list if replica else ())
         if self.verifier and any(site != self.name for site in sites):
             self.clock_check.check(self.pump.site.clock.time_ms)
 
-    def _refuse_while_in_trouble(self) -> None:
+    def _check_capacity(self) -> None:
         if self.pump.trouble:
-            raise StoreError(f"nothing can be saved at {self.name} now, so nothing is accepted: {self.pump.trouble}")
+            raise StoreError(f"{self.name} cannot save anything now, so it accepts nothing: {self.pump.trouble}")
         if self.pump.backlog > _MOST_BACKLOG:
-            raise OverloadedError(f"{self.name} has more to save than its disk can take; try again in a moment")
+            raise CheopsError(
+                f"{self.name} receives more than its disk can save; try again in a moment", status=503, definite=False
+            )
 
     def answers(self) -> Answers:
         return Answers(self.pending_requests)
 
     async def decide_membership(self, site: str, *, forgotten: bool) -> None:
-        """Remove a site from the mesh for good, or take it in again; raises MeshSiteError."""
+        """Remove a site from the mesh for good, or admit it again; raises ClientError."""
         decide = self.mesh.forget if forgotten else self.mesh.admit
         for event in decide(site, now()):
-            self._tell(event)
-        for heeded in self.membership_listeners:
-            await heeded()
+            self._report_peer_event(event)
+        for listener in self.membership_listeners:
+            await listener()
         await self._save_mesh()
+
+    # -- look-ups ----------------------------------------------------------------------------------------
 
     @property
     def engine(self) -> Pump:
         return self.pump
-
-    # -- what is known -----------------------------------------------------------------------------------
 
     def address_of(self, site: str) -> str | None:
         entry = self.mesh.entry_of(site)
         return entry.url if entry else self.config.peers.get(site)
 
     def snapshot(self) -> Snapshot:
-        """What scope-lang may know; a second old at most, for with many sites it takes a while to make."""
+        """The mesh as scope-lang sees it. At most a second old: with many sites it takes a while to compute."""
         at = now().mono_ms
         if self._snapshot is None or at - self._snapshot[0] > _SNAPSHOT_MS:
             self._snapshot = (at, self.mesh.snapshot(now()))
         return self._snapshot[1]
 
-    def _command_refused(self, origin: str, why: str) -> None:
-        self.refusal_log.document(COMMAND_NOT_ALLOWED, origin, detail=why)
-
-    # -- what the engine wants done ----------------------------------------------------------------------
-
-    def _tell(self, event: PeerEvent) -> None:
-        self._snapshot = None
-        self.pump.post(event)
-        self.notifier.peer(event)
-        for told in self.peer_listeners:
-            told(event)
+    # -- effects and events ------------------------------------------------------------------------------
 
     def start_run(self, effect: Run) -> None:
-        self._begin_task(self._run(effect))
-
-    def _begin_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._runs.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._runs.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            _log.error("a task of the agent failed", exc_info=error)
+        self._start_job(self._run(effect))
 
     async def _run(self, effect: Run) -> None:
         self.pump.post(Ran(effect.resource, effect.n, await self.backends.run(effect)))
 
     def note_interest(self, sites: Iterable[str]) -> None:
-        """Sites that share a resource with this one: how they are must be known within seconds."""
+        """These sites share a resource with this one: the mesh must notice within seconds if one goes down."""
         new = set(sites) - self._interest - {self.name}
         if new:
             self._interest |= new
             self.mesh.interest(self._interest)
-            self._begin_task(self._put_note(_INTEREST_NOTE, {"sites": sorted(self._interest)}))
+            self._start_job(self._save_note(_INTEREST_NOTE, {"sites": sorted(self._interest)}))
+
+    def _report_peer_event(self, event: PeerEvent) -> None:
+        self._snapshot = None
+        self.pump.post(event)
+        self.notifier.report_peer(event)
+        for listener in self.peer_listeners:
+            listener(event)
+
+    def _log_refused_command(self, origin: str, reason: str) -> None:
+        self.refusal_log.document(COMMAND_NOT_ALLOWED, origin, detail=reason)

@@ -1,11 +1,11 @@
 """The pump: events into the engine, its effects carried out in their order.
 
-The engine decides at once, in memory. What it wants done waits in one queue. The pump takes all that waits,
-makes its saves durable in one commit (so many operations share one sync of the disk), and only then does the
-rest: run, send, answer. While a commit is under way the engine goes on with the next events.
+The engine decides at once, in memory. Its effects wait in one queue. The pump takes everything that waits, makes the
+saves durable in one commit (so that many operations share one sync of the disk), and only then carries out the rest:
+run, send, answer. While a commit is under way the engine already handles the next events.
 
-If the store cannot commit (a full disk), nothing that depends on it happens; the pump says so, and tries
-again until it can. Nothing that was acknowledged is lost, for nothing is acknowledged before.
+If the store cannot commit (a full disk), nothing that depends on it happens. The pump reports the trouble and retries
+until it succeeds. No acknowledged operation is lost, because nothing is acknowledged before the commit.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Protocol
 
+from cheops.backoff import Backoff
 from cheops.engine.events import (
     Answer,
     Effect,
@@ -40,7 +41,7 @@ _RETRY_S, _RETRY_MOST_S = 0.1, 5.0
 
 
 class EffectHandler(Protocol):
-    """Who does what the engine wants done beyond its store."""
+    """Carries out the effects that are not for the store."""
 
     def run(self, effect: Run) -> None: ...
 
@@ -61,24 +62,24 @@ class Pump:
     """Belongs to one event loop; `thread` runs one call at a time, and is the only one that commits."""
 
     def __init__(
-        self, site: Site, store: Store, hands: EffectHandler, thread: Executor, now_ms: Callable[[], int] = wall_ms
+        self, site: Site, store: Store, handler: EffectHandler, thread: Executor, now_ms: Callable[[], int] = wall_ms
     ) -> None:
         self.site = site
-        self.trouble: str | None = None  # why the store cannot commit, while it cannot
+        self.trouble: str | None = None  # why the store cannot commit at the moment
         self._store = store
-        self._hands = hands
+        self._handler = handler
         self._thread = thread
         self._now_ms = now_ms
         self._queue: deque[list[Effect]] = deque()
-        self._posted = 0
-        self._done = 0
+        self._posted = 0  # steps with effects, since the start
+        self._done = 0  # those whose effects are carried out
         self._work = asyncio.Event()
         self._progress = asyncio.Condition()
         self._loads: set[asyncio.Task[None]] = set()
-        self._waiting: dict[str, list[asyncio.Future[None]]] = {}  # for resources to be in memory
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}  # until a resource is loaded
 
     def post(self, event: Event) -> None:
-        """Something happened. The engine knows when this returns; the effects follow."""
+        """Pass an event to the engine. It has decided when this returns; the effects follow."""
         effects = self.site.step(event, self._now_ms())
         if effects:
             self._queue.append(effects)
@@ -86,7 +87,7 @@ class Pump:
             self._work.set()
 
     async def replica(self, resource: str, *, refresh: bool = False) -> Replica:
-        """A resource as this site knows it, loaded if it was not; with `anew` the others are asked too."""
+        """A resource as this site knows it, loaded if need be; with `refresh` the engine asks the other sites too."""
         self.post(Queried(resource, refresh))
         while resource not in self.site.replicas:
             loaded = asyncio.get_running_loop().create_future()
@@ -96,11 +97,11 @@ class Pump:
 
     @property
     def backlog(self) -> int:
-        """Steps whose effects wait to be carried out."""
+        """How many steps wait for their effects."""
         return len(self._queue)
 
     async def flushed(self) -> None:
-        """Wait until all that was wanted by now is carried out, so that it is durable."""
+        """Wait until the effects of all events up to now are carried out, and so are durable."""
         target = self._posted
         async with self._progress:
             await self._progress.wait_for(lambda: self._done >= target)
@@ -114,7 +115,7 @@ class Pump:
                 await self._carry_out(self._next())
 
     def close(self) -> None:
-        """Give up what is being loaded."""
+        """Cancel what is being loaded."""
         for task in self._loads:
             task.cancel()
 
@@ -123,8 +124,8 @@ class Pump:
 
     async def _carry_out(self, steps: list[list[Effect]]) -> None:
         saves = [effect for effects in steps for effect in effects if isinstance(effect, Save)]
-        if saves:
-            self._hands.committed(saves, await self._commit(saves))
+        if saves:  # first of all: nothing may leave this site that a crash could still take back
+            self._handler.committed(saves, await self._commit(saves))
         others = [effect for effects in steps for effect in effects if not isinstance(effect, Save)]
         self._load([effect for effect in others if isinstance(effect, Load | Enumerate)])
         for effect in others:
@@ -134,60 +135,58 @@ class Pump:
             self._progress.notify_all()
 
     async def _commit(self, saves: list[Save]) -> int:
-        loop, wait_s = asyncio.get_running_loop(), _RETRY_S
+        loop, backoff = asyncio.get_running_loop(), Backoff(_RETRY_S, _RETRY_MOST_S)
         while True:
             try:
                 last_seq = await loop.run_in_executor(self._thread, self._store.commit, saves)
             except StoreError as error:
                 if self.trouble is None:
-                    _log.error("nothing can be saved, so nothing is done or answered: %s", error)
+                    _log.error("the store cannot save, so nothing is run, sent or answered: %s", error)
                 self.trouble = str(error)
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _RETRY_MOST_S)
+                await asyncio.sleep(backoff.next_s())
             else:
                 if self.trouble is not None:
-                    _log.warning("the store works again")
+                    _log.warning("the store can save again")
                 self.trouble = None
                 return last_seq
 
     def _do(self, effect: Effect) -> None:
         match effect:
             case Run():
-                self._hands.run(effect)
+                self._handler.run(effect)
             case Send():
-                self._hands.send(effect)
+                self._handler.send(effect)
             case Answer():
-                self._hands.answer(effect)
+                self._handler.answer(effect)
             case Notify():
-                self._hands.notify(effect)
+                self._handler.notify(effect)
             case _:
-                pass  # loads were begun already
+                pass  # loads have started already
 
     def _load(self, wanted: Iterable[Load | Enumerate]) -> None:
         if wanted := tuple(wanted):
-            task = asyncio.ensure_future(self._loaded(wanted))
+            task = asyncio.ensure_future(self._read_until_loaded(wanted))
             self._loads.add(task)
             task.add_done_callback(self._loads.discard)
 
-    async def _loaded(self, wanted: tuple[Load | Enumerate, ...]) -> None:
-        loop, wait_s = asyncio.get_running_loop(), _RETRY_S
+    async def _read_until_loaded(self, wanted: tuple[Load | Enumerate, ...]) -> None:
+        loop, backoff = asyncio.get_running_loop(), Backoff(_RETRY_S, _RETRY_MOST_S)
         left = list(wanted)
         while left:
             for effect, event in await loop.run_in_executor(self._thread, self._read, left):
                 if isinstance(event, StoreError):
-                    self._cannot_load(effect, event)
+                    self._report_unreadable(effect, event)
                     continue
                 left.remove(effect)
                 self.post(event)
                 if isinstance(event, Loaded):
                     self._wake_waiting(event.resource, None)
             if left:
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _RETRY_MOST_S)
+                await asyncio.sleep(backoff.next_s())
 
-    def _cannot_load(self, effect: Load | Enumerate, error: StoreError) -> None:
-        """It is tried again; whoever waits hears now."""
-        _log.warning("%s cannot be read: %s", effect, error)
+    def _report_unreadable(self, effect: Load | Enumerate, error: StoreError) -> None:
+        """The load is retried, but those who wait for the resource get the error now."""
+        _log.warning("cannot read %s: %s", effect, error)
         if isinstance(effect, Load):
             self._wake_waiting(effect.resource, error)
 

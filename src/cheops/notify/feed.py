@@ -20,10 +20,6 @@ _PAGE = 100
 _PLACE = re.compile(r"([0-9a-f]{1,16})-([0-9]{1,18})")
 
 
-class PositionError(ClientError):
-    """A text is not a place in a feed."""
-
-
 class Position(NamedTuple):
     """Between two events. The token is the journal's: a place in one that was lost is none in the next."""
 
@@ -37,7 +33,7 @@ class Position(NamedTuple):
     def parse(cls, text: str) -> "Position":
         found = _PLACE.fullmatch(text)
         if not found:
-            raise PositionError("a place in the feed looks like 'a1b2c3-17': give back what an earlier answer said")
+            raise ClientError("a place in the feed looks like 'a1b2c3-17': give back what an earlier answer said")
         return cls(found[1], int(found[2]))
 
 

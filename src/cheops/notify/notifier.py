@@ -62,7 +62,7 @@ class Notifier:
 
     # -- starting and stopping -------------------------------------------------------------------------------
 
-    def followed(self, store: Store) -> Store:
+    def journal_commits(self, store: Store) -> Store:
         """The store, with a journal that follows it. Blocks. Raises StoreError."""
         config = self._config
         self.journal = Journal(config.data / FILE)
@@ -129,13 +129,13 @@ class Notifier:
             self._looks.mark(resources, last_seq)
             self.feed.tell()
 
-    def noticed(self, notice: Notify) -> None:
+    def report(self, notice: Notify) -> None:
         if self._looks:
-            self._looks.noticed(notice)
+            self._looks.add_notice(notice)
 
-    def peer(self, event: PeerUp | PeerDown) -> None:
+    def report_peer(self, event: PeerUp | PeerDown) -> None:
         if self._looks:
-            self._looks.peer(event)
+            self._looks.add_peer_event(event)
 
     # -- how it is -------------------------------------------------------------------------------------------
 

@@ -94,12 +94,12 @@ class EngineObserver:
         self._looked = last_seq
         self._work.set()
 
-    def noticed(self, notice: Notify) -> None:
+    def add_notice(self, notice: Notify) -> None:
         replica = self._engine.site.replicas.get(notice.resource)
         known, rtype = (replica.history.known, replica.type.name) if replica else ({}, "")
         self._add(of_notice(notice, self._follower.origin.site, rtype, known, wall_ms()))
 
-    def peer(self, event: PeerUp | PeerDown) -> None:
+    def add_peer_event(self, event: PeerUp | PeerDown) -> None:
         self._add(of_peer(event, self._follower.origin.site, wall_ms()))
 
     def _add(self, event: Event | None) -> None:

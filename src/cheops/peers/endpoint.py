@@ -29,18 +29,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cheops.errors import CheopsError, ClientError
+from cheops.errors import CheopsError, ClientError, Fault
 from cheops.peers import heartbeat, links
 from cheops.peers.couchdb.requests import read_body
 from cheops.peers.enrollment import Enrollment, Rejection, connection_rejection
-from cheops.peers.intake import DocumentIntake, Engine, NotYetError
+from cheops.peers.intake import DocumentIntake, Engine
 from cheops.peers.mesh import Mesh
 from cheops.peers.prober import ForgedSenderError, Prober
 from cheops.peers.site_keys import SiteKeys
 from cheops.security.refusals import REFUSED_STATUSES, RateLimiter, RefusalLog, reason_of
 from cheops.security.tls import NO_CERTIFICATE
 from cheops.store.codec import MAX_MESSAGE_BYTES
-from cheops.store.files import FileReferences, FileStore, NoSuchFileError
+from cheops.store.files import FileReferences, FileStore
 from cheops.text import printable
 
 if TYPE_CHECKING:
@@ -153,15 +153,15 @@ class PeerService:
             raise ForgedSenderError(f"'{peer.site}' cannot send messages of '{printable(sender)}'")
         if peer.identity is not None and self._site.site_keys is not None:
             # Its signatures are about to be checked, so its certificate must be known first.
-            await self._site.site_keys.meet(peer.identity)
-        await self._site.intake.hear(sender, messages)
+            await self._site.site_keys.add(peer.identity)
+        await self._site.intake.take(sender, messages)
         return PeerResponse(status=201)
 
     async def _file(self, peer: Peer, body: bytes) -> PeerResponse:
         hash_ = body.decode()
         path = self._site.files.path(hash_)
         if not path.exists():
-            raise NoSuchFileError(f"the file {hash_[:12]}… is not here")
+            raise ClientError(f"the file {hash_[:12]}… is not here", status=404)
         if peer.site is not None:
             await self._check_file(peer.site, hash_)
         return PeerResponse(file=path)
@@ -169,7 +169,12 @@ class PeerService:
     async def _check_file(self, peer: str, hash_: str) -> None:
         """A site gets the files of resources that it is, or was, involved in."""
         if self._site.file_references.is_needed:
-            raise NotYetError("this site still reads which files belong to which resources; ask again")
+            raise CheopsError(
+                "this site still reads which files belong to which resources; ask again",
+                status=503,
+                definite=False,
+                fault=Fault.PEER,
+            )
         for resource in self._site.file_references.users(hash_):
             history = (await self._site.engine.replica(resource)).history
             if peer in history.site_list or peer in history.ever_listed:

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cheops.errors import CheopsError, ClientError, Fault
+from cheops.errors import CheopsError, Fault
 from cheops.scope.names import name_problem
 from cheops.text import printable, shortened
 
@@ -31,10 +31,6 @@ class MeshError(CheopsError):
 
     fault = Fault.PEER
     status = 400
-
-
-class MeshSiteError(ClientError):
-    """A request names a site with which this cannot be done."""
 
 
 class Coordinate(msgspec.Struct, frozen=True, array_like=True):

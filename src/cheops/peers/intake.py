@@ -1,12 +1,12 @@
-"""Document intake: what other sites send, checked before the engine sees it.
+"""Document intake: checks what other sites send before the engine sees it.
 
-Each document must be what its origin signed. One that is not is dropped and counted, and the rest is taken.
-Nothing then says that we have it, so the sender sends it again: a document that only came too early (its stamp
-lies in the future, its origin is not known yet) is taken later.
+Each document must carry the signature of its origin. One that does not is dropped and counted; the rest is taken. This
+site never acknowledges a dropped document, so the sender sends it again: a document that only came too early (its stamp
+lies in the future, the certificate of its origin is not here yet) is taken later.
 
-Of a forgotten site, documents that it made before are taken from everybody. Those that it made later, with a key
-from before, are taken only from a site of the resource in question: that one took them before it heard of the
-decision, and what it made in knowledge of them would otherwise wait here for ever.
+Documents that a forgotten site made before it was forgotten are taken from every sender. Later ones, signed with a key
+from before, are taken only from a site of the resource: it took them before it learned of the decision, and whatever it
+made in knowledge of them would otherwise wait here for ever.
 """
 
 import asyncio
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 NOT_SIGNED, WRONG_SIGNATURE, UNKNOWN_KEY = "not signed", "wrong signature", "unknown key"
 FUTURE_STAMP, FORGOTTEN_ORIGIN = "future stamp", "operation of a forgotten site"
 FOREIGN_STAMP = "stamp of another site"
-_PACE = 50  # signatures checked in a row, before others on this loop have their turn
-_MOST_WRONG = 200  # in one request: whoever sends more has not checked any of them, or means harm
-_TOO_FAR_MS = 24 * 3600 * 1000  # nobody waits so long for a stamp to come true
+_PACE = 50  # signatures checked in a row before other tasks of the event loop get a turn
+_MOST_WRONG = 200  # in one request; a sender of more has checked none of them, or is hostile
+_TOO_FAR_MS = 24 * 3600 * 1000  # stamps further ahead are refused for good
 
 SignedDocument = Operation | Reply
 IsInvolved = Callable[[str, str], Awaitable[bool]]  # a site, a resource
 
 
 class KeySource(Protocol):
-    """Who knows the keys of sites: see origins.py."""
+    """Where the certificates of sites come from (site_keys.py)."""
 
     def get(self, site: str, key_id: str) -> "Identity | None": ...
 
@@ -58,15 +58,17 @@ class KeySource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Objection:
+    """Why a document is not taken."""
+
     reason: str  # the same for all of its kind
     detail: str
-    later: bool = False  # it may be taken at another time
+    later: bool = False  # it may be taken when it is sent again
 
 
 class DocumentVerifier:
-    """Belongs to one event loop."""
+    """Checks signatures, stamps and origins. Belongs to one event loop."""
 
-    def __init__(  # noqa: PLR0913 - what it asks, and of whom
+    def __init__(  # noqa: PLR0913 - keys, records and limits
         self,
         keys: KeySource,
         refusal_log: RefusalLog,
@@ -84,8 +86,8 @@ class DocumentVerifier:
         self._now_s = now_s
         self._verifier = signatures.Verifier()
 
-    async def admitted(self, sender: str, messages: Sequence[Message]) -> list[Message]:
-        """The messages of a site without what cannot be believed."""
+    async def verify(self, sender: str, messages: Sequence[Message]) -> list[Message]:
+        """The messages of a site, without the documents that fail the check."""
         documents: list[SignedDocument] = []
         for message in messages:
             documents += [*message.ops, *message.replies]
@@ -93,30 +95,33 @@ class DocumentVerifier:
         return [_without(message, bad) for message in messages] if bad else list(messages)
 
     async def objections(self, sender: str, documents: Sequence[SignedDocument]) -> dict[int, Objection]:
-        """What speaks against some of these, by the `id` of the object; all of it is counted."""
+        """The objections to documents, by the `id` of the object. Each is counted as a refusal."""
         await self._keys.learn(self._lacking(documents), sender)
-        found: dict[int, Objection] = {}
+        objections: dict[int, Objection] = {}
         checked = self._verifier.checked
         for document in documents:
-            if len(found) >= _MOST_WRONG:
-                problem: Objection | None = Objection(WRONG_SIGNATURE, "too much of this request was wrong", True)
+            if len(objections) >= _MOST_WRONG:
+                problem: Objection | None = Objection(
+                    WRONG_SIGNATURE, "too many documents of this request failed the check", True
+                )
             else:
-                problem = self._objection(document) or await self._objection_to_late(sender, document)
+                problem = self._objection(document) or await self._objection_to_forgotten(sender, document)
             if problem is not None:
-                found[id(document)] = problem
+                objections[id(document)] = problem
                 self._count(sender, document, problem)
             if self._verifier.checked - checked >= _PACE:
                 checked = self._verifier.checked
                 await asyncio.sleep(0)
-        return found
+        return objections
 
     def _count(self, sender: str, document: SignedDocument, problem: Objection) -> None:
         origin = document.origin.site
-        who = origin if problem.reason == FUTURE_STAMP else sender or origin
-        self._refusal_log.document(problem.reason, who, _name(document), document.resource, problem.detail)
+        # A wrong clock is the fault of the origin, anything else of the site that passed the document on.
+        culprit = origin if problem.reason == FUTURE_STAMP else sender or origin
+        self._refusal_log.document(problem.reason, culprit, _name(document), document.resource, problem.detail)
 
     def _lacking(self, documents: Iterable[SignedDocument]) -> dict[str, set[str]]:
-        """Of which sites which keys would be needed."""
+        """The keys that are not known yet, by site."""
         lacking: dict[str, set[str]] = {}
         for document in documents:
             try:
@@ -134,8 +139,8 @@ class DocumentVerifier:
             signature = signatures.read(document.signature)
             identity = self._keys.get(document.origin.site, signature.key_id)
             if identity is None:
-                what = f"no certificate of '{document.origin.site}' for the key {signature.key_id} can be had"
-                return Objection(UNKNOWN_KEY, what, later=True)
+                detail = f"no certificate of '{document.origin.site}' for the key {signature.key_id} is available"
+                return Objection(UNKNOWN_KEY, detail, later=True)
             self._verifier.check(content_of(document), signature, identity.signing_key)
         except signatures.SignatureError as error:
             return Objection(WRONG_SIGNATURE, str(error))
@@ -147,14 +152,14 @@ class DocumentVerifier:
         ahead_ms = op.stamp.time_ms - int(self._now_s() * 1000)
         if ahead_ms <= self._skew_ms:
             return None
-        what = (
+        detail = (
             f"it is stamped {ahead_ms / 1000:,.0f} s ahead of our clock, and security.clock_skew is "
             f"{self._skew_ms / 1000:g} s"
         )
-        return Objection(FUTURE_STAMP, what, later=ahead_ms < _TOO_FAR_MS)
+        return Objection(FUTURE_STAMP, detail, later=ahead_ms < _TOO_FAR_MS)
 
-    async def _objection_to_late(self, sender: str, document: SignedDocument) -> Objection | None:
-        """To what a forgotten site made after it was forgotten."""
+    async def _objection_to_forgotten(self, sender: str, document: SignedDocument) -> Objection | None:
+        """To a document that a forgotten site made after it was forgotten."""
         site = document.origin.site
         member = self._member_of(site)
         if member is None:
@@ -169,12 +174,12 @@ class DocumentVerifier:
 
 
 def _without(message: Message, bad: Mapping[int, Objection]) -> Message:
-    """A message without these documents, and without what would say that we have them."""
+    """A message without these documents, and without the counts that would acknowledge them."""
     ops = tuple(op for op in message.ops if id(op) not in bad)
     replies = tuple(reply for reply in message.replies if id(reply) not in bad)
     if len(ops) == len(message.ops) and len(replies) == len(message.replies):
         return message
-    if message.snapshot:  # it counts as a whole
+    if message.snapshot:  # it is valid only as a whole
         return replace(message, ops=(), replies=(), snapshot=None, replies_after={})
     holes = {reply.origin for reply in message.replies if id(reply) in bad}
     after = {origin: n for origin, n in message.replies_after.items() if origin not in holes}
@@ -185,14 +190,6 @@ def _name(document: SignedDocument) -> str:
     if isinstance(document, Operation):
         return str(document.id)
     return f"reply {document.origin.site}:{document.n}"
-
-
-class NotYetError(CheopsError):
-    """What was sent cannot be kept before other things are here: to be sent again."""
-
-    fault = Fault.PEER
-    definite = False
-    status = 503
 
 
 class Engine(Protocol):
@@ -219,32 +216,32 @@ class DocumentIntake:
         self._verifier = verifier
         self._check = check
 
-    async def hear(self, peer: str, messages: Sequence[Message]) -> None:
-        """Messages of another site's engine, as they came."""
+    async def take(self, peer: str, messages: Sequence[Message]) -> None:
+        """Check messages of another site's engine, and pass them on."""
         self._check()
-        self.receive(peer, await self._verifier.admitted(peer, messages) if self._verifier else messages)
+        self.receive(peer, await self._verifier.verify(peer, messages) if self._verifier else messages)
 
     def receive(self, peer: str, messages: Iterable[Message]) -> None:
-        """Messages of another site's engine that can be believed."""
+        """Pass on messages of another site's engine that were checked, and fetch the files that they name."""
         self._check()
         for message in messages:
             for op in message.ops:
-                for _, hash_ in op.payload.files if self._is_news(op) else ():
+                for _, hash_ in op.payload.files if self._needs_files(op) else ():
                     self._fetcher.want(hash_, dict.fromkeys((peer, op.origin.site)))
             self._engine.post(Received(peer, message))
 
-    def _is_news(self, op: Operation) -> bool:
-        """Whether an operation is not known here yet: of what is known, the files may be gone already. Files
-        of a stranger's operation wait until it is clear that it counts."""
+    def _needs_files(self, op: Operation) -> bool:
+        """An operation that is known already does not: its files may have been deleted since. Nor does one of a site
+        that never belonged to the resource, until the engine accepts it: it could fill the disk."""
         replica = self._engine.site.replicas.get(op.resource)
         if replica is None:
             return True
-        is_strange = self._verifier is not None and op.origin.site not in replica.history.ever_listed
-        return not is_strange and not contains(replica.history.known, op.id)
+        is_foreign = self._verifier is not None and op.origin.site not in replica.history.ever_listed
+        return not is_foreign and not contains(replica.history.known, op.id)
 
     async def accept(self, documents: Sequence[Document]) -> dict[Key, str]:
-        """Documents by way of another database; durable when this returns. Gives those that are refused for
-        good, and why; raises NotYetError if some can only be taken later."""
+        """Take documents that another database replicated here; durable when this returns. Returns those that are
+        refused for good, and why; raises CheopsError if some can only be taken later."""
         shared = [d for d in documents if isinstance(d, Operation | Reply)]
         bad = await self._verifier.objections("", shared) if self._verifier else {}
         refused = {key_of(d): bad[id(d)].detail for d in shared if id(d) in bad and not bad[id(d)].later}
@@ -267,8 +264,13 @@ class DocumentIntake:
             inbox = replica.inbox
             refused |= {key_of(op): inbox.refused[op.id] for op in message.ops if op.id in inbox.refused}
             if waits := [op.id for op in message.ops if op.id in inbox.waiting]:
-                raise NotYetError(f"{waits[0]} of '{resource}' depends on operations that have not come yet")
+                raise _not_yet(f"{waits[0]} of '{resource}' depends on operations that have not arrived yet")
         await self._engine.flushed()
         if later:
-            raise NotYetError(f"{len(later)} documents cannot be taken yet: {later[0].detail}")
+            raise _not_yet(f"{len(later)} documents cannot be taken yet: {later[0].detail}")
         return refused
+
+
+def _not_yet(text: str) -> CheopsError:
+    """The sender is to send it again."""
+    return CheopsError(text, status=503, definite=False, fault=Fault.PEER)

@@ -18,10 +18,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from cheops.engine.events import PeerDown, PeerUp
+from cheops.errors import ClientError
 from cheops.peers import views
 from cheops.peers.distances import Distance
 from cheops.peers.gossip import GossipState, HeartbeatOptions
-from cheops.peers.heartbeat import Heartbeat, MembershipRecord, MeshSiteError, SavedMesh, SiteRecord
+from cheops.peers.heartbeat import Heartbeat, MembershipRecord, SavedMesh, SiteRecord
 from cheops.peers.liveness import Assessment, SiteState, assess
 from cheops.peers.probes import (
     AnswerLoad,
@@ -190,17 +191,17 @@ class Mesh:
     def forget(self, site: str, now: Now) -> list[PeerEvent]:
         """Remove a site from the mesh for good, whatever its state; the others hear of it."""
         if site == self.own.name:
-            raise MeshSiteError(f"'{site}' cannot forget itself; do it at another site")
+            raise ClientError(f"'{site}' cannot forget itself; do it at another site")
         if not self._known.knows(site):
             meant = nearest(site, self._known.names)
             hint = f"did you mean '{meant}'? " if meant else ""
-            raise MeshSiteError(f"unknown site '{shortened(site)}'; {hint}Known: {listed(self._known.names)}")
+            raise ClientError(f"unknown site '{shortened(site)}'; {hint}Known: {listed(self._known.names)}")
         return self._decide(site, now, forgotten=True)
 
     def admit(self, site: str, now: Now) -> list[PeerEvent]:
         """Take a forgotten site in again; it is back when it is heard of."""
         if not self._known.membership.is_forgotten(site):
-            raise MeshSiteError(f"'{shortened(site)}' was not forgotten, so there is nothing to undo")
+            raise ClientError(f"'{shortened(site)}' was not forgotten, so there is nothing to undo")
         return self._decide(site, now, forgotten=False)
 
     def learn_own_membership(self, member: MembershipRecord, now: Now) -> None:

@@ -1,8 +1,11 @@
-"""Keys of sites: this site signs what it commits, and knows the certificates of the sites whose documents come here.
+"""Keys of sites: this site signs what it commits, and keeps the certificates of the sites whose documents it gets.
 
-A site that connects shows its certificate. Any other is requested from the site that sent a document which needs
-it, then from the site itself; the authority's signature says whether the answer is right, so it does not matter
-who gives it. Each site's certificates are kept for good in a note of the store.
+A site that connects shows its certificate. Any other certificate is requested from the site that sent the document
+which needs it, then from the site itself. The authority's signature proves a certificate, so any site may send it.
+
+Certificates are kept for good, in one note of the store per site: a document outlives the certificate of its signer. A
+site has one for each signing key that it ever had; of several for one key the newest counts. Only certificates of the
+mesh's authority are taken, so the authority decides how many there are; the number is bounded all the same.
 """
 
 import asyncio
@@ -16,9 +19,10 @@ from urllib.parse import quote
 
 import aiohttp
 
+from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError, Fault
 from cheops.log.operation import Origin
-from cheops.peers.client import PeerClient, decode_json
+from cheops.peers.client import PeerClient, decode_json, read_response
 from cheops.security.signatures import Signer, key_id
 from cheops.store.batch import DocumentSigner, sign_stored_documents
 from cheops.store.interface import Store, StoreError
@@ -28,20 +32,20 @@ if TYPE_CHECKING:
     from cheops.security.certificates import Authorities, Identity
     from cheops.security.keyring import Keyring
 
+IDENTITY_PATH = "peer/identity"  # below the address of an agent
 MOST_KEYS = 64  # of one site
 MOST_SITES = 4_096  # in memory
-MOST_BYTES = 512 * 1024  # of what one site tells of another
-
-
-class IdentityError(CheopsError):
-    """What was told of a site cannot be taken."""
-
-    fault = Fault.PEER
-    status = 403
+MOST_BYTES = 512 * 1024  # of a response
+_IDENTITY_NOTE = "identity/"
+_SIGNED_NOTE = "signed"
+_MOST_AT_ONCE = 16  # sites whose certificates are requested for one batch of documents
+_TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=3)
+_AGAIN_S = 2.0  # before the same site is asked for the same certificates again
+_log = logging.getLogger(__name__)
 
 
 class SiteCertificates:
-    """The keys of one site."""
+    """The certificates of one site, by the id of the signing key."""
 
     def __init__(self, site: str) -> None:
         self.site = site
@@ -55,13 +59,13 @@ class SiteCertificates:
         return [identity.der for identity in self._by_key.values()]
 
     def add(self, identity: "Identity") -> bool:
-        """Whether it is news; raises IdentityError where there are too many already."""
+        """Returns whether it is new; raises CheopsError if there are too many already."""
         id_ = key_id(identity.signing_key)
         before = self._by_key.get(id_)
         if before is not None and before.made_ms >= identity.made_ms:
             return False
         if before is None and len(self._by_key) >= MOST_KEYS:
-            raise IdentityError(f"'{self.site}' has had {MOST_KEYS} keys; no more of them are taken")
+            raise _invalid(f"'{self.site}' has had {MOST_KEYS} keys; no more are accepted")
         self._by_key[id_] = identity
         return True
 
@@ -70,44 +74,40 @@ class SiteCertificates:
 
 
 def certificates_of_note(site: str, note: object) -> SiteCertificates:
-    """What was kept. It was verified when it came in: authorities may have gone since."""
+    """From the store. Each was verified when it arrived; its authority may not be trusted any more, and need not be."""
     from cheops.security.certificates import identity_of  # noqa: PLC0415 - slow to import
 
-    known = SiteCertificates(site)
+    certificates = SiteCertificates(site)
     for der in certificates_in(note) if note is not None else ():
-        known.add(identity_of(der))
-    return known
+        certificates.add(identity_of(der))
+    return certificates
 
 
-def verify_certificates(site: str, told: object, authorities: "Authorities") -> "list[Identity]":
-    """What was told of a site, if all of it is that site's and of the mesh; raises a CheopsError."""
-    found = [authorities.verify(der, None) for der in certificates_in(told)]
-    if strange := next((identity for identity in found if identity.site != site), None):
-        raise IdentityError(f"asked for '{site}', and got a certificate of '{strange.site}'")
-    return found
+def verify_certificates(site: str, content: object, authorities: "Authorities") -> "list[Identity]":
+    """From another site: all must be of this site, and of the mesh's authority. Raises CheopsError."""
+    identities = [authorities.verify(der, None) for der in certificates_in(content)]
+    if other := next((identity for identity in identities if identity.site != site), None):
+        raise _invalid(f"asked for '{site}', and got a certificate of '{other.site}'")
+    return identities
 
 
-def certificates_in(told: object) -> list[bytes]:
-    """The certificates in a note or an answer; raises IdentityError."""
-    texts = told.get("certificates") if isinstance(told, dict) else None
+def certificates_in(content: object) -> list[bytes]:
+    """The certificates in a note or a response; raises CheopsError."""
+    texts = content.get("certificates") if isinstance(content, dict) else None
     if not isinstance(texts, list) or len(texts) > MOST_KEYS:
-        raise IdentityError("these are not the certificates of a site")
+        raise _invalid("these are not the certificates of a site")
     try:
         return [b64decode(text, validate=True) for text in texts]
     except (BinasciiError, ValueError, TypeError):
-        raise IdentityError("these are not the certificates of a site") from None
+        raise _invalid("these are not the certificates of a site") from None
 
 
-IDENTITY_PATH = "peer/identity"
-_IDENTITY_NOTE = "identity/"
-_MOST_AT_ONCE = 16  # sites whose certificates are asked for because of one request
-_TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=3)
-_AGAIN_S = 2.0  # not before is the same asked again
-_log = logging.getLogger(__name__)
+def _invalid(text: str) -> CheopsError:
+    return CheopsError(text, status=403, fault=Fault.PEER)
 
 
 class SiteKeys:
-    """Belongs to one event loop. `others` gives further sites that could be asked, the best first."""
+    """Belongs to one event loop. `others` gives further sites to ask, the best first."""
 
     def __init__(
         self,
@@ -122,50 +122,48 @@ class SiteKeys:
         self._store = store
         self._writer = writer
         self._others = others
-        self._known: dict[str, SiteCertificates] = {}
-        self._under_way: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._asked_s: dict[tuple[str, str], float] = {}
+        self._known: BoundedMap[str, SiteCertificates] = BoundedMap(MOST_SITES)
+        self._under_way: dict[tuple[str, str], asyncio.Task[None]] = {}  # by site asked, and site asked about
+        self._asked_s: BoundedMap[tuple[str, str], float] = BoundedMap(MOST_SITES)  # when, likewise
 
     def get(self, site: str, key_id: str) -> "Identity | None":
         known = self._known.get(site)
         return known.get(key_id) if known else None
 
     async def note_of(self, site: str) -> dict[str, Any] | None:
-        """What can be told of a site, as its note has it; None if nothing is known."""
-        known = await self._loaded(site)
+        """The certificates of a site, for another site; None if there are none."""
+        known = await self._load(site)
         return known.note() if known.certificates else None
 
-    async def meet(self, identity: "Identity") -> None:
-        """A site showed a certificate, which was verified."""
-        known = self._known.get(identity.site) or await self._loaded(identity.site)
-        await self._add(known, [identity])
+    async def add(self, identity: "Identity") -> None:
+        """Keep a certificate that a site has shown, and that was verified."""
+        await self._save(self._known.get(identity.site) or await self._load(identity.site), [identity])
 
     async def learn(self, wanted: Mapping[str, set[str]], sender: str) -> None:
-        """Have the keys of these sites, as far as they can be had."""
+        """Get the keys of these sites, as far as another site has them."""
         sites = list(wanted)[:_MOST_AT_ONCE]
         if sites:
             await asyncio.gather(*(self._learn(site, wanted[site], sender) for site in sites))
 
     async def _learn(self, site: str, key_ids: set[str], sender: str) -> None:
-        known = await self._loaded(site)
+        known = await self._load(site)
         for asked in dict.fromkeys((sender, site, *self._others())):
             if all(known.get(key_id) for key_id in key_ids):
                 return
-            if asked and asked != self._keyring.site and self._is_time_to_ask(asked, site):
+            if asked and asked != self._keyring.site and self._may_ask(asked, site):
                 await self._ask(asked, site)
 
-    def _is_time_to_ask(self, asked: str, site: str) -> bool:
-        """Unless it was asked just now: then its answer is waited for, if that is still to come."""
+    def _may_ask(self, asked: str, site: str) -> bool:
+        """Not the same again within a moment, or one forged document after the other would cost a request each. A
+        request under way is joined."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._asked_s.get((asked, site), -_AGAIN_S) < _AGAIN_S:
             return (asked, site) in self._under_way
-        if len(self._asked_s) > MOST_SITES:
-            self._asked_s.clear()
         self._asked_s[asked, site] = now_s
         return True
 
     async def _ask(self, asked: str, site: str) -> None:
-        """Once for all who want to know it at the same time."""
+        """One request for all callers that want the same."""
         key = (asked, site)
         if key not in self._under_way:
             task = asyncio.get_running_loop().create_task(self._fetch(asked, site))
@@ -176,67 +174,55 @@ class SiteKeys:
     async def _fetch(self, asked: str, site: str) -> None:
         path = f"/{IDENTITY_PATH}/{quote(site, safe='')}"
         try:
-            async with self._client.request(asked, "GET", path, timeout=_TIMEOUT) as answer:
-                if answer.status != 200:
+            async with self._client.request(asked, "GET", path, timeout=_TIMEOUT) as response:
+                if response.status != 200:
                     return
-                told = decode_json(await _read(answer), object)
-            found = verify_certificates(site, told, self._keyring.folder.authorities)
-            await self._add(await self._loaded(site), found)
+                content = decode_json(await read_response(response, MOST_BYTES), object)
+            identities = verify_certificates(site, content, self._keyring.folder.authorities)
+            await self._save(await self._load(site), identities)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, CheopsError) as error:
-            _log.info("%s could not tell who %s is: %s", asked, site, error or type(error).__name__)
+            _log.info("%s did not give the certificates of %s: %s", asked, site, error or type(error).__name__)
 
-    async def _loaded(self, site: str) -> SiteCertificates:
+    async def _load(self, site: str) -> SiteCertificates:
         if site not in self._known:
-            note = await asyncio.get_running_loop().run_in_executor(
-                self._writer, self._store.note, f"{_IDENTITY_NOTE}{site}"
-            )
-            while len(self._known) >= MOST_SITES:
-                del self._known[next(iter(self._known))]
+            name = f"{_IDENTITY_NOTE}{site}"
+            note = await asyncio.get_running_loop().run_in_executor(self._writer, self._store.note, name)
+            # Another task may have loaded it meanwhile: all must use the same object.
             self._known.setdefault(site, certificates_of_note(site, note))
         return self._known[site]
 
-    async def _add(self, known: SiteCertificates, identities: "Iterable[Identity]") -> None:
-        news = [identity for identity in identities if known.add(identity)]
-        if news:
-            loop = asyncio.get_running_loop()
-            try:
-                await loop.run_in_executor(
-                    self._writer, self._store.put_note, f"{_IDENTITY_NOTE}{known.site}", known.note()
-                )
-            except StoreError as error:  # it can be asked for again
-                _log.warning("the certificates of %s could not be kept: %s", known.site, error)
+    async def _save(self, known: SiteCertificates, identities: "Iterable[Identity]") -> None:
+        new = [identity for identity in identities if known.add(identity)]
+        if not new:
+            return
+        name, loop = f"{_IDENTITY_NOTE}{known.site}", asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._writer, self._store.put_note, name, known.note())
+        except StoreError as error:  # after a restart they are requested again
+            _log.warning("cannot save the certificates of %s: %s", known.site, error)
 
 
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in answer.content.iter_any():
-        body += chunk
-        if len(body) > MOST_BYTES:
-            raise IdentityError("more than anybody has to tell of a site")
-    return bytes(body)
-
-
-_SIGNED_NOTE = "signed"
+# -- this site's own signatures ----------------------------------------------------------------------------
 
 
 def start_signing(store: Store, site: str, keyring: "Keyring | None") -> None:
-    """Have everything signed that this store commits. Blocks; to be called before anything is loaded."""
+    """Have the store sign everything that it commits. Blocks; comes before anything is loaded."""
     was_signed = store.note(_SIGNED_NOTE) is not None
     if keyring is None:
         if was_signed:
-            store.put_note(_SIGNED_NOTE, None)  # what comes now is not signed
+            store.put_note(_SIGNED_NOTE, None)  # what is committed from now on is not signed
         return
-    signing = DocumentSigner(Origin(site, store.incarnation), _RotatingSigner(keyring))
+    signer = DocumentSigner(Origin(site, store.incarnation), _RotatingSigner(keyring))
     assert isinstance(store, SQLiteStore)  # noqa: S101 - the only one that outlives its process
-    store.add_signatures = signing.signed
+    store.add_signatures = signer.signed
     if not was_signed:
-        if count := sign_stored_documents(store, signing):
-            _log.info("%d documents were signed that were kept before %s had a key", count, site)
+        if count := sign_stored_documents(store, signer):
+            _log.info("signed %d documents from before %s had a key", count, site)
         store.put_note(_SIGNED_NOTE, {"all": True})
 
 
 class _RotatingSigner:
-    """With the key that the site has now: it may be replaced while it runs."""
+    """Signs with the current key of the site, which may be replaced while the agent runs."""
 
     def __init__(self, keyring: "Keyring") -> None:
         self._keyring = keyring

@@ -69,10 +69,6 @@ _RETRY_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-class AuditError(CheopsError):
-    """The log cannot be opened."""
-
-
 class AuditWriter:
     """May be told from any thread; `start` it, and `close` it in the end."""
 
@@ -147,13 +143,13 @@ class AuditWriter:
     # -- the file ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the file, and go on after its last line; raises AuditError."""
+        """Open the file, and go on after its last line; raises CheopsError."""
         try:
             last = last_entry(self.path) or last_entry(numbered(self.path, 1))
             self._open()
             self._mend_end()
         except OSError as error:
-            raise AuditError(f"the audit log {self.path} cannot be opened: {error.strerror}") from error
+            raise CheopsError(f"the audit log {self.path} cannot be opened: {error.strerror}") from error
         if last:
             self._n, self._before = last
         self._thread.start()

@@ -27,19 +27,11 @@ _START = "cheops-join-"
 _SECRET_BYTES = 16
 
 
-class CodeError(ClientError):
-    """A text is not a code of an invitation, or was damaged on its way."""
-
-
 class InvitationError(ClientError):
     """Nobody was invited with this secret, or it was too long ago, or somebody came already."""
 
     status = 403
     is_counted = True  # where it is asked for
-
-
-class TooManyInvitationsError(ClientError):
-    status = 409
 
 
 class Code(msgspec.Struct, frozen=True, array_like=True):
@@ -61,22 +53,22 @@ class Code(msgspec.Struct, frozen=True, array_like=True):
 
 
 def parse_code(text: str) -> Code:
-    """The code that somebody typed or pasted; raises CodeError."""
+    """The code that somebody typed or pasted; raises ClientError."""
     word = "".join(text.split())
     if not word.startswith(_START) or len(word) > MAX_CODE:
-        raise CodeError(f"this is no code of an invitation: those start with {_START}")
+        raise ClientError(f"this is no code of an invitation: those start with {_START}")
     try:
         raw = base64.b64decode(word.removeprefix(_START) + "==", altchars=b"-_", validate=False)
         body, check = raw[:-4], raw[-4:]
         if zlib.crc32(body).to_bytes(4, "big") != check:
-            raise CodeError("the code is damaged: it was not copied as a whole, or something was changed in it")
+            raise ClientError("the code is damaged: it was not copied as a whole, or something was changed in it")
         code = msgspec.msgpack.decode(body, type=Code)
         parse_url(code.url)
     except (binascii.Error, ValueError, msgspec.MsgspecError, AddressError):
-        raise CodeError("the code is damaged, or of another version of Cheops") from None
+        raise ClientError("the code is damaged, or of another version of Cheops") from None
     for name in (code.site, code.inviter):
         if problem := name_problem(name):
-            raise CodeError(f"the code names a site wrongly: {problem}")
+            raise ClientError(f"the code names a site wrongly: {problem}")
     return code
 
 
@@ -107,14 +99,14 @@ class Invitations:
     def note(self) -> dict[str, Any]:
         return {"open": {h: [one.site, one.expires_ms, list(one.addresses)] for h, one in self._open.items()}}
 
-    def invited(self, secret: bytes, invitation: Invitation, now_ms: int) -> "Invitations":
+    def add(self, secret: bytes, invitation: Invitation, now_ms: int) -> "Invitations":
         """With one more; another one for the same site no longer counts."""
         left = {h: one for h, one in self._current(now_ms).items() if one.site != invitation.site}
         if len(left) >= MAX_INVITATIONS:
-            raise TooManyInvitationsError(f"{MAX_INVITATIONS:,} sites are invited already; wait until some have joined")
+            raise ClientError(f"{MAX_INVITATIONS:,} sites are invited already; wait until some have joined", status=409)
         return Invitations({**left, _hash(secret): invitation})
 
-    def taken(self, secret: bytes, now_ms: int) -> "tuple[Invitation, Invitations]":
+    def take(self, secret: bytes, now_ms: int) -> "tuple[Invitation, Invitations]":
         """The invitation with this secret, and those that remain; raises InvitationError."""
         current = self._current(now_ms)
         invitation = current.pop(_hash(secret), None)

@@ -58,10 +58,6 @@ _MOST_HOSTS = 10_000
 _log = logging.getLogger(__name__)
 
 
-class KeyFolderError(CheopsError):
-    """Keys or certificates are missing, unreadable, contradictory, or not kept well."""
-
-
 @dataclass(frozen=True, slots=True)
 class KeyFolder:
     """What such a folder holds; all of it fits together."""
@@ -82,18 +78,18 @@ class KeyFolder:
 
 
 def load_key_folder(path: Path, site: str | None = None) -> KeyFolder:
-    """What the folder holds, checked; raises KeyFolderError. `site` is whose it should be."""
+    """What the folder holds, checked; raises CheopsError. `site` is whose it should be."""
     authorities = Authorities(load_authorities(path / AUTHORITIES))
     pem = _read(path / CERTIFICATE)
     try:
         identity = identity_of(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
     except (ValueError, CertificateError) as error:
         shown = shortened(str(error))
-        raise KeyFolderError(f"{path / CERTIFICATE}: not a certificate of a site: {shown}") from None
+        raise CheopsError(f"{path / CERTIFICATE}: not a certificate of a site: {shown}") from None
     key = load_key(path / KEY)
     signing_key = _private(path / SIGNING_KEY)
     if not isinstance(signing_key, Ed25519PrivateKey):
-        raise KeyFolderError(f"{path / SIGNING_KEY}: expected an Ed25519 key, found another kind")
+        raise CheopsError(f"{path / SIGNING_KEY}: expected an Ed25519 key, found another kind")
     folder = KeyFolder(path, authorities, identity, key, signing_key)
     _check(folder, site)
     return folder
@@ -103,19 +99,19 @@ def load_authorities(path: Path) -> list[x509.Certificate]:
     try:
         found = x509.load_pem_x509_certificates(_read(path))
     except ValueError as error:
-        raise KeyFolderError(f"{path}: no certificates in the PEM format: {shortened(str(error))}") from None
+        raise CheopsError(f"{path}: no certificates in the PEM format: {shortened(str(error))}") from None
     if len(found) > MAX_AUTHORITIES:
-        raise KeyFolderError(f"{path}: {len(found)} authorities; at most {MAX_AUTHORITIES} are possible")
+        raise CheopsError(f"{path}: {len(found)} authorities; at most {MAX_AUTHORITIES} are possible")
     for one in found:
         if not _is_authority(one):
-            raise KeyFolderError(f"{path}: '{one.subject.rfc4514_string()}' is not the certificate of an authority")
+            raise CheopsError(f"{path}: '{one.subject.rfc4514_string()}' is not the certificate of an authority")
     return found
 
 
 def load_key(path: Path) -> EllipticCurvePrivateKey:
     key = _private(path)
     if not isinstance(key, EllipticCurvePrivateKey):
-        raise KeyFolderError(f"{path}: expected an ECDSA key, found another kind")
+        raise CheopsError(f"{path}: expected an ECDSA key, found another kind")
     return key
 
 
@@ -125,11 +121,11 @@ def load_authority(key_file: Path, among: Authorities) -> Authority:
     for certificate in among.certificates:
         if _public_bytes(certificate) == _public_bytes(key):
             return Authority(certificate, key)
-    raise KeyFolderError(f"{key_file}: this is not the key of any authority in {AUTHORITIES}")
+    raise CheopsError(f"{key_file}: this is not the key of any authority in {AUTHORITIES}")
 
 
 def write_key_folder(folder: KeyFolder, *, force: bool = False) -> None:
-    """Write all files; raises KeyFolderError where one is there already."""
+    """Write all files; raises CheopsError where one is there already."""
     files = {
         KEY: key_pem(folder.key),
         SIGNING_KEY: key_pem(folder.signing_key),
@@ -146,14 +142,14 @@ def write_key_folder(folder: KeyFolder, *, force: bool = False) -> None:
 def refuse_to_overwrite(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.exists():
-            raise KeyFolderError(f"{path} is there already, and nothing was written; --force writes over it")
+            raise CheopsError(f"{path} is there already, and nothing was written; --force writes over it")
 
 
 def make_directory(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise KeyFolderError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise CheopsError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
 def write_file(path: Path, content: bytes, *, secret: bool) -> None:
@@ -169,7 +165,7 @@ def write_file(path: Path, content: bytes, *, secret: bool) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
-        raise KeyFolderError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
+        raise CheopsError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
 
 
 def key_pem(key: EllipticCurvePrivateKey | Ed25519PrivateKey) -> bytes:
@@ -179,15 +175,15 @@ def key_pem(key: EllipticCurvePrivateKey | Ed25519PrivateKey) -> bytes:
 def _check(folder: KeyFolder, site: str | None) -> None:
     identity, path = folder.identity, folder.path
     if site is not None and identity.site != site:
-        raise KeyFolderError(f"{path / CERTIFICATE}: this is the certificate of '{identity.site}', not of '{site}'")
+        raise CheopsError(f"{path / CERTIFICATE}: this is the certificate of '{identity.site}', not of '{site}'")
     if _public_bytes(identity.certificate) != _public_bytes(folder.key):
-        raise KeyFolderError(f"{path / KEY}: this key does not belong to the certificate in {CERTIFICATE}")
+        raise CheopsError(f"{path / KEY}: this key does not belong to the certificate in {CERTIFICATE}")
     if identity.signing_key != raw_public_key(folder.signing_key):
-        raise KeyFolderError(f"{path / SIGNING_KEY}: this key is not the one that {CERTIFICATE} names")
+        raise CheopsError(f"{path / SIGNING_KEY}: this key is not the one that {CERTIFICATE} names")
     try:
         folder.authorities.verify(identity.der, None)
     except CertificateError as error:
-        raise KeyFolderError(f"{path / CERTIFICATE}: {error}; {AUTHORITIES} has those that are believed") from None
+        raise CheopsError(f"{path / CERTIFICATE}: {error}; {AUTHORITIES} has those that are believed") from None
 
 
 def _private(path: Path) -> PrivateKeyTypes:
@@ -196,14 +192,14 @@ def _private(path: Path) -> PrivateKeyTypes:
     except OSError as error:
         raise _missing(path, error) from None
     if mode & 0o077:
-        raise KeyFolderError(
+        raise CheopsError(
             f"{path}: others than its owner can read or change this key (mode {mode & 0o777:04o}), and may "
             f"have done so. If not: chmod 600 {path}"
         )
     try:
         return load_pem_private_key(_read(path), None)
     except (ValueError, TypeError) as error:
-        raise KeyFolderError(f"{path}: not a private key in the PEM format: {shortened(str(error))}") from None
+        raise CheopsError(f"{path}: not a private key in the PEM format: {shortened(str(error))}") from None
 
 
 def _read(path: Path) -> bytes:
@@ -213,15 +209,15 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise _missing(path, error) from None
     if len(found) > MAX_BYTES:
-        raise KeyFolderError(f"{path}: larger than {MAX_BYTES // 1024} KiB")
+        raise CheopsError(f"{path}: larger than {MAX_BYTES // 1024} KiB")
     return found
 
 
-def _missing(path: Path, error: OSError) -> KeyFolderError:
+def _missing(path: Path, error: OSError) -> CheopsError:
     hint = ""
     if isinstance(error, FileNotFoundError):
         hint = "; 'cheops site join' or 'cheops ca issue' makes it (docs/security.md)"
-    return KeyFolderError(f"{path}: {(error.strerror or str(error)).lower()}{hint}")
+    return CheopsError(f"{path}: {(error.strerror or str(error)).lower()}{hint}")
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:
@@ -236,7 +232,7 @@ def _public_bytes(holder: x509.Certificate | EllipticCurvePrivateKey) -> bytes:
 
 
 class Keyring:
-    """What one site shows and believes. Raises KeyFolderError where its folder is not right."""
+    """What one site shows and believes. Raises CheopsError where its folder is not right."""
 
     def __init__(self, config: SecurityConfig, site: str, refusals: Refusals) -> None:
         if config.folder is None:
@@ -273,7 +269,7 @@ class Keyring:
         return host
 
     def reload(self) -> None:
-        """Take what stands in the folder now; on KeyFolderError all stays as it was."""
+        """Take what stands in the folder now; on CheopsError all stays as it was."""
         self._hold(load_key_folder(self._path, self.site))
         self.server.replace(self.folder)
         self.server_for_sites.replace(self.folder)

@@ -33,16 +33,6 @@ _BYTES = 32
 _SECRET = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
 
 
-class TokenError(ClientError):
-    """A token cannot be made or revoked as asked."""
-
-    status = 409
-
-
-class NoSuchTokenError(ClientError):
-    status = 404
-
-
 class BadTokenError(ClientError):
     """What was shown is no token of this site, or not any more."""
 
@@ -114,10 +104,10 @@ class Tokens:
         return next((token for token in self._by_hash.values() if token.id == id_), None)
 
     def named(self, text: str) -> Token:
-        """By id or by name; raises NoSuchTokenError."""
+        """By id or by name; raises ClientError."""
         found = self.by_id(text) or next((t for t in self._by_hash.values() if t.name == text), None)
         if found is None:
-            raise NoSuchTokenError(f"there is no token '{printable(shortened(text))}' at this site")
+            raise ClientError(f"there is no token '{printable(shortened(text))}' at this site", status=404)
         return found
 
     # -- changing ------------------------------------------------------------------------------------------
@@ -125,13 +115,13 @@ class Tokens:
     def made(  # noqa: PLR0913, PLR0917 - what can be said of a token
         self, name: str, role: Role, reach: Reach, lasts_ms: int | None, made_by: str, secret: str
     ) -> "tuple[Tokens, Token]":
-        """With one more; raises TokenError. Expired ones make room."""
+        """With one more; raises ClientError. Expired ones make room."""
         kept = [token for token in self._by_hash.values() if self.is_good(token)]
         _check_name(name)
         if any(token.name == name for token in kept):
-            raise TokenError(f"there is a token '{name}' already: revoke it first, or take another name")
+            raise ClientError(f"there is a token '{name}' already: revoke it first, or take another name", status=409)
         if len(kept) >= MOST_TOKENS:
-            raise TokenError(f"there are {len(kept)} tokens already: revoke some that nobody uses")
+            raise ClientError(f"there are {len(kept)} tokens already: revoke some that nobody uses", status=409)
         now_ms = self._now_ms()
         ends_ms = None if lasts_ms is None else now_ms + lasts_ms
         token = Token(self._new_id(), name, role, _checked(reach), now_ms, ends_ms, made_by, hash_of(secret))
@@ -157,13 +147,13 @@ class Tokens:
 
 def _check_name(name: str) -> None:
     if not name.strip() or name != name.strip() or len(name) > MAX_NAME or not name.isprintable():
-        raise TokenError(f"a token's name has 1 to {MAX_NAME} characters that can be shown")
+        raise ClientError(f"a token's name has 1 to {MAX_NAME} characters that can be shown", status=409)
 
 
 def _checked(reach: Reach) -> Reach:
     for what, names in (("types", reach.types), ("services", reach.services), ("sites", reach.sites)):
         if names is not None and not 1 <= len(names) <= MOST_NAMES:
-            raise TokenError(f"'{what}' names 1 to {MOST_NAMES}; left out, there is no limit")
+            raise ClientError(f"'{what}' names 1 to {MOST_NAMES}; left out, there is no limit", status=409)
     return replace(reach)
 
 

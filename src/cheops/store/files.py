@@ -30,14 +30,6 @@ _CHUNK = 1024 * 1024
 _log = logging.getLogger(__name__)
 
 
-class FileError(CheopsError):
-    """A file cannot be kept, or is not what its hash says."""
-
-
-class NoSuchFileError(ClientError):
-    status = 404
-
-
 class FileStore:
     """The files of one site. Methods block, for as long as a piece takes to write."""
 
@@ -48,11 +40,11 @@ class FileStore:
             for leftover in folder.glob(".new-*"):  # of uploads that a crash cut short
                 leftover.unlink()
         except OSError as error:
-            raise FileError(f"files cannot be kept in {folder}: {error.strerror}") from error
+            raise CheopsError(f"files cannot be kept in {folder}: {error.strerror}") from error
 
     def path(self, hash_: str) -> Path:
         if not _HASH.fullmatch(hash_):
-            raise NoSuchFileError(f"'{hash_[:80]}' is not the hash of a file: 64 hexadecimal digits")
+            raise ClientError(f"'{hash_[:80]}' is not the hash of a file: 64 hexadecimal digits", status=404)
         return self._folder / hash_
 
     def has(self, hash_: str) -> bool:
@@ -93,7 +85,7 @@ class FileStore:
             os.fsync(file.fileno())
         if digest.hexdigest() != hash_:
             part.unlink()
-            raise FileError(f"what came as the file {hash_[:12]}… is not that file; it is fetched again")
+            raise CheopsError(f"what came as the file {hash_[:12]}… is not that file; it is fetched again")
         self._keep(part, hash_)
 
     def forget(self, hash_: str) -> None:
@@ -157,7 +149,7 @@ class FileWriter:
         try:
             yield
         except OSError as error:
-            raise FileError(f"the file cannot be kept in {self._folder}: {error.strerror}") from error
+            raise CheopsError(f"the file cannot be kept in {self._folder}: {error.strerror}") from error
 
 
 _PAGE = 200

@@ -9,6 +9,7 @@ import msgspec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_der_x509_certificate
 
+from cheops.errors import ClientError
 from cheops.security.certificate_requests import (
     JoinRequest,
     Renewal,
@@ -29,7 +30,7 @@ from cheops.security.certificates import (
     make_signing_key,
     raw_public_key,
 )
-from cheops.security.invitations import Code, CodeError, parse_code
+from cheops.security.invitations import Code, parse_code
 from cheops.security.signatures import SignatureError, Signer, Verifier, read
 from tests.security.fuzz.targets import JSON_TOKENS, Target
 
@@ -115,7 +116,7 @@ _REFUSED = (CertificateError, UntrustedError)
 _NAMES = (b"cheops://site/", b"cheops://key/", b"\x30\x82\xff\xff", b"\x30\x80", b"\x06\x03", b"\x02\x01\x7f", b"-----BEGIN CERTIFICATE-----\n")  # fmt: skip
 
 IDENTITIES: dict[str, Target] = {
-    "invitation-code": Target(_code, _SAMPLES["code"], (CodeError,), (b"cheops-join-", b"=", b"_"), 10),
+    "invitation-code": Target(_code, _SAMPLES["code"], (ClientError,), (b"cheops-join-", b"=", b"_"), 10),
     "join-request": Target(_join, _SAMPLES["join"], _REFUSED, JSON_TOKENS, 5),
     "signing-request": Target(_request, _SAMPLES["csr"], _REFUSED, _NAMES, 10),
     "certificate": Target(_certificate, _SAMPLES["certificate"], _REFUSED, _NAMES, 20),
