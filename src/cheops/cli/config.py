@@ -30,7 +30,7 @@ from cheops.log.matrix import Matrix
 from cheops.scope.names import name_problem, normal
 from cheops.text import printable
 
-_REST = "…"
+_REST = "…"  # in place of what may be a secret
 _FILTERS = ("types", "operations", "resources", "statuses")
 
 

@@ -17,7 +17,7 @@ DEFAULT_PORT = 8079
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _ADDRESS = re.compile(r"(?P<host>\[[^\[\]]*\]|[^\[\]:]*):(?P<port>[0-9]{1,5})")
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?\.?")
-_NUMERIC = re.compile(r"[0-9.]+")
+_NUMERIC = re.compile(r"[0-9.]+")  # 300.0.0.1 would pass as a host name, but is a mistyped IP address
 
 
 class AddressError(ClientError):
@@ -137,6 +137,7 @@ def _is_ip(host: str) -> bool:
         address = ip_address(host)
     except ValueError:
         return False
+    # A zone (fe80::1%eth0) has a meaning on this machine only, so other sites could not use the address.
     return not (isinstance(address, IPv6Address) and address.scope_id)
 
 

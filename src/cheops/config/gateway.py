@@ -21,7 +21,7 @@ from cheops.config.values import ADDRESS, BOOLEAN, COUNT, DURATION, KIB, MIB, SI
 from cheops.documents import Value
 from cheops.text import printable, shortened
 
-DEFAULT_CARRIERS = ("X-Request-Id", "traceparent")
+DEFAULT_CARRIERS = ("X-Request-Id", "traceparent")  # frameworks and tracing libraries pass these on by themselves
 DATA_PLANES = ("auto", "haproxy", "builtin")
 MAX_CARRIERS = 8
 MAX_HOSTS = 32
@@ -50,7 +50,7 @@ class GatewayConfig(Section):
         "need it to forward requests to this one. With `security: none` it is refused: they use "
         "`services.NAME.listen`.",
     )
-    advertise: str = setting(
+    advertise: str = setting(  # empty if the gateway does not listen: other sites cannot reach it
         URL,
         "",
         "The URL at which they reach it, `https://`. With a wildcard in `gateway.listen` it has the host of the site's "
@@ -234,6 +234,7 @@ def gateway_warnings(
             "set it to an address that they reach"
         )
     for name, listener in listeners:
+        # With security on, other sites use `gateway.listen` and never this address.
         if listener.listen and is_loopback(listener.advertise) and not (is_loopback(site_url) or is_secure):
             yield (
                 f"services.{name}.listen: {listener.listen} is this machine only, so other sites cannot send "
@@ -251,6 +252,7 @@ def address_conflict(addresses: Iterable[tuple[str, Address]]) -> str | None:
     seen: list[tuple[str, Address]] = []
     for key, address in addresses:
         for other_key, other in seen:
+            # Host names are not resolved: they may mean something else when the agent starts.
             overlap = address.host == other.host or address.is_wildcard or other.is_wildcard
             if address.port == other.port and overlap:
                 return f"'{other_key}' and '{key}' both listen at port {address.port} of {address.host}"

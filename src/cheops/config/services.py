@@ -37,7 +37,7 @@ from cheops.text import printable, shortened
 
 TYPE_PREFIX = "http:"
 HTTP_BACKEND = "http"
-READ = "GET"  # what shows the state of a replicant
+READ = "GET"  # shows the state of a resource
 LOCATION = "Location"
 EXISTS = ("abort", "adopt", "overwrite")
 CREDENTIALS = ("drop", "pass")
@@ -277,6 +277,7 @@ def check_service_url(service: ServiceConfig, value: Value, listen: Address, adv
 
 def _is_agent(url: str, listen: Address, advertise: str) -> bool:
     address = address_of_url(url)
+    # `localhost`, 127.0.0.1 and ::1 are different hosts here, but with the same port they all lead back.
     accepts_loopback = listen.is_wildcard or is_loopback(listen.url)
     return address in (listen, address_of_url(advertise)) or (
         accepts_loopback and is_loopback(url) and address.port == listen.port

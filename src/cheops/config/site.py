@@ -277,6 +277,7 @@ def parse_site(text: str, path: Path) -> SiteConfig:
 
 def _read(root: Value, path: Path) -> SiteConfig:
     values: dict[str, Any] = read_settings(SiteConfig, root)
+    # Peers may come from a file of their own, so complaints about them need their places, which SiteConfig drops.
     peers: dict[str, ConfiguredPeer] = values.pop("peers", {})
     config = SiteConfig(**values, source=path)
     # First the URL of the site: the addresses of its gateway and services, and the rules about peers, follow from it.
@@ -313,6 +314,7 @@ def _advertised_url(config: SiteConfig, root: Value, peers: Mapping[str, Configu
 
 def _other_sites(name: str, advertise: str, peers: Mapping[str, ConfiguredPeer]) -> dict[str, str]:
     """The peers without the site itself. No two sites have one address."""
+    # Two names for one address would be one site that replicates to itself under another name.
     owners = {address_of_url(advertise): name}
     for peer, (at, url) in peers.items():
         if peer == name and url != advertise:

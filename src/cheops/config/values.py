@@ -62,16 +62,8 @@ class ValueType(Generic[T]):
 
 
 def from_text(name: str, parse: Callable[[str], T], write: Callable[[T], str] = str) -> ValueType[T]:
-    """The type of values that a function of a text gives. The function raises ClientError for a wrong text."""
-
-    def read(value: Value) -> T:
-        text = value.string()
-        try:
-            return parse(text)
-        except ClientError as error:
-            raise value.fail(str(error)) from None
-
-    return ValueType(name, read, write)
+    """The type of values that a function makes of a text; it raises ClientError for a wrong one."""
+    return ValueType(name, lambda value: _parse(value, parse), write)
 
 
 def list_of(item: ValueType[T], name: str) -> ValueType[tuple[T, ...]]:
@@ -143,7 +135,7 @@ def _duration_us(text: str) -> int:
 
 
 def _read_duration_ms(value: Value) -> int:
-    us = from_text("", _duration_us).read(value)
+    us = _parse(value, _duration_us)
     if us % 1_000 or not 1_000 <= us <= DAY_S * 1_000_000:
         raise value.fail(f"expected whole milliseconds from 1ms to 24h, found '{value.string()}'")
     return us // 1_000
@@ -153,7 +145,7 @@ def long_duration(maximum_s: float = _MAX_LONG_DURATION_S) -> ValueType[float]:
     """A duration that may exceed a day, from a second to a hundred years or less."""
 
     def read(value: Value) -> float:
-        seconds = from_text("", long_duration_s).read(value)
+        seconds = _parse(value, long_duration_s)
         if not 1 <= seconds <= maximum_s:
             raise value.fail(f"expected a duration from 1s to {maximum_s / DAY_S:.0f}d, found '{value.string()}'")
         return seconds
@@ -163,7 +155,7 @@ def long_duration(maximum_s: float = _MAX_LONG_DURATION_S) -> ValueType[float]:
 
 def size(minimum: int = 1, maximum: int = _MAX_SIZE_BYTES) -> ValueType[int]:
     def read(value: Value) -> int:
-        number = from_text("", _size_bytes).read(value)
+        number = _parse(value, _size_bytes)
         if not minimum <= number <= maximum:
             limits = f"{size_text(minimum)} to {size_text(maximum)}"
             raise value.fail(f"expected a size from {limits}, found '{value.string()}'")
@@ -198,6 +190,14 @@ def _quantity_text(amount: int, units: dict[str, int]) -> str:
 
 def _size_bytes(text: str) -> int:
     return _parse_quantity(text, _BYTES, "a size, such as 64KiB or 1GB", ("B", "KiB"))
+
+
+def _parse(value: Value, parse: Callable[[str], T]) -> T:
+    text = value.string()
+    try:
+        return parse(text)
+    except ClientError as error:  # a parser of texts knows no file and no line
+        raise value.fail(str(error)) from None
 
 
 def _parse_quantity(text: str, units: dict[str, int], wanted: str, usual: tuple[str, str]) -> int:
