@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cheops.log.operation import Command, Kind, Operation, OpId, Origin, Stamp, Status, Verdict
-from cheops.peers.couchdb.documents import stored_document
+from cheops.peers.couchdb.documents import couch_document
 from cheops.peers.intake import FOREIGN_STAMP, FUTURE_STAMP, NOT_SIGNED, UNKNOWN_KEY, WRONG_SIGNATURE
 from cheops.security.refusals import AGAINST_POLICY
 from cheops.security.signatures import Signer
@@ -265,7 +265,7 @@ def test_documents_by_way_of_another_database_are_checked_too(rig: Rig, mallory:
     op = begun(rig, "couch", sites="site1")
 
     def put(*some: Any) -> list[dict[str, str]]:
-        raws = [json.loads(bytes(stored_document(one).as_couch())) for one in some]
+        raws = [json.loads(bytes(couch_document(one).as_couch())) for one in some]
         body = json.dumps({"docs": raws, "new_edits": False})
         headers = {"Content-Type": "application/json"}
         rows: list[dict[str, str]] = json.loads(rig.request("site3", "POST", "/db/cheops/_bulk_docs", body, headers))

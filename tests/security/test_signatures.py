@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Save
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Reply, Seal, Stamp, Status, Verdict
-from cheops.peers.couchdb.documents import parse_document, stored_document
+from cheops.peers.couchdb.documents import couch_document, parse_document
 from cheops.security import signatures
 from cheops.security.certificates import make_signing_key
 from cheops.security.signatures import (
@@ -275,9 +275,9 @@ def test_documents_without_a_signature_still_read() -> None:
 
 def test_a_revision_is_of_the_content_not_of_who_signed_it() -> None:
     op = operation()
-    before = stored_document(op).rev
+    before = couch_document(op).rev
     signing_store().commit([Save((op,))])
-    seen = stored_document(op)
+    seen = couch_document(op)
     assert seen.rev == before
     document, _ = parse_document(json.loads(bytes(seen.as_couch())))
     assert isinstance(document, Operation)

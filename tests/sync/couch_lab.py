@@ -22,7 +22,7 @@ from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp, Status, Verdict
 from cheops.peers.couchdb.client import ReplicatorSettings
 from cheops.peers.couchdb.database import ALL, Databases, ServerLimits
-from cheops.peers.couchdb.documents import stored_document
+from cheops.peers.couchdb.documents import couch_document
 from cheops.peers.couchdb.replicator import Replicator
 from cheops.peers.couchdb.server import couch_routes
 from cheops.store import codec
@@ -67,7 +67,7 @@ def operations(count: int, first: int = 1, resource: str = "counter") -> list[Do
 
 def couch(document: Document) -> Json:
     """As another database would send it."""
-    return msgspec.json.decode(bytes(stored_document(document).as_couch(history=True)))
+    return msgspec.json.decode(bytes(couch_document(document).as_couch(history=True)))
 
 
 @dataclass

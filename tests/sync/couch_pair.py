@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 
 import aiohttp
 
-from cheops.peers.couchdb.checkpoints import ReplicationStats
 from cheops.peers.couchdb.database import ServerLimits
-from cheops.peers.couchdb.replicator import Replicator
+from cheops.peers.couchdb.replicator import ReplicationStats, Replicator
 from cheops.store.memory import MemoryStore
 from tests.sync.couch_faults import cutting_proxy
 from tests.sync.couch_lab import Site, couch, serving

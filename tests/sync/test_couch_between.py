@@ -7,8 +7,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from cheops.peers.couchdb.client import RemoteError
 from cheops.peers.couchdb.database import ServerLimits
-from cheops.peers.couchdb.errors import RemoteError
 from cheops.store.sqlite import SQLiteStore
 from tests.sync.couch_faults import answering
 from tests.sync.couch_lab import MATRIX, QUICK, Site, operation, operations, reply, serving
@@ -107,9 +107,9 @@ def test_what_the_other_refuses_is_reported_and_the_rest_goes() -> None:
         pair.there.commit([operation(2, line="another")])
         pair.here.commit(operations(3))
         assert did(await pair.replicator.push_once()) == {"read": 3, "written": 2, "refused": 1}
-        assert "another content is kept here" in str(pair.reported[0])
+        assert "this id has another content here" in str(pair.reported[0])
         assert did(await pair.replicator.pull_once()) == {"read": 3, "refused": 1}
-        assert "has another content than we" in str(pair.reported[1])
+        assert "has another content" in str(pair.reported[1])
 
     between(dialogue)
 
@@ -148,7 +148,7 @@ def test_large_documents_are_fetched_in_small_pieces() -> None:
 
     async def dialogue(pair: Pair) -> None:
         pair.there.commit([*documents, too_large, operation(9)])
-        replicator = replace(pair.replicator, settings=replace(QUICK, answer_bytes=30_000))
+        replicator = replace(pair.replicator, settings=replace(QUICK, response_bytes=30_000))
         assert did(await replicator.pull_once()) == {"read": 9, "written": 8, "refused": 1}
         assert stored(*pair.here.accepted) == stored(*documents, operation(9))
         assert "more than" in str(pair.reported[0])

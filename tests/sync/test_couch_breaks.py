@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from cheops.peers.couchdb.errors import RemoteError
+from cheops.peers.couchdb.client import RemoteError
 from tests.sync.couch_faults import answering, failing
 from tests.sync.couch_lab import Site, operations, reply, serving, until
 from tests.sync.couch_pair import Pair, between
@@ -78,13 +78,13 @@ def test_when_our_end_is_closed_replication_ends() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        (200, b"<html>", "not what the protocol says"),
-        (200, b'{"results": [', "not what the protocol says"),
-        (200, b'{"results": [{"id": 1}], "last_seq": 1}', "not what the protocol says"),
-        (200, b"\xff", "not what the protocol says"),
-        (200, b'{"results": [], "last_seq": ' + b"[" * 100_000, "not what the protocol says"),
-        (200, b'{"results": [], "more": ' + b"[" * 100_000, "not what the protocol says"),
-        (200, b'{"results": [{"id": "x", "changes": []}], "last_seq": 0}', "the same place for ever"),
+        (200, b"<html>", "does not follow the protocol"),
+        (200, b'{"results": [', "does not follow the protocol"),
+        (200, b'{"results": [{"id": 1}], "last_seq": 1}', "does not follow the protocol"),
+        (200, b"\xff", "does not follow the protocol"),
+        (200, b'{"results": [], "last_seq": ' + b"[" * 100_000, "does not follow the protocol"),
+        (200, b'{"results": [], "more": ' + b"[" * 100_000, "does not follow the protocol"),
+        (200, b'{"results": [{"id": "x", "changes": []}], "last_seq": 0}', "does not advance beyond 0"),
         (302, b"", "answered 302"),
         (401, b'{"error": "unauthorized", "reason": "who are you?"}', "who are you"),
         (500, b"\x1b[31mred", "answered 500"),

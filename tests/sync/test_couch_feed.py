@@ -112,7 +112,7 @@ def test_the_database_of_a_site_has_what_involves_it() -> None:
     async def dialogue(ask: Ask) -> None:
         got = (await ask("GET", "/_changes"))[1]
         assert [row["id"] for row in got["results"]] == [couch(operation(1))["_id"], couch(MATRIX)["_id"]]
-        assert (got["last_seq"], got["pending"]) == (site.databases.places.written(3), 0)
+        assert (got["last_seq"], got["pending"]) == (site.databases.positions.format(3), 0)
 
     talk(site, dialogue, "cheops-for-lyon")
 
@@ -123,7 +123,7 @@ def test_who_waits_hears_of_a_commit() -> None:
     async def dialogue(ask: Ask) -> None:
         since = (await ask("GET", "/_changes"))[1]["last_seq"]
         waiting = asyncio.create_task(ask("GET", f"/_changes?feed=longpoll&since={since}&heartbeat=20"))
-        await until(lambda: site.databases.pulse._waiting)
+        await until(lambda: site.databases.signal._waiting)
         assert site.databases.long_polls == 1
         site.commit([operation(3)])
         status, got = await waiting
@@ -144,7 +144,7 @@ def test_who_waits_for_one_document_is_not_answered_with_another() -> None:
         path = "/_changes?feed=longpoll&filter=_doc_ids&heartbeat=20"
         waiting = asyncio.create_task(ask("POST", path, {"doc_ids": [wanted]}))
         for n in (1, 2):
-            await until(lambda: site.databases.pulse._waiting)
+            await until(lambda: site.databases.signal._waiting)
             site.commit([operation(n)])
         assert [row["id"] for row in (await waiting)[1]["results"]] == [wanted]
 
@@ -162,7 +162,7 @@ def test_a_wait_ends_when_its_time_is_over_or_the_server_stops() -> None:
             asyncio.create_task(ask("GET", f"/_changes?feed={feed}&since=now&heartbeat=60000"))
             for feed in ("longpoll", "continuous")
         ]
-        await until(lambda: len(site.databases.pulse._waiting) == 2)
+        await until(lambda: len(site.databases.signal._waiting) == 2)
         site.databases.close()
         long, lines = [got for _, got in await asyncio.gather(*waits)]
         assert (long["results"], long["last_seq"]) == ([], lines["last_seq"])
@@ -198,7 +198,7 @@ def test_the_feed_line_by_line() -> None:
                 rest = [line for line in (await response.read()).splitlines() if line]
             lines += [json.loads(line) for line in rest]
             assert [line["id"] for line in lines[:-1]] == site.ids
-            assert lines[-1] == {"last_seq": site.databases.places.written(9), "pending": 0}
+            assert lines[-1] == {"last_seq": site.databases.positions.format(9), "pending": 0}
             async with session.get(f"{site.at()}/_changes?feed=continuous&since=now&timeout=1") as response:
                 assert [json.loads(x) for x in (await response.read()).splitlines() if x] == lines[-1:]
         site.close()

@@ -1,19 +1,17 @@
 """The small parts of the protocol: comparing logs, waiting, delays, addresses."""
 
 import asyncio
-from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import aiohttp
 import pytest
 
-from cheops.peers.couchdb.checkpoints import START, Checkpoints, ReplicationStats, common_sequence
-from cheops.peers.couchdb.client import CouchClient, ReplicatorSettings, database_url
+from cheops.errors import ClientError
+from cheops.peers.couchdb.client import CouchClient, RemoteError, ReplicatorSettings, database_url
 from cheops.peers.couchdb.database import FeedSignal
-from cheops.peers.couchdb.documents import stored_document
-from cheops.peers.couchdb.errors import BadUrlError, RemoteError
-from cheops.peers.couchdb.replicator import Replicator, in_pieces
+from cheops.peers.couchdb.documents import couch_document
+from cheops.peers.couchdb.replicator import START, Checkpoints, ReplicationStats, Replicator, common_sequence, in_pieces
 from tests.sync.couch_faults import answering
 from tests.sync.couch_lab import Site, operation, serving, until
 
@@ -94,7 +92,7 @@ def test_a_place_is_noted_at_both_ends_once_and_found_again() -> None:
 
 def test_documents_are_sent_in_pieces() -> None:
     sizes = [10, 10, 5_000, 10, 10, 10, 10]
-    documents = [stored_document(operation(n, "c", line="x" * size, sites=None)) for n, size in enumerate(sizes, 2)]
+    documents = [couch_document(operation(n, "c", line="x" * size, sites=None)) for n, size in enumerate(sizes, 2)]
     three = 3 * len(documents[0].raw)
 
     def lengths(most_bytes: int) -> list[int]:
@@ -109,19 +107,19 @@ def test_documents_are_sent_in_pieces() -> None:
 
 def test_waiting_for_a_feed() -> None:
     async def run() -> None:
-        pulse = FeedSignal()
-        pulse.beat(5)
-        assert await pulse.beyond(4, None)
-        assert not await pulse.beyond(5, 0)
-        waits = [asyncio.create_task(pulse.beyond(seq, None)) for seq in (5, 6)]
-        await until(lambda: len(pulse._waiting) == 2)
-        pulse.beat(5)  # says nothing new, and wakes nobody
-        pulse.beat(6)
+        signal = FeedSignal()
+        signal.advance(5)
+        assert await signal.wait_beyond(4, None)
+        assert not await signal.wait_beyond(5, 0)
+        waits = [asyncio.create_task(signal.wait_beyond(seq, None)) for seq in (5, 6)]
+        await until(lambda: len(signal._waiting) == 2)
+        signal.advance(5)  # says nothing new, and wakes nobody
+        signal.advance(6)
         assert await waits[0]
         assert not waits[1].done()
-        pulse.close()
+        signal.close()
         assert not await waits[1]
-        assert not await pulse.beyond(0, None)
+        assert not await signal.wait_beyond(0, None)
 
     asyncio.run(run())
 
@@ -130,7 +128,7 @@ def test_waiting_for_a_feed() -> None:
     "bad", ["", "cheops", "ftp://host/db", "http://host", "http://host/", "http://h/a?b=c", "http://["]
 )
 def test_addresses_that_are_none(bad: str) -> None:
-    with pytest.raises(BadUrlError, match="https://user:password@host:5984/name"):
+    with pytest.raises(ClientError, match="https://user:password@host:5984/name"):
         database_url(bad)
 
 
@@ -187,6 +185,8 @@ def test_the_delay_doubles_up_to_a_limit_with_jitter() -> None:
     settings = ReplicatorSettings(first_delay_s=1, longest_delay_s=10)
     session: Any = None
     replicator = Replicator(site.database, "http://host/db", session, Half(), print, settings)
-    delays: Sequence[float] = [replicator._delay_s(failures) for failures in (1, 2, 3, 4, 5, 10_000)]
-    assert delays == [0.75, 1.5, 3, 6, 7.5, 7.5]
+    backoff = replicator._backoff()
+    assert [backoff.next_s() for _ in range(5)] == [1, 2, 4, 8, 10]
+    backoff.attempts = 10_000
+    assert backoff.next_s() == 10
     site.close()

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cheops.peers.couchdb.errors import RefusedError, RemoteError
+from cheops.peers.couchdb.client import RemoteError
+from cheops.peers.couchdb.documents import RefusedError
 from cheops.peers.couchdb.replicator import Replicator
 from tests.sync.couch_lab import MATRIX, Site, couch, operation, operations, reply, until
 from tests.sync.couch_pair import did, notes_of, stored
@@ -125,7 +126,7 @@ def test_documents_that_are_none_of_ours_are_passed_over(with_a_strange_one: Kin
         assert did(tally) == {"read": 8, "written": 2, "foreign": 5, "refused": 1}
         assert stored(*site.accepted) == stored(operation(1), operation(4))
         assert [type(error) for error in reported] == [RefusedError]
-        assert "the revision is" in str(reported[0])
+        assert "the revision of this content is" in str(reported[0])
 
     with_a_strange_one(dialogue)
 

@@ -20,7 +20,7 @@ def test_the_server_says_who_it_is() -> None:
 
     async def dialogue(ask: Ask) -> None:
         status, welcome = await ask("GET", "/../")
-        assert (status, welcome["couchdb"], welcome["uuid"]) == (200, "Welcome", site.databases.places.uuid)
+        assert (status, welcome["couchdb"], welcome["uuid"]) == (200, "Welcome", site.databases.positions.uuid)
 
     talk(site, dialogue)
 

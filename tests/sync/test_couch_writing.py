@@ -35,11 +35,11 @@ def test_documents_that_cannot_be_are_refused_one_by_one() -> None:
     newer = good | {"a_field_to_come": 1}
     started = codec.to_json(Started("counter", 1, None)) | {"_id": "started/counter", "_rev": "1-a"}
     bad: list[tuple[Json, str]] = [
-        (changed, "the revision is 1-"),
-        (good | {"_rev": "1-abc"}, "the revision is"),
-        (good | {"_rev": "2-" + good["_rev"][2:]}, "the revision is"),
-        ({name: value for name, value in good.items() if name != "_rev"}, "the revision is"),
-        (good | {"_revisions": {"start": 2, "ids": ["b", "a"]}}, "the revision is"),
+        (changed, "the revision of this content is 1-"),
+        (good | {"_rev": "1-abc"}, "the revision of this content is"),
+        (good | {"_rev": "2-" + good["_rev"][2:]}, "the revision of this content is"),
+        ({name: value for name, value in good.items() if name != "_rev"}, "the revision of this content is"),
+        (good | {"_revisions": {"start": 2, "ids": ["b", "a"]}}, "the revision of this content is"),
         (good | {"_id": "op/counter/paris/3f2a/2"}, "its content is that of 'op/counter/paris/3f2a/1'"),
         (good | {"_deleted": True}, "cannot be deleted"),
         (good | {"_attachments": {}}, "no member '_attachments'"),
@@ -52,7 +52,7 @@ def test_documents_that_cannot_be_are_refused_one_by_one() -> None:
         ({"milk": 2}, "an object with an '_id'"),
         ({"_id": 7}, "an object with an '_id'"),
         (17, "an object with an '_id'"),
-        (couch(operation(9, line="another")), "another content is kept here"),
+        (couch(operation(9, line="another")), "this id has another content here"),
     ]
 
     async def dialogue(ask: Ask) -> None:

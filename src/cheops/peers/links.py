@@ -30,7 +30,7 @@ from cheops.errors import CheopsError, Fault
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
 from cheops.peers.client import PeerClient, read_response
-from cheops.peers.couchdb.documents import parse_document, stored_document
+from cheops.peers.couchdb.documents import couch_document, parse_document
 from cheops.store import codec
 
 MESSAGES_PATH = "peer/messages"  # below the address of an agent
@@ -78,7 +78,7 @@ def pack(site: str, messages: Iterable[Message]) -> bytes:
         ids = []
         documents: tuple[Document, ...] = (*message.matrices, *message.ops, *message.replies)
         for document in documents:
-            one = stored_document(document)
+            one = couch_document(document)
             docs[one.id] = one.as_couch()
             ids.append(one.id)
         bare = msgspec.structs.replace(message, ops=(), replies=(), matrices=())

@@ -11,7 +11,7 @@ from cheops.engine.messages import Base, Message, Snapshot
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Seal, Stamp, Status, Verdict
 from cheops.peers import heartbeat, links
-from cheops.peers.couchdb.documents import stored_document
+from cheops.peers.couchdb.documents import couch_document
 from cheops.store import codec
 
 PARIS, LYON = Origin("paris", "3f2a"), Origin("lyon", "91c0")
@@ -123,7 +123,7 @@ limits: {drafts: 10}
 DOCUMENTS = tuple(codec.encode(one) for one in (*OPERATIONS, *REPLIES, RULES))
 ENCODED_MESSAGES = tuple(map(codec.encode_message, MESSAGES))
 ENVELOPES = (*(links.pack("paris", [one]) for one in MESSAGES), links.pack("paris", MESSAGES))
-COUCH = tuple(bytes(stored_document(one).as_couch(history=True)) for one in (*OPERATIONS[:3], REPLIES[0], RULES))
+COUCH = tuple(bytes(couch_document(one).as_couch(history=True)) for one in (*OPERATIONS[:3], REPLIES[0], RULES))
 BULK = tuple(b'{"new_edits":false,"docs":[' + one + b"]}" for one in COUCH)
 HEARTBEATS = (
     heartbeat.encode(heartbeat.Heartbeat("paris", "3f2a", 1, 5, 1.7e12)),

@@ -39,9 +39,8 @@ from cheops.log.operation import Command, Origin
 from cheops.matrix_file import parse_matrix
 from cheops.peers import heartbeat, links
 from cheops.peers.client import decode_json
-from cheops.peers.couchdb.documents import parse_document
-from cheops.peers.couchdb.errors import CouchError, RefusedError
-from cheops.peers.couchdb.requests import GzipReader
+from cheops.peers.couchdb.documents import RefusedError, parse_document
+from cheops.peers.couchdb.requests import CouchError, GzipReader
 from cheops.peers.heartbeat import MeshError, SiteRecord
 from cheops.peers.links import EnvelopeError
 from cheops.peers.mesh import Mesh

@@ -1,7 +1,7 @@
 """`_changes`: the feed, read at once (normal), waited for (longpoll), or followed (continuous).
 
-The first page is read before the answer begins, so that what is wrong still gets a status. An answer that
-breaks off later is cut without its end, which every reader notices.
+The first page is read before the response starts, so that an error still gets its status. A response that fails
+later ends without its closing line, which every client notices.
 """
 
 import asyncio
@@ -15,17 +15,16 @@ from starlette.responses import Response, StreamingResponse
 
 from cheops.peers.client import decode_json
 from cheops.peers.couchdb.database import Database, Databases, Page, ServerLimits
-from cheops.peers.couchdb.documents import StoredDocument
-from cheops.peers.couchdb.errors import BusyError, CouchError, TooLargeError
-from cheops.peers.couchdb.requests import bool_param, int_param, read_object
+from cheops.peers.couchdb.documents import CouchDocument
+from cheops.peers.couchdb.requests import CouchError, bool_param, int_param, read_object
 
 _FEEDS = ("normal", "longpoll", "continuous")
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesQuery:
-    """What a reader asks for. Parameters that only matter for edits, deletions or attachments, which do not
-    exist here, are without effect."""
+    """The parameters of a request. Those that only matter for edits, deletions or attachments, which do not
+    exist here, are ignored."""
 
     feed: str
     since: int
@@ -38,7 +37,7 @@ class ChangesQuery:
 
 @dataclass(slots=True)
 class FeedCursor:
-    """How far a reader is."""
+    """How far a client has read."""
 
     since: int
     left: int | None  # rows that may still be sent
@@ -57,7 +56,7 @@ async def changes(request: Request, databases: Databases, database: Database) ->
     stream = _stream(database, query, first)
     if query.feed != "normal":
         if databases.long_polls >= databases.limits.long_polls:
-            raise BusyError("too many readers wait for changes here; try again later")
+            raise CouchError("too many clients wait for changes here; try again later", "too_many_requests")
         stream = _counted(databases, stream)
     return StreamingResponse(stream, media_type="application/json", headers={"Cache-Control": "no-store"})
 
@@ -72,7 +71,7 @@ def parse(params: Mapping[str, str], body: Mapping[str, Any], database: Database
     return ChangesQuery(
         feed=feed,
         since=_since(params.get("since", "0"), database, last),
-        limit=None if limit is None else max(1, limit),  # CouchDB, too, takes 0 for 1
+        limit=None if limit is None else max(1, limit),  # CouchDB also treats 0 as 1
         with_docs=bool_param(params, "include_docs"),
         only=_only(params, body, database.limits),
         heartbeat_s=_heartbeat(params, database.limits),
@@ -84,7 +83,7 @@ def _since(text: str, database: Database, last: int) -> int:
     text = text.removeprefix('"').removesuffix('"')  # CouchDB's replicator sends it as JSON
     if text == "now":
         return last
-    number = database.places.number(text, last)
+    number = database.positions.parse(text, last)
     if number is None:
         raise CouchError("'since' must be 0, now, or a 'seq' or 'last_seq' of this database")
     return number
@@ -95,14 +94,14 @@ def _only(params: Mapping[str, str], body: Mapping[str, Any], limits: ServerLimi
     if name is None:
         return None
     if name != "_doc_ids":
-        raise CouchError("the only filter is _doc_ids; the database of a site has what involves that site")
+        raise CouchError("the only filter is _doc_ids; the database of a site holds what involves that site")
     try:
         given = body["doc_ids"] if "doc_ids" in body else decode_json(params.get("doc_ids", ""), object)
         ids = msgspec.convert(given, list[str])
     except (ValueError, msgspec.ValidationError):
         raise CouchError("'doc_ids' must be a list of ids") from None
     if len(ids) > limits.documents:
-        raise TooLargeError(f"more than {limits.documents} ids in 'doc_ids'; ask for fewer")
+        raise CouchError(f"more than {limits.documents} ids in 'doc_ids'; request fewer", "too_large")
     return frozenset(ids)
 
 
@@ -123,25 +122,25 @@ def _page_size(query: ChangesQuery, limits: ServerLimits) -> int:
     return limits.page if query.limit is None or query.only is not None else min(limits.page, query.limit)
 
 
-async def _rows(database: Database, query: ChangesQuery, reading: FeedCursor, page: Page) -> AsyncIterator[bytes]:
-    """What is there now, from this page on, as lines."""
+async def _rows(database: Database, query: ChangesQuery, cursor: FeedCursor, page: Page) -> AsyncIterator[bytes]:
+    """The rows from this page to the end of the feed."""
     while True:
         for seq, one in page.rows:
-            if reading.is_full:
+            if cursor.is_full:
                 return
-            reading.since = seq
+            cursor.since = seq
             if query.only is None or one.id in query.only:
-                reading.sent += 1
-                yield _row(database.places.written(seq), one, query)
-        if reading.is_full:
+                cursor.sent += 1
+                yield _row(database.positions.format(seq), one, query)
+        if cursor.is_full:
             return
-        reading.since = page.reached
+        cursor.since = page.reached
         if page.is_last:
             return
-        page = await database.page(reading.since, _page_size(query, database.limits))
+        page = await database.page(cursor.since, _page_size(query, database.limits))
 
 
-def _row(seq: str, one: StoredDocument, query: ChangesQuery) -> bytes:
+def _row(seq: str, one: CouchDocument, query: ChangesQuery) -> bytes:
     row: dict[str, Any] = {"seq": seq, "id": one.id, "changes": [{"rev": one.rev}]}
     if query.with_docs:
         row["doc"] = one.as_couch()
@@ -149,7 +148,7 @@ def _row(seq: str, one: StoredDocument, query: ChangesQuery) -> bytes:
 
 
 async def _counted(databases: Databases, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """As one of those who wait."""
+    """The stream, counted among the long polls while it is open."""
     databases.long_polls += 1
     try:
         async for part in stream:
@@ -159,47 +158,47 @@ async def _counted(databases: Databases, stream: AsyncIterator[bytes]) -> AsyncI
 
 
 async def _stream(database: Database, query: ChangesQuery, page: Page) -> AsyncIterator[bytes]:
-    """Rows; where the feed says so, wait for more of them, with a blank line as heartbeat; and an end."""
-    reading, patience, has_more = FeedCursor(query.since, query.limit), WaitTimer(query), True
+    """The rows that exist; for a feed that waits, then the next ones, with a blank line as heartbeat; and the end."""
+    cursor, timer, has_more = FeedCursor(query.since, query.limit), WaitTimer(query), True
     while has_more:
-        async for row in _rows(database, query, reading, page):
-            patience = WaitTimer(query)
-            yield _framed(query, row, is_first=reading.sent == 1)
+        async for row in _rows(database, query, cursor, page):
+            timer = WaitTimer(query)
+            yield _framed(query, row, is_first=cursor.sent == 1)
         has_more = False
-        while _waits(query, reading) and not (has_more or patience.is_over or database.pulse.closed):
-            has_more = await database.pulse.beyond(reading.since, patience.next_s())
+        while _waits(query, cursor) and not (has_more or timer.is_over or database.signal.closed):
+            has_more = await database.signal.wait_beyond(cursor.since, timer.next_s())
             if not has_more:
                 yield b"\n"
         if has_more:
-            page = await database.page(reading.since, _page_size(query, database.limits))
+            page = await database.page(cursor.since, _page_size(query, database.limits))
     if query.feed != "continuous":
-        yield b"\n],\n" if reading.sent else b'{"results":[\n\n],\n'
-    yield await _end(database, query, reading)
+        yield b"\n],\n" if cursor.sent else b'{"results":[\n\n],\n'
+    yield await _end(database, query, cursor)
 
 
-def _waits(query: ChangesQuery, reading: FeedCursor) -> bool:
-    """Whether a reader that has seen all there is waits for more."""
+def _waits(query: ChangesQuery, cursor: FeedCursor) -> bool:
+    """Whether a client that has read everything waits for more."""
     if query.feed == "longpoll":
-        return reading.sent == 0
-    return query.feed == "continuous" and not reading.is_full
+        return cursor.sent == 0
+    return query.feed == "continuous" and not cursor.is_full
 
 
 def _framed(query: ChangesQuery, row: bytes, *, is_first: bool) -> bytes:
-    """A line of its own, or a row in a list that is a member of an object."""
+    """A line of its own, or an item of the list that is a member of an object."""
     if query.feed == "continuous":
         return row + b"\n"
     return (b'{"results":[\n' if is_first else b",\n") + row
 
 
-async def _end(database: Database, query: ChangesQuery, reading: FeedCursor) -> bytes:
-    """What closes an answer. What is pending is counted from above: some numbers may be others' or gone."""
-    pending = max(0, await database.last_seq() - reading.since)
-    end = msgspec.json.encode({"last_seq": database.places.written(reading.since), "pending": pending}) + b"\n"
+async def _end(database: Database, query: ChangesQuery, cursor: FeedCursor) -> bytes:
+    """The end of a response. `pending` is an upper bound: some numbers belong to other sites, or are forgotten."""
+    pending = max(0, await database.last_seq() - cursor.since)
+    end = msgspec.json.encode({"last_seq": database.positions.format(cursor.since), "pending": pending}) + b"\n"
     return end if query.feed == "continuous" else end.removeprefix(b"{")
 
 
 class WaitTimer:
-    """How long to wait: with a heartbeat for ever, in steps; otherwise until the time given is over."""
+    """How long to wait: with a heartbeat without end, in steps; otherwise until the timeout."""
 
     def __init__(self, query: ChangesQuery) -> None:
         self._heartbeat_s = query.heartbeat_s

@@ -4,9 +4,9 @@ The database `cheops` holds everything that sites share, `cheops-for-<site>` wha
 allows only small letters, digits and a few signs in the name of a database; any other byte of a site's name is
 written as two hexadecimal digits in brackets: `cheops-for-(44)(43)(20)1` is that of `DC 1`.
 
-The store blocks, so it runs in the executor that the agent gives (one thread will do). It is read in pages,
-small in number and in bytes, so that writers never wait long behind a reader, and memory does not grow with what
-is asked for. Documents that come in go to the engine through `accept`, and are durable when that returns.
+The store blocks, so it runs in the agent's executor (one thread is enough). It is read in pages that are
+limited in documents and in bytes: a writer never waits long behind a reader, and memory does not grow with the size of
+a request. Documents that come in go to the engine through `accept`, and are durable when that returns.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from cheops.engine.documents import Document, Key
-from cheops.peers.couchdb.documents import StoredDocument, parse_document, shared_key, stored_document
-from cheops.peers.couchdb.errors import NotFoundError, RefusedError
+from cheops.peers.couchdb.documents import CouchDocument, RefusedError, couch_document, parse_document, shared_key
+from cheops.peers.couchdb.requests import CouchError
 from cheops.store import codec
 from cheops.store.interface import Change, Store
 from cheops.text import printable, shortened
@@ -31,24 +31,24 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Of the server end."""
+    """Limits of the server."""
 
     body_bytes: int = 16 * MIB  # of a request, after unpacking
     documents: int = 2_000  # named in one request
     page: int = 100  # documents of the feed read at a time
     page_bytes: int = 4 * MIB  # and fewer when they are large
-    long_polls: int = 256  # readers that wait for changes
+    long_polls: int = 256  # clients that wait for changes
     longest_wait_s: float = 60.0
     least_heartbeat_s: float = 1.0
     note_bytes: int = 65_536  # of a replicator's note (_local)
-    notes: int = 1_000  # per database; the oldest one makes room, and its replication begins anew
+    notes: int = 1_000  # per database; the oldest is dropped, and its replication starts from 0 again
 
 
 ALL = "cheops"
 _PREFIX = "cheops-for-"
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
 _ESCAPED = re.compile(rb"\(([0-9a-f]{2})\)")
-_PLACE = re.compile(r"([0-9]{1,18})(?:-([0-9a-f]*))?")
+_POSITION = re.compile(r"([0-9]{1,18})(?:-([0-9a-f]*))?")
 
 
 def name_for(site: str) -> str:
@@ -57,7 +57,7 @@ def name_for(site: str) -> str:
 
 
 def site_of(name: str) -> str | None:
-    """The site whose database this is; None if it is none, or not written as we write it."""
+    """The site that a database is for; None if there is none, or the name is not spelled as we spell it."""
     if not name.startswith(_PREFIX):
         return None
     raw = name.removeprefix(_PREFIX).encode("utf-8", "replace")
@@ -69,24 +69,27 @@ def site_of(name: str) -> str | None:
 
 
 def uuid_of(incarnation: str) -> str:
-    """What makes a server known to others: PouchDB builds the names of its checkpoints with it."""
+    """The id of a server for its clients: PouchDB builds the names of its checkpoints with it."""
     return hashlib.sha256(f"cheops {incarnation}".encode()).hexdigest()[:32]
 
 
 class FeedPositions:
-    """Between numbers of the feed and how they are written."""
+    """Numbers of the feed as text, with a mark of the store's incarnation.
+
+    A store that starts empty counts from 1 again: without the mark, a client would skip what it never read.
+    """
 
     def __init__(self, incarnation: str) -> None:
         self.uuid = uuid_of(incarnation)
         self._mark = self.uuid[:12]
 
-    def written(self, number: int) -> str:
+    def format(self, number: int) -> str:
         return f"{number}-{self._mark}"
 
-    def number(self, text: str, last: int) -> int | None:
-        """The number; 0 for one of another life, or that this feed has not reached (the store was set back
-        to an older copy); None if the text is no such thing. A bare number, typed by a person, is taken."""
-        match = _PLACE.fullmatch(text)
+    def parse(self, text: str, last: int) -> int | None:
+        """The number; 0 for one of another incarnation, or beyond the end of this feed (the store was restored from
+        an older copy); None for any other text. A bare number, typed by a person, is accepted."""
+        match = _POSITION.fullmatch(text)
         if match is None:
             return None
         number = int(match[1])
@@ -107,16 +110,16 @@ def read_note(store: Store, database: str, id_: str) -> dict[str, Any] | None:
 
 
 def write_note(store: Store, database: str, id_: str, content: dict[str, Any], most: int) -> str:
-    """Keep it; gives its revision."""
+    """Gives the new revision."""
     before = store.note(_name(database, id_))
     if before is None:
-        _enlist(store, database, id_, most)
+        _add_to_index(store, database, id_, most)
     number = int(before["_rev"].removeprefix("0-")) + 1 if before else 1
     store.put_note(_name(database, id_), {**content, "_rev": f"0-{number}"})
     return f"0-{number}"
 
 
-def _enlist(store: Store, database: str, id_: str, most: int) -> None:
+def _add_to_index(store: Store, database: str, id_: str, most: int) -> None:
     index = store.note(_index_name(database)) or {"ids": []}
     ids = [*(known for known in index["ids"] if known != id_), id_]
     for dropped in ids[:-most]:
@@ -125,23 +128,25 @@ def _enlist(store: Store, database: str, id_: str, most: int) -> None:
 
 
 class FeedSignal:
+    """Wakes up those who wait for the feed to grow."""
+
     def __init__(self) -> None:
         self._last_seq = 0
-        self._waiting: dict[asyncio.Future[None], int] = {}  # and beyond which number
+        self._waiting: dict[asyncio.Future[None], int] = {}  # each until the feed is beyond a number
         self.closed = False
 
-    def beat(self, last_seq: int) -> None:
-        """The feed has come this far."""
+    def advance(self, last_seq: int) -> None:
+        """The feed has reached this number."""
         self._last_seq = max(self._last_seq, last_seq)
         self._wake()
 
     def close(self) -> None:
-        """Nobody waits any longer."""
+        """End every wait."""
         self.closed = True
         self._wake()
 
-    async def beyond(self, seq: int, timeout_s: float | None) -> bool:
-        """Wait until the feed has gone beyond a number; False when the time is over, or it all ends."""
+    async def wait_beyond(self, seq: int, timeout_s: float | None) -> bool:
+        """Wait until the feed is beyond a number; False after the timeout, or when it is closed."""
         if self.closed or self._last_seq > seq:
             return not self.closed
         waiter = asyncio.get_running_loop().create_future()
@@ -158,7 +163,7 @@ class FeedSignal:
                 waiter.set_result(None)
 
 
-# Gives those that are refused, and why.
+# Gives the reasons for those that are refused.
 Accept = Callable[[Sequence[Document]], Awaitable[Mapping[Key, str] | None]]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -167,28 +172,28 @@ _AT_ONCE = 20  # documents read at a time: they can have megabytes
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A stretch of the feed: documents with their numbers, and up to where it counts as read."""
+    """A part of the feed: documents with their numbers, and up to which number it counts as read."""
 
-    rows: tuple[tuple[int, StoredDocument], ...]
+    rows: tuple[tuple[int, CouchDocument], ...]
     reached: int
-    is_last: bool  # nothing was behind it
+    is_last: bool  # the feed ended here
 
 
 @dataclass(frozen=True, slots=True)
 class TakeResult:
-    """What became of documents that came in."""
+    """The result for documents that came in."""
 
     new: int
     refused: tuple[RefusedError, ...]
 
 
 class Database:
-    """What involves one site, or with no site everything."""
+    """The documents that involve one site; without a site, all documents."""
 
     def __init__(self, databases: "Databases", name: str, site: str | None) -> None:
         self.name = name
-        self.pulse = databases.pulse
-        self.places = databases.places
+        self.signal = databases.signal
+        self.positions = databases.positions
         self.limits = databases.limits
         self._all = databases
         self._site = site
@@ -200,12 +205,12 @@ class Database:
         """The next documents, at most so many, and fewer when they are large."""
         return await self._all.call(_read_page, self._all.store, since, limit, self._site, self.limits.page_bytes)
 
-    async def find(self, ids: Iterable[str]) -> dict[str, StoredDocument]:
-        """Those of these documents that are here. One that was forgotten is as one that never was."""
-        return await self._all.call(_read_found, self._all.store, tuple(ids))
+    async def find(self, ids: Iterable[str]) -> dict[str, CouchDocument]:
+        """Those of these documents that exist here. A forgotten one is missing, not deleted."""
+        return await self._all.call(_read_documents, self._all.store, tuple(ids))
 
     async def revisions(self, ids: Iterable[str]) -> dict[str, str]:
-        """The revisions of those of these documents that are here."""
+        """The revisions of those of these documents that exist here."""
         wanted, revs = tuple(ids), {}
         for start in range(0, len(wanted), _AT_ONCE):
             here = await self.find(wanted[start : start + _AT_ONCE])
@@ -213,15 +218,15 @@ class Database:
         return revs
 
     async def take(self, raws: Sequence[object]) -> TakeResult:
-        """Check documents that came in, each by itself, and give what is new to the engine."""
+        """Check documents from outside, each by itself, and pass the new ones to the engine."""
         documents, refused = await _checked(raws, self.limits.page)
         here = await self.revisions(documents)
         new = []
-        for id_, (document, seen) in documents.items():
+        for id_, (document, couch) in documents.items():
             if id_ not in here:
                 new.append(document)
-            elif here[id_] != seen.rev:
-                refused.append(RefusedError(id_, seen.rev, "another content is kept here under this id"))
+            elif here[id_] != couch.rev:
+                refused.append(RefusedError(id_, couch.rev, "this id has another content here"))
         not_taken = (await self._all.accept(new) or {}) if new else {}
         for key, why in not_taken.items():
             id_ = codec.id_of(key)
@@ -232,7 +237,7 @@ class Database:
         return await self._all.call(read_note, self._all.store, self.name, id_)
 
     async def put_note(self, id_: str, content: dict[str, Any]) -> str:
-        """Keep a note of a replicator; gives its revision."""
+        """Write a note of a replicator; gives its revision."""
         return await self._all.call(self._all.write_note, self.name, id_, content)
 
 
@@ -250,8 +255,8 @@ class Databases:
         self.store = store
         self.accept = accept
         self.limits = limits or ServerLimits()
-        self.places = FeedPositions(store.incarnation)
-        self.pulse = FeedSignal()
+        self.positions = FeedPositions(store.incarnation)
+        self.signal = FeedSignal()
         self.long_polls = 0
         self._note_lock = threading.Lock()
         self._executor = executor
@@ -263,33 +268,34 @@ class Databases:
         site = site_of(name)
         if site is not None and self._knows_site(site):
             return Database(self, name, site)
-        raise NotFoundError(
+        raise CouchError(
             f"no database '{printable(shortened(name))}'; there are {ALL}, and for each site one such as "
-            f"{name_for('site1')} ({name_for('DC 1')} for 'DC 1')"
+            f"{name_for('site1')} ({name_for('DC 1')} for 'DC 1')",
+            "not_found",
         )
 
     def committed(self, last_seq: int) -> None:
-        """To be called after each commit, with what it gave: wakes those who wait for changes."""
-        self.pulse.beat(last_seq)
+        """Call this after each commit, with its result: it wakes the clients that wait for changes."""
+        self.signal.advance(last_seq)
 
     def close(self) -> None:
         """End every wait, so that the server can stop."""
-        self.pulse.close()
+        self.signal.close()
 
     def write_note(self, database: str, id_: str, content: dict[str, Any]) -> str:
         with self._note_lock:
             return write_note(self.store, database, id_, content, self.limits.notes)
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Let the store's thread do something that blocks."""
+        """Run something that blocks in the store's thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, partial(function, *args, **kwargs))
 
 
 def _read_page(store: Store, since: int, limit: int, site: str | None, most_bytes: int) -> Page:
-    last = store.last_seq()  # before the feed is read: what is committed in between is not passed over
+    last = store.last_seq()  # before the feed is read, so that a commit in between is not skipped
     changes = store.changes(since, limit, site)
-    rows: list[tuple[int, StoredDocument]] = []
+    rows: list[tuple[int, CouchDocument]] = []
     size = 0
     for seq, one in _documents(store, changes):
         rows.append((seq, one))
@@ -301,35 +307,35 @@ def _read_page(store: Store, since: int, limit: int, site: str | None, most_byte
     return Page(tuple(rows), max(since, last, *(change.seq for change in changes)), is_last=True)
 
 
-def _documents(store: Store, changes: Sequence[Change]) -> Iterator[tuple[int, StoredDocument]]:
-    """What is at these places, unless it was forgotten meanwhile."""
+def _documents(store: Store, changes: Sequence[Change]) -> Iterator[tuple[int, CouchDocument]]:
+    """The documents of these changes, without those that were forgotten in between."""
     for start in range(0, len(changes), _AT_ONCE):
         some = changes[start : start + _AT_ONCE]
         documents = store.read(change.key for change in some)
         for change in some:
             if change.key in documents:
-                yield change.seq, stored_document(documents[change.key])
+                yield change.seq, couch_document(documents[change.key])
 
 
-def _read_found(store: Store, ids: Sequence[str]) -> dict[str, StoredDocument]:
+def _read_documents(store: Store, ids: Sequence[str]) -> dict[str, CouchDocument]:
     keys = (shared_key(id_) for id_ in ids)
     documents = store.read(key for key in keys if key is not None)
-    there = (stored_document(document) for document in documents.values() if codec.is_shared(document))
-    return {one.id: one for one in there}
+    shared = (couch_document(document) for document in documents.values() if codec.is_shared(document))
+    return {one.id: one for one in shared}
 
 
 async def _checked(
     raws: Sequence[object], pace: int
-) -> tuple[dict[str, tuple[Document, StoredDocument]], list[RefusedError]]:
-    documents: dict[str, tuple[Document, StoredDocument]] = {}
+) -> tuple[dict[str, tuple[Document, CouchDocument]], list[RefusedError]]:
+    documents: dict[str, tuple[Document, CouchDocument]] = {}
     refused = []
     for count, raw in enumerate(raws, start=1):
         try:
-            document, seen = parse_document(raw)
+            document, couch = parse_document(raw)
         except RefusedError as error:
             refused.append(error)
         else:
-            documents[seen.id] = document, seen
+            documents[couch.id] = document, couch
         if count % pace == 0:
-            await asyncio.sleep(0)  # others on this loop must not wait for all of them
+            await asyncio.sleep(0)  # lets other tasks of this loop run
     return documents, refused

@@ -1,30 +1,180 @@
-"""The client end: copies documents to and from a foreign database, once or for ever.
+"""The replicator: copies documents to and from a remote database, once or continuously.
 
-A replicator asks what the other side lacks and sends that, notes at both ends how far it got, and after any
-break goes on from there. For ever means that it does not give up: what fails is reported, and tried again
-after a delay that doubles up to a limit, with jitter so that many sites do not come back at the same moment.
+It asks which documents the other side lacks, sends those, and records at both ends how far it got; after any break
+it continues from there. A continuous replication never gives up: a failure is reported, and tried again after a delay.
+
+**Checkpoints**, as CouchDB has them. Each run is a *session*. A log (`_local/<replication id>`) at each end lists the
+sessions, the newest first, with the position in the source where each began and the one that it reached. To continue,
+the replicator compares the logs: the newest session that both list counts. If the two logs give different positions
+for it (a crash between the two writes, or one end was restored from an older copy), it counts only up to where it
+began. Without such a session, everything is compared again from 0. That costs time but sends nothing twice, because
+`_revs_diff` comes first.
 """
 
 import asyncio
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
+import msgspec
 
+from cheops.backoff import Backoff
 from cheops.errors import CheopsError
-from cheops.peers.couchdb.checkpoints import Checkpoints, ReplicationStats, replication_id
-from cheops.peers.couchdb.client import CouchClient, ReplicatorSettings, Row, Written, database_url
+from cheops.peers.couchdb.client import (
+    CouchClient,
+    RemoteError,
+    ReplicatorSettings,
+    ResponseTooLargeError,
+    Row,
+    Seq,
+    Written,
+    database_url,
+)
 from cheops.peers.couchdb.database import Database
-from cheops.peers.couchdb.documents import FIRST, StoredDocument, shared_key
-from cheops.peers.couchdb.errors import RefusedError, RemoteError, TooLargeAnswerError
+from cheops.peers.couchdb.documents import REVISION_PREFIX, CouchDocument, RefusedError, shared_key
 
 Report = Callable[[Exception], None]
 
+# -- checkpoints -------------------------------------------------------------------------------------------------
+
+_KEPT_SESSIONS = 20
+START: Seq = 0
+
+
+class Session(msgspec.Struct, frozen=True):
+    """One run of a replication, with CouchDB's names, so that its tools can read it."""
+
+    session_id: str
+    start_last_seq: Seq
+    recorded_seq: Seq
+    end_last_seq: Seq
+    docs_read: int = 0
+    docs_written: int = 0
+    doc_write_failures: int = 0
+
+
+@dataclass(slots=True)
+class ReplicationStats:
+    """Counts of one replication run."""
+
+    read: int = 0  # changes of the source
+    written: int = 0  # documents that the target lacked
+    foreign: int = 0  # not ours: `_design/…`, deleted or edited ones, documents of other applications
+    refused: int = 0  # documents that either end refused; each was reported
+    gone: int = 0  # in the feed, but forgotten before they were read
+
+
+class CheckpointStore(Protocol):
+    """An end of a replication, which stores notes."""
+
+    async def note(self, id_: str) -> dict[str, Any] | None: ...
+
+    async def put_note(self, id_: str, content: dict[str, Any]) -> str: ...
+
+
+def replication_id(*parts: str) -> str:
+    """The id of a replication, from its two ends and its direction."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def common_sequence(source: Mapping[str, Any] | None, target: Mapping[str, Any] | None) -> Seq:
+    """The last position that both ends agree on."""
+    of_target = {session.session_id: session for session in sessions(target)}
+    for mine in sessions(source):
+        other = of_target.get(mine.session_id)
+        if other is not None and other.recorded_seq == mine.recorded_seq:
+            return mine.recorded_seq
+        if other is not None and other.start_last_seq == mine.start_last_seq:
+            return mine.start_last_seq
+    return START
+
+
+def sessions(log: Mapping[str, Any] | None) -> list[Session]:
+    """The sessions of a log; none if the log is malformed."""
+    try:
+        return msgspec.convert((log or {}).get("history", []), list[Session])
+    except msgspec.ValidationError:
+        return []
+
+
+class Checkpoints:
+    """The position of one session of one replication, and its logs at both ends."""
+
+    def __init__(
+        self, id_: str, session: str, source: CheckpointStore, target: CheckpointStore, settings: ReplicatorSettings
+    ) -> None:
+        self._id, self._session = id_, session
+        self._ends = (target, source)  # in this order: the target must never be behind what the source has on record
+        self._settings = settings
+        self._clock = asyncio.get_running_loop().time
+        self._written_at, self._unwritten = self._clock(), 0
+        self._start: Seq = START
+        self._recorded: Seq = START
+        self._position: Seq = START
+        self._history: list[Session] = []
+
+    async def start(self) -> Seq:
+        """Compare both logs; gives the position to continue from."""
+        target, source = [await end.note(self._id) for end in self._ends]
+        self._start = self._recorded = self._position = common_sequence(source, target)
+        self._history = sessions(source)
+        return self._start
+
+    def reached(self, position: Seq, changes: int) -> bool:
+        """Everything up to here is durable at the target. Gives whether it is time to write that down."""
+        self._position = position
+        self._unwritten += changes
+        return self._unwritten >= self._settings.checkpoint_changes or self.due_s <= 0
+
+    @property
+    def due_s(self) -> float:
+        """In how many seconds the position should be written."""
+        return self._written_at + self._settings.checkpoint_s - self._clock()
+
+    @property
+    def is_behind(self) -> bool:
+        return self._position != self._recorded
+
+    async def write(self, stats: ReplicationStats) -> None:
+        """Write the position at both ends, if it changed."""
+        self._written_at, self._unwritten = self._clock(), 0
+        if not self.is_behind:
+            return
+        log = self._log(stats)
+        for end in self._ends:
+            await end.put_note(self._id, log)
+        self._recorded = self._position
+
+    def _log(self, stats: ReplicationStats) -> dict[str, Any]:
+        now = Session(
+            self._session,
+            start_last_seq=self._start,
+            recorded_seq=self._position,
+            end_last_seq=self._position,
+            docs_read=stats.read,
+            docs_written=stats.written,
+            doc_write_failures=stats.refused,
+        )
+        history = [now, *self._history][:_KEPT_SESSIONS]
+        return {
+            "session_id": self._session,
+            "source_last_seq": self._position,
+            "replication_id_version": 4,
+            "replicator": "cheops",
+            "history": [msgspec.to_builtins(session) for session in history],
+        }
+
+
+# -- one run in one direction ----------------------------------------------------------------------------------
+
 
 class ReplicationRun(ABC):
+    """One run in one direction."""
+
     def __init__(
         self,
         local: Database,
@@ -33,44 +183,43 @@ class ReplicationRun(ABC):
         settings: ReplicatorSettings,
         report: Report,
     ) -> None:
-        self.tally = ReplicationStats()
+        self.stats = ReplicationStats()
         self._local, self._remote, self._checkpoints = local, remote, checkpoints
         self._settings, self._report = settings, report
 
     @abstractmethod
     async def run(self, *, live: bool) -> None:
-        """Copy what there is; with `live`, then what comes, until the local end is closed."""
+        """Copy what exists; with `live`, then whatever comes, until the local end is closed."""
 
-    def _passed_over(self, error: RefusedError) -> None:
-        """One document that is not taken: counted and told, and the rest goes on."""
-        self.tally.refused += 1
+    def _skip(self, error: RefusedError) -> None:
+        """Count and report a document that is not accepted; the rest goes on."""
+        self.stats.refused += 1
         self._report(error)
 
 
 class Pull(ReplicationRun):
-    """One run of fetching."""
+    """One run that fetches from the remote database."""
 
     async def run(self, *, live: bool) -> None:
-        """Fetch what there is; with `live`, then what comes, until the local end is closed."""
         since, wait_s = await self._checkpoints.start(), None
-        while not self._local.pulse.closed:
+        while not self._local.signal.closed:
             changes = await self._remote.changes(since, self._settings.batch, wait_s)
             if changes.results and changes.last_seq == since:
-                raise RemoteError(f"{self._remote.name}: _changes gives the same place for ever: {since}")
+                raise RemoteError(f"{self._remote.name}: _changes does not advance beyond {since}")
             await self._fetch(changes.results)
             since = changes.last_seq
             is_due = self._checkpoints.reached(since, len(changes.results))
             if is_due or (not changes.results and wait_s is not None):
-                await self._checkpoints.write(self.tally)
+                await self._checkpoints.write(self.stats)
             if not changes.results:
                 if not live:
                     break
-                wait_s = await self._patience(wait_s)
-        await self._checkpoints.write(self.tally)
+                wait_s = await self._next_wait_s(wait_s)
+        await self._checkpoints.write(self.stats)
 
-    async def _patience(self, before_s: float | None) -> float:
-        """How long to wait for changes: for ever (0), or until the place should be noted."""
-        if before_s == 0:  # that was for ever, and yet it is over: the other end stops, or cannot wait
+    async def _next_wait_s(self, before_s: float | None) -> float:
+        """How long to wait for changes: without end (0), or until the checkpoint is due."""
+        if before_s == 0:  # a wait without end has ended: the other side stops, or does not support it
             await asyncio.sleep(self._settings.first_delay_s)
         return max(0.001, self._checkpoints.due_s) if self._checkpoints.is_behind else 0
 
@@ -79,18 +228,18 @@ class Pull(ReplicationRun):
         here = await self._local.revisions(revs)
         lacking = {id_: rev for id_, rev in revs.items() if id_ not in here}
         for id_ in (id_ for id_, rev in here.items() if rev != revs[id_]):
-            self._passed_over(RefusedError(id_, revs[id_], f"{self._remote.name} has another content than we"))
+            self._skip(RefusedError(id_, revs[id_], f"{self._remote.name} has another content"))
         if lacking:
             await self._take(lacking)
 
     def _ours(self, rows: Iterable[Row]) -> dict[str, str]:
-        """The ids that can be ours, with their revision. One that was deleted or edited is foreign, too."""
+        """The ids that can be ours, with their revision. A deleted or edited document is not ours either."""
         revs = {}
         for row in rows:
-            self.tally.read += 1
-            firsts = [change.rev for change in row.changes if change.rev.startswith(FIRST)]
+            self.stats.read += 1
+            firsts = [change.rev for change in row.changes if change.rev.startswith(REVISION_PREFIX)]
             if row.deleted or not firsts or shared_key(row.id) is None:
-                self.tally.foreign += 1
+                self.stats.foreign += 1
             else:
                 revs[row.id] = firsts[0]
         return revs
@@ -98,49 +247,48 @@ class Pull(ReplicationRun):
     async def _take(self, lacking: Mapping[str, str]) -> None:
         try:
             documents = await self._remote.documents(lacking)
-        except TooLargeAnswerError as error:
+        except ResponseTooLargeError as error:
             await self._take_less(lacking, error)
             return
-        got = _each_once(documents, lacking)
-        taken = await self._local.take(got)
-        for refused in taken.refused:
-            self._passed_over(refused)
-        self.tally.written += taken.new
-        self.tally.gone += len(lacking) - len(got)
+        wanted = _only(documents, lacking)
+        result = await self._local.take(wanted)
+        for refused in result.refused:
+            self._skip(refused)
+        self.stats.written += result.new
+        self.stats.gone += len(lacking) - len(wanted)
 
-    async def _take_less(self, lacking: Mapping[str, str], error: TooLargeAnswerError) -> None:
-        """The answer was too large: in two halves, and if it is a single one, not at all."""
+    async def _take_less(self, lacking: Mapping[str, str], error: ResponseTooLargeError) -> None:
+        """The response was too large: fetch two halves; skip a single document."""
         pairs = list(lacking.items())
         half = len(pairs) // 2
         if half:
             await self._take(dict(pairs[:half]))
             await self._take(dict(pairs[half:]))
             return
-        self._passed_over(RefusedError(*pairs[0], str(error)))
+        self._skip(RefusedError(*pairs[0], str(error)))
 
 
-def _each_once(documents: Iterable[Any], wanted: Mapping[str, str]) -> list[Any]:
-    """And nothing that nobody asked for."""
+def _only(documents: Iterable[Any], wanted: Mapping[str, str]) -> list[Any]:
+    """Each wanted document once, and nothing else: the other side decides what it sends."""
     by_id = {one["_id"]: one for one in documents if isinstance(one, dict) and one.get("_id") in wanted}
     return list(by_id.values())
 
 
-# What a database says of a document that it will never take. Anything else may be otherwise the next time.
+# The errors for a document that a database will never accept. Any other may not happen again.
 _DEFINITE = frozenset({"forbidden", "unauthorized", "bad_request", "doc_validation", "too_large", "document_too_large"})
 
 
 class Push(ReplicationRun):
-    """One run of sending."""
+    """One run that sends to the remote database."""
 
     async def run(self, *, live: bool) -> None:
-        """Send what there is; with `live`, then what comes, until the local end is closed."""
-        place = await self._checkpoints.start()
-        since = self._local.places.number(str(place), await self._local.last_seq()) or 0
+        position = await self._checkpoints.start()
+        since = self._local.positions.parse(str(position), await self._local.last_seq()) or 0
         while True:
             page = await self._local.page(since, self._settings.batch)
             await self._send([one for _, one in page.rows])
             since = page.reached
-            if self._checkpoints.reached(self._local.places.written(since), len(page.rows)):
+            if self._checkpoints.reached(self._local.positions.format(since), len(page.rows)):
                 await self._write_checkpoint()
             if page.is_last and not (live and await self._has_more(since)):
                 break
@@ -149,57 +297,57 @@ class Push(ReplicationRun):
     async def _has_more(self, since: int) -> bool:
         """Wait for more; False when the local end is closed."""
         wait_s = max(0.0, self._checkpoints.due_s) if self._checkpoints.is_behind else None
-        if not await self._local.pulse.beyond(since, wait_s) and not self._local.pulse.closed:
+        if not await self._local.signal.wait_beyond(since, wait_s) and not self._local.signal.closed:
             await self._write_checkpoint()
-            await self._local.pulse.beyond(since, None)
-        return not self._local.pulse.closed
+            await self._local.signal.wait_beyond(since, None)
+        return not self._local.signal.closed
 
     async def _write_checkpoint(self) -> None:
         if self._checkpoints.is_behind:
             await self._remote.ensure_full_commit()
-            await self._checkpoints.write(self.tally)
+            await self._checkpoints.write(self.stats)
 
-    async def _send(self, documents: Sequence[StoredDocument]) -> None:
+    async def _send(self, documents: Sequence[CouchDocument]) -> None:
         if not documents:
             return
         lacking = await self._remote.revs_diff({one.id: [one.rev] for one in documents})
         missing = [one for one in documents if one.id in lacking and one.rev in lacking[one.id].missing]
         for some in in_pieces(missing, self._settings.send_bytes):
             await self._write(some)
-        self.tally.read += len(documents)
+        self.stats.read += len(documents)
 
-    async def _write(self, documents: Sequence[StoredDocument]) -> None:
+    async def _write(self, documents: Sequence[CouchDocument]) -> None:
         try:
             results = await self._remote.bulk_docs(documents)
         except RemoteError as error:
-            if error.answered != 413:
+            if error.response_status != 413:
                 raise
             await self._write_less(documents)
             return
         refused = [result for result in results if result.error]
         for result in refused:
             self._refused(result)
-        self.tally.written += len(documents) - len(refused)
+        self.stats.written += len(documents) - len(refused)
 
-    async def _write_less(self, documents: Sequence[StoredDocument]) -> None:
-        """They were too large: in two halves, and if it is a single one, not at all."""
+    async def _write_less(self, documents: Sequence[CouchDocument]) -> None:
+        """The request was too large: send two halves; skip a single document."""
         if len(documents) > 1:
             half = len(documents) // 2
             await self._write(documents[:half])
             await self._write(documents[half:])
             return
-        self._refused(Written(documents[0].id, "too_large", "the document is larger than what is taken there"))
+        self._refused(Written(documents[0].id, "too_large", "the document is larger than its limit"))
 
     def _refused(self, result: Written) -> None:
-        reason = f"{self._remote.name} does not take it: {result.error}: {result.reason}"
+        reason = f"{self._remote.name} refuses it: {result.error}: {result.reason}"
         if result.error not in _DEFINITE:
             raise RemoteError(f"document '{result.id}': {reason}")
-        self._passed_over(RefusedError(result.id, "", reason))
+        self._skip(RefusedError(result.id, "", reason))
 
 
-def in_pieces(documents: Sequence[StoredDocument], most_bytes: int) -> list[list[StoredDocument]]:
-    """Each no larger than that, unless it is a single document."""
-    pieces: list[list[StoredDocument]] = []
+def in_pieces(documents: Sequence[CouchDocument], most_bytes: int) -> list[list[CouchDocument]]:
+    """The documents in lists of at most so many bytes; a larger document is alone in its list."""
+    pieces: list[list[CouchDocument]] = []
     size = 0
     for one in documents:
         if not pieces or size + len(one.raw) > most_bytes:
@@ -210,14 +358,17 @@ def in_pieces(documents: Sequence[StoredDocument], most_bytes: int) -> list[list
     return pieces
 
 
+# -- the replicator ---------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Replicator:
-    """Between one of our databases and one at a URL (`https://user:password@host:5984/name`)."""
+    """Replicates between one of our databases and one at a URL (`https://user:password@host:5984/name`)."""
 
     local: Database
     url: str
     session: aiohttp.ClientSession
-    random: Random  # for jitter, and for the names of sessions, which must differ over restarts
+    random: Random  # for jitter, and for the ids of sessions, which must differ after a restart
     report: Report
     settings: ReplicatorSettings = field(default_factory=ReplicatorSettings)
 
@@ -228,13 +379,13 @@ class Replicator:
         """Send what the other database lacks; raises RemoteError, StoreError."""
         push = self._push()
         await push.run(live=False)
-        return push.tally
+        return push.stats
 
     async def pull_once(self) -> ReplicationStats:
         """Fetch what we lack; raises RemoteError, StoreError, or what `accept` raises."""
         pull = self._pull()
         await pull.run(live=False)
-        return pull.tally
+        return pull.stats
 
     async def push_forever(self) -> None:
         """Until it is cancelled, or the local databases are closed."""
@@ -245,19 +396,20 @@ class Replicator:
         await self._forever(self._pull)
 
     async def _forever(self, begin: Callable[[], ReplicationRun]) -> None:
-        failures = 0
-        while not self.local.pulse.closed:
+        backoff = self._backoff()
+        while not self.local.signal.closed:
             run = begin()
             try:
                 await run.run(live=True)
             except CheopsError as error:
-                failures = 1 if run.tally.read else failures + 1
+                if run.stats.read:
+                    backoff.reset()
                 self.report(error)
-                await asyncio.sleep(self._delay_s(failures))
+                await asyncio.sleep(backoff.next_s())
 
-    def _delay_s(self, failures: int) -> float:
-        delay_s = self.settings.first_delay_s * 2.0 ** min(failures - 1, 30)
-        return min(self.settings.longest_delay_s, delay_s) * self.random.uniform(0.5, 1.0)
+    def _backoff(self) -> Backoff:
+        settings = self.settings
+        return Backoff(settings.first_delay_s, settings.longest_delay_s, share=0.5, uniform=self.random.uniform)
 
     def _push(self) -> Push:
         remote = self._remote()
@@ -273,8 +425,8 @@ class Replicator:
         return CouchClient(self.url, self.session, self.settings)
 
     def _checkpoints(self, direction: str, remote: CouchClient) -> Checkpoints:
-        """Of a session of its own. The uuid is that of this life of our store: a new life begins anew."""
-        id_ = replication_id(direction, self.local.places.uuid, self.local.name, remote.name)
+        """With a new session. The id includes our store's incarnation: an empty store starts from 0."""
+        id_ = replication_id(direction, self.local.positions.uuid, self.local.name, remote.name)
         session = f"{self.random.getrandbits(128):032x}"
         source, target = (self.local, remote) if direction == "push" else (remote, self.local)
         return Checkpoints(f"cheops-{id_}", session, source, target, self.settings)

@@ -1,4 +1,4 @@
-"""Requests and answers of the server end: bounded bodies, parameters, and errors in CouchDB's form."""
+"""Requests and responses of the server: bounded bodies, parameters, and errors in CouchDB's form."""
 
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,22 +8,41 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from cheops.errors import CheopsError
+from cheops.errors import CheopsError, ClientError
 from cheops.peers.client import decode_json
-from cheops.peers.couchdb.errors import BadContentError, CouchError, TooLargeError
 from cheops.text import printable, shortened
 
 Handler = Callable[[Request], Awaitable[Response]]
-_GZIP = 16 + zlib.MAX_WBITS
+_GZIP = 16 + zlib.MAX_WBITS  # zlib's way to ask for gzip's header and checksum
+
+# CouchDB's words for errors, by which replicators decide what to do next, and the HTTP status of each.
+_STATUS = {
+    "bad_request": 400,
+    "forbidden": 403,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "file_exists": 412,
+    "too_large": 413,
+    "bad_content_type": 415,
+    "too_many_requests": 429,
+}
+
+
+class CouchError(ClientError):
+    """A request that the server refuses, sent as `{"error": …, "reason": …}`."""
+
+    def __init__(self, reason: str, error: str = "bad_request") -> None:
+        super().__init__(reason, status=_STATUS[error], definite=error != "too_many_requests")
+        self.error = error
 
 
 def json_response(content: object, status: int = 200) -> Response:
-    # CouchDB ends each answer with a line break, for those who read it on a terminal.
+    # CouchDB ends each response with a line break, for people who use curl.
     return Response(msgspec.json.encode(content) + b"\n", status, media_type="application/json")
 
 
 def with_couch_errors(handler: Handler) -> Handler:
-    """Put what the handler refuses into CouchDB's form."""
+    """The handler, with its errors in CouchDB's form."""
 
     async def handle(request: Request) -> Response:
         try:
@@ -57,14 +76,16 @@ async def read_json(request: Request, most_bytes: int) -> object:
 async def read_body(request: Request, most_bytes: int) -> bytes:
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding not in ("identity", "gzip"):
-        raise BadContentError(f"unknown content encoding '{printable(shortened(encoding))}'; gzip is known")
+        text = f"unknown content encoding '{printable(shortened(encoding))}'; use gzip or none"
+        raise CouchError(text, "bad_content_type")
     unpack = GzipReader(most_bytes) if encoding == "gzip" else None
     parts, size, packed_size = [], 0, 0
     async for chunk in request.stream():
         part = unpack.feed(chunk) if unpack else chunk
         size, packed_size = size + len(part), packed_size + len(chunk)
         if max(size, packed_size) > most_bytes:
-            raise TooLargeError(f"the request body is larger than {most_bytes} bytes; send less at once")
+            text = f"the request body is larger than {most_bytes} bytes; send less at once"
+            raise CouchError(text, "too_large")
         parts.append(part)
     if unpack:
         unpack.finish()
@@ -72,7 +93,7 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
 
 
 class GzipReader:
-    """gzip, never unpacked further than a little over the limit."""
+    """Unpacks gzip, and stops one byte after the limit: a small body may unpack to gigabytes."""
 
     def __init__(self, most_bytes: int) -> None:
         self._stream = zlib.decompressobj(_GZIP)
@@ -86,17 +107,17 @@ class GzipReader:
         except zlib.error as error:
             raise CouchError(f"the request body is not valid gzip: {error}") from None
         if self._stream.unused_data:
-            raise CouchError("something follows the gzip stream in the request body")
+            raise CouchError("the request body continues after the gzip stream")
         self._left -= len(part)
         return part
 
     def finish(self) -> None:
         if not self._stream.eof:
-            raise CouchError("the request body is not one whole gzip stream")
+            raise CouchError("the gzip stream in the request body is incomplete")
 
 
 def bool_param(params: Mapping[str, str], name: str) -> bool:
-    """A parameter that is true or false."""
+    """A parameter that is true or false; false if it is not given."""
     value = params.get(name, "false")
     if value not in ("true", "false"):
         raise CouchError(f"'{name}' must be true or false")

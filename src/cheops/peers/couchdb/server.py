@@ -1,8 +1,8 @@
-"""The server end: the part of CouchDB's HTTP interface that replicators use (CouchDB 3, PouchDB, ours).
+"""The server: the part of CouchDB's HTTP interface that replicators use (CouchDB 3, PouchDB, ours).
 
-Documents come in only by `_bulk_docs` with `new_edits=false`: they are immutable, and their revision is part
-of what they are. Nothing else can be written but a replicator's own notes (`_local/…`). A document has one
-revision, so `open_revs`, `latest` and the history of revisions are simple. What the site has forgotten is
+Documents come in only by `_bulk_docs` with `new_edits=false`: they are immutable, and their revision follows from
+their content. Otherwise only a replicator's own notes (`_local/…`) can be written. A document has one
+revision, so `open_revs`, `latest` and the history of revisions are simple. A document that the site has forgotten is
 missing, not deleted.
 """
 
@@ -18,23 +18,15 @@ from cheops import __version__
 from cheops.peers.client import decode_json
 from cheops.peers.couchdb.changes import changes
 from cheops.peers.couchdb.database import Database, Databases
-from cheops.peers.couchdb.documents import StoredDocument
-from cheops.peers.couchdb.errors import (
-    CouchError,
-    ExistsError,
-    ForbiddenError,
-    NotAllowedError,
-    NotFoundError,
-    TooLargeError,
-)
-from cheops.peers.couchdb.requests import Handler, bool_param, json_response, read_object, with_couch_errors
+from cheops.peers.couchdb.documents import CouchDocument
+from cheops.peers.couchdb.requests import CouchError, Handler, bool_param, json_response, read_object, with_couch_errors
 
-_AT_ONCE = 20  # documents in memory: they can have megabytes
-_BOUNDARY = "cheops-3f1f0c7fd7d24d0b"  # cannot stand at a line's start in JSON without line breaks
+_AT_ONCE = 20  # documents in memory: each can have megabytes
+_BOUNDARY = "cheops-3f1f0c7fd7d24d0b"  # cannot start a line of a body, which is JSON without line breaks
 
 
 class BulkGetItem(msgspec.Struct):
-    """A document that `_bulk_get` names; without a revision the only one is meant."""
+    """A document that a `_bulk_get` requests; without a revision, the only one."""
 
     id: str
     rev: str | None = None
@@ -45,16 +37,16 @@ async def get_document(request: Request, database: Database) -> Response:
     one = (await database.find([id_])).get(id_)
     revs = bool_param(params, "revs")
     if "open_revs" in params:
-        results = _open_revs(one, _asked_revs(params["open_revs"], database), with_history=revs)
+        results = _open_revs(one, _requested_revs(params["open_revs"], database), with_history=revs)
         wants_parts = "multipart/mixed" in request.headers.get("accept", "")
         return _in_parts(results) if wants_parts else json_response(results)
     if one is None or params.get("rev", one.rev) != one.rev:
-        raise NotFoundError("missing")
+        raise CouchError("missing", "not_found")
     return json_response(one.as_couch(history=revs))
 
 
-def _asked_revs(text: str, database: Database) -> list[str] | None:
-    """The revisions that were named; None for all."""
+def _requested_revs(text: str, database: Database) -> list[str] | None:
+    """The revisions in the request; None for all."""
     if text == "all":
         return None
     try:
@@ -65,16 +57,16 @@ def _asked_revs(text: str, database: Database) -> list[str] | None:
     return revs
 
 
-def _open_revs(one: StoredDocument | None, revs: Sequence[str] | None, *, with_history: bool) -> list[dict[str, Any]]:
+def _open_revs(one: CouchDocument | None, revs: Sequence[str] | None, *, with_history: bool) -> list[dict[str, Any]]:
     if revs is None:
         if one is None:
-            raise NotFoundError("missing")
+            raise CouchError("missing", "not_found")
         revs = [one.rev]
     return [{"ok": one.as_couch(history=with_history)} if one and rev == one.rev else {"missing": rev} for rev in revs]
 
 
 def _in_parts(results: Sequence[Mapping[str, Any]]) -> Response:
-    """As CouchDB's replicator wants it: a part per revision, marked where it is missing."""
+    """The form that CouchDB's replicator requests: a part per revision, marked if it is missing."""
     parts = []
     for result in results:
         kind = "application/json" if "ok" in result else 'application/json; error="true"'
@@ -87,49 +79,49 @@ def _in_parts(results: Sequence[Mapping[str, Any]]) -> Response:
 async def bulk_get(request: Request, database: Database) -> Response:
     body = await read_object(request, database.limits.body_bytes)
     try:
-        asked = msgspec.convert(body.get("docs"), list[BulkGetItem])
+        requested = msgspec.convert(body.get("docs"), list[BulkGetItem])
     except msgspec.ValidationError as error:
         raise CouchError(f"'docs' must be a list of objects with 'id' and perhaps 'rev': {error}") from None
-    _check_count(len(asked), database)
+    _check_count(len(requested), database)
     revs = bool_param(request.query_params, "revs")
-    return StreamingResponse(_bulk_results(database, asked, revs=revs), media_type="application/json")
+    return StreamingResponse(_bulk_results(database, requested, revs=revs), media_type="application/json")
 
 
-async def _bulk_results(database: Database, asked: Sequence[BulkGetItem], *, revs: bool) -> AsyncIterator[bytes]:
-    """A page at a time: many large documents are never in memory at once."""
+async def _bulk_results(database: Database, requested: Sequence[BulkGetItem], *, revs: bool) -> AsyncIterator[bytes]:
+    """A few at a time, so that many large documents are never in memory at once."""
     yield b'{"results":['
-    for start in range(0, len(asked), _AT_ONCE):
-        some = asked[start : start + _AT_ONCE]
+    for start in range(0, len(requested), _AT_ONCE):
+        some = requested[start : start + _AT_ONCE]
         here = await database.find(one.id for one in some)
         rows = (msgspec.json.encode(_bulk_result(one, here.get(one.id), revs=revs)) for one in some)
         yield (b",\n" if start else b"\n") + b",\n".join(rows)
     yield b"\n]}\n"
 
 
-def _bulk_result(asked: BulkGetItem, one: StoredDocument | None, *, revs: bool) -> dict[str, Any]:
-    if one is not None and asked.rev in (None, one.rev):
-        return {"id": asked.id, "docs": [{"ok": one.as_couch(history=revs)}]}
-    rev = asked.rev or "undefined"
-    missing = {"id": asked.id, "rev": rev, "error": "not_found", "reason": "missing"}
-    return {"id": asked.id, "docs": [{"error": missing}]}
+def _bulk_result(requested: BulkGetItem, one: CouchDocument | None, *, revs: bool) -> dict[str, Any]:
+    if one is not None and requested.rev in (None, one.rev):
+        return {"id": requested.id, "docs": [{"ok": one.as_couch(history=revs)}]}
+    rev = requested.rev or "undefined"
+    missing = {"id": requested.id, "rev": rev, "error": "not_found", "reason": "missing"}
+    return {"id": requested.id, "docs": [{"error": missing}]}
 
 
 async def revs_diff(request: Request, database: Database) -> Response:
     body = await read_object(request, database.limits.body_bytes)
     try:
-        asked = msgspec.convert(body, dict[str, list[str]])
+        requested = msgspec.convert(body, dict[str, list[str]])
     except msgspec.ValidationError as error:
         raise CouchError(f"the request body must give a list of revisions for each id: {error}") from None
-    _check_count(len(asked), database)
-    here = await database.revisions(asked)
-    missing = {id_: [rev for rev in revs if rev != here.get(id_)] for id_, revs in asked.items()}
+    _check_count(len(requested), database)
+    here = await database.revisions(requested)
+    missing = {id_: [rev for rev in revs if rev != here.get(id_)] for id_, revs in requested.items()}
     return json_response({id_: {"missing": revs} for id_, revs in missing.items() if revs})
 
 
 def _check_count(count: int, database: Database) -> None:
     most = database.limits.documents
     if count > most:
-        raise TooLargeError(f"more than {most} documents or revisions in one request; ask for fewer at once")
+        raise CouchError(f"more than {most} documents or revisions in one request; request fewer at once", "too_large")
 
 
 DatabaseHandler = Callable[[Request, Database], Awaitable[Response]]
@@ -138,7 +130,7 @@ _IMMUTABLE = "documents here are immutable; send them to _bulk_docs with new_edi
 
 
 def couch_routes(databases: Databases) -> list[Route]:
-    """The routes, to be mounted where the agent wants them. Whoever mounts them sees to who may come in."""
+    """The routes, for the agent to mount. They check no rights: that is up to the agent."""
 
     def database(path: str, **handlers: DatabaseHandler) -> Route:
         return Route(path, with_couch_errors(_by_method(databases, handlers)), methods=_METHODS)
@@ -147,13 +139,13 @@ def couch_routes(databases: Databases) -> list[Route]:
         return await changes(request, databases, database)
 
     async def welcome(_request: Request) -> Response:
-        server = {"couchdb": "Welcome", "version": "3.3.0", "uuid": databases.places.uuid, "features": []}
+        server = {"couchdb": "Welcome", "version": "3.3.0", "uuid": databases.positions.uuid, "features": []}
         return json_response(server | {"vendor": {"name": "Cheops", "version": __version__}})
 
     return [
         Route("/", with_couch_errors(welcome), methods=["GET"]),
         database("/{db}", get=_info, head=_info, put=_create),
-        database("/{db}/", get=_info, head=_info, put=_create),  # as PouchDB writes it
+        database("/{db}/", get=_info, head=_info, put=_create),  # PouchDB adds the slash
         database("/{db}/_changes", get=feed, post=feed),
         database("/{db}/_revs_diff", post=revs_diff),
         database("/{db}/_bulk_get", post=bulk_get),
@@ -169,21 +161,21 @@ def _by_method(databases: Databases, handlers: dict[str, DatabaseHandler]) -> Ha
         database = databases.named(request.path_params["db"])
         handler = handlers.get(request.method.lower())
         if handler is None:
-            raise NotAllowedError(f"only {', '.join(handlers).upper()} is allowed here")
+            raise CouchError(f"only {', '.join(handlers).upper()} is allowed here", "method_not_allowed")
         return await handler(request, database)
 
     return handle
 
 
 async def _info(_request: Request, database: Database) -> Response:
-    """What replicators ask for. Documents are not counted: what a site forgets would have to be, too."""
-    seq = database.places.written(await database.last_seq())
+    """What replicators read. There is no count of documents: it would have to follow what the site forgets."""
+    seq = database.positions.format(await database.last_seq())
     return json_response(
         {
             "db_name": database.name,
             "update_seq": seq,
             "committed_update_seq": seq,
-            "instance_start_time": "0",  # as in CouchDB 3: it means nothing any more, but must be there
+            "instance_start_time": "0",  # CouchDB 3 gives it no meaning, but clients expect it
             "purge_seq": 0,
             "doc_del_count": 0,
             "compact_running": False,
@@ -192,24 +184,25 @@ async def _info(_request: Request, database: Database) -> Response:
 
 
 async def _create(_request: Request, database: Database) -> Response:
-    raise ExistsError(f"the database {database.name} is always there")
+    raise CouchError(f"the database {database.name} always exists", "file_exists")
 
 
 async def _ensure_full_commit(_request: Request, _database: Database) -> Response:
-    return json_response({"ok": True, "instance_start_time": "0"}, 201)  # what was answered for is durable
+    return json_response({"ok": True, "instance_start_time": "0"}, 201)  # every write was durable before its response
 
 
 async def _bulk_docs(request: Request, database: Database) -> Response:
     body = await read_object(request, database.limits.body_bytes)
     if body.get("new_edits") is not False:
-        raise ForbiddenError(_IMMUTABLE)
+        raise CouchError(_IMMUTABLE, "forbidden")
     documents = body.get("docs")
     if not isinstance(documents, list):
         raise CouchError("'docs' must be a list of documents")
     if len(documents) > database.limits.documents:
-        raise TooLargeError(f"more than {database.limits.documents} documents at once; send fewer")
+        raise CouchError(f"more than {database.limits.documents} documents at once; send fewer", "too_large")
     taken = await database.take(documents)
-    # As CouchDB does with new_edits=false, only what was refused is named; after "forbidden" others go on.
+    # As in CouchDB with new_edits=false, the response lists only what was refused. A replicator skips a "forbidden"
+    # document and goes on; any other error would stop it.
     rows = [{"id": r.id, "rev": r.rev, "error": "forbidden", "reason": r.reason} for r in taken.refused]
     return json_response(rows, 201)
 
@@ -218,7 +211,7 @@ async def _get_note(request: Request, database: Database) -> Response:
     id_ = request.path_params["id"]
     note = await database.note(id_)
     if note is None:
-        raise NotFoundError("missing")
+        raise CouchError("missing", "not_found")
     return json_response({"_id": f"_local/{id_}"} | note)
 
 
@@ -234,9 +227,9 @@ async def _put_note(request: Request, database: Database) -> Response:
 
 async def _get(request: Request, database: Database) -> Response:
     if request.path_params["id"].startswith("_"):
-        raise NotFoundError("this database answers only what replication needs")
+        raise CouchError("this database serves only what replication needs", "not_found")
     return await get_document(request, database)
 
 
 async def _refuse(_request: Request, _database: Database) -> Response:
-    raise ForbiddenError(_IMMUTABLE)
+    raise CouchError(_IMMUTABLE, "forbidden")
