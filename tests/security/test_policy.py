@@ -183,7 +183,7 @@ def test_a_matrix_that_nobody_brought_is_not_believed() -> None:
     creator = lab.at("a", "n").origin
     for introduced in (Stamp(lab.now_ms + 50_000, 0, creator), Stamp(1, 0, creator)):
         op = made(lab, "b", matrix=MatrixRef(OTHER_RULES.hash, introduced))
-        assert hand(lab, "c", "b", op).inbox.refused[op.id] == "it names a matrix that nobody brought before it"
+        assert hand(lab, "c", "b", op).inbox.refused[op.id] == "it names a matrix that no operation before it introduced"
     stamp = Stamp(lab.now_ms + 1_000, 0, lab.at("b", "n").origin)
     op = made(lab, "b", matrix=MatrixRef(OTHER_RULES.hash, stamp), stamp=stamp)
     assert "may change its matrix" in hand(lab, "c", "b", op).inbox.refused[op.id]

@@ -1,17 +1,17 @@
 """The merge of one resource, one operation at a time.
 
-`add` takes operations in causal order (whoever delivers sees to that) and keeps what `rules.merged` would
-say of all of them together, without looking at all of them again. Why that is possible: within a class of
-replace types at most one operation is effective, so a new one is compared with a handful; and what is
-superseded never comes back, so nothing has to be reconsidered. Two cases do look at everything: another
-matrix is adopted, and a matrix that lets concurrent operations stay beside a replacing one.
+`add` takes operations in causal order and keeps what `rules.merged` would say of all of them together, without
+looking at all of them again. This is possible because within a class of replace types at most one operation is
+effective, so a new one is compared with a handful; and because what is superseded never comes back, so nothing has to
+be reconsidered. Two cases do look at everything: another matrix is adopted, or a matrix lets concurrent operations stay
+beside a replacing one.
 
-**Matrices.** Of all that were ever introduced, the one with the greatest stamp of introduction is in force,
-for all operations at once. What had been superseded in the past of the operation that introduced it stays
-so: a site may have forgotten it already (see `prune`).
+**Matrices.** Of all that were ever introduced, the one with the greatest stamp of introduction is in force, for all
+operations at once. What had been superseded in the past of the operation that introduced it stays superseded: a site
+may have forgotten it already (see `prune`).
 
-**Strangers.** What a seal estranges (see seals.py) has no effect on anything: not on the application, the
-list of sites, or the matrix. A seal that comes after what it estranges has all of it judged again.
+**Orphans.** What a seal orphans (see seals.py) has no effect on anything: not on the application, the list of sites, or
+the matrix. If a seal comes after what it orphans, everything is judged again.
 """
 
 from bisect import bisect_left
@@ -29,8 +29,8 @@ FindMatrix = Callable[[str], Matrix]
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What was there when a matrix came: the past of the operation that brought it, and what had been
-    superseded in it, which the matrix does not bring back."""
+    """What was there when a matrix was introduced: the past of its introducer, and what had been superseded in that
+    past, which the matrix does not change."""
 
     past: Vector = field(default_factory=dict)
     settled: dict[OpId, Fate] = field(default_factory=dict)
@@ -70,8 +70,8 @@ class History:
         self.seals: list[Operation] = []  # those that count, in their order
         self._sealing: dict[OpId, Operation] = {}  # those operations in `ops` that carry a seal
         self.orphans: dict[OpId, Fate] = {}
-        self.rejected_matrices: set[Stamp] = set()  # matrices that strangers introduced: never in force
-        self.lost_root = False  # what was forgotten here belonged to a resource that has to give way
+        self.rejected_matrices: set[Stamp] = set()  # introduced by orphaned operations: never in force
+        self.lost_root = False  # what was forgotten here belonged to a resource that gives way to another
 
     def restore(
         self,
@@ -93,7 +93,9 @@ class History:
     # -- growing ------------------------------------------------------------------------------
 
     def add(self, op: Operation) -> int:
-        """Take one more operation; gives the first place of `effective` that changed."""
+        """Take one more operation; gives the first place of `effective` that changed.
+
+        The caller delivers causes before effects: everything in `op.deps` is known."""
         self.ops[op.id] = op
         self.known[op.origin] = max(self.known.get(op.origin, 0), op.seq)
         self.latest = op.stamp if self.latest is None else max(self.latest, op.stamp)
@@ -102,8 +104,8 @@ class History:
             return self._reconsider()
         if fate := fate_of_orphan(op, self.seals):
             return self._set_aside(op, fate)
-        self.rejected_matrices.discard(op.stamp)  # somebody may have taken it for a stranger's
-        # Where a resource is and by which rules is not the application's affair: also of one that failed.
+        self.rejected_matrices.discard(op.stamp)  # it may have counted as an orphan's until now
+        # The list of sites and the matrix do not depend on the application: they count even if the operation failed.
         self._note_site_list(op)
         self._note_epoch(op)
         if fate := fate_at_origin(op):
@@ -111,7 +113,7 @@ class History:
         elif self._is_folded(op):
             self.fates[op.id] = Fate(Rule.FOLDED)
         elif op.id in self._settled():
-            self.fates[op.id] = self._settled()[op.id]  # loaded: what beat it may be forgotten
+            self.fates[op.id] = self._settled()[op.id]  # after a restart: its superseder may be forgotten
         if self._is_newer(op.matrix):
             return self._adopt(op)
         if self._is_without_effect(op):
@@ -144,7 +146,7 @@ class History:
                 yield from ops.values()
 
     def _supersede_by(self, op: Operation) -> int:
-        """Take out what the newcomer supersedes; gives the place of the first."""
+        """Remove what the new operation supersedes from the effective list; gives the place of the first."""
         beaten: list[Operation] = []
         for name in [name for name in self._by_key if self.matrix.replaces(op.key, name)]:
             for other in list(self._by_key[name].values()):
@@ -168,7 +170,7 @@ class History:
         return min(places)
 
     def _take_out_and_reorder(self, beaten: list[Operation]) -> int:
-        """What had stepped behind one that is gone may step forward again."""
+        """An operation that stood behind one that is gone may stand earlier now."""
         gone = {op.id for op in beaten}
         before = self.effective
         self.effective = list(canonical((op for op in before if op.id not in gone), self.matrix))
@@ -195,7 +197,7 @@ class History:
     def _adopt(self, op: Operation) -> int:
         """The newest matrix is in force from now on, for all operations at once.
 
-        Also where the same one is introduced a second time: what had been superseded before differs.
+        This also holds if the same matrix is introduced a second time: what had been superseded before differs.
         """
         self.adopted = op.matrix
         self.matrix = self.find_matrix(op.matrix.hash)
@@ -277,7 +279,7 @@ class History:
         return self.seals[0].seal.root if self.seals and self.seals[0].seal else None
 
     def _take_seal(self, op: Operation) -> bool:
-        """Whether something that is here already must be judged again."""
+        """Take the seal; whether an operation that is here already must be judged again."""
         self._sealing[op.id] = op
         before, root = self.seals, self.root
         self.seals = standing(self._sealing.values())
@@ -295,24 +297,24 @@ class History:
         return len(self.effective)
 
     def _reconsider(self) -> int:
-        """Judge everything again, without those that have become strangers."""
+        """Judge everything again, without the operations that have become orphans."""
         if self.lost_root:
             self.folded = {}
         open_ = [op for op in self.ops.values() if not self._is_folded(op)]
         fates = {op.id: fate_of_orphan(op, self.seals) for op in open_}
         self.orphans = {id_: fate for id_, fate in fates.items() if fate}
         orphans = [self.ops[id_] for id_ in self.orphans]
-        loyal = sorted((op for op in self.ops.values() if op.id not in self.orphans), key=_stamp)
-        self.rejected_matrices.difference_update(op.stamp for op in loyal)
+        counted = sorted((op for op in self.ops.values() if op.id not in self.orphans), key=_stamp)
+        self.rejected_matrices.difference_update(op.stamp for op in counted)
         self.rejected_matrices.update(op.stamp for op in orphans if op.matrix.introduced == op.stamp)
         self.site_list, self.site_list_op, self._introducers = (), None, []
-        stale = [op for op in loyal if op.matrix.introduced == op.stamp and any(o.is_before(op) for o in orphans)]
+        stale = [op for op in counted if op.matrix.introduced == op.stamp and any(o.is_before(op) for o in orphans)]
         for stamp in (*self.rejected_matrices, *(op.stamp for op in stale)):
             self.epochs.pop(stamp, None)
-        for op in loyal:
+        for op in counted:
             self._note_site_list(op)
             self._note_epoch(op)
-        self.adopted = self._newest_matrix(loyal)
+        self.adopted = self._newest_matrix(counted)
         self.matrix = self.find_matrix(self.adopted.hash) if self.adopted else Matrix()
         return self._recompute()
 
@@ -379,22 +381,22 @@ class History:
         return gone
 
     def _matrix_introducer(self) -> Operation | None:
-        """The operation that introduced the matrix in force. It is never forgotten: by that matrix is judged
-        what had been superseded when the next one comes, and it must be in force again after a restart."""
+        """The operation that introduced the matrix in force. It is never forgotten: when the next matrix comes, this
+        one decides what had been superseded before, and it must be in force again after a restart."""
         self._introducers = [
             op for op in self._introducers if op.id in self.ops and op.stamp not in self.rejected_matrices
         ]
         return max(self._introducers, key=_stamp, default=None)
 
     def _listing_in(self, stable: Vector) -> Operation | None:
-        """The newest list of sites that all know. What is still to come was made under that or a newer one,
-        and by it is judged who may say what (see policy.py)."""
-        loyal = (op for op in self._listings if op.id not in self.orphans)
-        return max((op for op in loyal if contains(stable, op.id)), key=_stamp, default=None)
+        """The newest list of sites that all know. Operations still to come were made under it or under a newer one,
+        and policies judge them by it (see policy.py)."""
+        counted = (op for op in self._listings if op.id not in self.orphans)
+        return max((op for op in counted if contains(stable, op.id)), key=_stamp, default=None)
 
     def _needed_seals(self) -> set[OpId]:
-        """The newest, for what is still to come; and those that say why a stranger is one, without which it
-        would be none after a restart."""
+        """The newest seal, for operations still to come; and those that orphan something, which would have an effect
+        again after a restart without them."""
         wanted = (latest(self.seals), *(excluding_seal(self.ops[id_], self.seals) for id_ in self.orphans))
         return {sealing.id for sealing in wanted if sealing}
 

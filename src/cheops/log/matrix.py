@@ -5,7 +5,7 @@ closed under transitivity. Types that replace anything are *replace types* and r
 into classes: within one, types replace each other; between classes the relation is a partial order. The
 topmost class holds two reserved keys, `delete` and forced operations: both leave nothing of what was.
 
-Only an explicit take-both says that two types commute. A pair that nobody defined is ordered.
+Only an explicit take-both says that two types commute. A pair that is not defined is ordered (rule 7).
 """
 
 import hashlib
@@ -44,7 +44,7 @@ class MatrixError(ClientError):
 
     def __init__(self, message: str, entry: "Entry | None" = None) -> None:
         super().__init__(message)
-        self.entry = entry  # the one concerned, so that whoever read it from a file can say where it stands
+        self.entry = entry  # the one concerned, so that the reader of a file can name its line
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Matrix:
         return {(entry.before, entry.after): entry.result for entry in reversed(self.entries)}
 
     def result(self, before: str, after: str) -> Result | None:
-        """What was written for the pair or its mirror; None where nobody said."""
+        """What was written for the pair or its mirror; None where it is not defined."""
         return self._table.get((before, after))
 
     def replaces(self, after: str, before: str) -> bool:
@@ -120,7 +120,7 @@ class Matrix:
         return name in _RESERVED or name in self._replaced
 
     def commutes(self, one: str, other: str) -> bool:
-        """Whether the order of two operations is without meaning: only if somebody said so."""
+        """Rule 7: whether the order of two operations does not matter. Only an explicit take-both says so."""
         return self._table.get((one, other)) is Result.TAKE_BOTH
 
     def both_stay_when_concurrent(self, after: str, before: str) -> bool:
@@ -186,15 +186,16 @@ def _check_closure(entries: tuple[Entry, ...], replaced: Mapping[str, frozenset[
     for entry in entries:
         after_replaces = entry.before in replaced.get(entry.after, ())
         before_replaces = entry.after in replaced.get(entry.before, ())
-        said = {
+        written = {
             Result.TAKE_ONE: (True, True),
             Result.TAKE_BOTH: (False, False),
             Result.KEEP_ORDER: (False, True),
             Result.REVERSE_ORDER: (True, False),
         }[entry.result]
-        if (after_replaces, before_replaces) != said:
-            who, whom = (entry.after, entry.before) if after_replaces and not said[0] else (entry.before, entry.after)
-            raise MatrixError(f"{entry} contradicts the other entries, by which '{who}' replaces '{whom}'", entry)
+        if (after_replaces, before_replaces) != written:
+            after_wins = after_replaces and not written[0]
+            one, other = (entry.after, entry.before) if after_wins else (entry.before, entry.after)
+            raise MatrixError(f"{entry} contradicts the other entries, by which '{one}' replaces '{other}'", entry)
 
 
 def _overrides(entries: tuple[Entry, ...]) -> Iterable[tuple[str, str]]:

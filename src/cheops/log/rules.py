@@ -1,16 +1,16 @@
-"""The rules of the merge, each in one place. Everything else that decides uses these functions.
+"""The rules of the merge (DESIGN section 3), each in one place. Everything else that decides uses these functions.
 
-1. Void: what definitely failed at its origin has no effect anywhere and supersedes nothing.
-2. Only the effective supersede. Classes are decided from the top down, within a class by falling stamp.
-3. Later replaces earlier.
-4. Replace wins over concurrent (unless the entry says that both stay).
-5. Last writer: of two that replace each other, concurrently, the greater stamp stays.
-6. What is left is effective, in one canonical order.
-7. Undefined pairs are ordered: see `Matrix.commutes`.
-8. Nothing is lost silently: what has no effect keeps its fate, the rule and what beat it.
+    Rule 1  void: what definitely failed at its origin has no effect and supersedes nothing    fate_at_origin
+    Rule 2  only the effective supersede: higher classes first, then by falling stamp          _top_down, merged
+    Rule 3  later replaces earlier                                                             superseding_rule
+    Rule 4  replace wins over concurrent, unless the entry says that both stay                 superseding_rule
+    Rule 5  last writer: of two concurrent that replace each other, the greater stamp stays    superseding_rule
+    Rule 6  what is left is effective, in one canonical order                                  canonical
+    Rule 7  undefined pairs are ordered                                                        Matrix.commutes
+    Rule 8  nothing is lost silently: what has no effect keeps its fate                        Fate, reason_for
 
-`merged` is the merge written straight from them, for any set of operations. `History` does the same, one
-operation at a time; a law says that the two agree.
+`merged` is the merge written straight from the rules, for any set of operations. `History` does the same one operation
+at a time; a law in tests/log/test_merge_laws.py says that the two agree. tests/log/test_rules.py has one test per rule.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ from cheops.log.seals import excluding_seal, standing
 
 
 class Rule(IntEnum):
-    """The rule that took an operation's effect."""
+    """Why an operation has no effect: the rule of that number; from 8 on, what the rules leave open."""
 
     VOID = 1
     LATER_REPLACES_EARLIER = 3
@@ -67,14 +67,14 @@ class Merged:
 
 
 def fate_at_origin(op: Operation) -> Fate | None:
-    """Rule 1, and its sibling for what never ran."""
+    """Rule 1; and what was superseded at its origin before it ran."""
     if op.verdict is Verdict.VOID:
         return Fate(Rule.VOID)
     return Fate(Rule.BEATEN_AT_ORIGIN) if op.verdict is Verdict.SUPERSEDED else None
 
 
 def fate_of_orphan(op: Operation, seals: Iterable[Operation]) -> Fate | None:
-    """Of what comes too late: see seals.py."""
+    """The fate of an operation that a seal orphans, see seals.py."""
     sealing = excluding_seal(op, seals)
     return (fate_at_origin(op) or Fate(Rule.ORPHANED, sealing.id)) if sealing else None
 
@@ -84,21 +84,21 @@ def superseding_rule(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
     y_key, x_key = y.key, x.key
     if not matrix.replaces(y_key, x_key):
         return None
-    if x.is_before(y):
+    if x.is_before(y):  # Rule 3
         return Rule.LATER_REPLACES_EARLIER
     if y.is_before(x) or x == y:
         return None
-    if matrix.replaces(x_key, y_key):
+    if matrix.replaces(x_key, y_key):  # Rule 5: the stamp is unique, so one of the two stays
         return Rule.LAST_WRITER if y.stamp > x.stamp else None
-    if matrix.both_stay_when_concurrent(y_key, x_key):
+    if matrix.both_stay_when_concurrent(y_key, x_key):  # Rule 4, and its exception
         return None
     return Rule.REPLACE_WINS_OVER_CONCURRENT
 
 
 def rule_in_past(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
-    """For two that were there before the matrix came: their order stands, also if they were concurrent.
+    """For two operations that were there before the matrix came: their order stands, even if they were concurrent.
 
-    So the state that they had led to, which may be folded already, is not changed in hindsight.
+    So the state that they led to, which may already be folded, does not change afterwards.
     """
     later = matrix.replaces(y.key, x.key) and y.stamp > x.stamp
     return Rule.LATER_REPLACES_EARLIER if later else None
@@ -112,7 +112,7 @@ def rule_between(y: Operation, x: Operation, matrix: Matrix, past: Vector) -> Ru
 
 
 def merged(ops: Iterable[Operation], matrix: Matrix, past: Vector = NOTHING) -> Merged:
-    """Rules 1 to 8 over a whole set, in the words of the rules."""
+    """Rules 1 to 8 over a whole set, one after the other."""
     fates: dict[OpId, Fate] = {}
     candidates = []
     ops = list(ops)

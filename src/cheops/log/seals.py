@@ -1,16 +1,16 @@
-"""Seals: what all sites have settled for good, and what comes too late for it.
+"""Seals: what all sites have settled for good, and the operations that come too late for it.
 
-A site may forget only what no operation that is still to come can be concurrent to. The sites on the list
-see to that by telling each other what they have settled. But somebody may make the resource anew at a site of
-which those do not know, or at one that lost its disk; what is made there knows nothing of the past.
+A site may forget only what no operation that is still to come can be concurrent to. The sites on the list achieve
+that by reporting to each other what they have settled. But the resource may also be created a second time, at a site
+that the others do not know, or at one that lost its disk. Operations made there know nothing of the past.
 
-So whoever sees that all sites have settled everything up to some vector says so in an operation, the *seal*,
-and nothing is forgotten before every site knows the seal. An operation that the author of a seal did not
-know, and that was not made in knowledge of what is sealed, is *estranged*: it has no effect, at any site,
-whether that site has forgotten anything or not. It is kept and shown like anything else that was superseded.
+So a site that sees that all sites have settled everything up to some vector says so in an operation, the *seal*, and
+nothing is forgotten before every site knows the seal. An operation is *orphaned* if the author of a seal did not know
+it and it was not made in knowledge of what is sealed: it has no effect at any site, whether that site has forgotten
+anything or not. It is kept and shown like a superseded operation.
 
-Two seals of one resource never estrange each other. Where they do, two resources of one name meet: the one
-that was sealed first (`root`) stands.
+Two seals of one resource never orphan each other. If they do, two resources of one name have met: the one that was
+sealed first (`root`) stands, and the other gives way.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from cheops.log.operation import Operation
 
 
 def excludes(sealing: Operation, op: Operation) -> bool:
-    """Whether an operation was made outside of what this one seals."""
+    """Whether a seal orphans an operation."""
     seal = sealing.seal
     if seal is None or op == sealing or contains(sealing.deps, op.id):
         return False
@@ -28,18 +28,18 @@ def excludes(sealing: Operation, op: Operation) -> bool:
 
 
 def excluding_seal(op: Operation, seals: Iterable[Operation]) -> Operation | None:
-    """The seal for which an operation comes too late: the newest of them, so that all sites name the same."""
-    found = [sealing for sealing in seals if excludes(sealing, op)]
-    return max(found, key=lambda sealing: sealing.stamp, default=None)
+    """The seal that orphans an operation: the newest of them, so that all sites name the same."""
+    excluding = [sealing for sealing in seals if excludes(sealing, op)]
+    return max(excluding, key=lambda sealing: sealing.stamp, default=None)
 
 
 def standing(sealing: Iterable[Operation]) -> list[Operation]:
     """The seals that count, in their order: those of the resource that was sealed first."""
-    found: list[Operation] = []
+    seals: list[Operation] = []
     for op in sorted(sealing, key=_rank):
-        if not any(excludes(senior, op) for senior in found):
-            found.append(op)
-    return found
+        if not any(excludes(senior, op) for senior in seals):
+            seals.append(op)
+    return seals
 
 
 def latest(seals: Sequence[Operation]) -> Operation | None:
