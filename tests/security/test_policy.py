@@ -183,7 +183,9 @@ def test_a_matrix_that_nobody_brought_is_not_believed() -> None:
     creator = lab.at("a", "n").origin
     for introduced in (Stamp(lab.now_ms + 50_000, 0, creator), Stamp(1, 0, creator)):
         op = made(lab, "b", matrix=MatrixRef(OTHER_RULES.hash, introduced))
-        assert hand(lab, "c", "b", op).inbox.refused[op.id] == "it names a matrix that no operation before it introduced"
+        assert (
+            hand(lab, "c", "b", op).inbox.refused[op.id] == "it names a matrix that no operation before it introduced"
+        )
     stamp = Stamp(lab.now_ms + 1_000, 0, lab.at("b", "n").origin)
     op = made(lab, "b", matrix=MatrixRef(OTHER_RULES.hash, stamp), stamp=stamp)
     assert "may change its matrix" in hand(lab, "c", "b", op).inbox.refused[op.id]
@@ -279,7 +281,7 @@ def test_what_is_left_is_believed_of_sites_of_the_resource_only() -> None:
     lab = lab_with(Policy())
     ops = tuple(lab.at("a", "n").history.ops.values())
     hand(lab, "b", "d", *ops, **snapshot_of(lab))
-    assert told(lab, "d sent what is left of this resource")
+    assert told(lab, "d sent a snapshot of this resource")
     lab.run()
     assert lab.states("n", "abc") == [10, 10, 10]
     stranger = MatrixRef(OTHER_RULES.hash, Stamp(2_000_000, 0, Origin("c", "x")))

@@ -161,7 +161,7 @@ def _failure_elsewhere_is_passed_over() -> AbstractContextManager[object]:
     def pretend(replica: Replica, op: Operation, why: str, out: Effects) -> None:
         replica.outbox.push(replies=(outcome._apply(replica, op, out, detail=why),))
 
-    return patch.object(outcome, "_trouble", pretend)
+    return patch.object(outcome, "_handle_failure", pretend)
 
 
 def _own_drafts_run_twice() -> AbstractContextManager[object]:

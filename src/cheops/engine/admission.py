@@ -36,13 +36,13 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
 
 
 def note_endorsement(replica: Replica, peer: str, op: Operation) -> None:
-    """Whoever is one of the resource's sites, and brings an operation of another, has taken it itself."""
+    """A site of the resource that sends another site's operation has taken it itself."""
     if peer != op.origin.site and peer in replica.history.ever_listed:
         replica.inbox.endorse(op)
 
 
 def may_wait(replica: Replica, op: Operation) -> bool:
-    """Whether an operation may wait for what it depends on. Strangers must not fill the queue for all."""
+    """Whether an operation may wait for what it depends on. Sites that are on no list must not fill the queue."""
     if len(replica.inbox.waiting) >= replica.limits.waiting:
         return False
     history, site = replica.history, op.origin.site
@@ -53,7 +53,7 @@ def may_wait(replica: Replica, op: Operation) -> bool:
 
 
 def admits_reply(replica: Replica, reply: Reply) -> bool:
-    """Whether a reply is of a site that has to do with the resource. One that comes before we know that is
+    """Whether a reply comes from a site that takes part in the resource. If we do not know that yet, the reply is
     dropped, and comes again."""
     if replica.policy_of(replica.type.name) is None or reply.origin in replica.replies.known:
         return True
@@ -61,17 +61,17 @@ def admits_reply(replica: Replica, reply: Reply) -> bool:
 
 
 def admits_snapshot(replica: Replica, peer: str, message: Message, out: Effects) -> bool:
-    """Whether a peer may say what is left of a resource."""
-    if _may_tell_what_is_left(replica, peer, message):
+    """Whether a peer may send a snapshot of the resource."""
+    if _may_send_snapshot(replica, peer, message):
         return True
-    what = f"{peer} sent what is left of this resource, and is not known to be one of its sites"
+    what = f"{peer} sent a snapshot of this resource, and is not known to be one of its sites"
     out.others.append(Notify(replica.resource, REFUSED, None, what))
     return False
 
 
-def _may_tell_what_is_left(replica: Replica, peer: str, message: Message) -> bool:
-    """One on the list, as we know it; or where we know nothing, as the operations say that came along;
-    or where somebody who may has put it there since."""
+def _may_send_snapshot(replica: Replica, peer: str, message: Message) -> bool:
+    """A peer may that is on the list as we know it. Where we know nothing of the resource, the list in the snapshot
+    counts; otherwise that list must be newer, and its author must have been allowed to set it."""
     history = replica.history
     listing = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
     policy = replica.policy_of(listing.rtype if listing else replica.type.name)
@@ -89,7 +89,7 @@ def _may_tell_what_is_left(replica: Replica, peer: str, message: Message) -> boo
 
 
 def waiting_for_refused(replica: Replica) -> dict[OpId, list[OpId]]:
-    """Which operations wait here because one before them was refused, by that one."""
+    """Which operations wait here because one that they depend on was refused, by that one."""
     held: dict[OpId, list[OpId]] = {}
     for op in replica.inbox.waiting.values():
         for id_ in replica.inbox.refused:
@@ -99,19 +99,19 @@ def waiting_for_refused(replica: Replica) -> dict[OpId, list[OpId]]:
 
 
 def _names_known_matrix(message: Message) -> bool:
-    """Whether the matrix that is to be in force is one that an operation brought or was made under."""
+    """Whether the matrix of a snapshot is one that an operation in it names."""
     adopted = message.snapshot.adopted if message.snapshot else None
     return adopted is None or any(op.matrix == adopted for op in message.ops)
 
 
-# -- from clients
+# -- from clients ----------------------------------------------------------------------------------------
 
 NO_RULES = Matrix()
-_DEFAULT = MatrixRef(NO_RULES.hash, Stamp(0, 0, Origin("-", "-")))  # weaker than any that somebody brought
+_DEFAULT = MatrixRef(NO_RULES.hash, Stamp(0, 0, Origin("-", "-")))  # older than any that is introduced
 
 
 def matrix_in_force(replica: Replica) -> MatrixRef:
-    """The reference of the matrix that counts for what is made now."""
+    """The matrix under which an operation is made now."""
     refs = [draft.matrix for draft in replica.drafts]
     if replica.history.adopted is not None:
         refs.append(replica.history.adopted)
@@ -119,7 +119,7 @@ def matrix_in_force(replica: Replica) -> MatrixRef:
 
 
 def refusal(replica: Replica, event: Submitted) -> str | None:  # noqa: PLR0911 - one per reason
-    """Why an operation cannot be taken, or None if it can."""
+    """Why a client's operation is refused, or None."""
     none: tuple[str, ...] = ()
     site_list = replica.history.site_list or next((d.sites for d in replica.drafts if d.sites), none)
     changes = event.kind is Kind.SITES

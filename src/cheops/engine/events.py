@@ -1,4 +1,7 @@
-"""What happens to a site, and what a site wants done. Plain data, both."""
+"""Events, which happen to a site, and effects, which it asks its driver for. Both are plain data.
+
+The package docstring has the order in which effects are carried out.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +29,7 @@ class Outcome:
     result: Result
     output: str = ""
     timing: Timing = NO_TIME
-    cut: bool = False  # the output is not all there was
+    cut: bool = False  # the output was cut off
     refused: bool = False  # this site does not allow it: nothing is run in its place either
 
 
@@ -92,7 +95,7 @@ class Recovered:
 
     clock: Clock
     matrices: tuple[Matrix, ...]
-    unsynced: tuple[str, ...]  # resources that must be looked after
+    unsynced: tuple[str, ...]  # resources to load: something is left to do or to send
     peers: Mapping[str, str] = field(default_factory=dict)  # the incarnations that were last seen
 
 
@@ -115,7 +118,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Queried:
-    """Somebody wants to know how a resource is: have it in memory, and perhaps ask the other sites anew."""
+    """Load a resource because its status is asked for; with `refresh`, ask the other sites how they are."""
 
     resource: str
     refresh: bool = True
@@ -123,7 +126,7 @@ class Queried:
 
 @dataclass(frozen=True, slots=True)
 class ClientLeft:
-    """The client that waited for what becomes of an operation is gone."""
+    """The client that waited for the replies to an operation is gone."""
 
     resource: str
     op: OpId
@@ -131,14 +134,14 @@ class ClientLeft:
 
 @dataclass(frozen=True, slots=True)
 class MatricesReceived:
-    """Matrices that came on their own."""
+    """Matrices that were fetched separately."""
 
     matrices: tuple[Matrix, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SitesRemoved:
-    """All the sites that were removed for good: where one has left a resource, nobody waits for its word."""
+    """All the sites that were removed for good: no resource waits for them any more."""
 
     sites: frozenset[str]
 
@@ -204,7 +207,7 @@ class Stage(StrEnum):
     REFUSED = "refused"
     ACCEPTED = "accepted"  # durable here; the answer proper follows
     DECIDED = "decided"  # run at its origin: this is the acknowledgement
-    SITE = "site"  # another site has answered
+    SITE = "site"  # a site has replied
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +247,7 @@ Effect: TypeAlias = Save | Run | Send | Answer | Notify | Load | Enumerate
 
 @dataclass(slots=True)
 class Effects:
-    """Effects being collected: saves of one step are made one, before everything else."""
+    """Collects the effects of a step. All its saves become one, which comes first."""
 
     documents: dict[Key, Document] = field(default_factory=dict)
     forget: list[Key] = field(default_factory=list)
@@ -257,7 +260,7 @@ class Effects:
         return [Save(tuple(self.documents.values()), forget), *self.others]
 
     def drop(self, keys: Iterable[Key]) -> None:
-        """Forget documents, also those that this very step was going to save."""
+        """Delete documents, including those that this very step was going to save."""
         for key in keys:
             self.documents.pop(key, None)
             self.forget.append(key)

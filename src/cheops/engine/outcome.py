@@ -27,27 +27,27 @@ def finish(replica: Replica, n: int, outcomes: tuple[Outcome, ...], out: Effects
         replica.slot.note_read(now_ms)
         return
     if outcomes[-1].result not in _FINISHED:
-        _interrupted(replica, running, outcomes, out)
+        _handle_interruption(replica, running, outcomes, out)
         replica.slot.retry_later(now_ms)
         return
     replica.slot.note_success()
     match running.purpose:
         case Purpose.DRAFT:
-            _draft_ran(replica, running, outcomes[0], out)
+            _finish_draft(replica, running, outcomes[0], out)
         case Purpose.OPERATION:
-            _operation_ran(replica, running, outcomes[0], out)
+            _finish_operation(replica, running, outcomes[0], out)
         case Purpose.REPLAY:
             finish_replay(replica, running, outcomes, out, now_ms)
         case Purpose.UNITS:
-            _units_ran(replica, running, outcomes, out)
+            _finish_units(replica, running, outcomes, out)
         case Purpose.HOOK:
-            _hook_ran(replica, running, outcomes[0], out)
+            _finish_hook(replica, running, outcomes[0], out)
         case Purpose.LEAVE:
-            _copy_deleted(replica, running, outcomes[0], out)
+            _finish_deletion(replica, running, outcomes[0], out)
 
 
-def _interrupted(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects) -> None:
-    """It was not run, or may have been: try again later, but only what can be run twice."""
+def _handle_interruption(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects) -> None:
+    """A run ended without a result: try again later, but only what can be run twice."""
     op, last = running.op, outcomes[-1]
     maybe = last.result is Result.MAYBE
     match running.purpose:
@@ -66,8 +66,8 @@ def _interrupted(replica: Replica, running: Running, outcomes: tuple[Outcome, ..
 
 
 def doubt(replica: Replica, op: Operation, why: str, out: Effects) -> None:
-    """It may have had its effect, or part of it. What replaces is run again. What failed before and was being
-    done in steps is replayed from a base. Of anything else the operator must say what became of it."""
+    """An operation may have had its effect, or part of it. A replace operation is run again. One that had failed and
+    was being done in steps is replayed from a base. For anything else the operator must say what happened."""
     if replica.matrix_for(op).is_replace_type(op.key):
         return
     if op.id in replica.applied.failed and _rebase(replica, op.key, out):
@@ -106,11 +106,11 @@ def mark_unknown(replica: Replica, op: Operation, why: str, out: Effects) -> Non
     out.others.append(Notify(replica.resource, "unknown", op.id, why))
 
 
-def _draft_ran(replica: Replica, running: Running, outcome: Outcome, out: Effects) -> None:
+def _finish_draft(replica: Replica, running: Running, outcome: Outcome, out: Effects) -> None:
     draft = running.op
     assert draft is not None  # noqa: S101 - a draft's run has its draft
     if outcome.result is Result.OK:
-        while replica.drafts[0].id != draft.id:  # those that were UNKNOWN or waited behind one: wiped now
+        while replica.drafts[0].id != draft.id:  # they were UNKNOWN or waited behind one, and are wiped now
             decide(replica, Verdict.SUPERSEDED, f"by {draft.id}", out)
         replica.applied.clear_unknown()
         decide(replica, Verdict.OK, outcome.output, out, outcome.timing)
@@ -121,7 +121,7 @@ def _draft_ran(replica: Replica, running: Running, outcome: Outcome, out: Effect
 
 
 def decide(replica: Replica, verdict: Verdict, why: str, out: Effects, timing: Timing = NO_TIME) -> None:
-    """The first draft gets its verdict, and with it becomes an operation that others hear of."""
+    """The first draft gets its verdict, and becomes an operation that goes to the other sites."""
     draft = replica.drafts.pop_first()
     ok = verdict is Verdict.OK
     op = draft.decided(verdict, "" if ok else why)
@@ -197,18 +197,18 @@ def _reply(  # noqa: PLR0913 - a document's fields
     return reply
 
 
-def _operation_ran(replica: Replica, running: Running, outcome: Outcome, out: Effects) -> None:
+def _finish_operation(replica: Replica, running: Running, outcome: Outcome, out: Effects) -> None:
     op = running.op
     assert op is not None  # noqa: S101
     if outcome.result is Result.OK:
         reply = _apply(replica, op, out, output=outcome.output, timing=outcome.timing)
         replica.outbox.push(replies=(reply,))
         return
-    _trouble(replica, op, outcome, out)
+    _handle_failure(replica, op, outcome, out)
 
 
-def _trouble(replica: Replica, op: Operation, outcome: Outcome, out: Effects) -> None:
-    """It succeeded at its origin and failed here."""
+def _handle_failure(replica: Replica, op: Operation, outcome: Outcome, out: Effects) -> None:
+    """An operation succeeded at its origin and failed here: the type may say what to do, otherwise replicas differ."""
     if (replica.type.decompose or replica.type.on_error) and not outcome.refused:
         replica.applied.defer_failure(op.id, outcome.output)
     else:
@@ -221,7 +221,7 @@ def fail(replica: Replica, op: Operation, why: str, out: Effects) -> None:
     out.others.append(Notify(replica.resource, "diverged", op.id, why))
 
 
-def _units_ran(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects) -> None:
+def _finish_units(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects) -> None:
     op = running.op
     assert op is not None  # noqa: S101
     done = sum(o.result is Result.OK for o in outcomes)
@@ -232,7 +232,7 @@ def _units_ran(replica: Replica, running: Running, outcomes: tuple[Outcome, ...]
         out.others.append(Notify(replica.resource, "unit-refused", op.id, detail))
 
 
-def _hook_ran(replica: Replica, running: Running, outcome: Outcome, out: Effects) -> None:
+def _finish_hook(replica: Replica, running: Running, outcome: Outcome, out: Effects) -> None:
     op = running.op
     assert op is not None  # noqa: S101
     if outcome.result is Result.OK:
@@ -241,7 +241,7 @@ def _hook_ran(replica: Replica, running: Running, outcome: Outcome, out: Effects
         fail(replica, op, f"on_error failed too: {outcome.output}", out)
 
 
-def _copy_deleted(replica: Replica, running: Running, outcome: Outcome, out: Effects) -> None:
+def _finish_deletion(replica: Replica, running: Running, outcome: Outcome, out: Effects) -> None:
     op = running.op
     assert op is not None  # noqa: S101
     if outcome.result is Result.OK:
@@ -254,7 +254,7 @@ def _copy_deleted(replica: Replica, running: Running, outcome: Outcome, out: Eff
 
 
 def finish_replay(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects, now_ms: int) -> None:
-    """A replay came to its end."""
+    """A replay has ended."""
     wanted, results = running.plan, list(outcomes)
     if wanted.from_start:
         start = results.pop(0) if running.has_start else Outcome(Result.OK)
@@ -279,7 +279,7 @@ def finish_replay(replica: Replica, running: Running, outcomes: tuple[Outcome, .
     _reply(replica, None, "", Status.OK, out, wiped=wiped, replay=True, timing=timing, applied=applied)
     for op, outcome in ran:
         if outcome.result is not Result.OK:
-            _trouble(replica, op, outcome, out)
+            _handle_failure(replica, op, outcome, out)
     replica.applied.record_replay(wanted.run)
 
 
@@ -305,7 +305,7 @@ def _fold(replica: Replica, outcome: Outcome, out: Effects) -> None:
 
 
 def resolve(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> None:
-    """The operator has looked, and says whether an UNKNOWN operation took effect here."""
+    """The operator says whether an UNKNOWN operation took effect here."""
     unknown = replica.applied.unknown
     if unknown is None or unknown.id != id_:
         return

@@ -1,8 +1,8 @@
-"""What a site may forget, and how all sites come to agree on that: stability, seals, pruning, checkpoints.
+"""What a site may forget, and how all sites agree on that: stability, seals, pruning, checkpoints.
 
-Something is *stable* when every site involved has settled it. It is *sealed* when an operation that all of
-them know says so (see cheops.log.seals). Only what is sealed is forgotten: what is without effect at once,
-what has one when a checkpoint holds it.
+An operation is *stable* when every site involved has settled it. It is *sealed* when an operation that all of them
+know says so (see cheops.log.seals). Only sealed operations are forgotten: those without effect at once (`prune`), the
+others when a checkpoint holds their effect (`fold`).
 """
 
 from cheops.engine.documents import op_key, reply_key
@@ -20,10 +20,10 @@ def all_settled(replica: Replica) -> bool:
 
 
 def _stable(replica: Replica) -> dict[Origin, int]:
-    """What every site involved has applied, and what therefore no unknown operation is concurrent to.
+    """What every site involved has settled, so that no operation still to come can be concurrent to it.
 
-    The latter holds only if we know all that the others knew when they said so: an operation that was made
-    before, and is still on its way to us, need not have known any of it.
+    That holds only if we know all that the others knew when they reported it: an operation that was made before that,
+    and is still on its way to us, need not depend on any of it.
     """
     views = [replica.peer(peer) for peer in replica.targets()]
     if not all(covers(replica.history.known, view.known) for view in views):
@@ -47,7 +47,7 @@ def is_sealed(replica: Replica) -> bool:
 
 
 def fullness(replica: Replica) -> str | None:
-    """Why the log must not grow: it is as long as it may be, also without what is forgotten soon."""
+    """Why the log must not grow: it has its greatest length, even without what will be forgotten soon."""
     history, most = replica.history, replica.limits.log
     if len(history.ops) < most or len(history.ops) - len(history.forgettable(_stable(replica))) < most:
         return None
@@ -58,9 +58,9 @@ def fullness(replica: Replica) -> str | None:
 
 
 def seal_due(replica: Replica, *, at_rest: bool) -> Vector | None:
-    """What an operation that is made now is to seal, if that is of use.
+    """What an operation that is made now should seal, if that is of use.
 
-    At rest it takes an operation of its own, so only one site makes it: the first of the list.
+    At rest it needs an operation of its own, so only one site makes it: the first by name.
     """
     history = replica.history
     idle = len(history.fates) >= replica.limits.seal_after
@@ -114,7 +114,7 @@ def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
 
 
 def _last_deletion(replica: Replica) -> Reply | None:
-    """Our word that we deleted our copy when we had left, which outlives the list of sites that asked for it:
-    without it what we had run before would count as run after a restart."""
+    """Our last reply that says we deleted our copy after we had left. It must outlive the change of the list that asked
+    for it: without it, a restart would count as applied what had run before the deletion."""
     own = reversed(replica.replies.of_origin(replica.origin))
     return next((reply for reply in own if reply.key in SILENT_KEYS and reply.wiped), None)

@@ -1,9 +1,8 @@
-"""What a site runs, and what follows from how that ended. One run at a time per resource.
+"""What a site runs next. One run at a time per resource; outcome.py says what follows from how it ended.
 
-First what the effective list still asks for, then the site's own drafts in their order, then, when all is
-quiet, a checkpoint. Before a run its start is saved, so that a crash in between is seen: what replaces is
-simply run again, a replay begins anew, anything else is UNKNOWN and waits for the operator, or for
-something that wipes it.
+First what the effective list still asks for, then the site's own drafts in their order, then, when nothing is left to
+run, a checkpoint. `Started` is saved before a run, so that a crash in between is seen: a replace operation is run
+again, a replay starts again, and anything else is UNKNOWN until the operator resolves it or something wipes it.
 """
 
 from collections.abc import Sequence
@@ -22,13 +21,13 @@ from cheops.log.seals import excluding_seal
 
 
 def advance(replica: Replica, out: Effects, now_ms: int) -> None:
-    """Start the next run, if there is one and nothing stands in its way."""
+    """Start the next run, if there is one and nothing prevents it."""
     if not replica.slot.is_free(now_ms):
         return
     if not replica.is_involved and replica.history.site_list:
         _leave(replica, out)
         return
-    _drop_beaten_drafts(replica, out)
+    _supersede_drafts(replica, out)
     applied = replica.applied
     if applied.failed or applied.troubled:
         applied.drop_stale_failures()
@@ -48,9 +47,9 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
 
 
 def _wanted(replica: Replica, out: Effects) -> Plan:
-    wanted = _cleaned(replica, _logic_plan(replica) or _plan(replica))
+    wanted = _wipe_dirty_first(replica, _logic_plan(replica) or _plan(replica))
     if wanted.replay and tuple(op.id for op in wanted.run) == replica.applied.last_replay:
-        wanted = Plan(order_not_enforced=True)  # it did not help: say so, rather than try for ever
+        wanted = Plan(order_not_enforced=True)  # it did not help: report that, instead of repeating it for ever
     if replica.applied.note_order(not_enforced=wanted.order_not_enforced):
         out.others.append(Notify(replica.resource, "order-not-enforced"))
     return wanted
@@ -95,8 +94,8 @@ def _plan(replica: Replica) -> Plan:
     return found
 
 
-def _cleaned(replica: Replica, wanted: Plan) -> Plan:
-    """After a replay that was cut short nothing may run but what wipes the parts that it left."""
+def _wipe_dirty_first(replica: Replica, wanted: Plan) -> Plan:
+    """After a replay that was cut short, only what wipes its remains may run."""
     dirty = replica.applied.dirty
     if not dirty or wanted.from_start:
         return wanted
@@ -134,26 +133,26 @@ def _next_draft(replica: Replica) -> Operation | None:
     return None
 
 
-def _drop_beaten_drafts(replica: Replica, out: Effects) -> None:
+def _supersede_drafts(replica: Replica, out: Effects) -> None:
     """A draft that would be superseded as soon as it ran need not run at all."""
     while replica.drafts:
         draft = replica.drafts[0]
         heads = replica.history.heads()
-        beaten = excluding_seal(draft, replica.history.seals) or next(
+        superseder = excluding_seal(draft, replica.history.seals) or next(
             (y for y in heads if superseding_rule(y, draft, replica.matrix)), None
         )
-        if not beaten:
+        if not superseder:
             return
         unknown = replica.applied.unknown
         if unknown and unknown.id == draft.id:
             replica.applied.clear_unknown()
-        decide(replica, Verdict.SUPERSEDED, f"by {beaten.id}", out)
+        decide(replica, Verdict.SUPERSEDED, f"by {superseder.id}", out)
 
 
 def _leave(replica: Replica, out: Effects) -> None:
-    """The resource is no longer at this site: what never ran here never will.
+    """The resource is no longer at this site: what has not run here never will.
 
-    Of what is UNKNOWN the application may hold the effect: should the site come back, that is wiped first.
+    The application may hold the effect of an UNKNOWN operation: if the site comes back, that is wiped first.
     """
     if unknown := replica.applied.unknown:
         replica.applied.clear_unknown()
@@ -168,7 +167,7 @@ def _leave(replica: Replica, out: Effects) -> None:
 
 
 def has_deleted_copy(replica: Replica, by: Operation) -> bool:
-    """Whether this site has run, or tried to run, what a change of the list asks of those it leaves out."""
+    """Whether this site has run, or tried to run, the command by which a site that leaves deletes its copy."""
     reply = replica.replies.get(by.id, replica.site)
     return reply is not None and (bool(reply.wiped) or reply.status is Status.KO)
 
@@ -273,7 +272,7 @@ def _step(op: Operation) -> Step:
 
 
 def _handle_failure(replica: Replica, op: Operation, out: Effects) -> None:
-    """What the type asks for when an operation failed: unit steps, or a command."""
+    """Do what the type asks for when an operation failed: unit steps, or a command."""
     units = replica.type.decompose(op.payload) if replica.type.decompose else ()
     if units:
         steps = tuple(Step(op.id, unit, of_type=True) for unit in units)

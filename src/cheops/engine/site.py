@@ -44,7 +44,12 @@ _REST_MS = 1_000  # after so long without an event a resource is at rest
 
 
 class Site:
-    """One site. Resources come into memory when something happens to them, and leave when nothing does."""
+    """One site. Resources come into memory when something happens to them, and leave when nothing does.
+
+    So memory and processor time follow what is active, not what exists. A resource in memory is *active* (it has
+    something to do or to send, and each tick looks at it), *parked* (it can only wait for sites that are down), or at
+    rest. A restart loads the resources whose ledger says `unsynced`.
+    """
 
     def __init__(self, origin: Origin, settings: Settings) -> None:
         self.origin = origin
@@ -53,11 +58,11 @@ class Site:
         self.replicas: dict[str, Replica] = {}
         self.matrices: dict[str, Matrix] = {NO_RULES.hash: NO_RULES}
         self.up: dict[str, str] = {}  # peers that are up, and their incarnation
-        self.gone: set[str] = set()  # sites that will not be back
+        self.gone: set[str] = set()  # sites that were removed for good
         self._seen: dict[str, str] = {}  # every peer's last incarnation
         self._loading: dict[str, list[Event]] = {}
-        self._active: set[str] = set()  # resources with something left to do or to tell
-        self._parked: dict[str, set[str]] = {}  # those that can only wait, and for which sites; perhaps unloaded
+        self._active: set[str] = set()  # resources with something left to do or to send
+        self._parked: dict[str, set[str]] = {}  # those that wait, and for which sites; may be unloaded
         self._backlog: dict[str, None] = {}  # to be loaded and looked after, some with each tick
         self._now_ms = 0
         # Resources in memory, in the order in which something last happened to them.
@@ -110,7 +115,7 @@ class Site:
             peers = Peers(dict(self._seen))
             out.documents[key_of(peers)] = peers
             if before is not None:
-                out.others.append(Enumerate(event.peer))  # it was born again and may know nothing
+                out.others.append(Enumerate(event.peer))  # its store is new and may hold nothing
         self._unpark({event.peer})
         for replica in self._active_replicas():
             if event.peer in set(replica.targets()):
@@ -139,7 +144,7 @@ class Site:
         self.gone.clear()
         self.gone |= event.sites
         self._unpark(self.gone)
-        out.others += [Enumerate(site) for site in sorted(back)]  # what has happened without them, they lack
+        out.others += [Enumerate(site) for site in sorted(back)]  # they are back, and lack what happened meanwhile
         self._wake_some(out)
 
     def _matrices_received(self, event: MatricesReceived, out: Effects) -> None:
@@ -152,7 +157,7 @@ class Site:
                 out.documents[key_of(matrix)] = matrix
 
     def _wake_some(self, out: Effects) -> None:
-        """Load what waits for it, but never so much at once that memory would follow what exists."""
+        """Load resources of the backlog, never many at once: memory must not grow with the number of resources."""
         for resource in list(self._backlog)[: self.settings.limits.wake]:
             del self._backlog[resource]
             self._wake(resource, out)
@@ -173,7 +178,7 @@ class Site:
                 self._catch_up(replica, peer, out)
             replica.outbox.flush_pending()
             self._ask_for_matrices(replica)
-            self._look_after(replica, out)
+            self._complete_step(replica, out)
         self._let_rest(out)
 
     def _active_replicas(self) -> Iterator[Replica]:
@@ -187,8 +192,8 @@ class Site:
         self._fresh[replica.resource] = self._now_ms
 
     def _let_rest(self, out: Effects) -> None:
-        """What nothing happens to leaves memory after a while. What can only wait for a site stays as long as
-        there is little of it, because what is known of that site goes with it."""
+        """Resources without events leave memory after a while. Parked ones stay as long as there are few of them,
+        because what is known of the site they wait for is lost with them."""
         for replica, touched_ms in self._quiet_for(_REST_MS, self._fresh):
             if self._is_in_use(replica):
                 self._touch(replica)
@@ -242,7 +247,7 @@ class Site:
             case _:
                 raise AssertionError(f"not an event of a resource: {event}")
         scheduler.advance(replica, out, self._now_ms)
-        self._look_after(replica, out)
+        self._complete_step(replica, out)
 
     def _loaded(self, event: Loaded, out: Effects) -> None:
         replica = Replica(
@@ -263,7 +268,7 @@ class Site:
             self._take_for(replica, waiting, out)
         scheduler.advance(replica, out, self._now_ms)
         self._active.add(event.resource)
-        self._look_after(replica, out)
+        self._complete_step(replica, out)
 
     def _matrix(self, hash_: str) -> Matrix:
         return self.matrices[hash_]
@@ -273,10 +278,10 @@ class Site:
             replica.set_type(self.settings.type_named(op.rtype))
             return
 
-    def _look_after(self, replica: Replica, out: Effects) -> None:
-        """Tell, forget what can be forgotten, and remember whether there is more to do or to tell."""
+    def _complete_step(self, replica: Replica, out: Effects) -> None:
+        """End a step of a resource: report, forget what can be forgotten, send, and note what is left to do."""
         if replica.clients:
-            replica.clients.report_sites(replica, out)  # before what they wait for is forgotten
+            replica.clients.report_sites(replica, out)  # first: the next line may forget what they wait for
         retention.prune(replica, out)
         self._seal_if_due(replica, out)
         exchange.send_pending(replica, out, self._now_ms)
@@ -295,13 +300,13 @@ class Site:
                 self._parked[replica.resource] = lacking
 
     def _seal_if_due(self, replica: Replica, out: Effects) -> None:
-        """Where no operation comes along that could carry a seal, one is made for it."""
+        """Where no operation is submitted that could carry a seal, make one for it."""
         if replica.drafts or replica.slot.running or not retention.seal_due(replica, at_rest=True):
             return
         seal = self._draft(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
         self._save_clock(out)
         replica.drafts.append(seal)
-        out.documents[key_of(seal)] = seal  # its turn may not have come: what is numbered must be kept
+        out.documents[key_of(seal)] = seal  # it has a number, so it must survive a crash even if its turn has not come
         scheduler.advance(replica, out, self._now_ms)
 
     # -- submitting --------------------------------------------------------------------------------
@@ -318,7 +323,7 @@ class Site:
         else:
             replica.add(draft)
         if len(draft.deps) == 0 and draft.sites:
-            for site in draft.sites:  # the very first operation: nobody knows anything of it yet
+            for site in draft.sites:  # the first operation of a resource: no site has anything of it yet
                 replica.peer(site).mark_empty()
         out.documents[key_of(draft)] = draft
         out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site))
@@ -392,13 +397,13 @@ class Site:
         self._catch_up(replica, peer, out)
 
     def _report_orphans(self, replica: Replica, before: set[OpId], out: Effects) -> None:
-        """What was acknowledged here and has come to nothing, somebody should hear of."""
+        """Notify the operator of operations that were acknowledged here and are orphaned now."""
         for id_, fate in replica.history.orphans.items():
             if id_ not in before and id_.origin == self.origin and fate.rule is Rule.ORPHANED:
                 out.others.append(Notify(replica.resource, "estranged", id_, fate.rule.sentence))
 
     def _catch_up(self, replica: Replica, peer: str, out: Effects) -> None:
-        """Send a peer what it lacks, if it is up and it is time."""
+        """Send a peer what it lacks, if it is up and a resend is due."""
         is_involved = peer in set(replica.targets())
         is_due = replica.peer(peer).resend.is_due(self._now_ms)
         if peer in self.up and is_involved and is_due and replica.lacks_something(peer):

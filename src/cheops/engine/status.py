@@ -1,4 +1,4 @@
-"""Is all well? The state of a resource over all its sites, as one site knows it."""
+"""The status of a resource over all its sites, as one site knows it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,19 +12,19 @@ from cheops.log.operation import OpId, Status, Verdict
 class Overall(StrEnum):
     CONVERGED = "CONVERGED"  # every site has applied everything, and the same
     CONVERGING = "CONVERGING"  # something is on its way
-    DIVERGED = "DIVERGED"  # replicas differ until somebody deals with it
-    UNREACHABLE = "UNREACHABLE"  # as far as is known all is well, but not every site can be asked
+    DIVERGED = "DIVERGED"  # replicas differ until the operator or the type fixes that
+    UNREACHABLE = "UNREACHABLE"  # nothing is known to be wrong, but a site cannot be reached
 
 
 @dataclass(frozen=True, slots=True)
 class SiteStatus:
-    """What is known of one site, as of a moment."""
+    """What is known of one site."""
 
     site: str
     reachable: bool
     last_contact_ms: int | None  # None: this site itself, or never
     digest: str
-    pending: int  # operations it is not known to have dealt with
+    pending: int  # operations that it is not known to have settled
     failed: tuple[OpId, ...]
     unknown: tuple[OpId, ...]
 
@@ -41,8 +41,8 @@ class ResourceStatus:
 def status(replica: Replica, up: set[str]) -> ResourceStatus:
     """The status in one call; `up` are the peers that are reachable now.
 
-    Until its first operation has a verdict, a resource has no list of sites. If nobody knows whether that
-    ran, it is this site that has the doubt.
+    Until its first operation has a verdict, a resource has no list of sites. If that operation is UNKNOWN, it is so
+    at this site.
     """
     counted = replica.sites or ((replica.site,) if replica.applied.unknown else ())
     sites = tuple(_site(replica, site, up) for site in counted)
@@ -84,7 +84,7 @@ def _pending(replica: Replica, settled: Vector) -> int:
 
 
 def _with_status(replica: Replica, site: str, wanted: Status) -> tuple[OpId, ...]:
-    """Operations whose last word from a site is this, unless they have no effect any more."""
+    """Operations to which a site last replied this, unless they have no effect any more."""
     return tuple(
         id_
         for (id_, replier), reply in replica.replies.by_operation()
