@@ -37,7 +37,7 @@ BAD = [
     ("- a", "1: expected names with values, found a list"),
     ("site: {}", "1: site: unknown key; did you mean 'sites'? Known here: here, sites"),
     ("here: a", "1: 'sites' is missing"),
-    ("sites: {}", "1: sites: no site is named"),
+    ("sites: {}", "1: sites: no sites are named"),
     ("sites:", "1: sites: expected names with values, found nothing"),
     ("sites:\n  a: {}\n  a: {}", "3: sites: 'a' is given twice"),
     ("sites:\n  a: {}\nhere: b", "3: here: unknown site 'b'; Sites of this file: a"),
@@ -48,7 +48,7 @@ BAD = [
     ("sites:\n  a:\n    up: maybe", "3: sites.a.up: expected true or false (without quotes), found 'maybe'"),
     (
         "sites:\n  a:\n    rtt_ms: {a: 1}",
-        "3: sites.a.rtt_ms.a: a site is at no distance from itself; leave this out",
+        "3: sites.a.rtt_ms.a: a site has no distance to itself; remove this",
     ),
     ("sites:\n  a:\n    rtt_ms: {b: 1}", "3: sites.a.rtt_ms.b: unknown site 'b'; Sites of this file: a"),
     (

@@ -48,7 +48,7 @@ def test_help_groups_commands_and_gives_examples(argv: list[str]) -> None:
     text = ran.out + ran.err
     for expected in (
         "Get started",
-        "Say where",
+        "Change resources",
         "scope",
         "demo",
         "Examples:",
@@ -74,7 +74,7 @@ def test_the_usage_has_arguments_as_they_are_written(argv: list[str], usage: str
 
 def test_paragraphs_of_help_are_wrapped_to_the_window() -> None:
     ran = run_process("resolve", "--help", env={**os.environ, "COLUMNS": "200"})
-    assert "'no' has it run. DIVERGED: an operation with 'cheops exec --force' becomes the new base." in ran.out
+    assert "with 'no' it runs again. DIVERGED: an operation with 'cheops exec --force' becomes the new base." in ran.out
 
 
 @pytest.mark.parametrize("command", ["parse", "explain", "functions"])
@@ -140,7 +140,7 @@ def test_standard_input_that_is_not_utf8_is_refused() -> None:
 def test_a_full_disk_is_an_error_without_a_traceback() -> None:
     command = f"{sys.executable} -m cheops scope functions > /dev/full"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "error: cannot write the answer: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, "error: cannot write the output: No space left on device\n")
 
 
 def test_a_terminal_without_unicode_gets_escapes() -> None:

@@ -97,7 +97,9 @@ def test_after_a_timeout_one_hears_who_is_to_come_and_how_to_follow_up() -> None
     found = accepted(answer("site1"), waiting_for=("site2", "site3"))
     out = drawn(lambda out: draw_accepted(out, out, found, 0.5))
     assert out[1:4] == ["OK      site1", "PENDING site2", "PENDING site3"]
-    assert out[4] == "no answer from site2 and site3 within 0.5 s. site1:3 is safe, and goes on by itself."
+    assert (
+        out[4] == "no reply from site2 and site3 within 0.5 s. site1:3 is saved; delivery continues in the background."
+    )
     assert "cheops describe operation n site1:3" in out[5]
     assert "cheops wait n --for=converged" in out[6]
 
@@ -181,7 +183,7 @@ def test_status_says_who_lacks_what() -> None:
     assert out[4].split() == ["site2", "yes", "now", "0", "site1:3", "-"]
     assert out[5].split() == ["site3", "no", "12", "s", "ago", "2", "-", "-"]
     assert "site2 site1:3: exit code 1" in out
-    assert out[-1] == "why: cheops explain n   what to do: cheops resolve n"
+    assert out[-1] == "reason: cheops explain n   how to fix it: cheops resolve n"
     assert "DIGEST" in drawn(draw_status, found, wide=True)[2]
 
 
@@ -194,7 +196,7 @@ def test_resolve_lists_what_is_open_with_the_command_that_closes_it() -> None:
     assert "cheops exec --id n --force" in out[1]
     order = resource_status("DIVERGED", site_status("site1"), order_not_enforced=True)
     assert "--force" in drawn(draw_open, order)[0]
-    assert "nothing needs to be resolved" in drawn(draw_open, resource_status("CONVERGED"))[0]
+    assert "nothing to resolve" in drawn(draw_open, resource_status("CONVERGED"))[0]
 
 
 def verification(*states: tuple[str, str, str], same: bool = False, **diff: tuple[str, ...]) -> Verification:
@@ -207,9 +209,9 @@ def test_verify_shows_how_the_sites_differ() -> None:
     found = verification(("site1", "OK", "one\n"), ("site2", "OK", "two\n"), site2=diff)
     out = drawn(draw_verification, found)
     assert out[2].split() == ["site2", "OK", "two"]
-    assert out[out.index("how site2 differs from site1:") + 1 :][:5] == list(diff)
-    assert out[-2] == "the sites differ; why: cheops explain n"
-    assert out[-1].endswith("To make the sites equal: cheops exec --force --id n …")
+    assert out[out.index("differences of site2 from site1:") + 1 :][:5] == list(diff)
+    assert out[-2] == "the sites differ; reason: cheops explain n"
+    assert out[-1].endswith("To make the sites equal again: cheops exec --force --id n …")
 
 
 @pytest.mark.parametrize(
@@ -306,9 +308,9 @@ def test_the_log_has_lanes_and_says_what_beat_what_by_which_rule() -> None:
         ["?", "·"],
     ]
     assert out[1].endswith("superseded by b:1: it is replaced (rule 4)")
-    assert out[2].endswith("effective, number 1")
+    assert out[2].endswith("effective, position 1")
     assert out[3].endswith("void: it failed (rule 1): exit code 7")
-    assert "◌ ran, and lost its effect" in out[-1]
+    assert "◌ ran, then superseded" in out[-1]
     assert "► runs now" not in out[-1]
 
 
@@ -334,7 +336,7 @@ def test_checks_are_grouped_and_what_failed_has_a_hint_and_a_place_to_read() -> 
         "      start it",
         "      see docs/troubleshooting.md#peers",
         "",
-        "site1: 3 checks, 1 failed, 1 with a warning",
+        "site1: 3 checks, 1 failed, 1 warning",
     ]
 
 
@@ -359,11 +361,11 @@ def test_a_dry_run_says_what_would_be_beaten_run_again_and_out_of_reach() -> Non
             notes=("mind the gap",),
         ),
     )
-    assert "run again at site2  site1:1" in out
+    assert "runs again at site2  site1:1" in out
     assert not [line for line in out if line.startswith("run again at site1")]
-    assert [line.split() for line in out if line.startswith("wait for")] == [["wait", "for", "site2"]]
+    assert [line.split() for line in out if line.startswith("waits for")] == [["waits", "for", "site2"]]
     assert "supersedes site1:2: a later operation replaces it (rule 3)" in out
-    assert "its order among the others could not be enforced" in out
+    assert "its order relative to the other operations cannot be enforced" in out
     assert "note: mind the gap" in out
     refused = drawn(draw_dry_run, dry_run(refused="no"))
     assert refused == ["it would be refused: no"]

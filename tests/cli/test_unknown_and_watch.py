@@ -42,24 +42,24 @@ def test_what_did_not_happen_is_run_and_only_there(make_rig: MakeRig) -> None:
 
     both = cheops("resolve", "notes", "--happened", "no", code=1).err
     assert both == (
-        "error: 2 are UNKNOWN; say which one you have looked at:\n"
+        "error: 2 operations are UNKNOWN; name the one that you have checked:\n"
         "  --site site2 --op site1:2\n"
         "  --site site3 --op site1:2\n"
     )
-    assert "2 are UNKNOWN" in cheops("resolve", "notes", "--op", "site1:2", "--happened", "no", code=1).err
+    assert "2 operations are UNKNOWN" in cheops("resolve", "notes", "--op", "site1:2", "--happened", "no", code=1).err
     wrong = cheops("resolve", "notes", "--site", "site1", "--happened", "no", code=1).err
     assert "nothing is UNKNOWN at site1; site1:2 at site2 and site1:2 at site3 are: say so with 'site'" in wrong
     assert "unknown site 'site9'" in cheops("resolve", "notes", "--site", "site9", "--happened", "no", code=1).err
 
     done = cheops("resolve", "notes", "--site", "site2", "--happened", "no").out
-    assert done == "site1:2 did not take effect at site2; it is run there now\n"
+    assert done == "site1:2 did not take effect at site2; it runs there now\n"
     until(lambda: text(rig, "site2") == "one\nmore\n", "for site2 to run it")
     until(lambda: cheops("resolve", "notes", code=1).out.count("UNKNOWN") == 1, "for one to be left")
     last = told(cheops("resolve", "notes", "--happened", "no", "-o", "json"))
     assert (last["site"], last["operation"], last["resolution"]) == ("site3", "site1:2", "not-happened")
     cheops("wait", "notes", "--timeout", "60")
     assert {text(rig, name) for name in rig.names} == {"one\nmore\n"}, "once at each site"
-    assert cheops("resolve", "notes").out.startswith("nothing needs to be resolved: CONVERGED")
+    assert cheops("resolve", "notes").out.startswith("nothing to resolve: CONVERGED")
     again = cheops("resolve", "notes", "--happened", "no", code=1).err
     assert again == "error: nothing is UNKNOWN at site1\n"
 

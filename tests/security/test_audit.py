@@ -241,7 +241,7 @@ def test_the_command_line_shows_it(rig: Rig) -> None:
     assert "done" not in {line.split()[4] for line in shown.out.splitlines()[1:]}
     wide = json.loads(run_process("audit", "--limit", "1", "-o", "json", *url).out)
     assert len(wide["entries"]) == 1
-    assert run_process("audit", "--who", "nobody-like-that", *url).out == "nothing of that is in the log\n"
+    assert run_process("audit", "--who", "nobody-like-that", *url).out == "no matching entries\n"
 
 
 def test_it_is_whole_after_a_stop_and_shows_what_was_cut_meanwhile(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from cheops.config.site import DEFAULT_FILE, read_site
 
 def agent_command(
     config: Annotated[
-        Path, typer.Option("--config", "-c", help="The configuration of the site; see 'cheops init'.")
+        Path, typer.Option("--config", "-c", help="The configuration file of the site; see 'cheops init'.")
     ] = DEFAULT_FILE,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages.")] = False,
 ) -> None:
-    """Run the agent of one site, until it is stopped (Ctrl-C, SIGTERM)."""
+    """Run the agent of one site until it is stopped (Ctrl-C or SIGTERM)."""
     # A server is slow to import, and only this needs it. What is made now stays: nothing of it is to be
     # looked through for garbage, neither meanwhile nor ever.
     gc.disable()

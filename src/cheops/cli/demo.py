@@ -174,7 +174,7 @@ def demo_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     ] = 0,
     tour: Annotated[bool, typer.Option("--tour", help="A tour of scope-lang instead, without any site.")] = False,
 ) -> None:
-    """Play a story with three real sites on this machine: a cut, a conflict, who won and why.
+    """Run a guided tour with three real sites on this machine: a network cut, a conflict, and how it is merged.
 
     Then the sites stay up and can be tried, until Ctrl-C. Nothing is left behind, however it ends.
     """

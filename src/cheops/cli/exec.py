@@ -34,19 +34,19 @@ def draw_dry_run(out: Console, found: "DryRun") -> None:
     if found.refused:
         out.print(Text.assemble(("it would be refused: ", "red"), printable(found.refused)), soft_wrap=True)
         return
-    facts = table("IT WOULD", "")
-    facts.add_row("run at", ", ".join(found.sites))
-    facts.add_row("run first at", found.first_at or "-")
-    facts.add_row("run here", ", ".join(found.runs_here) or "nothing")
+    facts = table("DRY RUN", "")
+    facts.add_row("runs at", ", ".join(found.sites))
+    facts.add_row("runs first at", found.first_at or "-")
+    facts.add_row("runs here", ", ".join(found.runs_here) or "nothing")
     facts.add_row("command", printable(found.command))
     for site, again in found.replayed.items():
         if again:
-            facts.add_row(f"run again at {site}", ", ".join(again))
-    facts.add_row("wait for", ", ".join(found.unreachable) or "nobody: all sites can be reached")
+            facts.add_row(f"runs again at {site}", ", ".join(again))
+    facts.add_row("waits for", ", ".join(found.unreachable) or "none: all sites are reachable")
     print_table(out, facts)
     _draw_superseded(out, found)
     if found.order_not_enforced:
-        out.print("its order among the others could not be enforced", style="red")
+        out.print("its order relative to the other operations cannot be enforced", style="red")
     for note in found.notes:
         out.print(f"note: {printable(note)}", style="yellow", soft_wrap=True)
     out.print("\nNothing was run, saved or sent.", style="dim")
@@ -56,7 +56,7 @@ def _draw_superseded(out: Console, found: "DryRun") -> None:
     out.print()
     if found.superseded_by:
         own = found.superseded_by
-        words = f"it would have no effect itself: {own.operation} supersedes it, {own.sentence} (rule {own.rule})"
+        words = f"it would have no effect: {own.operation} supersedes it, {own.sentence} (rule {own.rule})"
         out.print(words, style="red", soft_wrap=True)
     for one in found.would_supersede:
         out.print(f"supersedes {one.operation}: {one.sentence} (rule {one.rule})", soft_wrap=True)
@@ -69,34 +69,37 @@ _RESERVED = ("config", "config.json", "operation")  # under these the matrix and
 
 
 def exec_command(  # noqa: PLR0913, PLR0917 - one parameter per option
-    id_: Annotated[str, typer.Option("--id", help="The resource.")],
-    type_: Annotated[str, typer.Option("--type", help="The operation's type, as the matrix names it.")],
+    id_: Annotated[str, typer.Option("--id", help="The id of the resource.")],
+    type_: Annotated[str, typer.Option("--type", help="The type of the operation, as in the matrix.")],
     command: Annotated[
         str,
-        typer.Option("--command", help="What to run at each site. {path} names a file to be sent along."),
+        typer.Option("--command", help="The command to run at each site. {path} sends that file along."),
     ],
     sites: Annotated[
-        str, typer.Option("--sites", help="Where, such as 'site1 & site2'. Needed for a new resource.")
+        str, typer.Option("--sites", help="The sites, such as 'site1 & site2'. Required for a new resource.")
     ] = "",
     config: Annotated[
-        Path | None, typer.Option("--config", help="A matrix that holds from now on (JSON or YAML).")
+        Path | None, typer.Option("--config", help="A new matrix for the resource (JSON or YAML).")
     ] = None,
     resource_type: Annotated[
-        str, typer.Option("--resource-type", help="For a new resource: its type in the sites' configuration.")
+        str,
+        typer.Option("--resource-type", help="The resource type, from the sites' configuration. For a new resource."),
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Make this the new base, whatever was before.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the state: this operation becomes the new base.")
+    ] = False,
     wait: WaitOption = Waiting.ALL,
     timeout: TimeoutOption = 30.0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it would do. Nothing is run, saved or sent.")
+        bool, typer.Option("--dry-run", help="Show what it would do, without running, saving or sending anything.")
     ] = False,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run a command on a resource, at all its sites; answers are shown as they come.
+    """Run a command on a resource, at all its sites, and show each reply as it arrives.
 
-    Ends with 0 if as many sites answered OK as were waited for, 1 if one failed, 3 if too few did in time:
-    then the operation goes on by itself. The word 'exec' may be left out.
+    Exit code: 0 if enough sites replied OK, 1 if one failed, 3 if too few replied in time (delivery then continues in
+    the background). The word 'exec' may be omitted.
     """
     from cheops.api.models import SubmitRequest  # noqa: PLC0415 - see asking.py
     from cheops.log.operation import Kind  # noqa: PLC0415 - see asking.py
@@ -165,14 +168,14 @@ def _follow(  # noqa: PLR0913, PLR0917 - what can be said of an operation
 
 
 def show_command(  # noqa: PLR0913, PLR0917 - one parameter per option
-    id_: Annotated[str, typer.Option("--id", help="The resource.")],
-    sites: Annotated[str, typer.Option("--sites", help="Where; if left out, wherever the resource is.")] = "",
+    id_: Annotated[str, typer.Option("--id", help="The id of the resource.")],
+    sites: Annotated[str, typer.Option("--sites", help="The sites. Default: all sites of the resource.")] = "",
     command: ShowingOption = "",
     timeout: TimeoutOption = 30.0,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the state of a resource at each of its sites, by running a command there that changes nothing."""
+    """Show the state of a resource at each of its sites, by running a read-only command there."""
     from cheops.client.agent import Form  # noqa: PLC0415 - see asking.py
 
     shown = agent(url).show(id_, Form({"command": command, "sites": sites}, {}), timeout)

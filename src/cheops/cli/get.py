@@ -51,7 +51,7 @@ def draw_site_list(out: Console, found: "Sites", *, wide: bool = False) -> None:
     for site in found.sites:
         extra = (site.url, site.version or "?", _clock(site), ", ".join(site.services) or "-") if wide else ()
         rtt = f"{'' if site.rtt_measured else '~'}{rounded_ms(site.rtt_ms)}" if site.rtt_ms is not None else "-"
-        name = f"{site.name} (asked)" if site.here else site.name
+        name = f"{site.name} (this agent)" if site.here else site.name
         made.add_row(printable(name), styled_status(site.state), age(site.as_of_s), rtt, *extra)
     print_table(out, made)
     of_sites = (f"{site.name}: {said}" for site in found.sites for said in site.problems if said != site.state)
@@ -65,9 +65,9 @@ def _clock(site: "SiteView") -> str:
 
 def draw_pings(out: Console, found: "list[Ping]") -> None:
     if not found:
-        out.print("no other site is known")
+        out.print("no other sites")
         return
-    made = table("SITE", "ANSWER", "TOOK", "URL", "DETAIL")
+    made = table("SITE", "REPLY", "TOOK", "URL", "DETAIL")
     for ping in found:
         answer = styled_status("OK" if ping.ok else "failed")
         made.add_row(ping.site, answer, rounded_ms(ping.took_ms), ping.url, printable(ping.detail) or "-")
@@ -78,28 +78,26 @@ def draw_forgotten(out: Console, found: "Forgotten") -> None:
     out.print(f"{printable(found.site)} is forgotten")
     if found.resources:
         out.print(
-            f"it does not count any more for: {printable(listed(found.resources))}\n"
-            f"  To take it off their lists as well: cheops sites remove ID {printable(found.site)}",
+            f"it no longer counts for: {printable(listed(found.resources))}\n"
+            f"  To remove it from their site lists: cheops sites remove ID {printable(found.site)}",
             style="yellow",
             soft_wrap=True,
         )
 
 
-describe_app = typer.Typer(
-    no_args_is_help=True, help="Show everything that is known of one resource, site, operation or replicant."
-)
+describe_app = typer.Typer(no_args_is_help=True, help="Show the details of one resource, site, operation or replicant.")
 
 
 @describe_app.command("resource", epilog="Example: cheops describe resource counter")
 def resource_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show a resource: where it is, how it is there, and by which matrix its operations combine."""
+    """Show a resource: its sites, its state at each, and its matrix."""
     found = agent(url).resource(id_)
     emit_answer(output, found, lambda out: draw_resource(out, found, wide=output is Output.WIDE))
 
 
 @describe_app.command("site", epilog="Example: cheops describe site site2")
 def site_command(name: SiteArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show a site as the agent knows it."""
+    """Show what the agent knows about a site."""
     found = agent(url).site(name)
     emit_answer(output, found, lambda out: _draw_facts(out, _site_facts(found)))
 
@@ -108,19 +106,19 @@ def site_command(name: SiteArgument, url: UrlOption = None, output: OutputOption
 def operation_command(
     id_: IdArgument,
     operation: Annotated[
-        str, typer.Argument(metavar="OPERATION", show_default=False, help="Its name, such as site1:3.")
+        str, typer.Argument(metavar="OPERATION", show_default=False, help="The operation's name, such as site1:3.")
     ],
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show an operation: what it is, what it knew, what beat it, and what became of it at each site."""
+    """Show an operation: its command, what it knew of, what superseded it, and its outcome at each site."""
     found = agent(url).operation(id_, operation)
     emit_answer(output, found, lambda out: draw_operation(out, found))
 
 
 @describe_app.command("replicant", epilog="Example: cheops describe replicant c4e095a1-a357-8d5c-85fc-1e35020baf87")
 def replicant_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show a replicated HTTP resource: where it is, and how this site's own service calls it."""
+    """Show a replicated HTTP resource: its sites, and its id in this site's own service."""
     found = agent(url).replicant(id_)
     emit_answer(output, found, lambda out: _draw_facts(out, _replicant_facts(found)))
 
@@ -148,9 +146,9 @@ def _resource_facts(found: "ResourceDetail") -> Iterable[tuple[str, str | Text]]
     yield "matrix", found.matrix
     yield "order enforced", yes_no(not found.order_not_enforced)
     if found.checkpoint:
-        yield "checkpoint", f"holds all up to {vector(found.checkpoint)}"
+        yield "checkpoint", f"contains everything up to {vector(found.checkpoint)}"
     if found.drafts:
-        yield "wait here", ", ".join(found.drafts)
+        yield "waiting here", ", ".join(found.drafts)
 
 
 def _replicant_facts(found: "ReplicantView") -> Iterable[tuple[str, str | Text]]:
@@ -159,16 +157,16 @@ def _replicant_facts(found: "ReplicantView") -> Iterable[tuple[str, str | Text]]
     yield "path", found.path or "-"
     yield "sites", ", ".join(found.sites)
     if found.gone:
-        yield "gone for good", ", ".join(found.gone)
+        yield "removed sites", ", ".join(found.gone)
     yield "local id here", found.local_id or "-"
     yield "status", styled_status(found.overall)
     yield "deleted", yes_no(found.deleted)
     if found.waits:
-        yield "waits here", found.waits
+        yield "waiting for", found.waits
 
 
 def _site_facts(site: "SiteView") -> Iterable[tuple[str, str | Text]]:
-    yield "site", f"{site.name} (asked)" if site.here else site.name
+    yield "site", f"{site.name} (this agent)" if site.here else site.name
     yield "state", styled_status(site.state).append(f", as of {age(site.as_of_s)}")
     yield "url", site.url
     measured = "measured" if site.rtt_measured else "estimated"
@@ -176,7 +174,7 @@ def _site_facts(site: "SiteView") -> Iterable[tuple[str, str | Text]]:
     yield "version", site.version or "-"
     yield "incarnation", site.incarnation or "-"
     yield "services", ", ".join(site.services) or "-"
-    yield "clock", "-" if site.clock_offset_ms is None else f"{site.clock_offset_ms:+.0f} ms from ours"
+    yield "clock", "-" if site.clock_offset_ms is None else f"{site.clock_offset_ms:+.0f} ms relative to ours"
     for problem in site.problems:
         yield "problem", problem
 
@@ -217,57 +215,57 @@ def _effect_text(op: "OperationView") -> Text:
 
 get_app = typer.Typer(
     no_args_is_help=True,
-    help="List what an agent knows: sites, resources, operations, replicants, requests, flows.",
+    help="List sites, resources, operations, replicants, requests or flows.",
 )
 _LIST_EXAMPLE = "Example: cheops get resources --prefix shop -o wide"
 
 
 @get_app.command("sites", epilog="Example: cheops get sites -o wide")
 def sites_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the sites, whether they are up, and how far away."""
+    """List the sites, with their state and distance."""
     found = agent(url).sites()
     emit_answer(output, found, lambda out: draw_site_list(out, found, wide=output is Output.WIDE))
 
 
 @get_app.command("resources", epilog=_LIST_EXAMPLE)
 def resources_command(
-    prefix: Annotated[str, typer.Option("--prefix", help="Only those whose id begins so.")] = "",
+    prefix: Annotated[str, typer.Option("--prefix", help="Only resources whose id starts with this.")] = "",
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the resources that this agent knows, and whether all is well with each."""
+    """List the resources of this agent's site, with their status."""
     found = list(agent(url).all_resources(prefix))
     emit_answer(output, found, lambda out: draw_resources(out, found, wide=output is Output.WIDE))
 
 
 @get_app.command("operations", epilog="Example: cheops get operations counter")
 def operations_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the operations on a resource, and what became of each."""
+    """List the operations on a resource, with their outcome."""
     found = list(agent(url).all_operations(id_))
     emit_answer(output, found, lambda out: draw_operations(out, found, wide=output is Output.WIDE))
 
 
 @get_app.command("replicants", epilog="Example: cheops get replicants -o wide")
 def replicants_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the replicated HTTP resources of this agent's site, and how its own service calls each."""
+    """List the replicated HTTP resources of this agent's site, with their ids in its own service."""
     found = list(agent(url).all_replicants())
     emit_answer(output, found, lambda out: draw_replicants(out, found, wide=output is Output.WIDE))
 
 
 @get_app.command("requests", epilog="Example: cheops get requests --service image")
 def requests_command(
-    service: Annotated[str, typer.Option("--service", help="Only those for this service.")] = "",
+    service: Annotated[str, typer.Option("--service", help="Only requests for this service.")] = "",
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the latest requests with a scope that the gateway of this site served, the last one first."""
+    """List the latest requests with a scope that this site's gateway served, newest first."""
     found = list(agent(url).all_requests(service))
     emit_answer(output, found, lambda out: draw_requests(out, found, wide=output is Output.WIDE))
 
 
 @get_app.command("flows", epilog="Example: cheops get flows -o wide")
 def flows_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the scopes that HAProxy knows by heart at this site, and where requests with them go."""
+    """List the scopes cached in HAProxy at this site, and where their requests go."""
     asked = agent(url)
     page = asked.flows()
     found, cursor = list(page.flows), page.next
@@ -279,11 +277,11 @@ def flows_command(url: UrlOption = None, output: OutputOption = Output.TABLE) ->
 
 def draw_flows(out: Console, page: "Flows", found: "Sequence[FlowView]") -> None:
     if page.plane != "haproxy":
-        who = "the agent forwards by itself" if page.plane == "builtin" else "no service listens here"
-        out.print(f"{who}: there are no flows")
+        reason = "the agent forwards requests itself" if page.plane == "builtin" else "no service listens here"
+        out.print(f"no flows: {reason}")
         return
     if page.trouble:
-        out.print(f"HAProxy is in trouble: {printable(page.trouble)}")
+        out.print(f"HAProxy does not work: {printable(page.trouble)}")
     served = page.fast + page.slow
     share = f"{page.fast / served:.1%} of {served:,} requests" if served else "no request yet"
     carried = f", {page.carried:,} carrier values" if page.carried else ""
@@ -298,7 +296,7 @@ def draw_flows(out: Console, page: "Flows", found: "Sequence[FlowView]") -> None
 
 def draw_resources(out: Console, found: "Sequence[ResourceSummary]", *, wide: bool = False) -> None:
     if not found:
-        out.print("no resource is known here")
+        out.print("no resources")
         return
     more = ("OPERATIONS", "LAST CHANGE") if wide else ()
     made = table("ID", "TYPE", "STATUS", "SITES", *more)
@@ -311,7 +309,7 @@ def draw_resources(out: Console, found: "Sequence[ResourceSummary]", *, wide: bo
 
 def draw_replicants(out: Console, found: "Sequence[ReplicantView]", *, wide: bool = False) -> None:
     if not found:
-        out.print("no replicant is known here; resources of commands are listed by 'cheops get resources'")
+        out.print("no replicants; for resources of commands see 'cheops get resources'")
         return
     more = ("PATH", "WAITS") if wide else ()
     made = table("ID", "SERVICE", "LOCAL ID", "STATUS", "SITES", *more)
@@ -324,14 +322,14 @@ def draw_replicants(out: Console, found: "Sequence[ReplicantView]", *, wide: boo
 
 def draw_requests(out: Console, found: "Sequence[ServedRequest]", *, wide: bool = False) -> None:
     if not found:
-        out.print("no request with a scope was served here since the agent's start")
+        out.print("no requests with a scope since the agent started")
         return
     more = ("SCOPE", "TRIED BEFORE") if wide else ()
     made = table("AT", "SERVICE", "REQUEST", "ROUTE", "SITE", "STATUS", "TOOK", *more)
     for one in found:
         asked = printable(f"{one.method} {one.path}") if wide else one_line(f"{one.method} {one.path}")
         extra = (printable(one.scope), printable(one.fallback or "-")) if wide else ()
-        status, took = str(one.status or "left"), rounded_ms(one.took_ms)
+        status, took = str(one.status or "aborted"), rounded_ms(one.took_ms)
         made.add_row(
             short_time(one.at),
             printable(one.service),
@@ -352,9 +350,9 @@ def _state(one: "ResourceSummary | ReplicantView") -> Text:
 
 def draw_operations(out: Console, found: "Sequence[OperationView]", *, wide: bool = False) -> None:
     if not found:
-        out.print("no operation is known")
+        out.print("no operations")
         return
-    more = ("BEATEN BY", "RULE") if wide else ()
+    more = ("SUPERSEDED BY", "RULE") if wide else ()
     made = table("OPERATION", "TYPE", "MADE AT", "EFFECT", "SITES", *more, "COMMAND")
     for op in found:
         extra = (op.beaten_by or "-", str(op.rule or "-")) if wide else ()

@@ -32,17 +32,21 @@ if TYPE_CHECKING:
 
 def audit_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     since: Annotated[
-        str, typer.Option("--since", help="From this time on, in UTC: 2026-11-16, or 2026-11-16T01:41.")
+        str, typer.Option("--since", help="Only entries since this time, in UTC: 2026-11-16, or 2026-11-16T01:41.")
     ] = "",
-    who: Annotated[str, typer.Option("--who", help="Only of this one, such as token:ci, or ci.")] = "",
-    outcome: Annotated[str, typer.Option("--outcome", help="Only done, refused or failed.")] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="The last so many lines.")] = 100,
+    who: Annotated[str, typer.Option("--who", help="Only entries of this user, such as token:ci, or ci.")] = "",
+    outcome: Annotated[
+        str, typer.Option("--outcome", help="Only entries with this outcome: done, refused or failed.")
+    ] = "",
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1000, help="How many of the latest entries to show.")
+    ] = 100,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show who changed what at a site, from where, and what was refused to whom.
+    """Show who changed what at a site, from where, and which requests were refused.
 
-    Ends with 1 if lines of the log were changed or are missing.
+    Exit code: 1 if entries of the log were changed or are missing.
     """
     found = agent(url).audit(since=since, who=who, outcome=outcome, limit=limit)
     emit_answer(output, found, lambda out: draw_audit(out, found, wide=output is Output.WIDE))
@@ -68,12 +72,12 @@ def draw_audit(out: Console, found: "AuditLog", *, wide: bool = False) -> None:
     if found.entries:
         print_table(out, made)
     else:
-        out.print("nothing of that is in the log")
+        out.print("no matching entries")
     err = console(stderr=True)
     for told in found.broken:
-        err.print(f"the log was tampered with, or damaged: {printable(told)}", style="red", soft_wrap=True)
+        err.print(f"the log was altered or damaged: {printable(told)}", style="red", soft_wrap=True)
     if found.trouble:
-        err.print(f"nothing can be added to the log: {printable(found.trouble)}", style="red", soft_wrap=True)
+        err.print(f"the log cannot be written: {printable(found.trouble)}", style="red", soft_wrap=True)
 
 
 def _what(entry: "AuditEntry", *, wide: bool) -> str:
@@ -85,23 +89,23 @@ def _what(entry: "AuditEntry", *, wide: bool) -> str:
 _MARKS = {  # the sign, its colour, and what it means
     "OK": ("●", "green", "ran"),
     "KO": ("✗", "red", "failed"),
-    "UNKNOWN": ("?", "red", "not known whether it ran"),
-    "RUNNING": ("►", "yellow", "runs now"),
-    "PENDING": ("○", "yellow", "heard of it, not run yet"),
+    "UNKNOWN": ("?", "red", "unknown whether it ran"),
+    "RUNNING": ("►", "yellow", "running"),
+    "PENDING": ("○", "yellow", "received, not run yet"),
 }
-_UNHEARD = ("·", "dim", "not known to have heard of it")
-_RAN_IN_VAIN = ("◌", "dim", "ran, and lost its effect")
-_NOT_RUN = ("-", "dim", "heard of it, need not run it")
+_UNHEARD = ("·", "dim", "not received yet, as far as known")
+_RAN_IN_VAIN = ("◌", "dim", "ran, then superseded")
+_NOT_RUN = ("-", "dim", "received, need not run")
 
 
 def log_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the operations on a resource: a lane per site, and what superseded what by which rule."""
+    """List the operations on a resource, with one lane per site and the rule that superseded each."""
     found = agent(url).log(id_)
     emit_answer(output, found, lambda out: draw_log(out, found, wide=output is Output.WIDE))
 
 
 def explain_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Explain step by step why the state of a resource is what it is, and what to do about it."""
+    """Explain step by step why a resource is in its state, and what to do about it."""
     found = agent(url).explain(id_)
     emit_answer(output, found, lambda out: draw_explanation(out, found))
 
@@ -127,9 +131,9 @@ def draw_log(out: Console, found: "LogView", *, wide: bool = False) -> None:
 
 def _draw_notes(out: Console, found: "LogView") -> None:
     if found.checkpoint:
-        out.print(f"\na checkpoint holds all up to {vector(found.checkpoint)}", soft_wrap=True)
+        out.print(f"\na checkpoint contains everything up to {vector(found.checkpoint)}", soft_wrap=True)
     if found.forgotten:
-        out.print(f"operations without effect may be forgotten up to {vector(found.forgotten)}")
+        out.print(f"operations without effect may be deleted up to {vector(found.forgotten)}")
 
 
 def _lane_mark(mark: "Mark", reply: "ReplyView | None") -> tuple[str, str, str]:
@@ -146,7 +150,7 @@ def _effect(op: "OperationView", place: int | None) -> Text:
     """What it counts for; of what does not count, what beat it and by which rule."""
     said = styled_status(op.effect)
     if place is not None:
-        return said.append(f", number {place}")
+        return said.append(f", position {place}")
     if op.beaten_by:
         said.append(f" by {op.beaten_by}")
     if op.rule is not None:
@@ -168,18 +172,18 @@ _RECONNECT_S = 1.0
 
 def watch_command(
     id_: Annotated[
-        str, typer.Argument(metavar="[ID]", show_default="all resources and sites", help="The resource.")
+        str, typer.Argument(metavar="[ID]", show_default="all resources and sites", help="The id of the resource.")
     ] = "",
     since: Annotated[
-        str, typer.Option("--since", help="Begin after this place, of an event.", show_default="now")
+        str, typer.Option("--since", help="Start after this position of an event.", show_default="now")
     ] = "",
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what happens to a resource, or to all, line by line until Ctrl-C.
+    """Print the events of a resource, or of all resources and sites, until Ctrl-C.
 
-    With -o json an event per line, with -o yaml a document per event. When the agent goes away, it is asked
-    again until it is back, and nothing that happened meanwhile is left out.
+    With -o json one event per line, with -o yaml one document per event. If the agent stops, the command reconnects
+    when it is back, without missing an event.
     """
     from cheops.client import UnreachableError  # noqa: PLC0415 - see asking.py
 
@@ -192,7 +196,7 @@ def watch_command(
                 last, gone = event.place, False
                 _write_event(event, output)
         if not gone:
-            console(stderr=True).print("the agent is gone; asking again until it is back", style="yellow")
+            console(stderr=True).print("lost the connection to the agent; reconnecting", style="yellow")
         gone = True
         time.sleep(_RECONNECT_S)
 

@@ -57,7 +57,7 @@ def _root(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Cheops makes one application instance per site act together as one geo-distributed application."""
+    """Cheops makes one application instance per site act as one geo-distributed application."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -78,7 +78,7 @@ def _run_reporting_errors(argv: list[str]) -> int:
     except CheopsError as error:
         _print_error(error)
     except OSError as error:
-        _print_error(CheopsError(f"cannot write the answer: {error.strerror or error}"))
+        _print_error(CheopsError(f"cannot write the output: {error.strerror or error}"))
         sys.stdout = None  # nothing more to flush when the interpreter ends
     return 1
 

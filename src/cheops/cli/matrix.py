@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Show and check matrices: how operations on a resource combine when they meet.",
+    help="Show and check matrices, which define how concurrent operations combine.",
 )
 
 
@@ -32,13 +32,13 @@ def check_command(
         str | None,
         typer.Option(
             metavar="A,B,C",
-            help="The types of your operations, to see that the matrix knows them.",
+            help="The types of your operations, to check that the matrix mentions them.",
             show_default="those of the file",
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say whether a matrix is free of contradictions, and what it means for every pair of types."""
+    """Check a matrix for contradictions, and show what it means for every pair of types."""
     from cheops.api.views.matrix import matrix_view  # noqa: PLC0415 - see asking.py
 
     read = read_matrix(file)
@@ -49,13 +49,13 @@ def check_command(
 
 @app.command("show", epilog="Example: cheops matrix show counter")
 def show_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show the matrix that is in force for a resource, and what it means for every pair of types."""
+    """Show the matrix of a resource, and what it means for every pair of types."""
     found = agent(url).matrix(id_)
     emit_answer(output, found, lambda console: draw_matrix(console, found))
 
 
 def draw_matrix(out: Console, found: "MatrixView") -> None:
-    by = f", brought by {found.introduced_by}" if found.introduced_by else ""
+    by = f", introduced by {found.introduced_by}" if found.introduced_by else ""
     out.print(f"in force for {printable(found.resource or '')}{by}\n", style="bold", soft_wrap=True)
     _show(out, found, {})
 
@@ -108,7 +108,7 @@ _WORDS = {
     None: "ordered",
 }
 _STYLES = {1: "green", 2: "cyan", 3: "yellow"}
-_LEGEND = "class 1: they commute, 2: one replaces the other, 3: their order counts; * inferred, not in the file"
+_LEGEND = "class 1: commute, 2: one replaces the other, 3: order matters; * inferred, not in the file"
 
 
 def _show(console: Console, found: "MatrixView", meant: dict[str, str]) -> None:
@@ -122,7 +122,7 @@ def _show(console: Console, found: "MatrixView", meant: dict[str, str]) -> None:
 
 def _show_pairs(console: Console, found: "MatrixView") -> None:
     if not found.types:
-        console.print("no type is mentioned: all pairs are ordered")
+        console.print("no types are mentioned: all pairs are ordered")
         return
     listing = table("BEFORE \\ AFTER", *found.types)
     cells = [_cell(pair) for pair in found.pairs]
@@ -144,7 +144,7 @@ def _what_it_replaces(found: "MatrixView", name: str) -> str:
         return f"{name} replaces nothing"
     both = {pair.before for pair in found.pairs if pair.after == name and pair.concurrent_both}
     staying = [other for other in found.types if other in both and other in replaced]
-    exception = f"; made at the same time as {in_words(staying)}, both stay, {name} first" if staying else ""
+    exception = f"; if concurrent with {in_words(staying)}, both stay, {name} first" if staying else ""
     return f"{name} replaces {', '.join(replaced)}{exception}"
 
 

@@ -19,17 +19,19 @@ NOT_YET = 3  # not everywhere, or not in time: it goes on
 
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", envvar="CHEOPS_URL", help="The agent's address, or unix:///path.", show_default=False),
+    typer.Option("--url", envvar="CHEOPS_URL", help="The agent's URL, or unix:///path.", show_default=False),
 ]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", show_default=False, help="The resource.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", show_default=False, help="The id of the resource.")]
 ShowingOption = Annotated[
     str,
     typer.Option(
         "--command",
-        help="What shows the state; if left out, the type's 'read'. The type's 'show' says what may be run.",
+        help="The command that reads the state. Default: the type's 'read'. The type's 'show' lists what is allowed.",
     ),
 ]
-TimeoutOption = Annotated[float, typer.Option("--timeout", min=0, max=3600, help="How long to wait, in seconds.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", min=0, max=3600, help="How long to wait for replies, in seconds.")
+]
 
 
 def agent(url: str | None) -> "Agent":
@@ -62,7 +64,7 @@ AddressOption = Annotated[
         "--address",
         metavar="HOST",
         show_default="none",
-        help="A host name or address by which people reach the site; as often as there are.",
+        help="A host name or address of the site. Repeatable.",
     ),
 ]
 
@@ -78,5 +80,8 @@ class Waiting(StrEnum):
 
 WaitOption = Annotated[
     Waiting,
-    typer.Option("--wait", help="For whom: all, more than half, the first, or only until it is durable."),
+    typer.Option(
+        "--wait",
+        help="Which replies to wait for: from all sites, a majority, the first, or none (only until it is saved).",
+    ),
 ]

@@ -29,7 +29,7 @@ class Output(StrEnum):
 
 OutputOption = Annotated[
     Output,
-    typer.Option("--output", "-o", help="For people (table; wide: with more columns) or for programs."),
+    typer.Option("--output", "-o", help="Output format; wide has more columns than table."),
 ]
 
 

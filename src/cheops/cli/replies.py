@@ -66,10 +66,10 @@ def print_missing(err: Console, found: "Accepted", timeout_s: float) -> None:
     if found.satisfied or not found.waiting_for:
         return
     err.print(
-        f"no answer from {in_words(found.waiting_for)} within {timeout_s:g} s. "
-        f"{found.operation} is safe, and goes on by itself.\n"
-        f"  How far it is:    cheops describe operation {id_} {found.operation}\n"
-        f"  Until it is done: cheops wait {id_} --for=converged",
+        f"no reply from {in_words(found.waiting_for)} within {timeout_s:g} s. "
+        f"{found.operation} is saved; delivery continues in the background.\n"
+        f"  Progress:            cheops describe operation {id_} {found.operation}\n"
+        f"  Wait for completion: cheops wait {id_} --for=converged",
         style="yellow",
         soft_wrap=True,
     )
@@ -180,8 +180,8 @@ class Follower:
         verdict = _VERDICTS.get(answers[0].status, Verdict.OK) if answers else None
         if verdict is None or (verdict is Verdict.OK and not set(named) <= set(self._answers)):
             raise ConnectionLostError(
-                "the agent went away before it had answered; whether it has taken the operation is not sure\n"
-                f"  When it is back: cheops log {printable(id_)}"
+                "the agent closed the connection before it replied; it is unknown whether it accepted the operation\n"
+                f"  When the agent is back: cheops log {printable(id_)}"
             )
         return Accepted(
             operation=answers[0].operation,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cheops.api.models import Accepted, ChangeSites, Resolved, ResourceStatus
 
 
-sites_app = typer.Typer(no_args_is_help=True, help="Change at which sites a resource is.")
+sites_app = typer.Typer(no_args_is_help=True, help="Change the sites of a resource.")
 _SITES = typer.Argument(metavar="SITES...", show_default=False, help="Names of sites.")
 SitesArgument = Annotated[list[str], _SITES]
 
@@ -29,25 +29,29 @@ class Happened(StrEnum):
 
 DeleteCopyOption = Annotated[
     bool,
-    typer.Option("--delete-copy", help="Have the sites that the resource leaves delete what they have of it."),
+    typer.Option("--delete-copy", help="Delete the copies at the sites that the resource leaves."),
 ]
 DeleteWithOption = Annotated[
     str,
-    typer.Option("--delete-with", metavar="COMMAND", help="What deletes the copy; if left out, the type's 'reset'."),
+    typer.Option(
+        "--delete-with", metavar="COMMAND", help="The command that deletes the copy. Default: the type's 'reset'."
+    ),
 ]
 
 
 def delete_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     id_: IdArgument,
-    command: Annotated[str, typer.Option("--command", help="What deletes it; if left out, the type's 'reset'.")] = "",
+    command: Annotated[
+        str, typer.Option("--command", help="The command that deletes it. Default: the type's 'reset'.")
+    ] = "",
     wait: WaitOption = Waiting.ALL,
     timeout: TimeoutOption = 30.0,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Delete a resource at all its sites; beats everything that is done to it at the same time.
+    """Delete a resource at all its sites; a deletion supersedes all concurrent operations.
 
-    Ends with 0 if as many sites answered OK as were waited for, 1 if one failed, 3 if too few did in time.
+    Exit code: 0 if enough sites replied OK, 1 if one failed, 3 if too few replied in time.
     """
     from cheops.api.models import Wait  # noqa: PLC0415 - see asking.py
 
@@ -66,7 +70,7 @@ def set_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Have a resource at exactly these sites."""
+    """Set the sites of a resource."""
     request = _request(sites, "set", delete_copy=delete_copy, delete_with=delete_with)
     _change(id_, request, wait, timeout, url, output)
 
@@ -80,7 +84,7 @@ def add_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Have a resource at these sites as well; they catch up by themselves."""
+    """Add sites to a resource; they catch up automatically."""
     _change(id_, _request(sites, "add"), wait, timeout, url, output)
 
 
@@ -95,9 +99,9 @@ def remove_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Have a resource at these sites no more: they take no further operation.
+    """Remove sites from a resource: they accept no further operations on it.
 
-    They keep what they have of it, unless they are to delete it (--delete-copy, --delete-with).
+    They keep their copy unless --delete-copy or --delete-with is given.
     """
     request = _request(sites, "remove", delete_copy=delete_copy, delete_with=delete_with)
     _change(id_, request, wait, timeout, url, output)
@@ -136,21 +140,21 @@ def _finish(found: "Accepted", timeout: float, output: Output) -> None:
 
 def resolve_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     id_: IdArgument,
-    op: Annotated[str, typer.Option("--op", help="The operation that is UNKNOWN.", show_default="the only one")] = "",
+    op: Annotated[str, typer.Option("--op", help="The operation to resolve.", show_default="the only one")] = "",
     happened: Annotated[
         Happened | None,
-        typer.Option("--happened", help="Whether it took effect there.", show_default="say what is open"),
+        typer.Option("--happened", help="Whether the operation took effect.", show_default="list what needs resolving"),
     ] = None,
     site: Annotated[
-        str, typer.Option("--site", help="Where it is UNKNOWN.", show_default="the only one, or the agent's")
+        str, typer.Option("--site", help="The site where it is UNKNOWN.", show_default="the only one, or the agent's")
     ] = "",
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say what happened where Cheops cannot know; without --happened, list what is open.
+    """Resolve an operation whose outcome is UNKNOWN; without --happened, list what needs resolving.
 
-    UNKNOWN: look at the application, then say whether the operation took effect; 'no' has it run. DIVERGED:
-    an operation with 'cheops exec --force' becomes the new base. Ends with 1 while something is open.
+    UNKNOWN: check the application, then state whether the operation took effect; with 'no' it runs again. DIVERGED: an
+    operation with 'cheops exec --force' becomes the new base. Exit code: 1 while something needs resolving.
     """
     from cheops.api.models import (  # noqa: PLC0415
         Resolution,
@@ -159,7 +163,7 @@ def resolve_command(  # noqa: PLR0913, PLR0917 - one parameter per option
 
     if happened is None:
         if op or site:
-            raise ClientError("--happened is missing: yes or no. Without --op and --site, what is open is listed")
+            raise ClientError("--happened is missing: yes or no. To list what needs resolving, omit --op and --site")
         status = agent(url).status(id_)
         emit_answer(output, status, lambda out: draw_open(out, status))
         raise typer.Exit(FAILED if status.overall == "DIVERGED" else 0)
@@ -181,15 +185,15 @@ def _only_open(found: "ResourceStatus", op: str) -> tuple[str, str]:
     ]
     if len(open_) > 1:
         choices = "\n".join(f"  --site {shlex.quote(site)} --op {name}" for site, name in open_)
-        raise ClientError(f"{len(open_)} are UNKNOWN; say which one you have looked at:\n{choices}")
+        raise ClientError(f"{len(open_)} operations are UNKNOWN; name the one that you have checked:\n{choices}")
     return open_[0] if open_ else ("", op)
 
 
 def _draw_resolved(out: Console, found: "Resolved") -> None:
     if found.resolution == "happened":
-        said = f"{found.operation} took effect at {found.site}; it goes on from there"
+        said = f"{found.operation} is recorded as done at {found.site}"
     else:
-        said = f"{found.operation} did not take effect at {found.site}; it is run there now"
+        said = f"{found.operation} did not take effect at {found.site}; it runs there now"
     out.print(said, soft_wrap=True)
 
 
@@ -197,13 +201,13 @@ def draw_open(out: Console, found: "ResourceStatus") -> None:
     """What needs an operator's word, each with the command that gives it."""
     id_ = shlex.quote(printable(found.id))
     if found.overall != "DIVERGED":
-        out.print(f"nothing needs to be resolved: {found.overall}, {found.sentence}", soft_wrap=True)
+        out.print(f"nothing to resolve: {found.overall}, {found.sentence}", soft_wrap=True)
         return
     for site in found.sites:
         for trouble in site.unknown:
             out.print(f"UNKNOWN   {trouble.operation} at {site.site}: {printable(trouble.detail)}", style="red")
             out.print(
-                f"  look at the application there, then: cheops resolve {id_} "
+                f"  check the application there, then: cheops resolve {id_} "
                 f"--site {shlex.quote(site.site)} --op {trouble.operation} --happened yes|no",
                 soft_wrap=True,
             )
@@ -213,6 +217,6 @@ def draw_open(out: Console, found: "ResourceStatus") -> None:
     if failed or found.order_not_enforced or not any(site.unknown for site in found.sites):
         sites = in_words([site.site for site in found.sites])
         out.print(
-            f"  make a new base at {sites}: cheops exec --id {id_} --force --type TYPE --command COMMAND",
+            f"  set a new base at {sites}: cheops exec --id {id_} --force --type TYPE --command COMMAND",
             soft_wrap=True,
         )

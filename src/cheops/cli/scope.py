@@ -37,7 +37,7 @@ def read_sites(path: Path, here: str | None = None) -> Snapshot:
     root = read_document(path).record(required=("sites",), optional=("here",))
     records = {name: _site_record(name, value) for name, value in root["sites"].mapping().items()}
     if not records:
-        raise root["sites"].fail("no site is named")
+        raise root["sites"].fail("no sites are named")
     sites = {name: _site_info(name, record) for name, record in records.items()}
     if "here" in root:
         written = normal(root["here"].string())
@@ -68,7 +68,7 @@ def _rtts_ms(records: dict[str, dict[str, Value]]) -> dict[frozenset[str], float
         for other, value in record["rtt_ms"].mapping().items() if "rtt_ms" in record else ():
             _check_known(value, other, records)
             if other == name:
-                raise value.fail("a site is at no distance from itself; leave this out")
+                raise value.fail("a site has no distance to itself; remove this")
             rtt_ms = value.number(minimum=0)
             if rtts_ms.setdefault(frozenset((name, other)), rtt_ms) != rtt_ms:
                 raise value.fail(f"the opposite direction says {rtts_ms[frozenset((name, other))]:g} ms; give it once")
@@ -84,7 +84,7 @@ def _check_known(value: Value, name: str, known: dict[str, SiteInfo] | dict[str,
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Parse and explain scopes: the language in which a request says where it is executed.",
+    help="Parse and explain scopes, the language that says where a request runs.",
 )
 
 ScopeArgument = Annotated[
@@ -95,7 +95,7 @@ ScopeArgument = Annotated[
 
 @app.command("parse", epilog="Example: cheops scope parse '{compute: site1, image: site1 & site2}'")
 def parse_command(text: ScopeArgument, output: OutputOption = Output.TABLE) -> None:
-    """Show how a scope is understood: its tree and its canonical text."""
+    """Parse a scope: show its tree and its canonical text."""
     scope = _parsed(text)
 
     def show(console: Console) -> None:
@@ -129,7 +129,7 @@ def explain_command(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say which sites a scope involves, in which order and how far away, and what each method would do."""
+    """Show which sites a scope selects, in which order, and what each HTTP method would do."""
     scope = _parsed(text)
     for option, name in (("--service", service), ("--from", here)):
         if name is not None and (problem := name_problem(normal(name))):
@@ -149,12 +149,12 @@ def explain_command(
 
 @app.command("functions")
 def functions_command(output: OutputOption = Output.TABLE) -> None:
-    """List the functions that a scope may use, also those that installed plugins add."""
+    """List the functions of the scope language, including those of installed plugins."""
     functions = sorted(scope_functions(), key=lambda function: function.name)
     data = [{"name": f.name, "signature": f.signature, "summary": f.summary} for f in functions]
 
     def show(console: Console) -> None:
-        listing = table("FUNCTION", "GIVES")
+        listing = table("FUNCTION", "RESULT")
         for function in functions:
             listing.add_row(function.signature, function.summary)
         print_table(console, listing)
@@ -163,7 +163,7 @@ def functions_command(output: OutputOption = Output.TABLE) -> None:
 
 
 _ROWS = 200
-_NO_SITES = "no --sites file: all sites that are named count as up, at an unknown distance"
+_NO_SITES = "no --sites file: every named site is assumed up, at an unknown distance"
 
 
 def _parsed(text: str) -> Scope:
@@ -239,7 +239,7 @@ def _show_service(console: Console, explained: ServiceExplanation) -> None:
     if len(explained.sites) > _ROWS:
         console.print(f"… and {len(explained.sites) - _ROWS:,} more; -o json lists them all")
     console.print()
-    methods = table("METHOD", "ANSWER AFTER", "WHAT IT DOES")
+    methods = table("METHOD", "LATENCY", "EFFECT")
     for effect in explained.effects:
         answered = milliseconds(effect.latency_ms) if effect.sites else "-"
         methods.add_row(effect.method.value, answered, effect.does)

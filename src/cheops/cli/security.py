@@ -21,18 +21,20 @@ if TYPE_CHECKING:
     from cheops.api.models import MadeToken, TokenList, TokenView
 
 
-ca_app = typer.Typer(no_args_is_help=True, help="Make the authority of a mesh, and certificates for its sites.")
+ca_app = typer.Typer(
+    no_args_is_help=True, help="Create the certificate authority of a mesh, and certificates for its sites."
+)
 _DAY_S = 86_400.0
 
 
 @ca_app.command("init", epilog="Example: cheops ca init ca")
 def init_command(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it.")] = Path("ca"),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write to.")] = Path("ca"),
     force: Annotated[
-        bool, typer.Option("--force", help="Write over one that is there: its sites need new certificates.")
+        bool, typer.Option("--force", help="Overwrite an existing one: its sites then need new certificates.")
     ] = False,
 ) -> None:
-    """Make the authority of a mesh: ca.pem, which all sites believe, and ca.key, which few should have."""
+    """Create the authority of a mesh: ca.pem, which all sites trust, and ca.key, which must stay secret."""
     from cheops.security.certificates import (  # noqa: PLC0415
         Authorities,
         fingerprint,
@@ -49,7 +51,7 @@ def init_command(
     out = console()
     out.print(f"wrote {folder / AUTHORITIES} and {folder / CA_KEY}", style="green", soft_wrap=True)
     out.print(f"fingerprint (SHA-256): {fingerprint(made.certificate).hex(':')}", soft_wrap=True)
-    out.print("Whoever has the key decides who is a site: keep it where few can read it, and a copy elsewhere.")
+    out.print("The owner of the key decides who is a site: keep it secret, with a backup elsewhere.")
 
 
 @ca_app.command("issue", epilog="Example: cheops ca issue site1 --address 10.0.0.1 --folder tls")
@@ -59,12 +61,12 @@ def issue_command(  # noqa: PLR0913, PLR0917 - one per option
     ca: Annotated[Path, typer.Option("--ca", metavar="FOLDER", help="The authority's folder.")] = Path("ca"),
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where to write.", show_default="tls-SITE"),
+        typer.Option(metavar="FOLDER", help="The folder to write to.", show_default="tls-SITE"),
     ] = None,
-    valid_for: Annotated[str, typer.Option(metavar="TIME", help="How long, such as 90d.")] = "365d",
-    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+    valid_for: Annotated[str, typer.Option(metavar="TIME", help="How long it is valid, such as 90d.")] = "365d",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Make keys and a certificate for a site, here: for the first, and where 'site join' cannot be used."""
+    """Create keys and a certificate for a site: for the first one, or where 'site join' cannot be used."""
     from cheops.security.certificates import (  # noqa: PLC0415
         Authorities,
         CertificateSpec,
@@ -93,7 +95,7 @@ def issue_command(  # noqa: PLR0913, PLR0917 - one per option
     write_key_folder(KeyFolder(path, believed, issued, key, signing_key), force=force)
     out = console()
     out.print(f"wrote the certificate and the keys of {name} into {path}", style="green", soft_wrap=True)
-    out.print(f"Its configuration says: security: {{folder: {path}}}", soft_wrap=True)
+    out.print(f"Set in its configuration: security: {{folder: {path}}}", soft_wrap=True)
 
 
 def _valid_for_s(text: str) -> float:
@@ -110,19 +112,19 @@ def _file_name(site: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in site)
 
 
-token_app = typer.Typer(
-    no_args_is_help=True, help="Make, list and revoke the tokens with which people and programs ask."
-)
+token_app = typer.Typer(no_args_is_help=True, help="Create, list and revoke the access tokens of users and programs.")
 _FOR_EVER = "never"
-TokenNameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="Whose it is, or what for.")]
-_LIMIT = "if left out, there is no limit. Several: say it again."
+TokenNameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", show_default=False, help="A name for the token: its owner or purpose.")
+]
+_LIMIT = "default: no limit. Repeatable."
 
 
 @token_app.command("create", epilog="Example: cheops token create ci --role operator --type counter --expires 30d")
 def create_command(  # noqa: PLR0913, PLR0917 - what can be said of a token
     name: TokenNameArgument,
     role: Annotated[
-        Role, typer.Option("--role", help="A viewer reads, an operator changes resources, an admin does all.")
+        Role, typer.Option("--role", help="A viewer reads, an operator changes resources, an admin may do everything.")
     ] = Role.VIEWER,
     types: Annotated[
         list[str] | None,
@@ -134,15 +136,15 @@ def create_command(  # noqa: PLR0913, PLR0917 - what can be said of a token
     ] = None,
     sites: Annotated[
         list[str] | None,
-        typer.Option("--site", help=f"Only what is at this site; {_LIMIT}", show_default=False),
+        typer.Option("--site", help=f"Only resources at this site; {_LIMIT}", show_default=False),
     ] = None,
     expires: Annotated[
-        str, typer.Option("--expires", help="For how long it is good, such as 12h or 30d, or 'never'.")
+        str, typer.Option("--expires", help="How long it is valid, such as 12h or 30d, or 'never'.")
     ] = "90d",
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a token, and print it: this once, for only its hash is kept."""
+    """Create a token and print it. It is shown only once: the agent keeps its hash."""
     from cheops.api.models import NewToken  # noqa: PLC0415 - see asking.py
 
     asked = NewToken(
@@ -168,8 +170,8 @@ def _expires_s(text: str) -> float | None:
 
 def _draw_made(out: Console, made: "MadeToken") -> None:
     """The secret alone goes to standard output, so that it can go straight into a file."""
-    ends = f"good until {short_time(made.token.ends_at)}" if made.token.ends_at else "good for ever"
-    told = f"{made.token.name}: {made.token.role.value}{_limits(made.token)}, {ends}. It is shown this once:"
+    ends = f"valid until {short_time(made.token.ends_at)}" if made.token.ends_at else "never expires"
+    told = f"{made.token.name}: {made.token.role.value}{_limits(made.token)}, {ends}. It is shown only once:"
     console(stderr=True).print(printable(told), soft_wrap=True)
     out.print(made.secret, soft_wrap=True)
     sys.stdout.flush()
@@ -177,7 +179,7 @@ def _draw_made(out: Console, made: "MadeToken") -> None:
 
 @token_app.command("list", epilog="Example: cheops token list")
 def list_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the tokens of a site: whose, what they may, and until when."""
+    """List the tokens of a site, with their rights and expiry."""
     found = agent(url).tokens()
     emit_answer(output, found, lambda out: draw_tokens(out, found))
 
@@ -188,16 +190,16 @@ def revoke_command(
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Revoke a token: it is good for nothing from now on, and what was begun with it ends."""
+    """Revoke a token: it is refused from now on, and its open sessions end."""
     found = agent(url).revoke_token(name)
     emit_answer(output, found, lambda out: out.print(f"{printable(found.name)} is revoked"))
 
 
 def draw_tokens(out: Console, found: "TokenList") -> None:
     if not found.tokens:
-        out.print("no token was made at this site; its own machine needs none")
+        out.print("no tokens; clients on the site's own machine need none")
         return
-    made = table("NAME", "ROLE", "LIMITED TO", "GOOD UNTIL", "MADE", "BY", "ID")
+    made = table("NAME", "ROLE", "LIMITED TO", "VALID UNTIL", "CREATED", "BY", "ID")
     for token in found.tokens:
         ends = short_time(token.ends_at) if token.ends_at else _FOR_EVER
         until = ends if token.good else f"{ends} (expired)"

@@ -20,19 +20,19 @@ _SHOWN = 5
 
 
 def sim_command(  # noqa: PLR0913, PLR0917 - one per option
-    seeds: Annotated[int, typer.Option(min=1, help="How many histories to play.")] = 100,
-    sites: Annotated[int, typer.Option(min=2, max=50, help="How many sites each has.")] = 3,
-    seed: Annotated[int | None, typer.Option(help="Play this one history, and tell its story.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many histories to run.")] = 100,
+    sites: Annotated[int, typer.Option(min=2, max=50, help="How many sites each history has.")] = 3,
+    seed: Annotated[int | None, typer.Option(help="Run only this history, and print its events.")] = None,
     first: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    profile: Annotated[str, typer.Option(help=f"What may go wrong: {', '.join(PROFILES)}.")] = "hostile",
+    profile: Annotated[str, typer.Option(help=f"Which faults to inject: {', '.join(PROFILES)}.")] = "hostile",
     jobs: Annotated[int, typer.Option(min=1, help="Processes.", show_default="one per core")] = os.cpu_count() or 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Simulate many sites under a hostile network, with crashes and skewed clocks, and check what must hold.
+    """Simulate sites with network faults, crashes and skewed clocks, and check the invariants.
 
-    The production engine is driven through random histories, each repeatable by its seed. Nothing
-    acknowledged may be lost, all sites must end equal, causes run before effects, nothing is applied twice,
-    nobody uninvolved hears of anything, and everything comes to rest after healing.
+    Runs the production engine through random histories, each repeatable by its seed. No acknowledged operation may be
+    lost, all sites must end equal, causes run before effects, nothing is applied twice, no uninvolved site receives
+    anything, and the system comes to rest after the network has healed.
     """
     chosen = PROFILES.get(profile)
     if chosen is None:
@@ -111,10 +111,10 @@ def _show(
 
 def _show_smallest(out: Console, seed: int, sites: int, profile: Profile) -> None:
     smallest, outcome = shrink(seed, sites, profile)
-    out.print(f"\nthe shortest story of seed {seed} ({smallest.operations} operations):", style="bold")
+    out.print(f"\nthe shortest failing history of seed {seed} ({smallest.operations} operations):", style="bold")
     _show_story(out, outcome, sites)
     again = f"cheops sim --seed {seed} --sites {sites} --profile {profile.name}"
-    out.print(f"\nto play it whole: {again}", soft_wrap=True)
+    out.print(f"\nto run all of it: {again}", soft_wrap=True)
 
 
 def _play_one(seed: int, sites: int, profile: Profile, output: Output) -> None:
@@ -132,6 +132,6 @@ def _show_story(out: Console, outcome: SimulationResult, sites: int) -> None:
     out.print(timeline(outcome.story, [f"site{number}" for number in range(1, sites + 1)]), soft_wrap=True)
     out.print()
     for problem in outcome.problems:
-        out.print(f"wrong: {problem}", style="red", soft_wrap=True)
+        out.print(f"violated: {problem}", style="red", soft_wrap=True)
     if not outcome.problems:
-        out.print("all is well in the end", style="green")
+        out.print("all invariants hold", style="green")

@@ -33,11 +33,13 @@ _MOST_CODE = 4_000
 def invite_command(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The new site.")],
     address: AddressOption = None,
-    valid_for: Annotated[str, typer.Option(metavar="TIME", help="How long the code works, such as 15m or 2d.")] = "1h",
+    valid_for: Annotated[
+        str, typer.Option(metavar="TIME", help="How long the code is valid, such as 15m or 2d.")
+    ] = "1h",
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Invite a new site: prints a code with which it gets its certificate, once. Ask an agent with ca_key."""
+    """Invite a new site: print a one-time code for its certificate. Needs an agent with ca_key."""
     from cheops.api.models import InviteRequest  # noqa: PLC0415 - see asking.py
 
     try:
@@ -51,24 +53,25 @@ def invite_command(
 
 def _draw_invitation(out: "Console", found: "Invitation") -> None:
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.expires_ms / 1000))
-    out.print(f"{found.site} may join until {until}, once. On its machine:\n", soft_wrap=True)
+    out.print(f"{found.site} may join once, until {until}. On its machine:\n", soft_wrap=True)
     out.print(f"  cheops site join {found.code}", soft_wrap=True, highlight=False)
 
 
 def join_command(  # noqa: PLR0913, PLR0917 - one per option
     code: Annotated[
-        str, typer.Argument(metavar="CODE", show_default="standard input", help="What 'site invite' printed.")
+        str, typer.Argument(metavar="CODE", show_default="standard input", help="The code from 'cheops site invite'.")
     ] = "-",
     listen: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
             show_default="as the inviting site sees it, 8079",
-            help="Where the agent listens.",
+            help="The address on which the agent listens.",
         ),
     ] = None,
     advertise: Annotated[
-        str | None, typer.Option(metavar="URL", show_default="as it listens", help="Where others reach it.")
+        str | None,
+        typer.Option(metavar="URL", show_default="the listen address", help="The URL by which other sites reach it."),
     ] = None,
     address: AddressOption = None,
     config: Annotated[
@@ -76,11 +79,13 @@ def join_command(  # noqa: PLR0913, PLR0917 - one per option
     ] = DEFAULT_FILE,
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", show_default="tls, beside that file", help="Where keys and certificates go."),
+        typer.Option(
+            metavar="FOLDER", show_default="tls, beside that file", help="The folder for keys and certificates."
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Make this machine a site: make keys, have them certified by the site that invited, write all files."""
+    """Make this machine a site: create keys, get a certificate from the inviting site, and write all files."""
     from cheops.client.enrollment import Inviter  # noqa: PLC0415 - slow
     from cheops.security.certificate_requests import make_request  # noqa: PLC0415 - the same
     from cheops.security.certificates import (  # noqa: PLC0415
@@ -110,10 +115,10 @@ def join_command(  # noqa: PLR0913, PLR0917 - one per option
     peers = {name: at for name, at in welcome.peers.items() if name != parsed.site}
     _write_config(config, _configuration(parsed, place, url, peers, config, path))
     out = console()
-    out.print(f"{parsed.site} has its certificate: wrote {path} and {config}", style="green", soft_wrap=True)
+    out.print(f"{parsed.site} has its certificate; wrote {path} and {config}", style="green", soft_wrap=True)
     out.print("Next:", style="bold")
     out.print(
-        f"  1. Say in {config} which types of resources there are, and which commands they allow.",
+        f"  1. Add the resource types and their allowed commands to {config}.",
         soft_wrap=True,
     )
     out.print(f"  2. cheops agent --config {config}", soft_wrap=True)
@@ -128,7 +133,7 @@ def _listen_address(given: str | None, own_host: str) -> Address:
 
 def _advertised_url(given: str | None, listen: Address) -> str:
     if given is None and listen.is_wildcard:
-        raise ClientError(f"--advertise is missing: {listen} is all addresses of this machine, and peers need one")
+        raise ClientError(f"--advertise is missing: {listen} means every address of this machine, and peers need one")
     try:
         return parse_url(given) if given else listen.url_as("https")
     except AddressError as error:
@@ -154,19 +159,19 @@ def _write_config(config: Path, text: str) -> None:
         config.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ClientError(
-            f"{config}: {(error.strerror or str(error)).lower()}. The certificate is there; 'cheops init' "
-            "writes a configuration"
+            f"{config}: {(error.strerror or str(error)).lower()}. The certificate was written; create a "
+            "configuration with 'cheops init'"
         ) from None
 
 
-app = typer.Typer(no_args_is_help=True, help="Invite, see, ping and forget the sites of the mesh.")
+app = typer.Typer(no_args_is_help=True, help="Invite, list, ping and forget the sites of the mesh.")
 app.command("invite", epilog="Example: cheops site invite site4")(invite_command)
 app.command("join", epilog="Example: cheops site join CODE --listen 10.0.0.4:8079")(join_command)
 
 
 @app.command("list", epilog="Example: cheops site list -o wide")
 def list_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """List the sites, whether they are up, and how far away."""
+    """List the sites, with their state and distance."""
     found = agent(url).sites()
     emit_answer(output, found, lambda out: draw_site_list(out, found, wide=output is Output.WIDE))
 
@@ -174,12 +179,12 @@ def list_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> 
 @app.command("ping", epilog="Example: cheops site ping site2")
 def ping_command(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", show_default="all but forgotten ones", help="The site.")
+        str, typer.Argument(metavar="[NAME]", show_default="all sites except forgotten ones", help="The site.")
     ] = "",
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Have the agent ask one site, or each, for an answer now. Ends with 1 if one does not answer."""
+    """Ping one site, or all, from the agent. Exit code: 1 if one does not reply."""
     asked = agent(url)
     names = [name] if name else [s.name for s in asked.sites().sites if s.state != "forgotten" and not s.here]
     found = [asked.ping(one) for one in names]
@@ -190,17 +195,17 @@ def ping_command(
 @app.command("forget", epilog="Example: cheops site forget site3 --force")
 def forget_command(
     name: SiteArgument,
-    force: Annotated[bool, typer.Option("--force", help="Also one that is up, or that resources still have.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if the site is up, or resources still use it.")] = False,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Remove a site that is gone for good. Resources count without it from then on."""
+    """Remove a site that is gone for good. Its resources no longer wait for it."""
     found = agent(url).forget(name, force=force)
     emit_answer(output, found, lambda out: draw_forgotten(out, found))
 
 
 @app.command("admit", epilog="Example: cheops site admit site3")
 def admit_command(name: SiteArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Take a forgotten site in again."""
+    """Admit a forgotten site again."""
     found = agent(url).admit(name)
     emit_answer(output, found, lambda out: out.print(f"{printable(found.name)} is part of the mesh again"))

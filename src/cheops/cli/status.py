@@ -32,10 +32,9 @@ _TICKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", 
 
 
 def check_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Look at everything an agent depends on, and say what is wrong and what to do about it.
+    """Check everything that an agent depends on, and report what to fix.
 
-    Configuration, store, clocks, security, peers, services, backends, versions. Ends with 1 if something has
-    failed.
+    Configuration, store, clocks, security, peers, services, backends, versions. Exit code: 1 if a check failed.
     """
     found = agent(url).check()
     emit_answer(output, found, lambda out: draw_checks(out, found))
@@ -50,7 +49,7 @@ def draw_checks(out: Console, found: "Checks") -> None:
     out.print()
     bad = sum(not check.ok for check in found.checks)
     warned = sum(check.level == "warning" for check in found.checks)
-    words = f"{found.site}: {len(found.checks)} checks, {bad} failed, {warned} with a warning"
+    words = f"{found.site}: {len(found.checks)} checks, {bad} failed, {warned} warning{'' if warned == 1 else 's'}"
     out.print(words, style="red" if bad else "yellow" if warned else "green")
 
 
@@ -73,9 +72,9 @@ class Condition(StrEnum):
 
 
 def status_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Say in one call whether all sites of a resource have applied the same, and who has not.
+    """Show whether all sites of a resource are in sync, and which are not.
 
-    Ends with 0 if it is CONVERGED, 1 if DIVERGED, 3 if something is on its way or a site cannot be asked.
+    Exit code: 0 if CONVERGED, 1 if DIVERGED, 3 if operations are pending or a site is unreachable.
     """
     found = agent(url).status(id_)
     emit_answer(output, found, lambda out: draw_status(out, found, wide=output is Output.WIDE))
@@ -84,14 +83,14 @@ def status_command(id_: IdArgument, url: UrlOption = None, output: OutputOption 
 
 def wait_command(
     id_: IdArgument,
-    condition: Annotated[Condition, typer.Option("--for", help="What to wait for.")] = Condition.CONVERGED,
+    condition: Annotated[Condition, typer.Option("--for", help="The state to wait for.")] = Condition.CONVERGED,
     timeout: TimeoutOption = 30.0,
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Wait until all sites of a resource have applied the same.
+    """Wait until all sites of a resource are in sync.
 
-    Ends with 0 as soon as it is so; when the time is over, with 1 if it is DIVERGED, else with 3.
+    Exit code: 0 as soon as they are; after the timeout 1 if DIVERGED, else 3.
     """
     found, is_so = _wait_for(id_, condition, timeout, url)
     emit_answer(output, found, lambda out: draw_status(out, found, wide=output is Output.WIDE))
@@ -122,10 +121,10 @@ def draw_status(out: Console, found: "ResourceStatus", *, wide: bool = False) ->
     out.print()
     draw_site_states(out, found.sites, wide=wide)
     if found.order_not_enforced:
-        out.print("\norder-not-enforced: operations ran here in another order than they count", style="red")
+        out.print("\norder-not-enforced: operations ran here out of order", style="red")
     if found.overall == "DIVERGED":
         id_ = shlex.quote(printable(found.id))
-        hint = f"why: cheops explain {id_}   what to do: cheops resolve {id_}"
+        hint = f"reason: cheops explain {id_}   how to fix it: cheops resolve {id_}"
         out.print(hint, style="dim", soft_wrap=True)
 
 
@@ -158,10 +157,10 @@ def verify_command(
     url: UrlOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Compare the real state of the application at every site of a resource, and show how it differs.
+    """Read the application's state at every site of a resource, and show the differences.
 
-    Runs the type's read command everywhere, past all that Cheops believes. Ends with 0 if all are the same, 1
-    if they differ or one cannot be read, 3 if those that answered are the same but one did not.
+    Runs the type's read command at every site, whatever the log says. Exit code: 0 if all states are equal, 1 if they
+    differ or one cannot be read, 3 if all replies are equal but a site did not reply.
     """
     found = agent(url).verify(id_, command, timeout)
     emit_answer(output, found, lambda out: draw_verification(out, found, wide=output is Output.WIDE))
@@ -183,7 +182,7 @@ def draw_verification(out: Console, found: "Verification", *, wide: bool = False
         made.add_row(state.site, styled_status(state.status), text)
     print_table(out, made)
     for site, lines in found.diff.items():
-        out.print(f"\nhow {site} differs from {found.states[0].site}:", style="bold")
+        out.print(f"\ndifferences of {site} from {found.states[0].site}:", style="bold")
         for line in lines:
             out.print(Text(printable(line.rstrip("\n")), _DIFF_STYLES.get(line[:1], "")), soft_wrap=True)
     out.print()
@@ -193,13 +192,13 @@ def draw_verification(out: Console, found: "Verification", *, wide: bool = False
 def _verify_verdict(found: "Verification") -> str:
     if found.same:
         sites = [state.site for state in found.states]
-        return f"the same at all {len(sites)} sites" if len(sites) > 1 else f"only at {sites[0]}"
+        return f"equal at all {len(sites)} sites" if len(sites) > 1 else f"only at {sites[0]}"
     silent = [state.site for state in found.states if state.status == "TIMEOUT"]
     if verify_exit_code(found) == NOT_YET:
-        return f"no answer from {', '.join(silent)}; the others have the same"
+        return f"no reply from {', '.join(silent)}; the others are equal"
     id_ = shlex.quote(printable(found.resource))
     return (
-        f"the sites differ; why: cheops explain {id_}\n"
-        "  If that says CONVERGED, something has changed the application past Cheops. To make the sites "
-        f"equal: cheops exec --force --id {id_} …"
+        f"the sites differ; reason: cheops explain {id_}\n"
+        "  If that says CONVERGED, something other than Cheops changed the application. To make the sites "
+        f"equal again: cheops exec --force --id {id_} …"
     )
