@@ -300,7 +300,7 @@ def test_an_exception_for_what_is_concurrent_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "matrix.json"
     path.write_text(JSON)
     out = run_here("matrix", "check", str(path)).out
-    assert "set replaces inc, set; made at the same time as inc, both stay, set first\n" in out
+    assert "set replaces inc, set; if concurrent with inc, both stay, set first\n" in out
     pairs = json.loads(run_here("matrix", "check", str(path), "-o", "json").out)["pairs"]
     assert [pair["concurrent"] for pair in pairs] == [None, "take-both", "take-both", None]
 

@@ -362,14 +362,14 @@ def test_a_dry_run_says_what_would_be_beaten_run_again_and_out_of_reach() -> Non
         ),
     )
     assert "runs again at site2  site1:1" in out
-    assert not [line for line in out if line.startswith("run again at site1")]
+    assert not [line for line in out if line.startswith("runs again at site1")]
     assert [line.split() for line in out if line.startswith("waits for")] == [["waits", "for", "site2"]]
     assert "supersedes site1:2: a later operation replaces it (rule 3)" in out
     assert "its order relative to the other operations cannot be enforced" in out
     assert "note: mind the gap" in out
     refused = drawn(draw_dry_run, dry_run(refused="no"))
     assert refused == ["it would be refused: no"]
-    assert "it would have no effect itself: site1:2" in "\n".join(drawn(draw_dry_run, dry_run(superseded_by=beaten)))
+    assert "it would have no effect: site1:2" in "\n".join(drawn(draw_dry_run, dry_run(superseded_by=beaten)))
 
 
 def test_an_event_is_one_line() -> None:

@@ -37,7 +37,7 @@ _VARYING = (
     (re.compile(r"cheops-demo-[0-9a-f]{8}"), "cheops-demo-1a2b3c4d"),
     (re.compile(r"\b[0-9a-f]{16,}\b"), "HASH"),
     (re.compile("no Redis: redis-server is not installed"), "a Redis"),
-    (re.compile(r"^.*◌ ran, and lost its effect.*$", re.MULTILINE), ""),
+    (re.compile(r"^.*◌ ran, then superseded.*$", re.MULTILINE), ""),
     (re.compile("◌"), "-"),  # whether a site ran something before it heard that it had lost its effect
     (re.compile(r" +"), " "),  # columns are as wide as what varies
 )

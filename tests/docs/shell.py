@@ -41,9 +41,12 @@ _VARYING = (
     (re.compile(r"[+-]\d+ ms\b"), "+0 ms"),
     (re.compile(r"\d+\.\d+ ms away"), "SOME ms away"),
     (re.compile(r"\w{3}, \d\d \w{3} \d{4} [\d:]{8} GMT"), "DATE"),
-    (re.compile(r"  [✓!] commands do not run as root:.*\n(?: {6}.*\n)*"), "  commands may run as root\n"),
+    (
+        re.compile(r"  [✓!] commands (?:do not|of types? .*) run as root.*\n(?: {6}.*\n)*"),
+        "  commands may run as root\n",
+    ),
     (re.compile(r"^connection: close\r?\n", re.MULTILINE), ""),  # from a HAProxy that is reloaded just then
-    (re.compile(r"\d+ with a warning"), "SOME with a warning"),
+    (re.compile(r"\d+ warnings?$", re.MULTILINE), "SOME warnings"),
 )
 
 

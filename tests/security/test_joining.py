@@ -81,7 +81,7 @@ def test_the_command_that_invites(rig: Rig) -> None:
     url = f"unix://{rig.folder('site1') / 'data' / 'agent.sock'}"
     ran = run_process("site", "invite", "by command", "--valid-for", "15m", "--url", url)
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith("by command may join until ")
+    assert ran.out.startswith("by command may join once, until ")
     code = parse_code(ran.out.split()[-1])
     assert (code.site, code.inviter, code.url) == ("by command", "site1", rig.url("site1"))
     ran = run_process("site", "invite", "site1", "--url", url)

@@ -25,7 +25,7 @@ def test_a_failure_is_told_with_its_seed_and_its_shortest_story() -> None:
     assert " failed\n" in ran.out
     assert "the shortest failing history of seed" in ran.out
     assert "violated: " in ran.out
-    assert "to play it whole: cheops sim --seed" in ran.out
+    assert "to run all of it: cheops sim --seed" in ran.out
     assert "site1                         site2" in ran.out  # the lanes
 
 

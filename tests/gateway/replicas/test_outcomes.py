@@ -85,7 +85,7 @@ def test_a_timeout_of_a_create_is_unknown_until_somebody_has_looked(make_sites: 
     assert overall == "DIVERGED"
     told = run_here("status", meta_id, "--url", sites.rig.url("site1"))
     assert told.out.startswith(f"DIVERGED  {meta_id}: it is unknown whether site1:1 ran at site1")
-    assert f"what to do: cheops resolve {meta_id}" in told.out
+    assert f"how to fix it: cheops resolve {meta_id}" in told.out
     shown = run_here("describe", "replicant", meta_id, "--url", sites.rig.url("site1")).out
     assert f"it is unknown whether site1:1 ran here; see 'cheops resolve {meta_id}'" in " ".join(shown.split())
     assert "UNKNOWN   site1:1 at site1" in run_here("resolve", meta_id, "--url", sites.rig.url("site1")).out
