@@ -97,7 +97,7 @@ def test_an_entry_may_be_repeated(tmp_path: Path) -> None:
 def test_a_matrix_may_be_empty(tmp_path: Path) -> None:
     made = read(tmp_path, '{"ResolutionMatrix": []}')
     assert (made.matrix.entries, made.types) == ((), ())
-    assert run_here("matrix", "check", str(tmp_path / "matrix")).out.startswith("no type is mentioned")
+    assert run_here("matrix", "check", str(tmp_path / "matrix")).out.startswith("no types are mentioned")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
