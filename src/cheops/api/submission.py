@@ -25,7 +25,7 @@ from cheops.security.principal import Kind as Asker
 from cheops.security.refusals import AGAINST_POLICY
 from cheops.text import listed, printable, shortened
 
-NO_ANSWER_YET = "no answer yet; it goes on in the background"
+NO_ANSWER_YET = "no reply yet; delivery continues in the background"
 SUPERSEDED = "superseded by another operation"
 MAX_ID_CHARACTERS = 256
 _ACCEPTED_S = 2.0

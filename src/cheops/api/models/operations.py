@@ -264,7 +264,7 @@ class SiteAnswer(Struct, frozen=True, kw_only=True):
 
     operation: Annotated[str, doc("Which.", "site1:3")]
     site: Annotated[str, doc("Who.", "site2")]
-    status: Annotated[Status, doc("PENDING: no answer yet; it goes on in the background.", "OK")]
+    status: Annotated[Status, doc("PENDING: no reply yet; delivery continues in the background.", "OK")]
     detail: Annotated[str, doc("Why it failed, or what else is to be said.", "")]
     output: Annotated[str, doc("What the command printed.", "42\n")]
     at: Annotated[str | None, doc("When it was run, by that site's clock.", "2026-11-16T01:41:31.885Z")]
