@@ -1,4 +1,9 @@
-"""One agent: the configuration of a site, brought to life, until it is told to stop or something breaks."""
+"""Runs one agent: wires a site together from its configuration, and serves until a signal or a failure.
+
+request of a client -> ConnectionGuard -> WebInterface -> application (api) -> node
+request of a peer   -> PeerEndpoint -> PeerService -> intake -> node.pump
+application traffic -> Gateway -> node
+"""
 
 import asyncio
 import logging
@@ -23,30 +28,26 @@ from cheops.ui.server import WebInterface
 _log = logging.getLogger(__name__)
 
 
-class AgentError(CheopsError):
-    """The agent cannot start, or had to stop."""
-
-
 def run_agent(config: SiteConfig, started: Callable[[], None] = lambda: None) -> None:
-    """Serve until SIGTERM or SIGINT. `started` is called when requests are answered."""
+    """Serve until SIGTERM or SIGINT. `started` is called once the agent answers requests."""
     if not config.security.is_specified:
-        raise AgentError(f"{config.source}: {MISSING_SECURITY}")
+        raise CheopsError(f"{config.source}: {MISSING_SECURITY}")
     uvloop.run(_serve(config, started))
 
 
 async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
-    listening, entrances = _listen(config), ListenerSockets({})
+    listening, gateway_sockets = _listen(config), ListenerSockets({})
     try:
         node = Node(config)
-        entrances = open_listeners(config)
-        gateway = Gateway(node, entrances.program) if entrances.has_any else None
+        gateway_sockets = open_listeners(config)
+        gateway = Gateway(node, gateway_sockets.program) if gateway_sockets.has_any else None
         if gateway:
-            # Before anything runs: what was left over may cause calls whose scope must be known.
+            # Before the site starts: operations that it resumes may cause calls whose scope the gateway must know.
             gateway.replicate_with(HttpReplication(node, gateway.services))
         await node.start()
     except BaseException:
         listening.close()
-        entrances.close()
+        gateway_sockets.close()
         raise
     try:
         app = application(node, gateway)
@@ -54,7 +55,7 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         servers = Servers(node, peer_endpoint(node, web), listening)
     except BaseException:
         await node.stop()
-        entrances.close()
+        gateway_sockets.close()
         raise
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -62,7 +63,7 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, node)
     try:
         if gateway:
-            await gateway.start(entrances)
+            await gateway.start(gateway_sockets)
     except BaseException:
         await node.stop()
         listening.close()
@@ -71,35 +72,36 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
     started()
     failed = asyncio.create_task(node.failed())
     try:
-        told = asyncio.create_task(stopping.wait())
-        await asyncio.wait({told, failed, *servers.tasks}, return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+        signalled = asyncio.create_task(stopping.wait())
+        await asyncio.wait({signalled, failed, *servers.tasks}, return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
     finally:
         broken = failed.result() if failed.done() else None
         failed.cancel()
         if gateway:
             await gateway.stop()
-        node.databases.close()  # ends long polls, for which the server would wait
-        node.notifier.feed.close()  # and streams
+        # Long polls and streams end first: the server would wait for them.
+        node.databases.close()
+        node.notifier.feed.close()
         await servers.stop()
         await node.stop()
     if broken:
-        raise AgentError(f"the agent of {config.name} stopped: {broken}")
+        raise CheopsError(f"the agent of {config.name} stopped: {broken}")
 
 
 def _reload(node: Node) -> None:
-    """The operator has changed certificates or authorities; nothing else is read again."""
+    """SIGHUP: the operator has replaced certificates or authorities. Nothing else is reloaded."""
     if node.keyring is None:
         return
     try:
         node.keyring.reload()
-        _log.info("certificates and authorities were read again")
+        _log.info("reloaded certificates and authorities")
     except CheopsError as error:
-        _log.error("certificates are used as they were: %s", error)  # its text says all
+        _log.error("cannot reload certificates, the old ones stay in use: %s", error)
 
 
 def _listen(config: SiteConfig) -> socket.socket:
-    """Bind first of all: a second agent on the same address must not touch the store."""
+    """Bind before anything else: a second agent on the same address must not touch the store."""
     host, port = config.listen.host, config.listen.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -110,8 +112,8 @@ def _listen(config: SiteConfig) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
-        raise AgentError(
+        raise CheopsError(
             f"cannot listen on {host}:{port}: {error.strerror}. Is another agent running there? "
-            f"'listen' in {config.source} says where this one listens"
+            f"'listen' in {config.source} sets the address of this one"
         ) from error
     return listening

@@ -55,8 +55,8 @@ def read_limits(header: str | None) -> Reach:
     return Reach(*(None if one is None else frozenset(one) for one in (form.types, form.services, form.sites)))
 
 
-COOKIE = "__Host-cheops"  # the prefix: browsers take it only with Secure, from this very host
-CSRF_HEADER = b"cheops-session"  # a page from elsewhere cannot have a browser send it
+COOKIE = "__Host-cheops"  # browsers accept this prefix only with Secure, and from this very host
+CSRF_HEADER = b"cheops-session"  # a page of another origin cannot make a browser send it
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 _BAD_RATE, _BAD_BURST = 1.0, 10.0  # wrong tokens of one address
 _BEARER = "bearer "
@@ -64,14 +64,14 @@ _LIMITS = LIMITS_HEADER.lower().encode()
 
 
 class UnauthorizedError(ClientError):
-    """Nobody knows who asks."""
+    """The request shows no token."""
 
     status = 401
     reason = "no token"
 
 
 class TooManyRequestsError(ClientError):
-    """Asked too often."""
+    """Too many requests, or too many wrong tokens."""
 
     status = 429
     reason = "rate"
@@ -83,7 +83,7 @@ class TooManyRequestsError(ClientError):
 
 
 class RequestHeaders:
-    """The headers of a request, as text, and only those that are asked for."""
+    """The headers of a request. Only those that are read are decoded."""
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self._headers = dict(headers)
@@ -95,7 +95,7 @@ class RequestHeaders:
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """What of a request says who it is."""
+    """The parts of a request that identify its sender."""
 
     method: str
     scheme: str
@@ -115,36 +115,36 @@ class Authenticator:
         self._sites = node.site_limiter
         self._bad = RateLimiter(_BAD_RATE, _BAD_BURST, time.monotonic)
 
-    def identified(self, asked: RequestInfo) -> Principal:
-        """Who asks; raises BadTokenError, ForbiddenError or TooManyError."""
-        who = self._who(asked)
-        self._slow_down(who, asked.address)
+    def identify(self, request: RequestInfo) -> Principal:
+        """The principal of a request; raises BadTokenError, ForbiddenError or TooManyRequestsError."""
+        who = self._who(request)
+        self._check_rate(who, request.address)
         return who
 
-    def _who(self, asked: RequestInfo) -> Principal:
-        if site := asked.state.get("peer"):
-            return self._narrowed(peer(site), asked)
-        if (shown := asked.headers.get(b"authorization")) is not None:
-            return self.shown(_secret(shown), asked.address).principal
-        if (id_ := _cookie(asked.headers.get(b"cookie") or "")) and (who := self._of_session(id_, asked)):
+    def _who(self, request: RequestInfo) -> Principal:
+        if site := request.state.get("peer"):
+            return self._narrowed(peer(site), request)
+        if (shown := request.headers.get(b"authorization")) is not None:
+            return self.shown(_secret(shown), request.address).principal
+        if (id_ := _cookie(request.headers.get(b"cookie") or "")) and (who := self._of_session(id_, request)):
             return who
-        uid = asked.state.get("local_uid")
+        uid = request.state.get("local_uid")
         if uid is not None:
             return local(uid) if uid in self._uids else NOBODY
         if self._is_open:
-            self.check_browser(asked)
-            return self._narrowed(OPEN, asked)
+            self.check_browser(request)
+            return self._narrowed(OPEN, request)
         return NOBODY
 
     @staticmethod
-    def _narrowed(who: Principal, asked: RequestInfo) -> Principal:
-        """To the limits of whoever a site hands on for."""
-        header = asked.headers.get(_LIMITS)
+    def _narrowed(who: Principal, request: RequestInfo) -> Principal:
+        """To the limits of the client whose request a site forwards."""
+        header = request.headers.get(_LIMITS)
         return who if header is None else narrowed(who, read_limits(header))
 
     def shown(self, secret: str, address: str) -> Token:
-        """The token that somebody shows; raises BadTokenError, and TooManyError where one guesses. The right
-        one is always taken: others behind the same address shall not suffer."""
+        """The token with this secret; raises BadTokenError, or TooManyRequestsError after many wrong ones. A right
+        token is always accepted: clients behind the same address must not suffer from one that guesses."""
         try:
             return self._node.accounts.tokens.found(secret)
         except BadTokenError:
@@ -155,18 +155,18 @@ class Authenticator:
         if wait_s := self._bad.take(address):
             raise TooManyRequestsError("too many wrong tokens from this address; wait before the next", wait_s)
 
-    def _of_session(self, id_: str, asked: RequestInfo) -> Principal | None:
-        """None where the session is over: a browser goes on sending the cookie by itself, and whoever sits
-        before it must be able to sign in anew. It may also be that of another agent on the same machine."""
+    def _of_session(self, id_: str, request: RequestInfo) -> Principal | None:
+        """None if the session is over: a browser keeps sending the cookie, and its user must be able to sign in again.
+        The cookie may also belong to another agent on the same machine."""
         try:
             token = self._node.accounts.session_of(id_)
         except BadTokenError:
             if not self._is_open:
-                self.failed(asked.address)
+                self.failed(request.address)
             return None
-        if asked.method not in SAFE:
-            self.check_origin(asked, must_be_told=True)
-            if asked.headers.get(CSRF_HEADER) is None:
+        if request.method not in SAFE:
+            self.check_origin(request, is_required=True)
+            if request.headers.get(CSRF_HEADER) is None:
                 raise ForbiddenError(
                     "a change by a browser's session needs the header 'Cheops-Session: 1', which only pages "
                     "of this agent can send",
@@ -174,7 +174,7 @@ class Authenticator:
                 )
         return replace(token.principal, by_cookie=True)
 
-    def _slow_down(self, who: Principal, address: str) -> None:
+    def _check_rate(self, who: Principal, address: str) -> None:
         if who.kind in (Kind.OPEN, Kind.LOCAL):
             return
         buckets = self._sites if who.kind is Kind.PEER else self._clients
@@ -184,24 +184,24 @@ class Authenticator:
 
     # -- browsers ------------------------------------------------------------------------------------------
 
-    def check_origin(self, asked: RequestInfo, *, must_be_told: bool) -> None:
-        """That a browser was told to ask by a page of this agent; raises ForbiddenError."""
-        origin = asked.headers.get(b"origin")
-        if origin is None and not must_be_told:
+    def check_origin(self, request: RequestInfo, *, is_required: bool) -> None:
+        """Check that a page of this agent made the browser send the request; raises ForbiddenError."""
+        origin = request.headers.get(b"origin")
+        if origin is None and not is_required:
             return
-        if origin != f"{asked.scheme}://{asked.headers.get(b'host')}":
+        if origin != f"{request.scheme}://{request.headers.get(b'host')}":
             raise ForbiddenError(
-                "a web page of another origin has a browser ask this: only pages of this agent may",
+                "a web page of another origin made the browser send this: only pages of this agent may",
                 "cross-site request",
             )
 
-    def check_browser(self, asked: RequestInfo) -> None:
-        """With `security: none` a page from elsewhere could use a browser on this machine: by a form, or by
-        a name of its own that leads here."""
-        self.check_origin(asked, must_be_told=False)
-        if asked.headers.get(b"sec-fetch-site") not in (None, "none", "same-origin"):
-            raise ForbiddenError("a web page from elsewhere has a browser ask this", "cross-site request")
-        host = asked.headers.get(b"host") or ""
+    def check_browser(self, request: RequestInfo) -> None:
+        """With `security: none` a foreign web page could use a browser on this machine: by a form, or by a host name of
+        its own that resolves to this machine (DNS rebinding)."""
+        self.check_origin(request, is_required=False)
+        if request.headers.get(b"sec-fetch-site") not in (None, "none", "same-origin"):
+            raise ForbiddenError("a web page of another site made the browser send this", "cross-site request")
+        host = request.headers.get(b"host") or ""
         if not _is_own_host(host, self._hosts):
             raise ForbiddenError(
                 "'security: none' answers only under this machine's addresses and 'localhost'",
@@ -227,7 +227,7 @@ def _cookie(header: str) -> str:
 
 @lru_cache(256)
 def _is_own_host(header: str, hosts: frozenset[str]) -> bool:
-    """Whether a `Host` header names this machine; programs that send none are no browsers."""
+    """Whether a `Host` header names this machine. A request without one is not of a browser."""
     try:
         host = urlsplit(f"//{header}").hostname or "localhost"
     except ValueError:

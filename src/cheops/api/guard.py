@@ -72,35 +72,38 @@ class Guard:
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        asked = request_info(scope)
-        act = AuditRecord(asked.method, asked.address)
+        request = request_info(scope)
+        act = AuditRecord(request.method, request.address)
         state.update(act=act, authenticator=self._authenticator)
-        answering = _ResponseWatch(self._node, act, scope, send)
+        response = _ResponseWatch(self._node, act, scope, send)
         try:
-            act.who = state["principal"] = self._authenticator.identified(asked)
+            act.who = state["principal"] = self._authenticator.identify(request)
         except CheopsError as error:
             act.reason = reason_of(error)
-            await of_error(error)(scope, receive, answering.send)
+            await of_error(error)(scope, receive, response.send)
             return
         try:
             if act.who.token:
-                await self._while_good(act.who, scope, receive, answering)
+                await self._serve_while_valid(act.who, scope, receive, response)
             else:
-                await self._app(scope, receive, answering.send)
+                await self._app(scope, receive, response.send)
         except BaseException:
             record_outcome(self._node, act, 500)
             raise
 
-    async def _while_good(self, who: Principal, scope: Scope, receive: Receive, answering: "_ResponseWatch") -> None:
-        """A stream ends with the token that it was begun with."""
+    async def _serve_while_valid(
+        self, who: Principal, scope: Scope, receive: Receive, response: "_ResponseWatch"
+    ) -> None:
+        """A stream ends when its token is revoked or expires."""
         ended = self._node.accounts.ended(who.token)
         token = self._node.accounts.tokens.by_id(who.token)
         ends_ms = token.ends_ms if token else None
 
         is_read = False
 
-        async def heard() -> Message:
-            """Once the body was read, only those listen who stream, for the client to go."""
+        async def receive_or_end() -> Message:
+            """After the body only streams still receive, to notice that the client has left. The end of the token
+            looks the same to them."""
             nonlocal is_read
             if not is_read:
                 first = await receive()
@@ -116,30 +119,30 @@ class Guard:
             message: Message = waiting[0].result() if waiting[0].done() else {"type": "http.disconnect"}  # type: ignore[assignment]
             return message
 
-        answering.is_good = lambda: self._node.accounts.is_good(who.token)
-        await self._app(scope, heard, answering.send)
-        await answering.finish()
+        response.is_good = lambda: self._node.accounts.is_good(who.token)
+        await self._app(scope, receive_or_end, response.send)
+        await response.finish()
 
 
 class _ResponseWatch:
-    """What is sent, with an eye on it."""
+    """Passes a response on, records its outcome, and withholds it if the token has ended meanwhile."""
 
     def __init__(self, node: Node, act: AuditRecord, scope: Scope, send: Send) -> None:
         self.is_begun = False
         self.is_good: Callable[[], bool] = lambda: True
         self._is_over = False
-        self._is_taken_back = False
+        self._is_withheld = False
         self._node = node
         self._act = act
         self._scope = scope
         self._send = send
 
     async def send(self, message: Message) -> None:
-        if self._is_taken_back:
+        if self._is_withheld:
             return
         if message["type"] == "http.response.start":
             if self._scope["method"] in SAFE and not self.is_good():
-                await self._take_back()
+                await self._withhold()
                 return
             self.is_begun = True
             record_outcome(self._node, self._act, message["status"], message["headers"])
@@ -147,18 +150,18 @@ class _ResponseWatch:
             self._is_over = True
         await self._send(message)
 
-    async def _take_back(self) -> None:
-        """The token was revoked while the answer was waited for."""
-        self._is_taken_back = self.is_begun = True
+    async def _withhold(self) -> None:
+        """The token was revoked while the request was being served."""
+        self._is_withheld = self.is_begun = True
         self._act.reason = "unknown token"
         record_outcome(self._node, self._act, 401)
-        answer = of_error(BadTokenError("the token was revoked, or has expired", "unknown token"))
-        await self._send({"type": "http.response.start", "status": 401, "headers": answer.raw_headers})
-        await self._send({"type": "http.response.body", "body": bytes(answer.body)})
+        refusal = of_error(BadTokenError("the token was revoked, or has expired", "unknown token"))
+        await self._send({"type": "http.response.start", "status": 401, "headers": refusal.raw_headers})
+        await self._send({"type": "http.response.body", "body": bytes(refusal.body)})
 
     async def finish(self) -> None:
-        """End a stream that was cut short in an orderly way."""
-        if self.is_begun and not self._is_over and not self._is_taken_back:
+        """End a stream properly that the end of its token has cut short."""
+        if self.is_begun and not self._is_over and not self._is_withheld:
             await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -170,7 +173,7 @@ def request_info(scope: Scope) -> RequestInfo:
     return RequestInfo(scope["method"], scope.get("scheme", "http"), headers, state, address)
 
 
-# -- may it ----------------------------------------------------------------------------------------------
+# -- permission ------------------------------------------------------------------------------------------
 
 
 def guarded(node: Node, routes: Iterable[BaseRoute], prefix: str = "") -> list[BaseRoute]:
@@ -200,7 +203,7 @@ class _Permitted:
 
 
 async def permit(node: Node, request: Request, template: str) -> None:
-    """Whether the one who asks may; raises UnauthorizedError or ForbiddenError."""
+    """Check that the client may use a route; raises UnauthorizedError or ForbiddenError."""
     right, who = right_to(request.method, template), principal_of(request)
     act: AuditRecord | None = request.scope.get("state", {}).get("act")
     if act:
@@ -217,7 +220,7 @@ async def permit(node: Node, request: Request, template: str) -> None:
 
 async def _check(node: Node, template: str, right: Right | None, who: Principal, resource: str) -> None:
     if right is None:
-        raise ForbiddenError("nobody may ask this", "no such right")
+        raise ForbiddenError("no client may use this", "no such right")
     if right.is_open:
         return
     if template == "/metrics" and node.config.clients.open_metrics:
@@ -230,7 +233,7 @@ async def _check(node: Node, template: str, right: Right | None, who: Principal,
     if who.kind is Kind.PEER:
         _check_site(right, who)
     elif who.kind is Kind.OPEN:
-        pass  # agents and people alike, with the limits that are handed on
+        pass  # any program on this machine, within the limits that a forwarding site sends along
     elif right.role is None:
         raise ForbiddenError("this is for the agents of other sites, by their certificates", "not a site")
     else:
@@ -247,12 +250,12 @@ async def _check(node: Node, template: str, right: Right | None, who: Principal,
 def _check_site(right: Right, who: Principal) -> None:
     if not right.sites:
         raise ForbiddenError(
-            f"{who.name} is a site, and this is for people and programs: they show a token", "not for sites"
+            f"{who.name} is a site, and this is for people and programs, with a token", "not for sites"
         )
 
 
 def _resource(request: Request, right: Right) -> str:
-    """The resource that the path names; empty where that is none, which the route itself will say."""
+    """The resource that the path names; empty if the name is invalid, which the route itself reports."""
     text = str(request.path_params.get(right.resource, ""))
     found = unquote(text) if request.scope["path"].startswith("/api/") else text
     try:

@@ -1,4 +1,7 @@
-"""The two servers of an agent: its address, for everybody, and its Unix socket, for its administrators."""
+"""The two servers of an agent: its address, for clients and sites, and its Unix socket, for administrators.
+
+Both are uvicorn, with connections of our own (connections.py) and our own TLS handshakes (cheops.security.tls).
+"""
 
 import asyncio
 import contextlib
@@ -28,19 +31,21 @@ class LocalConnection(LimitedProtocol):
     """A connection by the Unix socket. `state` has the user at its other end."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        told = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        _pid, uid, _gid = _CREDENTIALS.unpack(told)
+        credentials = transport.get_extra_info("socket").getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+        )
+        _pid, uid, _gid = _CREDENTIALS.unpack(credentials)
         self.app_state = {**self.app_state, "peer": None, "local_uid": uid}
         super().connection_made(transport)
 
 
 def listen_local(path: Path, backlog: int) -> socket.socket:
-    """A socket at this path, for its owner only; raises CheopsError. Whoever calls has locked the store: what
-    is left there is of an agent that is gone."""
+    """A socket at this path, for its owner only; raises CheopsError. The caller has locked the store, so a socket that
+    is still there belongs to an agent that is gone."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(path)
-        os.fchmod(listening.fileno(), 0o600)  # before it has a name: at no time may others connect
+        os.fchmod(listening.fileno(), 0o600)  # before it has a name, so that others can never connect
         with short_socket_path(path) as name:
             listening.bind(name)
         listening.listen(backlog)
@@ -49,12 +54,12 @@ def listen_local(path: Path, backlog: int) -> socket.socket:
         listening.close()
         if not isinstance(error, OSError):
             raise
-        raise CheopsError(f"the agent's own socket {path} cannot be made: {error.strerror}") from error
+        raise CheopsError(f"cannot create the agent's socket {path}: {error.strerror}") from error
     return listening
 
 
 def remove_local(path: Path, listening: socket.socket) -> None:
-    """Take the name away, and close it."""
+    """Close the socket, and remove its name."""
     listening.close()
     path.unlink(missing_ok=True)
 
@@ -65,13 +70,13 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise CheopsError(f"{path} is in the way: the agent makes its own socket there. Remove it")
+        raise CheopsError(f"{path} is in the way: the agent creates its socket there. Remove it")
     path.unlink()
 
 
 @contextmanager
 def short_socket_path(path: Path) -> Iterator[str]:
-    """A name for a socket that is short enough, for as long as this is open."""
+    """A name for a socket that fits into `sun_path` (108 bytes), however deep its folder lies."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
@@ -85,25 +90,27 @@ _GRACE_S = 3
 
 
 class _Server(uvicorn.Server):
-    manners: HandshakeLimits | None = None  # where there is TLS
+    handshakes: HandshakeLimits | None = None  # where there is TLS
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # the agent's to handle: the site is stopped before the server
+        yield  # the agent handles signals: it stops the site before the server
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn does, with limits on handshakes."""
         loop, config = asyncio.get_running_loop(), self.config
 
-        def accepted(_loop: asyncio.AbstractEventLoop | None = None) -> asyncio.Protocol:
-            made: Any = config.http_protocol_class
-            protocol: asyncio.Protocol = made(config=config, server_state=self.server_state, app_state={}, _loop=_loop)
+        def connect(_loop: asyncio.AbstractEventLoop | None = None) -> asyncio.Protocol:
+            create: Any = config.http_protocol_class
+            protocol: asyncio.Protocol = create(
+                config=config, server_state=self.server_state, app_state={}, _loop=_loop
+            )
             return protocol
 
         servers: list[Any] = [
-            TlsAcceptor(one, accepted, self.manners)
-            if self.manners
-            else await loop.create_server(accepted, sock=one, backlog=BACKLOG)
+            TlsAcceptor(one, connect, self.handshakes)
+            if self.handshakes
+            else await loop.create_server(connect, sock=one, backlog=BACKLOG)
             for one in sockets or ()
         ]
         self.servers = servers
@@ -116,19 +123,19 @@ class Servers:
     def __init__(self, node: Node, app: ASGIApp, listening: socket.socket) -> None:
         self._path = node.config.data / SOCKET_NAME
         self._local = listen_local(self._path, BACKLOG)
-        self.crowd = ConnectionLimiter(node)
+        self.limiter = ConnectionLimiter(node)
         self._servers = (
-            (_Server(_uvicorn_config(app, Connection, self.crowd)), listening),
-            (_Server(_uvicorn_config(app, LocalConnection, self.crowd)), self._local),
+            (_Server(_uvicorn_config(app, Connection, self.limiter)), listening),
+            (_Server(_uvicorn_config(app, LocalConnection, self.limiter)), self._local),
         )
         if node.keyring:  # the Unix socket needs no TLS
-            self._servers[0][0].manners = _handshake_limits(node, self.crowd, node.keyring.server.context)
+            self._servers[0][0].handshakes = _handshake_limits(node, self.limiter, node.keyring.server.context)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Requests are answered when this returns."""
         self._tasks = [asyncio.create_task(server.serve([own])) for server, own in self._servers]
-        self._tasks.append(asyncio.create_task(self.crowd.watch()))
+        self._tasks.append(asyncio.create_task(self.limiter.watch()))
         while not all(server.started for server, _ in self._servers) and not self._has_ended():
             await asyncio.sleep(0.001)
 
@@ -150,24 +157,24 @@ class Servers:
         remove_local(self._path, self._local)
 
 
-def _handshake_limits(node: Node, crowd: ConnectionLimiter, context: ssl.SSLContext) -> HandshakeLimits:
+def _handshake_limits(node: Node, limiter: ConnectionLimiter, context: ssl.SSLContext) -> HandshakeLimits:
     clients = node.config.clients
     return HandshakeLimits(
         context,
         clients.head_timeout_s,
         clients.connections,
         clients.connections_each,
-        lambda reason, address: crowd.refused(reason, address, 503),
+        lambda reason, address: limiter.refused(reason, address, 503),
     )
 
 
-def _uvicorn_config(app: ASGIApp, kind: type, crowd: ConnectionLimiter) -> uvicorn.Config:
+def _uvicorn_config(app: ASGIApp, kind: type, limiter: ConnectionLimiter) -> uvicorn.Config:
     settings = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         lifespan="off",
-        http=type(kind.__name__, (kind,), {"crowd": crowd}),
+        http=type(kind.__name__, (kind,), {"limiter": limiter}),
         ws="none",
         backlog=BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,

@@ -1,16 +1,15 @@
-"""Live messages to peers over warm connections. The first goes at once, whatever waits goes with the next.
+"""Live messages to peers over warm connections. The first goes at once; those that wait go together with the next.
 
-While a request is under way, messages gather for a moment, so that under load few requests carry many. Where
-answers take long (a distant site) the next request does not wait for them: several are under way, each with
-what came meanwhile.
+While a request is under way, messages gather for a moment, so that under load few requests carry many. To a distant
+site the next request does not wait for the response: several are under way, each with what gathered meanwhile.
 
 A request carries documents as the store keeps them, each once (`docs`), and the messages that they belong to
 (`cheops`): what the sender knows, what it asks for, and the ids of its documents. The sender does not ask first what
 the peer lacks: the engine keeps count of that.
 
-Nothing here is kept for later: a message that cannot be delivered is dropped, and the peer probed. The engine
-knows what a peer has acknowledged, and sends the rest when it is up. So a slow or dead peer costs a bounded
-queue, and never slows the others.
+Nothing here is kept for later: a message that cannot be delivered is dropped, and the peer is probed. The engine knows
+what a peer has acknowledged, and sends the rest when it is up. So a slow or dead peer costs a bounded queue, and never
+slows the others down.
 """
 
 import asyncio
@@ -24,6 +23,7 @@ from typing import Annotated, Any
 import aiohttp
 import msgspec
 
+from cheops.backoff import Backoff
 from cheops.engine.documents import Document
 from cheops.engine.messages import Message, size_of
 from cheops.errors import CheopsError, Fault
@@ -39,14 +39,14 @@ _MOST_BYTES = 4_000_000  # in one request, roughly
 _MOST_ANSWER = 65_536  # bytes
 _COMPRESS_FROM = 4_096  # bytes
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
-_GATHER_S = 0.005  # for so long messages wait while another request is under way
+_GATHER_S = 0.005  # how long messages gather while another request is under way
 _MOST_UNDER_WAY = 8  # requests to one peer
 _PAUSE_S, _PAUSE_MOST_S = 0.05, 5.0  # after one that failed
 _log = logging.getLogger(__name__)
 
 
 class EnvelopeError(CheopsError):
-    """A peer sent something that is not a request as described above."""
+    """A peer sent a body that does not have the form described above."""
 
     fault = Fault.PEER
     status = 400
@@ -87,7 +87,7 @@ def pack(site: str, messages: Iterable[Message]) -> bytes:
 
 
 def unpack(body: bytes) -> tuple[str, list[Message]]:
-    """Who sent it, and its messages, with everything checked; raises EnvelopeError or CodecError."""
+    """The sender and its messages, with everything checked; raises EnvelopeError or CodecError."""
     try:
         read = _bodies.decode(body)
         raws: list[Any] = [msgspec.json.decode(raw) for raw in read.docs]
@@ -106,8 +106,8 @@ def _message(part: _Part, documents: dict[str, Any]) -> Message:
         own = [documents[id_] for id_ in part.ids]
     except KeyError as error:
         raise EnvelopeError(f"a message names a document that is not there: {error.args[0]}") from None
-    strange = [d for d in own if not isinstance(d, Matrix) and d.resource != bare.resource]
-    if strange:
+    foreign = [d for d in own if not isinstance(d, Matrix) and d.resource != bare.resource]
+    if foreign:
         raise EnvelopeError(f"a message about '{bare.resource}' holds a document of another resource")
     return msgspec.structs.replace(
         bare,
@@ -119,7 +119,7 @@ def _message(part: _Part, documents: dict[str, Any]) -> Message:
 
 @dataclass(slots=True)
 class LinkCounts:
-    """What went to one peer."""
+    """What was sent to one peer."""
 
     messages: int = 0
     requests: int = 0
@@ -129,17 +129,17 @@ class LinkCounts:
 
 
 class PeerLinks:
-    """The links of one site. `failed` hears of a peer that is not reached."""
+    """The links of one site. `report_unreachable` gets each peer that could not be reached."""
 
     def __init__(
         self,
         site: str,
         client: PeerClient,
-        failed: Callable[[str], None],
+        report_unreachable: Callable[[str], None],
     ) -> None:
         self._site = site
         self._client = client
-        self._failed = failed
+        self._report_unreachable = report_unreachable
         self._links: dict[str, _PeerLink] = {}
 
     def send(self, peer: str, message: Message) -> None:
@@ -158,30 +158,30 @@ class PeerLinks:
             link.close()
 
     async def _deliver(self, peer: str, messages: list[Message], counts: LinkCounts) -> bool:
-        """Whether the peer has them."""
+        """Returns whether the peer has them."""
         if self._client.address_of(peer) is None:
             counts.dropped += len(messages)
-            return True  # nobody knows where it is; the engine will say it again when it is up
+            return True  # the engine sends them again when the peer comes up with an address
         body, headers = pack(self._site, messages), {"Content-Type": "application/json"}
         if len(body) > _COMPRESS_FROM:
             body, headers["Content-Encoding"] = gzip.compress(body, compresslevel=1), "gzip"
         try:
             async with self._client.request(
                 peer, "POST", f"/{MESSAGES_PATH}", data=body, headers=headers, timeout=_TIMEOUT
-            ) as answer:
-                if answer.status < 300:
-                    await read_response(answer, _MOST_ANSWER)  # or it would be closed, not kept warm
+            ) as response:
+                if response.status < 300:
+                    await read_response(response, _MOST_ANSWER)  # an unread response would close the connection
                     counts.messages += len(messages)
                     counts.requests += 1
                     counts.bytes += len(body)
                     return True
-                said = await read_response(answer, _MOST_ANSWER)
-                why = f"{answer.status}: {said[:300].decode(errors='replace')}"
+                text = await read_response(response, _MOST_ANSWER)
+                why = f"{response.status}: {text[:300].decode(errors='replace')}"
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = str(error) or type(error).__name__
         counts.failures += 1
-        _log.info("messages to %s were not taken: %s", peer, why)
-        self._failed(peer)
+        _log.info("%s did not take messages: %s", peer, why)
+        self._report_unreachable(peer)
         return False
 
 
@@ -195,7 +195,7 @@ class _PeerLink:
         self._deliver = deliver
         self._filled = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
-        self._pause_s = 0.0
+        self._backoff = Backoff(_PAUSE_S, _PAUSE_MOST_S)
         self._loop = asyncio.get_running_loop()
         self._resume_at_s = self._loop.time()
         self._task = self._loop.create_task(self._run())
@@ -214,14 +214,14 @@ class _PeerLink:
     async def _run(self) -> None:
         while True:
             await self._filled.wait()
-            await self._turn()
+            await self._wait_for_turn()
             if messages := self._take():
                 task = self._loop.create_task(self._send(messages))
                 self._under_way.add(task)
                 task.add_done_callback(self._under_way.discard)
 
-    async def _turn(self) -> None:
-        """Wait until a request may go."""
+    async def _wait_for_turn(self) -> None:
+        """Wait until the next request may be sent."""
         while (left_s := self._resume_at_s - self._loop.time()) > 0:
             await asyncio.sleep(left_s)
         while self._under_way:
@@ -233,24 +233,23 @@ class _PeerLink:
     async def _send(self, messages: list[Message]) -> None:
         try:
             delivered = await self._deliver(self.peer, messages, self.counts)
-        except Exception:  # whatever it was, the next message must go
+        except Exception:  # whatever it was, the next message must be sent
             _log.exception("messages to %s could not be sent", self.peer)
             self.counts.failures += 1
             delivered = False
         if delivered:
-            self._pause_s = 0.0
+            self._backoff.reset()
         else:
             self._give_up()
 
     def _give_up(self) -> None:
-        """What waits is lost too: the engine says it again when the peer is up."""
+        """Drop what waits too: the engine sends it again when the peer is up."""
         self.counts.dropped += len(self.queue)
         self.queue.clear()
         self._filled.clear()
         now_s = self._loop.time()
-        if now_s >= self._resume_at_s:  # else several failed together, which counts once
-            self._pause_s = min(max(_PAUSE_S, 2 * self._pause_s), _PAUSE_MOST_S)
-            self._resume_at_s = now_s + self._pause_s
+        if now_s >= self._resume_at_s:  # several requests that fail together count as one failure
+            self._resume_at_s = now_s + self._backoff.next_s()
 
     def _take(self) -> list[Message]:
         taken, size = [], 0

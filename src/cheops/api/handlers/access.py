@@ -82,7 +82,7 @@ async def sign_in(request: ApiRequest[NoParameters, SignIn]) -> Response:
     state = request.http.state
     authenticator: Authenticator = state.authenticator
     info = request_info(request.http.scope)
-    authenticator.check_origin(info, must_be_told=False)
+    authenticator.check_origin(info, is_required=False)
     given = await request.body()
     try:
         token = authenticator.shown(given.token, info.address)
