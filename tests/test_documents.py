@@ -71,7 +71,7 @@ BAD = [
         "sites:\n  a: {rtt_ms: {b: 1}}\n  b: {rtt_ms: {a: 2}}",
         "3: sites.b.rtt_ms.a: the opposite direction says 1 ms; give it once",
     ),
-    ("[" * 100_000, "1: nested more than 32 deep; less will do"),
+    ("[" * 100_000, "1: nested more than 32 levels deep"),
     ("sites:\n  a: {up: 'true'}", "2: sites.a.up: expected true or false (without quotes), found 'true'"),
     (
         "sites:\n  a: {up: !!bool maybe}",

@@ -1,8 +1,11 @@
-"""YAML files of users, read so that every complaint names file, line, place and remedy.
+"""YAML files of users, read so that every error gives the file, the line, the key and what to do.
 
-`read_document` gives the root as a `Value`; a reader takes it apart with the methods that say what it
-expects (`record`, `mapping`, `items`, `number`, …). What is not as expected raises DocumentError. Scalars
-keep the spelling of the file, so that a site called `no` or `1` stays that.
+`read_document` gives the root as a `Value`. The caller takes it apart with the methods for what it
+expects (`record`, `mapping`, `items`, `number`, …); anything else raises DocumentError. Scalars
+keep the spelling of the file, so that a site called `no` or `1` is not read as false or a number.
+
+    root = read_document(Path("mesh.yaml")).record(required=("sites",))
+    for name, site in root["sites"].mapping().items(): …
 """
 
 import re
@@ -27,12 +30,12 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 
 class DocumentError(ClientError):
-    """A file cannot be read, or does not say what it should; the text starts with file and line."""
+    """A file cannot be read, or its content is not as expected; the text starts with file and line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A place in a document: where it is (`sites.site1.rtt_ms`) and what stands there."""
+    """A value in a document, with its path (`sites.site1.rtt_ms`)."""
 
     source: str
     path: str
@@ -44,7 +47,7 @@ class Value:
 
     @property
     def is_text(self) -> bool:
-        """Whether a single word or text stands here, where a reader takes other things too."""
+        """Whether this is a text, for a caller that accepts other types as well."""
         return isinstance(self.node, yaml.ScalarNode) and self.node.tag != f"{_TAG}null"
 
     @property
@@ -52,7 +55,7 @@ class Value:
         return isinstance(self.node, yaml.SequenceNode)
 
     def mapping(self) -> "dict[str, Value]":
-        """Any names and their values; a name given twice is refused, since one would be lost."""
+        """Any names and their values; a name given twice is refused, because one value would be lost."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.fail(f"expected names with values, found {self._kind()}")
         values: dict[str, Value] = {}
@@ -67,7 +70,7 @@ class Value:
         return values
 
     def record(self, *, required: tuple[str, ...] = (), optional: tuple[str, ...] = ()) -> "dict[str, Value]":
-        """Known keys and their values; an unknown key is refused, since it would be without effect."""
+        """Known keys and their values; an unknown key is refused, because it would have no effect."""
         values = self.mapping()
         allowed = (*required, *optional)
         for name, value in values.items():
@@ -112,7 +115,7 @@ class Value:
         return _BOOLEANS[self.node.value]
 
     def _is_plain(self) -> bool:
-        """Whether it is a word without quotes."""
+        """Whether it is a scalar without quotes."""
         return isinstance(self.node, yaml.ScalarNode) and not self.node.style
 
     def _kind(self) -> str:
@@ -125,7 +128,7 @@ def read_document(path: Path) -> Value:
     """The root of a YAML file."""
     try:
         with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)  # not asked of stat(): a device or a pipe has no size
+            raw = file.read(MAX_BYTES + 1)  # stat() would not help: a device or a pipe has no size
         text = raw.decode()
     except OSError as error:
         raise DocumentError(f"{path}: {(error.strerror or str(error)).lower()}") from None
@@ -138,7 +141,7 @@ def read_document(path: Path) -> Value:
 
 
 def parse_document(text: str, source: str) -> Value:
-    """The root of a YAML text; `source` is how messages call it."""
+    """The root of a YAML text; `source` is its name in messages."""
     try:
         _check_depth(text, source)
         node = yaml.compose(text, Loader=_Loader)
@@ -147,7 +150,7 @@ def parse_document(text: str, source: str) -> Value:
         raise DocumentError(f"{source}:{line}: not YAML: {error.problem or error.context}") from None
     except yaml.reader.ReaderError as error:
         raise DocumentError(f"{source}: not YAML: {error.reason}") from None
-    except (ValueError, OverflowError) as error:  # numbers that the YAML reader itself chokes on
+    except (ValueError, OverflowError) as error:  # from the YAML reader itself, for some numbers
         raise DocumentError(f"{source}: not YAML: {shortened(str(error))}") from None
     if node is None:
         raise DocumentError(f"{source}:1: the file is empty")
@@ -155,7 +158,7 @@ def parse_document(text: str, source: str) -> Value:
 
 
 def _check_depth(text: str, source: str) -> None:
-    """Refuse deep nesting before nodes are made of it, which takes a stack frame per level."""
+    """Refuse deep nesting before the parser builds nodes, which takes a stack frame per level."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -164,4 +167,4 @@ def _check_depth(text: str, source: str) -> None:
             depth -= 1
         if depth > MAX_DEPTH:
             line = event.start_mark.line + 1
-            raise DocumentError(f"{source}:{line}: nested more than {MAX_DEPTH} deep; less will do")
+            raise DocumentError(f"{source}:{line}: nested more than {MAX_DEPTH} levels deep")

@@ -1,14 +1,14 @@
-"""A matrix in a file: the JSON of the papers, or YAML. Every complaint names file, line and place.
+"""A matrix in a file: the JSON of the papers, or YAML. Every error gives file, line and key.
 
 {"ResolutionMatrix": [{"Before": "set", "After": "inc", "Result": "take-both-keep-order"}]}
 
-types: [set, inc]           # optional: all types there are, so that a misspelt one is found
+types: [set, inc]           # optional: all types, so that a misspelt one is noticed
 matrix:
   - {before: set, after: inc, result: take-both-keep-order}
   - {before: inc, after: inc, result: take-both}
 
 An entry may carry `concurrent: take-both`. Keys may begin with a capital or not, in either form. JSON is read
-as the YAML that it is; the tabs that it may be indented with are harmless between braces.
+as YAML, which includes it; tabs as indentation are harmless between braces.
 """
 
 from collections.abc import Iterable
@@ -21,17 +21,17 @@ from cheops.log.matrix import Entry, Matrix, MatrixError, Result, result_named
 from cheops.scope.names import name_problem, normal
 from cheops.text import listed, nearest, printable, shortened
 
-MAX_TYPES = 100  # what follows from the entries grows with the square of this
+MAX_TYPES = 100  # the closure of the entries grows with the square of this
 MAX_ENTRIES = MAX_TYPES**2
 MAX_TYPE_CHARACTERS = 100
 _RESERVED_MARKS = ("!", "*")
 
-_Row: TypeAlias = tuple[Value, Entry]  # an entry, and where it stands
+_Row: TypeAlias = tuple[Value, Entry]  # an entry, and its position in the file
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixFile:
-    """What a file says: the matrix, and all types that it lists or, without a list, mentions."""
+    """The content of a file: the matrix, and the types that it lists or, without a list, those that it mentions."""
 
     matrix: Matrix
     types: tuple[str, ...]
@@ -43,13 +43,13 @@ def read_matrix(path: Path) -> MatrixFile:
 
 
 def parse_matrix(text: str, source: str) -> MatrixFile:
-    """The same from a text that came another way, such as in a request."""
+    """The same from a text, such as that of a request."""
     return _matrix_file(parse_document(text, source))
 
 
 def matrix_within(value: Value) -> MatrixFile:
-    """The matrix at a place of another document: as in a file of its own, or the entries alone."""
-    return _of_entries(value, None) if value.is_list else _matrix_file(value)
+    """The matrix inside another document: as in a file of its own, or the entries alone."""
+    return _from_entries(value, None) if value.is_list else _matrix_file(value)
 
 
 def type_problem(name: str) -> str | None:
@@ -64,22 +64,22 @@ def type_problem(name: str) -> str | None:
 def _matrix_file(root: Value) -> MatrixFile:
     record = _record(root, optional=("matrix", "resolutionMatrix", "types"))
     types = _listed_types(record["types"]) if "types" in record else None
-    return _of_entries(_the_entries(root, record), types)
+    return _from_entries(_entries(root, record), types)
 
 
-def _of_entries(entries: Value, types: tuple[str, ...] | None) -> MatrixFile:
+def _from_entries(entries: Value, types: tuple[str, ...] | None) -> MatrixFile:
     matrix = _checked(entries, [(value, _entry(value, types)) for value in _at_most(entries, MAX_ENTRIES)])
     return MatrixFile(matrix, matrix.types if types is None else types)
 
 
-def _the_entries(root: Value, record: dict[str, Value]) -> Value:
+def _entries(root: Value, record: dict[str, Value]) -> Value:
     """The list of entries, under the name of either form."""
-    found = [record[name] for name in ("matrix", "resolutionMatrix") if name in record]
-    if not found:
+    lists = [record[name] for name in ("matrix", "resolutionMatrix") if name in record]
+    if not lists:
         raise root.fail("'matrix' (or 'ResolutionMatrix') is missing")
-    if len(found) > 1:
-        raise found[1].fail("the matrix is given twice; keep one of 'matrix' and 'ResolutionMatrix'")
-    return found[0]
+    if len(lists) > 1:
+        raise lists[1].fail("the matrix is given twice; keep one of 'matrix' and 'ResolutionMatrix'")
+    return lists[0]
 
 
 def _entry(value: Value, types: tuple[str, ...] | None) -> Entry:
@@ -100,7 +100,7 @@ def _result(value: Value) -> Result:
 
 
 def _both_stay(value: Value) -> bool:
-    """True: the one value there is. Without the key the replacing operation wins over concurrent ones."""
+    """True: there is only one value. Without the key the replacing operation wins over concurrent ones."""
     if (text := value.string()) != Result.TAKE_BOTH:
         raise value.fail(
             f"unknown value '{printable(shortened(text))}'; write {Result.TAKE_BOTH}, or leave the key out"
@@ -119,7 +119,7 @@ def _listed_types(value: Value) -> tuple[str, ...]:
 
 
 def _known_type(value: Value, types: tuple[str, ...] | None) -> str:
-    """A type that the file lists, if it lists any: a misspelt one would silently combine with nothing."""
+    """A type from the list of the file, if it has one: a misspelt type would silently combine with nothing."""
     name = _type(value)
     if types is not None and name not in types:
         meant = nearest(name, types)
@@ -143,38 +143,38 @@ def _at_most(value: Value, limit: int) -> list[Value]:
 
 
 def _checked(entries: Value, rows: list[_Row]) -> Matrix:
-    """The matrix of the entries; a contradiction is reported where its entry stands."""
+    """The matrix of the entries; a contradiction is reported at the line of its entry."""
     names = {name for _, entry in rows for name in (entry.before, entry.after)}
     if len(names) > MAX_TYPES:
         raise entries.fail(f"{len(names):,} types are mentioned; at most {MAX_TYPES} are accepted")
     try:
         return Matrix(entry for _, entry in rows)
     except MatrixError as error:
-        place = next((value for value, entry in rows if entry == error.entry), entries)
-        raise place.fail(f"{error}{_see_also(place, error.entry, rows)}") from None
+        value = next((value for value, entry in rows if entry == error.entry), entries)
+        raise value.fail(f"{error}{_see_also(value, error.entry, rows)}") from None
 
 
-def _see_also(place: Value, wrong: Entry | None, rows: Iterable[_Row]) -> str:
-    """Where else the same two types are spoken of: the message may name the mirror of what was written."""
+def _see_also(wrong_value: Value, wrong: Entry | None, rows: Iterable[_Row]) -> str:
+    """The line of the other entry for the same two types: the contradiction may be with its mirror."""
     pair = {wrong.before, wrong.after} if wrong else set()
     others = [value for value, entry in rows if {entry.before, entry.after} == pair and entry != wrong]
-    lines = sorted({value.node.start_mark.line + 1 for value in others} - {place.node.start_mark.line + 1})
+    lines = sorted({value.node.start_mark.line + 1 for value in others} - {wrong_value.node.start_mark.line + 1})
     return f" (see line {lines[0]})" if lines else ""
 
 
 def _record(value: Value, *, required: tuple[str, ...] = (), optional: tuple[str, ...] = ()) -> dict[str, Value]:
-    """Known keys, by the names given here, however the file begins them; others are refused."""
+    """Known keys, by the names given here, with a capital in the file or not; others are refused."""
     written = value.mapping()
     spelling = {name: _spelling(name, written) for name in (*required, *optional)}
-    held = value.record(
+    values = value.record(
         required=tuple(spelling[name] for name in required),
         optional=tuple(spelling[name] for name in optional),
     )
-    return {name: held[spelled] for name, spelled in spelling.items() if spelled in held}
+    return {name: values[spelled] for name, spelled in spelling.items() if spelled in values}
 
 
 def _spelling(name: str, written: dict[str, Value]) -> str:
-    """How the file spells a key, or would spell it: with a capital where others have one."""
+    """How the file spells a key, or would spell it: with a capital if its other keys have one."""
     capitalised = name[0].upper() + name[1:]
     if name in written and capitalised in written:
         raise written[name].fail(f"this is given twice, also as '{capitalised}'")

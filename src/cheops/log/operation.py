@@ -1,9 +1,9 @@
 """Operations, their verdicts, and the replies of sites: the immutable documents that sites exchange.
 
-An operation exists twice in its life. As a *draft* it is known to its origin alone, which runs it first. With
-the outcome comes the *verdict*, and from then on the operation, verdict included, is immutable and
-goes to the other sites. So no other site ever holds an operation whose outcome at its origin is open. (A type with
-`parallel` gets its verdict, OK, before it runs anywhere.)
+An operation starts as a *draft*, which only its origin knows and runs first. The outcome gives it its *verdict*, and
+from then on the operation, verdict included, is immutable and goes to the other sites. So no other site ever holds an
+operation whose outcome at its origin is open. (An operation of a type with `parallel` gets its verdict, OK, before it
+runs anywhere.)
 
 Where the mesh has identities, the origin signs an operation with its verdict, and a reply, just before it stores
 them for the first time. Nothing in the core reads a signature.
@@ -40,8 +40,8 @@ Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
 class Origin(str):
     """A site and the incarnation of its store: a site that restarts with an empty disk is a new origin.
 
-    A string, `site/incarnation`, so that a vector is a JSON object as it stands. It also is the fastest key of a
-    dictionary that Python has: its hash is computed once. The incarnation has no slash, so the last one separates.
+    A string, `site/incarnation`, so that a vector is a JSON object without conversion. Strings are also Python's
+    fastest dictionary keys: the hash is computed once. The incarnation has no slash, so the last one separates.
     """
 
     __slots__ = ("incarnation", "site")
@@ -62,9 +62,9 @@ class Origin(str):
         return f"Origin({self.site!r}, {self.incarnation!r})"
 
 
-@lru_cache(maxsize=4_096)  # few origins stand in very many documents: one object for each is enough
+@lru_cache(maxsize=4_096)  # very many documents share few origins: one object for each is enough
 def parse_origin(text: str) -> Origin:
-    """The origin that a text stands for; raises ValueError."""
+    """The origin in a text; raises ValueError."""
     site, slash, incarnation = text.rpartition("/")
     if not (slash and 0 < len(site) <= MAX_NAME_CHARACTERS and 0 < len(incarnation) <= MAX_NAME_CHARACTERS):
         raise ValueError("an origin is 'site/incarnation', each of 1 to 1,000 characters")
@@ -233,7 +233,7 @@ class Operation(_Derived, Struct, frozen=True, omit_defaults=True, tag_field="do
 
     @property
     def is_silent(self) -> bool:
-        """Whether does not touch the application."""
+        """Whether it does not touch the application."""
         return self.kind in SILENT_KINDS
 
     def __eq__(self, other: object) -> bool:

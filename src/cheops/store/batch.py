@@ -111,15 +111,15 @@ class DocumentSigner:
         """The writes, with the signatures that are due; raises CodecError."""
         signed_writes = [write for _, write in writes]
         due = [
-            (place, document, write)
-            for place, (document, write) in enumerate(writes)
+            (index, document, write)
+            for index, (document, write) in enumerate(writes)
             if isinstance(write, Put) and isinstance(document, Operation | Reply) and self.is_due(document)
         ]
         if not due:
             return signed_writes
         signatures = self.sign([put.body for _, _, put in due])
-        for (place, _, put), text in zip(due, signatures, strict=True):
-            signed_writes[place] = _with_signature(put, text)
+        for (index, _, put), text in zip(due, signatures, strict=True):
+            signed_writes[index] = _with_signature(put, text)
         for (_, document, _), text in zip(due, signatures, strict=True):
             force_setattr(document, "signature", text)  # only now that nothing can fail any more
         return signed_writes

@@ -3,7 +3,7 @@
 The types themselves declare their JSON form and its limits (cheops.log.operation, cheops.engine.documents,
 cheops.engine.messages). Data to decode may come from anywhere: it is checked in full (types, required fields, sizes),
 and whatever is wrong with it, the error is a CodecError. What is encoded is decoded once as a check: nothing is stored
-that could not be read. Equal documents give equal bytes, so a hash or a signature of them stands for their content.
+that could not be read. Equal documents give equal bytes, so a hash or a signature covers their content.
 
     origin  "paris/3f2a"          stamp   [1700000000000, 0, "paris/3f2a"]
     op id   ["paris/3f2a", 7]     vector  {"lyon/91c0": 2, "paris/3f2a": 7}

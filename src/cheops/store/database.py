@@ -6,7 +6,7 @@ The file has a version (`user_version`) and a mark that it is ours (`application
 first n migrations. Those that are pending run when a store is opened, each in one transaction with its new number. A
 migration that was released never changes: another one is added.
 
-    documents  by resource and id; `seq` is the place in the whole feed, for those that are shared
+    documents  by resource and id; `seq` is the number in the whole feed, of those that are shared
     feeds      (site, seq) → document. Site 0 is the whole feed, 1 what goes to every site (matrices)
     late       documents whose number in a site's feed is not their own: shared before the site was involved
     involved   which sites a resource has or had on its list

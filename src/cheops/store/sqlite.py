@@ -8,7 +8,7 @@ Bounded: SQLite copies the log into the file every 1000 pages. Pages that forgot
 again, and released to the disk a few at a time when a good part of the file is free.
 
 Invariants of the feeds: a shared document has a row in the whole feed, and one in the feed of each site that
-its resource involves (a matrix: one for everybody). Its number is the same in all of them, unless `late` has
+its resource involves (a matrix: one for every site). Its number is the same in all of them, unless `late` has
 another for a site. No number is given twice, even when the document that had it is forgotten.
 """
 
@@ -118,7 +118,7 @@ class Writer:
             self._connection.execute("DELETE FROM late WHERE doc = ?", (doc,))
         self._must_store_seq = True
 
-    # -- who is involved ---------------------------------------------------------------------------
+    # -- involved sites ----------------------------------------------------------------------------
 
     def _involve(self, names: Iterable[str], resource: str) -> None:
         if not names:
@@ -195,11 +195,11 @@ ORDER BY feed.seq
 """
 # Jumps in the index from one resource to the next: DISTINCT would read every document.
 _RESOURCES = """
-WITH RECURSIVE found (resource) AS (
+WITH RECURSIVE list (resource) AS (
     SELECT min(resource) FROM documents WHERE resource > ?
-    UNION ALL SELECT (SELECT min(resource) FROM documents WHERE resource > found.resource) FROM found
-    WHERE found.resource IS NOT NULL)
-SELECT resource FROM found WHERE resource IS NOT NULL LIMIT ?
+    UNION ALL SELECT (SELECT min(resource) FROM documents WHERE resource > list.resource) FROM list
+    WHERE list.resource IS NOT NULL)
+SELECT resource FROM list WHERE resource IS NOT NULL LIMIT ?
 """
 
 _SEARCH = _RESOURCES.replace(" LIMIT", " AND (? = '' OR instr(lower(resource), ?)) LIMIT")

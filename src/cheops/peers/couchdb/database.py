@@ -128,7 +128,7 @@ def _add_to_index(store: Store, database: str, id_: str, most: int) -> None:
 
 
 class FeedSignal:
-    """Wakes up those who wait for the feed to grow."""
+    """Wakes up the tasks that wait for the feed to grow."""
 
     def __init__(self) -> None:
         self._last_seq = 0

@@ -57,7 +57,7 @@ def couch_document(document: Document) -> CouchDocument:
 
 
 def shared_key(id_: str) -> Key | None:
-    """The key that an id stands for; None if it is not ours (`_design/…`, a document of another application)."""
+    """The key of an id; None if it is not ours (`_design/…`, a document of another application)."""
     try:
         return codec.key_of_id(id_)
     except interface.CodecError:

@@ -52,7 +52,7 @@ def with_couch_errors(handler: Handler) -> Handler:
         except CheopsError as error:
             return json_response({"error": "internal_server_error", "reason": str(error)}, error.status)
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # the client is gone; the server only needs some response
 
     return handle
 
