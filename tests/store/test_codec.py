@@ -33,6 +33,7 @@ from cheops.matrix_file import MAX_TYPES
 from cheops.store import codec
 from cheops.store.interface import CodecError
 from tests.store.documents import COUNTER, LYON, PARIS, draft, operation, reply
+from tests.store.plain import message_from_json, message_to_json, to_json
 from tests.store.strategies import contents, documents, messages
 
 # A message is large, and slow to think up.
@@ -46,7 +47,7 @@ FEWER = settings(max_examples=settings().max_examples // 5)
 def test_a_document_comes_back_as_it_was(document: Document, random: Random) -> None:
     data = codec.encode(document)
     assert contents(codec.decode(data)) == contents(document)
-    plain = codec.to_json(document)
+    plain = to_json(document)
     assert plain == json.loads(data)  # what any reader of JSON makes of it
     fields = random.sample(list(plain), len(plain))  # in any order
     again = codec.from_json({field: plain[field] for field in fields})
@@ -58,7 +59,7 @@ def test_a_document_comes_back_as_it_was(document: Document, random: Random) -> 
 @given(messages())
 def test_a_message_comes_back_as_it_was(message: Message) -> None:
     assert contents(codec.decode_message(codec.encode_message(message))) == contents(message)
-    assert contents(codec.message_from_json(codec.message_to_json(message))) == contents(message)
+    assert contents(message_from_json(message_to_json(message))) == contents(message)
 
 
 def test_equal_documents_give_equal_bytes() -> None:
@@ -82,7 +83,7 @@ def test_an_origin_is_one_text() -> None:
 
 
 def test_how_an_operation_looks() -> None:
-    assert codec.to_json(operation("counter", 2, ("paris", "lyon"))) == {
+    assert to_json(operation("counter", 2, ("paris", "lyon"))) == {
         "doc": "op",
         "resource": "counter",
         "rtype": "",
@@ -110,7 +111,7 @@ def test_what_is_shared() -> None:
 
 
 def test_fields_that_nobody_knows_are_ignored() -> None:
-    data = codec.to_json(operation("r", 1)) | {"_id": "x", "_rev": "1-y", "later": {"deep": [1, None]}}
+    data = to_json(operation("r", 1)) | {"_id": "x", "_rev": "1-y", "later": {"deep": [1, None]}}
     data["payload"]["later"] = True
     assert contents(codec.from_json(data)) == contents(operation("r", 1))
 
@@ -122,7 +123,7 @@ def test_a_newer_format_is_named_as_the_reason() -> None:
 
 # -- bad input -------------------------------------------------------------------------------------------
 
-GOOD = codec.to_json(operation("r", 2, ("paris",)))
+GOOD = to_json(operation("r", 2, ("paris",)))
 BAD_FIELDS: list[tuple[str, Any]] = [
     ("doc", "nothing"),
     ("doc", 1),
@@ -227,7 +228,7 @@ anything = st.recursive(
 
 @given(documents, st.data())
 def test_a_document_with_anything_in_any_place_is_read_or_refused(document: Document, data: st.DataObject) -> None:
-    plain = codec.to_json(document)
+    plain = to_json(document)
     field = data.draw(st.sampled_from(sorted(plain)))
     _either_way(codec.from_json, plain | {field: data.draw(anything)})
 
@@ -235,9 +236,9 @@ def test_a_document_with_anything_in_any_place_is_read_or_refused(document: Docu
 @FEWER
 @given(messages(), st.data())
 def test_a_message_with_anything_in_any_place_is_read_or_refused(message: Message, data: st.DataObject) -> None:
-    plain = codec.message_to_json(message)
+    plain = message_to_json(message)
     field = data.draw(st.sampled_from(sorted(plain)))
-    _either_way(codec.message_from_json, plain | {field: data.draw(anything)})
+    _either_way(message_from_json, plain | {field: data.draw(anything)})
 
 
 def _either_way(read: Callable[[dict[str, Any]], object], plain: dict[str, Any]) -> None:
@@ -281,7 +282,7 @@ def test_a_message_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_matrix_that_contradicts_itself_is_refused() -> None:
-    data = codec.to_json(COUNTER)
+    data = to_json(COUNTER)
     data["entries"].append({"before": "set", "after": "inc", "result": "take-one"})
     with pytest.raises(CodecError, match="contradicts"):
         codec.from_json(data)
@@ -289,7 +290,7 @@ def test_a_matrix_that_contradicts_itself_is_refused() -> None:
 
 def test_a_matrix_under_another_hash_is_refused() -> None:
     with pytest.raises(CodecError, match="give another hash"):
-        codec.from_json(codec.to_json(COUNTER) | {"hash": "0" * 32})
+        codec.from_json(to_json(COUNTER) | {"hash": "0" * 32})
 
 
 def test_a_matrix_with_too_many_types_is_refused() -> None:
@@ -313,18 +314,18 @@ def test_epochs_are_given_once() -> None:
             codec.encode(Ledger("r", epochs=epochs))
         message = Message("r", "p1", snapshot=Snapshot({}, {}, None, None, epochs))
         with pytest.raises(CodecError, match="twice"):
-            codec.message_from_json(codec.message_to_json(message))
+            message_from_json(message_to_json(message))
 
 
 def test_a_message_holds_no_draft() -> None:
     with pytest.raises(CodecError, match="holds a draft"):
-        codec.message_from_json(codec.message_to_json(Message("r", "p1", (draft("r", 1),))))
+        message_from_json(message_to_json(Message("r", "p1", (draft("r", 1),))))
 
 
 def test_a_message_holds_no_documents_of_another_resource() -> None:
     for message in (Message("r", "p1", (operation("s", 1),)), Message("r", "p1", (), (reply("s", 1),))):
         with pytest.raises(CodecError, match="about 'r' and holds a document of 's'"):
-            codec.message_from_json(codec.message_to_json(message))
+            message_from_json(message_to_json(message))
 
 
 # -- writing ---------------------------------------------------------------------------------------------
@@ -364,7 +365,7 @@ def test_what_is_no_document_cannot_be_written() -> None:
 def test_parts_are_checked_as_they_are_declared() -> None:
     """The limits stand in annotations; that they count is msgspec's part, and this holds it to it."""
     epoch = EpochRecord(Stamp(1, 0, PARIS), {}, ((OpId(PARIS, 1), Fate(Rule.VOID)),))
-    late = codec.to_json(Ledger("r", epochs=(epoch,)))
+    late = to_json(Ledger("r", epochs=(epoch,)))
     assert late["epochs"] == [[[1, 0, "paris/p1"], {}, [[["paris/p1", 1], {"rule": 1, "by": None}]]]]
     late["epochs"][0][2][0][1]["rule"] = 2  # no such rule
     with pytest.raises(CodecError, match="epochs"):

@@ -8,8 +8,8 @@ import json
 from cheops.engine.documents import Started
 from cheops.peers.couchdb.database import ServerLimits
 from cheops.peers.couchdb.requests import GzipReader
-from cheops.store import codec
 from cheops.store.interface import StoreError
+from tests.store.plain import to_json
 from tests.sync.couch_lab import MATRIX, Json, Site, couch, operation, operations, reply
 from tests.sync.couch_talk import Ask, site_with, talk
 
@@ -33,7 +33,7 @@ def test_documents_that_cannot_be_are_refused_one_by_one() -> None:
     good = couch(operation(1))
     changed = good | {"payload": {"line": "rm -rf /"}}
     newer = good | {"a_field_to_come": 1}
-    started = codec.to_json(Started("counter", 1, None)) | {"_id": "started/counter", "_rev": "1-a"}
+    started = to_json(Started("counter", 1, None)) | {"_id": "started/counter", "_rev": "1-a"}
     bad: list[tuple[Json, str]] = [
         (changed, "the revision of this content is 1-"),
         (good | {"_rev": "1-abc"}, "the revision of this content is"),

@@ -2,7 +2,7 @@
 
     interface  the `Store` protocol and its errors
     sqlite     the store of an agent; `database` is its file: lock, connections, tables
-    memory     the store of tests and simulations
+    memory     a store for tests
     batch      what one commit writes, encoded and signed before anything is touched
     codec      documents, messages and keys as bytes and text
     files      files that came with operations, by content hash

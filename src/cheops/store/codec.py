@@ -109,11 +109,6 @@ def decode(data: bytes) -> Document:
     return _decode(data, MAX_DOCUMENT_BYTES, "document", _decode_document)
 
 
-def to_json(document: Document) -> dict[str, Any]:
-    """A document as plain data: what a JSON reader makes of `encode`."""
-    return decode_plain(encode(document))
-
-
 def from_json(obj: Mapping[str, Any]) -> Document:
     """The document in plain data; unknown fields, such as `_id`, are ignored. Raises CodecError."""
     return decode(encode_plain(obj))
@@ -153,15 +148,6 @@ def encode_message(message: Message) -> bytes:
 def decode_message(data: bytes) -> Message:
     """The message in these bytes; raises CodecError."""
     return _decode(data, MAX_MESSAGE_BYTES, "message", _decode_message)
-
-
-def message_to_json(message: Message) -> dict[str, Any]:
-    return decode_plain(encode_message(message))
-
-
-def message_from_json(obj: Mapping[str, Any]) -> Message:
-    """The message in plain data; raises CodecError."""
-    return decode_message(encode_plain(obj))
 
 
 # -- both ------------------------------------------------------------------------------------------------

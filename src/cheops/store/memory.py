@@ -1,4 +1,4 @@
-"""A store that ends with its process: for tests and simulations.
+"""A store that ends with its process: for tests.
 
 It holds documents as bytes, as a store on disk does: what is loaded is what was encoded, never the same object. So a
 test on this store also finds what the codec would lose.

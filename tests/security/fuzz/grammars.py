@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cheops.peers import links
 from cheops.store import codec
 from tests.scope.strategies import scopes
+from tests.store.plain import to_json
 from tests.store.strategies import documents, messages
 
 _words = st.text(max_size=12)
@@ -109,7 +110,7 @@ GRAMMARS: dict[str, st.SearchStrategy[bytes]] = {
     "message": messages().map(codec.encode_message),
     "envelope": st.lists(messages(), max_size=2).map(lambda some: links.pack("paris", some)),
     "engine": _messages(),
-    "couch-document": documents.map(lambda one: msgspec.json.encode({"_id": "x", **codec.to_json(one)})),
+    "couch-document": documents.map(lambda one: msgspec.json.encode({"_id": "x", **to_json(one)})),
     "heartbeat": _record("sender", *_heartbeat_keys),
     "http-payload": _record(*_request_keys),
     "http-answer-json": _json.map(_dumped),
