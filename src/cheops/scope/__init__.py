@@ -1,7 +1,18 @@
-"""scope-lang: the language in which users say *where*. Text → scope → route, all pure.
+"""scope-lang: the language in which clients say *where* a request runs. Text → scope → route, all pure.
 
-scope = parse("{compute: site1, image: site1 & site2}")
-resolve(scope, "image", snapshot)  # Replicas(("site1", "site2"), Consistency.EVENTUAL)
+`parse` turns a text into a `Scope`, a frozen tree; `str(scope)` is its canonical text. `resolve` turns a scope, a
+service and a `Snapshot` (what the site knows now: sites, services, liveness, round-trip times) into a `Route`. Both
+raise `ScopeError`, with a caret under the place. The package imports `cheops.errors` and `cheops.text` only.
+
+    scope = parse("{compute: site1, image: site1 & site2}")
+    resolve(scope, "image", snapshot)  # Replicas(("site1", "site2"), Consistency.EVENTUAL)
+
+    grammar.lark, parser   from text to tree, and what to say about a text that is no scope
+    names                  which names need quotes
+    tree                   the tree and its canonical text
+    functions              around(), strong() …: the one file to touch to add a function
+    snapshot, route        what a site knows, and where a request goes
+    explanation            what `cheops scope explain` shows
 """
 
 from cheops.scope.errors import ScopeError, ScopeResolutionError, ScopeSyntaxError

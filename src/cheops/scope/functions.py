@@ -1,8 +1,10 @@
 """Functions of scope-lang: the registry, the built-in ones, and how a call is expanded.
 
 A function is built on the operators: it takes locations and durations and returns a location, which is then
-resolved like any other. So a new function needs no change of parser or resolver. It is a pure function of its
-arguments and of what the site knows (`Context`).
+resolved like any other. It is a pure function of its arguments and of what the site knows (`Context`).
+
+To add one, write it here, beside `around`, and list it in `BUILTIN` with its parameters and a line of help. Parser,
+resolver, `cheops scope explain` and the error messages follow from that list; docs/scope-lang.md describes it to users.
 
     def ring(context: Context, centre: At) -> Location: ...
 

@@ -328,7 +328,7 @@ def parse(text: str, functions: Functions = BUILTIN) -> Scope:
 def _parse(text: str, functions: Functions) -> Scope:
     text = normal(text)
     scan(text)
-    parser = _grammar().parse_interactive(text)  # on an error it can tell what it would have accepted
+    parser = _grammar().parse_interactive(text)  # on an error it says what it would have accepted
     try:
         parser.exhaust_lexer()
         tree = parser.feed_eof()  # type: ignore[no-untyped-call]
@@ -340,6 +340,6 @@ def _parse(text: str, functions: Functions) -> Scope:
     return scope
 
 
-# Two caches bound the memory that strangers can make us keep: many short texts, or a few long ones.
+# Two caches bound the memory that clients can make us use: many short texts, or a few long ones.
 _parse_short = lru_cache(maxsize=4_096)(_parse)
 _parse_long = lru_cache(maxsize=64)(_parse)

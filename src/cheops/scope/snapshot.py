@@ -1,4 +1,4 @@
-"""What a site knows at one moment: sites, their services, who is up, and how far apart they are.
+"""What a site knows at one moment: sites, their services, which are up, and how far apart they are.
 
 A frozen value, so that resolving a scope is a function of it and can be tested without a network.
 """
@@ -10,8 +10,8 @@ from functools import cached_property
 
 @dataclass(frozen=True, slots=True)
 class SiteInfo:
-    """A site as the catalogue and the heartbeats show it. Of one that was never heard of (a peer of the
-    configuration that did not answer yet), nobody knows which services it has."""
+    """A site as the catalogue and the heartbeats show it. `heard`: it has reported its services; a configured peer that
+    never answered has not."""
 
     name: str
     services: frozenset[str] = frozenset()

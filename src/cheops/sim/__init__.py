@@ -1,4 +1,19 @@
-"""Many sites in one process, under a virtual clock and a hostile network: the production engine, driven hard.
+"""The simulator: many sites in one process, under a virtual clock and a hostile network, with the production engine.
 
-Everything random comes from one seed, so every history can be played again.
+A history is a function of its seed: what clients submit, which messages are lost, delayed or duplicated, which sites
+crash between which effects, how wrong their clocks are. At its end everything is healed, and the invariants must hold:
+nothing acknowledged is lost, all sites agree, nothing ran twice. A failure can be played again, and is shrunk to the
+smallest profile that still fails. It may import everything up to the agent; it drives `cheops.engine` and nothing else.
+
+    workload        what clients and faults do, by profile
+    world           carries out the effects of all sites, with faults, in virtual time
+    node            one site: engine, disk, application, clock
+    apps            the applications
+    invariants      what must hold at the end
+    simulation      one history, and how it is shrunk and shown
+    scripted_world  a world without randomness, driven by tests and by scenario scripts
+    script          the language of tests/scenarios/*.txt
+    transcript      how scenarios print what happens
+
+    play(seed=7, sites=3, profile=PROFILES["crashes"]).problems  # () if all invariants hold
 """

@@ -18,7 +18,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class App:
-    """What the simulator needs of an application: a start, commands, and somebody who thinks some up."""
+    """What the simulator needs of an application: a first state, its commands, and a function that invents some."""
 
     name: str
     start: State

@@ -43,7 +43,7 @@ def _name(op: Operation) -> str:
 
 
 def _comes_too_late(op: Operation, ops: list[Operation], *, asking: frozenset[OpId] = frozenset()) -> bool:
-    """Whether it is neither known to somebody who sealed the past, nor made in knowledge of that past."""
+    """Whether a seal orphans it: the seal's author did not know it, and it was made without knowledge of the past."""
     for other in ops:
         if other.seal is None or other.id in asking or other.id == op.id:
             continue
@@ -102,8 +102,8 @@ def _of_resource(world: World, resource: str) -> Iterator[str]:
             yield f"the merge gives {_ids([op.id for op in oracle.effective])}, the rules {_ids(by_the_book)}"
     replicas = {name: _replica(world.nodes[name], resource) for name in oracle.site_list}
     yield from _of_clients(world, resource)
-    for name in sorted(world.heard.get(resource, set()) - ever_listed_sites(world.decided[resource])):
-        yield f"{name} is not involved and heard of it"
+    for name in sorted(world.recipients.get(resource, set()) - ever_listed_sites(world.decided[resource])):
+        yield f"{name} is not involved and got a message about it"
     for name in oracle.site_list:
         replica = replicas[name]
         if replica is None:
@@ -118,19 +118,19 @@ def _of_resource(world: World, resource: str) -> Iterator[str]:
 
 
 def _of_clients(world: World, resource: str) -> Iterator[str]:
-    """Nobody hears two last words of one site: a verdict that changes was none."""
+    """No client gets two final statuses of one site."""
     ops = world.decided[resource]
     if len({op.matrix.hash for op in ops.values()}) > 1:
         return  # under other rules what had been passed over may run after all
-    for (about, op, site), words in world.last_words.items():
+    for (about, op, site), words in world.final_statuses.items():
         if about != resource or op is None or (op in ops and ops[op].kind is Kind.SITES):
             continue  # a change of the list may be answered a second time, when a copy is deleted
         if any(other.sites and op.origin.site not in other.sites for other in ops.values()):
             continue  # while it was off the list, replies may have been forgotten that it never got
         if len(words) > 1:
-            yield f"the client of {op} heard of {site}: {', '.join(words)}"
+            yield f"the client of {op} got several final statuses of {site}: {', '.join(words)}"
         elif words == [Status.SUPERSEDED] and (about, op, site) in world.succeeded:
-            yield f"the client of {op} heard that {site} passed over it, where it was OK"
+            yield f"the client of {op} got SUPERSEDED of {site}, where it was OK"
 
 
 def _of_leaver(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:

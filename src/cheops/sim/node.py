@@ -63,9 +63,9 @@ class Node:
         self.log: list[Execution] = []
         self.attempted: dict[tuple[str, OpId], bool] = {}  # the last attempt: did the application do it?
         self.injected: Counter[str] = Counter()
-        self.reborn()
+        self.new_disk()
 
-    def reborn(self) -> None:
+    def new_disk(self) -> None:
         """A new, empty disk and a new incarnation."""
         self.births += 1
         self.disk = Disk()

@@ -276,7 +276,7 @@ def _deliver(world: ScriptedWorld, sender: str = "", peer: str = "") -> None:
 
 
 def _tell_if_new(world: ScriptedWorld, flight: Flight) -> None:
-    """Acknowledgements, repetitions and replies are many, and what replies bring is told as an answer."""
+    """Acknowledgements, repetitions and replies are many, and a reply shows as an answer anyway."""
     if world.is_news(flight):
         world.output.append(str(flight))
 

@@ -1,10 +1,10 @@
-"""A world driven by hand: the engine's sites, and nothing happens in it but what somebody asks for.
+"""A world without randomness: the engine's sites, and nothing happens but what a test or a script asks for.
 
-The simulator (`world`) searches for trouble at random; here a reader follows one course of events. So there
-is no randomness, a message waits in `flights` until it is delivered, and a run ends at once unless it is
-held. What happens is told in `told`, one line each, in the order in which it happens.
+The simulator (world.py) searches for faults at random; here a reader follows one course of events. A message waits in
+`flights` until it is delivered, and a run ends at once unless it is held. `output` has one line for each thing that
+happens, in order.
 
-Invariant: after every public method all effects that need nobody's help have been carried out.
+Invariant: after every public method, all effects that do not wait for a delivery or a held run have been carried out.
 """
 
 from collections import deque
@@ -48,7 +48,7 @@ _PATIENCE_MS = 600_000
 
 
 class NotQuietError(Exception):
-    """Sites that keep talking although nobody lacks anything."""
+    """Sites go on sending although no site lacks anything."""
 
 
 class Trouble(Enum):
@@ -83,7 +83,7 @@ class Flight:
 
 @dataclass
 class Bench:
-    """What is in store for the application of one site."""
+    """What will happen to the next runs at one site."""
 
     paused: bool = False
     held: list[Run] = field(default_factory=list)
@@ -126,7 +126,7 @@ class ScriptedWorld:
 
     def lose_disk(self, name: str) -> None:
         self.crash(name)
-        self.nodes[name].reborn()
+        self.nodes[name].new_disk()
         self.nodes[name].states.clear()
 
     def set_cut(self, cut: set[tuple[str, str]]) -> None:
@@ -163,14 +163,14 @@ class ScriptedWorld:
         self.flights.remove(flight)
         self.take(flight.peer, Received(flight.sender, flight.message))
 
-    def settle(self, tell: Callable[[Flight], None]) -> None:
+    def settle(self, report: Callable[[Flight], None]) -> None:
         """Deliver everything, and what follows from it, and let time pass, until nothing happens any more."""
         start_ms = quiet_since_ms = self.now_ms
         while self.now_ms < quiet_since_ms + _QUIET_MS:
             before = len(self.output)
             while self.flights:
                 quiet_since_ms = self.now_ms
-                tell(self.flights[0])
+                report(self.flights[0])
                 self.deliver(self.flights[0])
             self.pass_time()
             quiet_since_ms = self.now_ms if len(self.output) != before else quiet_since_ms
@@ -230,7 +230,7 @@ class ScriptedWorld:
             self.take(name, Ran(run.resource, run.n, self.execute(name, run)))
 
     def execute(self, name: str, run: Run) -> tuple[Outcome, ...]:
-        """Run on the application of a site; the engine does not hear of it yet."""
+        """Run on the application of a site; the engine does not get the outcome yet."""
         troubles = self.benches[name].trouble
         trouble = troubles.popleft() if troubles else None
         outcomes: list[Outcome] = []

@@ -1,4 +1,4 @@
-"""One simulated history from its seed to its end; the smallest one that still fails; and a picture of it in text."""
+"""One simulated history from its seed to its end; how a failure is shrunk; and a timeline of it as text."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -43,11 +43,11 @@ def _heal(world: World) -> None:
     world.cut.clear()
     for name in world.nodes:
         world.restart(name)
-    world.tell("everything is healed")
+    world.record("everything is healed")
 
 
 def _wait_until_well(world: World, patience_ms: int) -> list[str]:
-    """Give it time, with an operator who resolves what is UNKNOWN; gives what is wrong in the end."""
+    """Give the sites time, with an operator who resolves UNKNOWN operations; gives what is wrong in the end."""
     end_ms = world.now_ms + patience_ms
     found = ["nothing was checked"]
     while found and world.now_ms < end_ms:

@@ -22,11 +22,11 @@ def alike(by_site: dict[str, T]) -> Iterator[tuple[T, str]]:
 
 
 def described_id(id_: OpId | None) -> str:
-    """As everywhere, and with the incarnation where a site was born again."""
+    """The id as everywhere, with the incarnation after a site lost its disk."""
     if id_ is None:
         return "start"
-    born_again = "" if id_.origin.incarnation == "1" else f"({id_.origin.incarnation})"
-    return f"{id_.origin.site}{born_again}:{id_.seq}"
+    incarnation = "" if id_.origin.incarnation == "1" else f"({id_.origin.incarnation})"
+    return f"{id_.origin.site}{incarnation}:{id_.seq}"
 
 
 # -- what happens ----------------------------------------------------------------------------------------
@@ -47,13 +47,13 @@ def described_answer(site: str, answer: Answer) -> str:
 
 def described_notice(site: str, notice: Notify) -> str:
     about = f" {described_id(notice.op)}" if notice.op else ""
-    return f"{site} tells the operator: {notice.what}{about} ({notice.detail})"
+    return f"{site} notifies the operator: {notice.what}{about} ({notice.detail})"
 
 
 def described_message(message: Message) -> str:
     replies = ", ".join(f"{described_id(reply.op)} {reply.status}" for reply in message.replies)
     parts = (
-        "what is left of the past:" if message.snapshot else "",
+        "a snapshot:" if message.snapshot else "",
         " ".join(described_id(op.id) for op in message.ops),
         "and the matrix" if message.matrices else "",
         f"[{replies}]" if replies else "",
@@ -64,7 +64,7 @@ def described_message(message: Message) -> str:
 
 
 def described_steps(run: Run, outcomes: tuple[Outcome, ...]) -> str:
-    """Equal steps, as of an operation done in units, are counted; an outcome is told unless it is OK."""
+    """Equal steps, such as units of one operation, are counted; an outcome is shown unless it is OK."""
     pairs = zip(run.steps, outcomes or (Outcome(Result.OK),) * len(run.steps), strict=False)
     parts = []
     for step, group in groupby(pairs, key=lambda pair: pair[0]):

@@ -108,11 +108,11 @@ def _resource(world: "World", number: int) -> _Resource:
 
 def _submit(world: "World", resource: _Resource, number: int) -> None:
     random, profile = world.random, world.profile
-    if profile.policed:  # nobody takes what is made by a site that no list ever named
+    if profile.policed:  # no site takes an operation of a site that was never on a list
         resource.sites = _last_list(world, resource)
     site = random.choice(resource.sites)
     kind, type_, line = Kind.NORMAL, *resource.app.invent(random)
-    # A client may not know whether its site has heard of the resource: it says where, and by which rules.
+    # A client may not know whether its site knows the resource: it says where, and under which matrix.
     new = number < profile.resources or random.random() < 0.3
     sites: tuple[str, ...] | None = resource.sites if new else None
     matrix = resource.matrix if new else None
@@ -138,7 +138,7 @@ def _submit(world: "World", resource: _Resource, number: int) -> None:
 
 
 def _last_list(world: "World", resource: _Resource) -> tuple[str, ...]:
-    """The newest list of sites that was ever decided, though others may not have heard of it yet."""
+    """The newest list of sites that was ever decided, though not every site may know it yet."""
     lists = [op for op in world.decided.get(resource.name, {}).values() if op.sites and op.verdict is Verdict.OK]
     newest = max(lists, key=lambda op: op.stamp, default=None)
     return newest.sites if newest and newest.sites else resource.first
@@ -151,14 +151,14 @@ def _reset_line(app: App) -> str:
 def _other_sites(world: "World", resource: _Resource) -> tuple[str, ...]:
     names = list(world.nodes)
     sites = set(resource.sites) ^ {world.random.choice(names)}
-    if world.profile.policed:  # who has never heard of any site of a resource cannot tell it from another's
+    if world.profile.policed:  # a site that knows no site of a resource cannot tell it from another of its name
         sites.add(resource.first[0])
     return tuple(sorted(sites)) if len(sites) > 1 else tuple(names)
 
 
 def _other_matrix(resource: _Resource, *, other_rules: bool) -> Matrix:
-    """Another matrix that is as true of the application: with the same rules, or with none at all, by which
-    everything is ordered (which takes a type that has a reset)."""
+    """Another matrix that also fits the application: one with the same rules, or one without any, by which everything
+    is ordered (which needs a type that has a reset)."""
     resource.changes += 1
     bare = other_rules and resource.app.type.reset is not None and resource.changes % 2
     entries = () if bare else resource.app.matrix.entries
@@ -196,7 +196,7 @@ def _jump(world: "World", name: str) -> None:
 
 
 def _reborn(world: "World", name: str) -> None:
-    """A disk is lost, when everything that was acknowledged there is known elsewhere."""
+    """A site loses its disk, once everything that was acknowledged there is known elsewhere."""
     node = world.nodes[name]
     if node.site is not None and not any(d.unsynced for d in node.disk.durable.values() if hasattr(d, "unsynced")):
-        world.reborn(name)
+        world.lose_disk(name)

@@ -40,7 +40,7 @@ _HEARTBEAT_MS = 250
 _MAX_RUNS_PER_OPERATION = 60  # at all sites together, replays included
 _MAX_OPERATIONS = 10  # of a resource, per one that a client made in the whole history: the others are seals
 _POLICY = Policy(sites=SiteGroup.INVOLVED, matrix=SiteGroup.INVOLVED)
-_LAST_WORDS = (Status.OK, Status.KO, Status.SUPERSEDED)
+_FINAL = (Status.OK, Status.KO, Status.SUPERSEDED)
 
 
 class RunawayError(Exception):
@@ -52,7 +52,7 @@ class CrashError(Exception):
 
 
 @dataclass(order=True)
-class _Happening:
+class _ScheduledEvent:
     at_ms: int
     number: int
     what: Callable[[], None] = field(compare=False)
@@ -67,18 +67,18 @@ class World:
         self.now_ms = 1_000_000
         self.injected: Counter[str] = Counter()
         self.story: list[str] = []
-        # What clients heard of each operation and site for good, and what the sites themselves said.
-        self.last_words: dict[tuple[str, OpId | None, str], list[Status]] = {}
+        # The final statuses that clients got, per operation and site; and the sites that replied OK themselves.
+        self.final_statuses: dict[tuple[str, OpId | None, str], list[Status]] = {}
         self.succeeded: set[tuple[str, OpId | None, str]] = set()
         self.acknowledged: dict[str, set[OpId]] = {}
         self.decided: dict[str, dict[OpId, Operation]] = {}
-        self.heard: dict[str, set[str]] = {}  # resource → sites that ever got a message about it
+        self.recipients: dict[str, set[str]] = {}  # resource → sites that ever got a message about it
         self.notices: list[tuple[str, Notify]] = []
         self.resolved: set[tuple[str, str, OpId]] = set()
         self.apps: dict[str, App] = {}
         self.cut: set[tuple[str, str]] = set()  # directed links that are down
         self.calm = False
-        self._queue: list[_Happening] = []
+        self._queue: list[_ScheduledEvent] = []
         self._numbers = count()
         types = {app.name: _hasty(app.type) for app in APPS.values()}
         if profile.policed:
@@ -94,22 +94,22 @@ class World:
     # -- time ----------------------------------------------------------------------------------------
 
     def after(self, delay_ms: int, what: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, _Happening(self.now_ms + max(0, delay_ms), next(self._numbers), what))
+        heapq.heappush(self._queue, _ScheduledEvent(self.now_ms + max(0, delay_ms), next(self._numbers), what))
 
     def run_until(self, end_ms: int) -> None:
         while self._queue and self._queue[0].at_ms <= end_ms:
-            happening = heapq.heappop(self._queue)
-            self.now_ms = happening.at_ms
-            happening.what()
+            scheduled = heapq.heappop(self._queue)
+            self.now_ms = scheduled.at_ms
+            scheduled.what()
         self.now_ms = max(self.now_ms, end_ms)
 
-    def tell(self, line: str) -> None:
+    def record(self, line: str) -> None:
         self.story.append(f"{self.now_ms - 1_000_000:>7} ms  {line}")
 
     def inject(self, kind: str, line: str = "") -> None:
         self.injected[kind] += 1
         if line:
-            self.tell(line)
+            self.record(line)
 
     # -- nodes ---------------------------------------------------------------------------------------
 
@@ -122,16 +122,16 @@ class World:
         node = self.nodes[name]
         if node.site is not None:
             node.crash()
-            self.tell(f"{name} crashes {why}".rstrip())
+            self.record(f"{name} crashes {why}".rstrip())
             for key in [key for key in self._up if key[0] == name]:
                 del self._up[key]
             self.after(down_ms, lambda: self.restart(name))
 
-    def reborn(self, name: str) -> None:
+    def lose_disk(self, name: str) -> None:
         """The disk of a node is lost for good, and its application with it."""
         node = self.nodes[name]
         node.crash()
-        node.reborn()
+        node.new_disk()
         node.states.clear()
         node.log.clear()
         self.inject("rebirth", f"{name} comes back with an empty disk")
@@ -245,13 +245,13 @@ class World:
             raise RunawayError(f"{node.name} runs and runs, and does not come to rest")
 
     def _answered(self, node: Node, answer: Answer) -> None:
-        if answer.stage in (Stage.DECIDED, Stage.SITE) and answer.status in _LAST_WORDS:
+        if answer.stage in (Stage.DECIDED, Stage.SITE) and answer.status in _FINAL:
             resource = answer.request.rpartition("#")[0]
-            self.last_words.setdefault((resource, answer.op, answer.site), []).append(answer.status)
+            self.final_statuses.setdefault((resource, answer.op, answer.site), []).append(answer.status)
         if answer.stage is Stage.DECIDED and answer.op and answer.status is not Status.KO:
             resource = answer.request.rpartition("#")[0]
             self.acknowledged.setdefault(resource, set()).add(answer.op)
-            self.tell(f"{node.name} answers {answer.op} {answer.status}")
+            self.record(f"{node.name} answers {answer.op} {answer.status}")
 
     def _send(self, node: Node, send: Send) -> None:
         resource = send.message.resource
@@ -274,7 +274,7 @@ class World:
         if (sender, send.peer) in self.cut:
             self.injected["message cut off"] += 1
             return
-        self.heard.setdefault(resource, set()).add(send.peer)
+        self.recipients.setdefault(resource, set()).add(send.peer)
         self.deliver(send.peer, Received(sender, send.message))
 
     # -- the operator --------------------------------------------------------------------------------
