@@ -53,7 +53,7 @@ async def _installed_s(runtime: RuntimeSocket, entries: list[tuple[str, str]]) -
         await runtime.replace_map(name, entries)
         took_s = time.perf_counter() - begin_s
         (worker,) = [one for one in await runtime.workers() if not one.is_old]
-        known = (await runtime.at(worker, f"show map {name}")).count(haproxy_names.own_or_of("image"))
+        known = (await runtime.command_worker(worker, f"show map {name}")).count(haproxy_names.own_or_of("image"))
         if known == len(entries):
             return took_s
     raise RuntimeError(f"HAProxy knows {known:,} of {len(entries):,} flows")

@@ -45,7 +45,7 @@ class Play:
         return 200, {}
 
     @contextmanager
-    def under_way(self, scope: str | None, headers: dict[str, str]) -> Iterator[Any]:
+    def open_requests(self, scope: str | None, headers: dict[str, str]) -> Iterator[Any]:
         """A request; gives what its first call was answered."""
         self._number += 1
         path = f"/{self._number}"
@@ -109,7 +109,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
     try:
         stage.rig.start()
         until(lambda: all_up(stage), "for the sites to see each other")
-        with made.under_way(SHARED, {"X-Request-Id": "before all"}):
+        with made.open_requests(SHARED, {"X-Request-Id": "before all"}):
             made.fast({"X-Request-Id": "before all"})  # from here on there is a flow to site2
         yield made
     finally:
@@ -120,7 +120,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
 
 def test_the_agent_is_needed_for_the_first_call_only(play: Play) -> None:
     fast, slow = play.counts()
-    with play.under_way(SHARED, {"X-Request-Id": "one"}) as first_call:
+    with play.open_requests(SHARED, {"X-Request-Id": "one"}) as first_call:
         assert first_call == "image of site2"
         assert play.counts() == (fast, slow + 1)
         assert play.fast({"X-Request-Id": "one"}) == "image of site2"
@@ -130,7 +130,7 @@ def test_the_agent_is_needed_for_the_first_call_only(play: Play) -> None:
 
 
 def test_a_call_that_is_known_by_heart_is_passed_on_with_its_scope(play: Play) -> None:
-    with play.under_way(SHARED, {"X-Request-Id": "told"}):
+    with play.open_requests(SHARED, {"X-Request-Id": "told"}):
         play.fast({"X-Request-Id": "told"})
         fast, slow = play.counts()
         answer = play.stage.ask("site1", "/img?x=y", headers={"X-Request-Id": "told"}, way="outbound")
@@ -153,26 +153,26 @@ def test_a_value_that_comes_to_mean_something_else_is_forgotten_before_it_does(p
     for number in range(5):
         value = {"X-Request-Id": f"shared {number}"}
         with ExitStack() as requests:
-            assert requests.enter_context(play.under_way(SHARED, value)) == "image of site2"
+            assert requests.enter_context(play.open_requests(SHARED, value)) == "image of site2"
             assert play.fast(value) == "image of site2"
             second = (OTHER, None)[number % 2]
-            assert requests.enter_context(play.under_way(second, value)) == 409
+            assert requests.enter_context(play.open_requests(second, value)) == 409
             assert play.call(value) == 409
-    with play.under_way(SHARED, {"X-Request-Id": "same"}), play.under_way(SHARED, {"X-Request-Id": "same"}):
+    with play.open_requests(SHARED, {"X-Request-Id": "same"}), play.open_requests(SHARED, {"X-Request-Id": "same"}):
         assert play.fast({"X-Request-Id": "same"}) == "image of site2"
 
 
 def test_all_carriers_of_a_call_count(play: Play) -> None:
     both = {"X-Request-Id": "r", **trace("a")}
-    with play.under_way(SHARED, both):
+    with play.open_requests(SHARED, both):
         assert play.fast(both) == "image of site2"
         assert play.fast({"X-Request-Id": "r", **trace("a", "b7ad6b7169203331")}) == "image of site2"
         assert play.fast(trace("a")) == "image of site2"
-        with play.under_way(OTHER, trace("a")):
+        with play.open_requests(OTHER, trace("a")):
             assert play.call(trace("a")) == 409
             assert play.call({"X-Request-Id": "r"}) == "image of site2"
             assert play.fast(both) == "image of site2"
-    with play.under_way(SHARED, trace("d")), play.under_way(OTHER, {"X-Request-Id": "s"}):
+    with play.open_requests(SHARED, trace("d")), play.open_requests(OTHER, {"X-Request-Id": "s"}):
         assert play.fast(trace("d")) == "image of site2"
         assert play.call({"X-Request-Id": "s", **trace("d")}) == 409
 
@@ -191,9 +191,9 @@ def test_values_that_look_alike_are_not_taken_for_each_other(play: Play) -> None
         found = [{name: f"{number}{value}" for name, value in one.items()} for one in alike]
         value, others = found[number], found[:number] + found[number + 1 :]
         with ExitStack() as requests:
-            requests.enter_context(play.under_way(SHARED, value))
+            requests.enter_context(play.open_requests(SHARED, value))
             for other in others:
-                requests.enter_context(play.under_way(OTHER, other))
+                requests.enter_context(play.open_requests(OTHER, other))
             assert play.fast(value) == "image of site2"
             assert {play.call(other) for other in others} == {"image of site1"}
 
@@ -207,7 +207,7 @@ def test_values_that_look_alike_are_not_taken_for_each_other(play: Play) -> None
     ],
 )
 def test_what_is_unusual_is_the_agents(value: dict[str, str], play: Play) -> None:
-    with play.under_way(SHARED, value):
+    with play.open_requests(SHARED, value):
         for _ in range(3):
             fast, slow = play.counts()
             assert play.call(value) == "image of site2"
@@ -215,7 +215,7 @@ def test_what_is_unusual_is_the_agents(value: dict[str, str], play: Play) -> Non
 
 
 def test_what_is_no_trace_stands_for_nothing(play: Play) -> None:
-    with play.under_way(SHARED, trace("c")):
+    with play.open_requests(SHARED, trace("c")):
         assert play.fast(trace("c")) == "image of site2"
         for text in (f"zz-{'c' * 32}-{SPAN}-01", f"00-{'c' * 32}", "c" * 32, f"x-{'c' * 32}-"):
             assert play.call({"traceparent": text}) == "image of site1"
@@ -223,8 +223,8 @@ def test_what_is_no_trace_stands_for_nothing(play: Play) -> None:
 
 def test_of_a_carrier_that_is_there_twice_the_first_counts(play: Play) -> None:
     with (
-        play.under_way(SHARED, {"X-Request-Id": "first"}),
-        play.under_way(OTHER, {"X-Request-Id": "last"}),
+        play.open_requests(SHARED, {"X-Request-Id": "first"}),
+        play.open_requests(OTHER, {"X-Request-Id": "last"}),
         connected(play.stage.address("site1", "image", "outbound")) as client,
     ):
         assert play.fast({"X-Request-Id": "first"}) == "image of site2"
@@ -243,7 +243,7 @@ def test_a_request_is_refused_where_haproxy_cannot_be_told_what_it_changes(play:
     value = {"X-Request-Id": "cannot be told"}
     pid = play.stage.rig.haproxy("site1")
     assert pid
-    with play.under_way(SHARED, value):
+    with play.open_requests(SHARED, value):
         assert play.fast(value) == "image of site2"
         os.kill(pid, signal.SIGSTOP)  # its worker goes on
         try:
@@ -253,12 +253,12 @@ def test_a_request_is_refused_where_haproxy_cannot_be_told_what_it_changes(play:
             assert play.call(value) == "image of site2"
         finally:
             os.kill(pid, signal.SIGCONT)
-        with play.under_way(OTHER, value) as first_call:
+        with play.open_requests(OTHER, value) as first_call:
             assert first_call == 409
 
 
 def test_a_value_ends_in_time(play: Play) -> None:
-    with play.under_way(SHARED, {"X-Request-Id": "ends"}):
+    with play.open_requests(SHARED, {"X-Request-Id": "ends"}):
         assert play.fast({"X-Request-Id": "ends"}) == "image of site2"
     until(lambda: play.call({"X-Request-Id": "ends"}) == "image of site1", "for it to be forgotten")
     until(lambda: play.flows()["carried"] == 0, "for all of it to be forgotten")
@@ -267,18 +267,18 @@ def test_a_value_ends_in_time(play: Play) -> None:
 def test_an_agent_that_takes_haproxy_over_begins_with_nothing(play: Play) -> None:
     rig, value = play.stage.rig, {"X-Request-Id": "outlives"}
     pid = rig.haproxy("site1")
-    with play.under_way(SHARED, value):
+    with play.open_requests(SHARED, value):
         assert play.fast(value) == "image of site2"
         rig.kill_agent("site1")
         assert play.call(value) == "image of site2"  # HAProxy goes on with what it has
         assert play.call({"X-Request-Id": "unknown"}) == 503
     rig.start("site1")
-    with play.under_way(OTHER, value) as first_call:
+    with play.open_requests(OTHER, value) as first_call:
         assert first_call == "image of site1"
         assert play.call(value) == "image of site1"
     assert rig.haproxy("site1") == pid
     until(lambda: all_up(play.stage), "for the sites to see each other")
-    with play.under_way(SHARED, {"X-Request-Id": "after"}):
+    with play.open_requests(SHARED, {"X-Request-Id": "after"}):
         assert play.fast({"X-Request-Id": "after"}) == "image of site2"
 
 

@@ -17,7 +17,7 @@ from cheops.gateway.carriers import (
 )
 from cheops.gateway.haproxy import admission
 from cheops.gateway.haproxy import layout as haproxy_names
-from cheops.gateway.haproxy.admission import CarrierCache, NotSettledError, call_key
+from cheops.gateway.haproxy.admission import CarrierCache, CarrierUpdateError, call_key
 from cheops.gateway.haproxy.runtime import MapUpdater, RuntimeSocket
 from cheops.gateway.headers import RequestHead
 
@@ -86,8 +86,8 @@ def test_what_several_carriers_agree_on_counts(carriers: Carriers) -> None:
     assert carriers.recover([A, ("x-request-id", "unknown")]) == "{image: x}"
     with pytest.raises(AmbiguousScopeError):
         carriers.recover([B])
-    assert carriers.is_clear([A, B], "{image: x}")
-    assert not carriers.is_clear([B], "{image: x}")
+    assert carriers.is_unambiguous([A, B], "{image: x}")
+    assert not carriers.is_unambiguous([B], "{image: x}")
 
 
 def test_memory_is_bounded_and_nothing_under_way_is_forgotten(carriers: Carriers) -> None:
@@ -168,20 +168,20 @@ class Told(RuntimeSocket):
 class Fast:
     def __init__(self, carriers: Carriers, clock: Clock, most: int = 10) -> None:
         self.haproxy = Told()
-        self.applying = MapUpdater(self.haproxy, {haproxy_names.CARRIED: self._entries})
-        self.carrying = CarrierCache(carriers, NAMES, most, self.applying, clock)
-        self.carrying.started()
+        self.map_updater = MapUpdater(self.haproxy, {haproxy_names.CARRIED: self._entries})
+        self.carrier_cache = CarrierCache(carriers, NAMES, most, self.map_updater, clock)
+        self.carrier_cache.started()
 
     def _entries(self) -> Iterable[tuple[str, str]]:
-        return self.carrying.entries()
+        return self.carrier_cache.entries()
 
     def offer(self, value: str, scope: str = X) -> None:
-        self.carrying.offer(RecoveredScope(RequestHead("GET", "/", (("x-request-id", value),)), scope), scope)
+        self.carrier_cache.offer(RecoveredScope(RequestHead("GET", "/", (("x-request-id", value),)), scope), scope)
 
     @property
     def known(self) -> dict[str, str]:
         """What HAProxy says, when it has been told."""
-        asyncio.run(self.applying.tell())
+        asyncio.run(self.map_updater.apply())
         return self.haproxy.entries
 
 
@@ -211,7 +211,7 @@ def test_a_carrier_that_was_unknown_counts_too(carriers: Carriers, fast: Fast) -
     trace = ("traceparent", TRACE)
     carriers.begin([A], X)
     call = RequestHead("GET", "/", (("x-request-id", "a"), ("traceparent", f"00-{TRACE}-{MARK[:16]}-01")))
-    fast.carrying.offer(RecoveredScope(call, X), X)
+    fast.carrier_cache.offer(RecoveredScope(call, X), X)
     assert fast.known == {f"|a|{TRACE}|": haproxy_names.key_of(X)}
     carriers.begin([trace], Y)
     assert fast.known == {}
@@ -224,15 +224,15 @@ def test_what_is_known_ends_before_the_value_does(carriers: Carriers, clock: Clo
     fast.offer("a")
     clock.now_s = 30
     ticket.end()
-    fast.carrying.look()
+    fast.carrier_cache.look()
     assert fast.known == entry("a")
     clock.now_s = 59
-    fast.carrying.look()
+    fast.carrier_cache.look()
     assert fast.known == {}
     fast.offer("a")
     assert fast.known == entry("a")
     clock.now_s = 89
-    fast.carrying.look()
+    fast.carrier_cache.look()
     assert (fast.known, carriers.recover([A])) == ({}, X)
     fast.offer("a")  # it would end before HAProxy is told
     assert fast.known == {}
@@ -254,7 +254,7 @@ def test_what_is_known_is_bounded(clock: Clock) -> None:
         carriers.begin([("x-request-id", value)], X)
         fast.offer(value)
     assert fast.known == entry("a") | entry("d")
-    assert fast.carrying.count == 2
+    assert fast.carrier_cache.count == 2
 
 
 def test_a_request_waits_for_an_haproxy_that_might_be_wrong_and_no_longer_than_that(
@@ -268,11 +268,11 @@ def test_a_request_waits_for_an_haproxy_that_might_be_wrong_and_no_longer_than_t
     async def changing() -> None:
         first, second = carriers.begin([A], Y), carriers.begin([A], Y)
         for ticket in (first, second):
-            with pytest.raises(NotSettledError, match="HAProxy does not answer"):
-                await ticket.settled()
-        await carriers.begin([B], Y).settled()  # it is none of its business
-        await fast.applying.tell()
-        await second.settled()
+            with pytest.raises(CarrierUpdateError, match="HAProxy does not answer"):
+                await ticket.wait_consistent()
+        await carriers.begin([B], Y).wait_consistent()  # it is none of its business
+        await fast.map_updater.apply()
+        await second.wait_consistent()
 
     asyncio.run(changing())
     assert fast.known == {}
@@ -289,10 +289,10 @@ def test_what_haproxy_was_not_told_is_bounded_too(clock: Clock, monkeypatch: pyt
 
     async def beginning() -> None:
         ticket = carriers.begin([("x-request-id", "a")], Y)
-        with pytest.raises(NotSettledError):
-            await ticket.settled()
-        await fast.applying.tell()
-        await ticket.settled()
+        with pytest.raises(CarrierUpdateError):
+            await ticket.wait_consistent()
+        await fast.map_updater.apply()
+        await ticket.wait_consistent()
 
     asyncio.run(beginning())
 

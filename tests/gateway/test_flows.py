@@ -110,14 +110,14 @@ def test_what_was_added_on_the_way_is_taken_off_again() -> None:
     sent = RequestHead(
         "GET", "/x?y", (("Host", "h"), ("Via", "1.0 edge"), ("X-Forwarded-For", "10.0.0.1"), ("Scope", "a"))
     )
-    passage = ForwardingInfo("site1", "10.0.0.2", told=ForwardedHeaders.ALL)
-    on_the_way = headers_for_upstream(sent, passage, upgrade=None)
+    forwarding = ForwardingInfo("site1", "10.0.0.2", headers=ForwardedHeaders.ALL)
+    on_the_way = headers_for_upstream(sent, forwarding, upgrade=None)
     # HAProxy adds lines of its own, and leaves those that are there.
     added = (("via", "1.1 cheops-site1"), ("forwarded", "for=10.0.0.2"), ("x-forwarded-for", "10.0.0.2"))
     tried = RequestHead("GET", "/base/x?y", (*sent.headers, *added, ("cheops-hop", "site1")))
     found = original_request(tried, "site1", "/base", ForwardedHeaders.ALL)
     assert found == sent
-    assert headers_for_upstream(found, passage, upgrade=None) == on_the_way
+    assert headers_for_upstream(found, forwarding, upgrade=None) == on_the_way
 
 
 def test_names_cannot_break_out_of_the_configuration() -> None:
@@ -148,11 +148,11 @@ def test_an_answer_of_haproxy_may_come_in_pieces(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)  # so that they do not come at once
         writer.close()
 
-    async def told() -> str:
+    async def whole() -> str:
         async with await asyncio.start_unix_server(answer, tmp_path / MASTER):
-            return await RuntimeSocket(tmp_path).told("show map image.map")
+            return await RuntimeSocket(tmp_path).command("show map image.map")
 
-    assert asyncio.run(told()) == "0\n" * 1_000 + "1\n" * 1_000 + "2\n" * 1_000
+    assert asyncio.run(whole()) == "0\n" * 1_000 + "1\n" * 1_000 + "2\n" * 1_000
 
 
 def test_a_line_of_the_ring() -> None:

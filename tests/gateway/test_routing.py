@@ -8,8 +8,8 @@ from cheops.gateway.routing import (
     Forward,
     InTurn,
     Local,
-    NotThereYetError,
     Replicate,
+    UnsupportedScopeError,
     decide,
     decide_forwarded,
     method_of,
@@ -114,7 +114,7 @@ def test_what_was_forwarded_goes_no_further(text: str, expected: Decision) -> No
 
 
 def test_what_does_not_exist_yet_is_our_fault() -> None:
-    assert NotThereYetError.status == 501
+    assert UnsupportedScopeError.status == 501
 
 
 def test_methods() -> None:

@@ -379,7 +379,7 @@ def test_what_is_remembered_is_bounded() -> None:
     record, long = RequestLog(), "x" * 10_000
     for _ in range(KEPT + 7):
         story = RequestTrace("image", long, f"/{long}?{long}", scope=long, fallback=long)
-        record.served(story.served())
+        record.served(story.served_request())
     found = record.latest(10 * KEPT)
     assert (len(found), found[0].number, found[-1].number) == (KEPT, KEPT + 7, 8)
     one = found[0]

@@ -28,23 +28,23 @@ async def plane_checks(gateway: Gateway | None) -> Iterator[tuple[str, str, str]
     """Name, what was found, and what to do where it is not right."""
     if gateway is None:
         return iter(())
-    fast = gateway.fast
-    if fast is None:
+    plane = gateway.plane
+    if plane is None:
         found, hint = "by the agent itself", ""
         if why := gateway.without_haproxy:
             found += f": {why}"
             hint = "fix HAProxy and restart the agent, or set gateway.data_plane to builtin"
         return iter([("requests are forwarded", found, hint)])
-    await fast.refresh()
-    served = fast.counting.fast + fast.counting.slow
-    share = f"{fast.counting.fast / served:.1%} of {served:,} requests" if served else "no request yet"
-    known = f"{len(fast.table):,} flows"
-    if fast.carrying is not None:
-        known += f", {fast.carrying.count:,} carrier values"
-    found = f"by HAProxy (process {fast.haproxy.pid}): {known}; {share} bypassed the agent"
-    if fast.trouble:
-        hint = f"see {fast.haproxy.folder / 'haproxy.log'}; the agent retries automatically"
-        return iter([("requests are forwarded", f"{found}; {fast.trouble}", hint)])
+    await plane.refresh()
+    served = plane.counters.by_haproxy + plane.counters.by_agent
+    share = f"{plane.counters.by_haproxy / served:.1%} of {served:,} requests" if served else "no request yet"
+    known = f"{len(plane.table):,} flows"
+    if plane.carrier_cache is not None:
+        known += f", {plane.carrier_cache.count:,} carrier values"
+    found = f"by HAProxy (process {plane.haproxy.pid}): {known}; {share} bypassed the agent"
+    if plane.trouble:
+        hint = f"see {plane.haproxy.folder / 'haproxy.log'}; the agent retries automatically"
+        return iter([("requests are forwarded", f"{found}; {plane.trouble}", hint)])
     return iter([("requests are forwarded", found, "")])
 
 

@@ -72,7 +72,7 @@ def _peers(node: Node) -> Iterator[Iterable[str]]:
 
 
 def _gateway(gateway: Gateway) -> Iterator[Iterable[str]]:
-    record = gateway.record
+    record = gateway.request_log
     yield _family(
         "cheops_gateway_requests_total",
         "counter",

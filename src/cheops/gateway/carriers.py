@@ -7,7 +7,7 @@ its scope (or with "no scope"); when the application calls out with such a value
 Nothing is guessed. Every carrier that is known says which scopes it may mean; what all of them agree on
 must be exactly one, or the call is refused. Memory is bounded, and what is under way is never forgotten.
 
-The fast path knows some of it by heart, and follows what changes here (`Follower`).
+The fast path knows some of it by heart, and follows what changes here (`CarrierObserver`).
 """
 
 import re
@@ -29,18 +29,18 @@ Carrier = tuple[str, str]  # the name of a carrier, in small letters, and its va
 KnownScope = str | None  # a scope's text, or that there was none
 
 
-class Follower(Protocol):
+class CarrierObserver(Protocol):
     """Who has learned from here what values stand for, and must not be wrong about it."""
 
-    def began(self, one: Carrier, scope: KnownScope) -> None:
+    def on_begin(self, one: Carrier, scope: KnownScope) -> None:
         """A request with a value begins, and the value may stand for this scope too from now on."""
         ...
 
-    def forgot(self, one: Carrier) -> None:
+    def on_evicted(self, one: Carrier) -> None:
         """A value was pushed out by others."""
         ...
 
-    async def settled(self, values: Iterable[Carrier]) -> None:
+    async def wait_consistent(self, values: Iterable[Carrier]) -> None:
         """Until nobody believes of these values what is not so any more. Raises CheopsError."""
         ...
 
@@ -118,9 +118,9 @@ class _Use:
 class _Table:
     """Values and the scopes that they were seen with, as many as may be."""
 
-    def __init__(self, most: int, on_forgotten: Callable[[Carrier], None]) -> None:
+    def __init__(self, most: int, on_evicted: Callable[[Carrier], None]) -> None:
         self._most = most
-        self._on_forgotten = on_forgotten
+        self._on_evicted = on_evicted
         self._uses: OrderedDict[Carrier, dict[KnownScope, _Use]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class _Table:
 
     def begin(self, key: Carrier, scope: KnownScope, now_s: float) -> bool:
         """Whether there was room for it."""
-        if key not in self._uses and len(self._uses) >= self._most and not self._make_room():
+        if key not in self._uses and len(self._uses) >= self._most and not self._evict_one():
             return False
         uses = self._uses.setdefault(key, {})
         self._uses.move_to_end(key)
@@ -152,13 +152,13 @@ class _Table:
         use = self._uses[key][scope]
         return under_way_s if use.under_way else use.until_s
 
-    def _make_room(self) -> bool:
+    def _evict_one(self) -> bool:
         """Forget the oldest of those that are not under way."""
         for _ in range(_LOOK_AT):
             key = next(iter(self._uses))
             if not any(use.under_way for use in self._uses[key].values()):
                 del self._uses[key]
-                self._on_forgotten(key)
+                self._on_evicted(key)
                 return True
             self._uses.move_to_end(key)
         return False
@@ -171,8 +171,8 @@ class Carriers:
     def __init__(self, most: int, for_s: float, clock: Callable[[], float]) -> None:
         self._for_s = for_s
         self._clock = clock
-        self._scoped, self._others = _Table(most, self._forgot), _Table(most, lambda _one: None)
-        self.follower: Follower | None = None
+        self._scoped, self._others = _Table(most, self._evicted), _Table(most, lambda _one: None)
+        self.observer: CarrierObserver | None = None
 
     def __len__(self) -> int:
         return len(self._scoped) + len(self._others)
@@ -183,8 +183,8 @@ class Carriers:
         for one in carriers:
             if self._table(scope).begin(one, scope, now_s):
                 kept.append(one)
-                if self.follower is not None:
-                    self.follower.began(one, scope)
+                if self.observer is not None:
+                    self.observer.on_begin(one, scope)
             elif scope is not None:
                 self.end(kept, scope)
                 raise TooManyScopesError("too many requests with scopes are under way; try again later")
@@ -195,7 +195,7 @@ class Carriers:
         for one in carriers:
             self._table(scope).end(one, scope, until_s)
 
-    def is_clear(self, carriers: Iterable[Carrier], scope: KnownScope) -> bool:
+    def is_unambiguous(self, carriers: Iterable[Carrier], scope: KnownScope) -> bool:
         """Whether one of these values would lead back to this scope, and to no other."""
         return any(self._scopes(one) <= {scope} for one in carriers)
 
@@ -224,9 +224,9 @@ class Carriers:
         under_way_s = self._clock() + self._for_s
         return min(self._scoped.until_s(one, scope, under_way_s) for one in carriers if self._scopes(one))
 
-    def _forgot(self, one: Carrier) -> None:
-        if self.follower is not None:
-            self.follower.forgot(one)
+    def _evicted(self, one: Carrier) -> None:
+        if self.observer is not None:
+            self.observer.on_evicted(one)
 
     def _scopes(self, one: Carrier) -> set[KnownScope]:
         now_s = self._clock()
@@ -244,11 +244,11 @@ class CarrierUse:
     values: tuple[Carrier, ...]
     scope: KnownScope
 
-    async def settled(self) -> None:
+    async def wait_consistent(self) -> None:
         """Until the request may go on: nobody believes that its values stand for something else only.
         Raises CheopsError."""
-        if self.carriers.follower is not None:
-            await self.carriers.follower.settled(self.values)
+        if self.carriers.observer is not None:
+            await self.carriers.observer.wait_consistent(self.values)
 
     def end(self) -> None:
         self.carriers.end(self.values, self.scope)

@@ -15,7 +15,7 @@ import h11
 from cheops.config.gateway import GatewayConfig
 from cheops.gateway.connection import Wire
 from cheops.gateway.headers import Headers, RequestHead
-from cheops.gateway.interfaces import GatewayRequestError, GoneError
+from cheops.gateway.interfaces import ClientGoneError, GatewayRequestError
 from cheops.text import printable, shortened
 
 # Control characters but the tab; a carriage return or a line feed outside of a line's end.
@@ -263,7 +263,7 @@ class ClientConnection:
             except TimeoutError:
                 raise GatewayRequestError("the body of the request did not go on in time", 408) from None
             if not more:
-                raise GoneError("the client went away before its request was complete")
+                raise ClientGoneError("the client went away before its request was complete")
             self.http.receive_data(more)
 
     def _parsed(self) -> h11.Data | h11.EndOfMessage | None:
@@ -319,7 +319,7 @@ class ClientConnection:
         try:
             await self.wire.drain(self._settings.stall_timeout_s)
         except (OSError, TimeoutError) as error:
-            raise GoneError(f"the client does not take its answer: {error or 'no progress'}") from None
+            raise ClientGoneError(f"the client does not take its answer: {error or 'no progress'}") from None
 
     async def continue_if_awaited(self) -> None:
         if self.waits_for_100 and not self.is_answered:
@@ -339,7 +339,7 @@ class ClientConnection:
                 while http.their_state is h11.SEND_BODY and not self.waits_for_100 and left > 0:
                     event = await self.body()
                     left -= len(event.data) if isinstance(event, h11.Data) else 0
-        except (GatewayRequestError, GoneError, TimeoutError):
+        except (GatewayRequestError, ClientGoneError, TimeoutError):
             return False
         self._heads.beyond = bytes(http.trailing_data[0])
         return http.their_state is h11.DONE

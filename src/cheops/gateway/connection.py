@@ -18,7 +18,7 @@ from cheops.config.gateway import GatewayConfig
 from cheops.gateway.interfaces import UpstreamError
 from cheops.peers.client import Credentials
 
-MOST_WAITING_BYTES = 64 * 1024
+MAX_UNREAD_BYTES = 64 * 1024
 _WRITE_BYTES = 256 * 1024
 
 
@@ -56,7 +56,7 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._pieces.append(data)
         self._waiting_bytes += len(data)
-        if self._waiting_bytes >= MOST_WAITING_BYTES and not self._is_paused:
+        if self._waiting_bytes >= MAX_UNREAD_BYTES and not self._is_paused:
             self._is_paused = True
             self.transport.pause_reading()
         _wake(self._reader)
@@ -126,7 +126,7 @@ class Wire(asyncio.Protocol):
             return b""
         data = self._pieces.popleft()
         self._waiting_bytes -= len(data)
-        if self._is_paused and self._waiting_bytes < MOST_WAITING_BYTES and not self.transport.is_closing():
+        if self._is_paused and self._waiting_bytes < MAX_UNREAD_BYTES and not self.transport.is_closing():
             self._is_paused = False
             self.transport.resume_reading()
         return data
@@ -179,7 +179,7 @@ def _expire(waiter: asyncio.Future[None]) -> None:
         waiter.set_exception(TimeoutError())
 
 
-_SURE_S = 1.0  # how long a connection is trusted with what must not be sent twice: servers close idle ones
+_RECENT_S = 1.0  # how long a connection is trusted with what must not be sent twice: servers close idle ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def upstream_address(url: str) -> UpstreamAddress:
 
 
 class ConnectionPool:
-    """All connections that wait, by place."""
+    """All connections that wait, by address."""
 
     def __init__(self, settings: GatewayConfig, credentials: Credentials | None = None) -> None:
         self._settings = settings
@@ -218,10 +218,10 @@ class ConnectionPool:
     def idle(self) -> int:
         return sum(map(len, self._idle.values()))
 
-    def warm(self, place: UpstreamAddress, *, sure: bool) -> Wire | None:
-        """A connection that waits; with `sure` only one that was used a moment ago."""
-        waiting = self._idle.get(place)
-        least_s = asyncio.get_running_loop().time() - (_SURE_S if sure else self._settings.warm_for_s)
+    def take_idle(self, address: UpstreamAddress, *, recent_only: bool) -> Wire | None:
+        """A connection that waits; with `recent_only` only one that was used a moment ago."""
+        waiting = self._idle.get(address)
+        least_s = asyncio.get_running_loop().time() - (_RECENT_S if recent_only else self._settings.warm_for_s)
         while waiting and waiting[-1][0] >= least_s:
             _, wire = waiting.pop()
             wire.on_end = None
@@ -230,34 +230,34 @@ class ConnectionPool:
             wire.abort()
         return None
 
-    async def fresh(self, place: UpstreamAddress) -> Wire:
+    async def connect(self, address: UpstreamAddress) -> Wire:
         """A new connection. Raises UpstreamError: nothing was sent."""
         loop, limit_s = asyncio.get_running_loop(), self._settings.connect_timeout_s
-        tls, name = self._verified_by(place)
+        tls, name = self._verified_by(address)
         try:
             async with asyncio.timeout(limit_s):
-                _, wire = await loop.create_connection(Wire, place.host, place.port, ssl=tls, server_hostname=name)
+                _, wire = await loop.create_connection(Wire, address.host, address.port, ssl=tls, server_hostname=name)
         except TimeoutError:
             why = f"no connection within {limit_s:g} s"
-            raise UpstreamError(_unreached(place, why), why, may_have_had_effect=False, status=504) from None
+            raise UpstreamError(_unreached(address, why), why, may_have_had_effect=False, status=504) from None
         except OSError as error:
             why = _why(error)
-            raise UpstreamError(_unreached(place, why), why, may_have_had_effect=False) from None
+            raise UpstreamError(_unreached(address, why), why, may_have_had_effect=False) from None
         return wire
 
-    def _verified_by(self, place: UpstreamAddress) -> tuple[ssl.SSLContext | None, str | None]:
+    def _verified_by(self, address: UpstreamAddress) -> tuple[ssl.SSLContext | None, str | None]:
         """Another gateway as a site of the mesh, a service as its host."""
-        if place.site and self._credentials:
-            return self._credentials.client, self._credentials.host_of(place.site)
-        return (_tls(), place.host) if place.is_tls else (None, None)
+        if address.site and self._credentials:
+            return self._credentials.client, self._credentials.host_of(address.site)
+        return (_tls(), address.host) if address.is_tls else (None, None)
 
-    def give_back(self, place: UpstreamAddress, wire: Wire) -> None:
+    def release(self, address: UpstreamAddress, wire: Wire) -> None:
         """Keep a connection on which nothing is under way."""
-        waiting = self._idle.setdefault(place, deque())
+        waiting = self._idle.setdefault(address, deque())
         if not wire.is_quiet or len(waiting) >= self._settings.warm:
             wire.close()
             return
-        wire.on_end = lambda: self._ended(place, wire)
+        wire.on_end = lambda: self._ended(address, wire)
         loop = asyncio.get_running_loop()
         waiting.append((loop.time(), wire))
         if self._sweeping is None:
@@ -272,27 +272,27 @@ class ConnectionPool:
                 wire.close()
         self._idle.clear()
 
-    def _ended(self, place: UpstreamAddress, wire: Wire) -> None:
-        kept = [entry for entry in self._idle.get(place, ()) if entry[1] is not wire]
-        self._idle[place] = deque(kept)
+    def _ended(self, address: UpstreamAddress, wire: Wire) -> None:
+        kept = [entry for entry in self._idle.get(address, ()) if entry[1] is not wire]
+        self._idle[address] = deque(kept)
         wire.close()
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         oldest_s = loop.time() - self._settings.warm_for_s
-        for place, waiting in list(self._idle.items()):
+        for address, waiting in list(self._idle.items()):
             while waiting and waiting[0][0] <= oldest_s:
                 _, wire = waiting.popleft()
                 wire.on_end = None
                 wire.close()
             if not waiting:
-                del self._idle[place]
+                del self._idle[address]
         pause_s = max(self._settings.warm_for_s / 4, 0.01)
         self._sweeping = loop.call_later(pause_s, self._sweep) if self._idle else None
 
 
-def _unreached(place: UpstreamAddress, why: str) -> str:
-    return f"{place.authority} cannot be reached: {why}"
+def _unreached(address: UpstreamAddress, why: str) -> str:
+    return f"{address.authority} cannot be reached: {why}"
 
 
 def _why(error: OSError) -> str:

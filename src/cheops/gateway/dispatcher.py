@@ -34,7 +34,7 @@ from cheops.gateway.interfaces import Body, DryRunResult, Replication, Response,
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request import ReceivedRequest, Request
 from cheops.gateway.responses import informational_relay
-from cheops.gateway.routing import Decision, Forward, Local, NotThereYetError, Replicate, Target
+from cheops.gateway.routing import Decision, Forward, Local, Replicate, Target, UnsupportedScopeError
 from cheops.gateway.upstream import (
     DisconnectWatch,
     PreparedBody,
@@ -46,7 +46,7 @@ from cheops.gateway.upstream import (
     streamed_response,
 )
 
-_FOR_THE_OTHER_S = 5.0  # so that the other gateway, which knows more, is the first to lose patience
+_FOR_THE_OTHER_S = 5.0  # so that the other gateway, which knows more, is the first to lose timeout
 
 
 class Forwarder:
@@ -64,45 +64,47 @@ class Forwarder:
         self._services = services
         self._peers = peers
         self._carriers = carriers
-        self.asking = UpstreamClient(settings, peers.credentials)
+        self.client = UpstreamClient(settings, peers.credentials)
 
     # -- what is proxied ---------------------------------------------------------------------------------
 
     async def to_local(
-        self, service: str, errand: UpstreamRequest, answer_s: float | None = None
+        self, service: str, upstream_request: UpstreamRequest, answer_s: float | None = None
     ) -> tuple[UpstreamResponse, CarrierUse | None]:
-        """To this site's own instance. Whoever gets the ticket ends it when the answer is through."""
-        place = upstream_address(self._services[service].url)
-        head = errand.head
+        """To this site's own instance. Whoever gets the carrier_use ends it when the answer is through."""
+        address = upstream_address(self._services[service].url)
+        head = upstream_request.head
         seen = RequestHead(head.method, head.target, without_mesh(head.headers))
-        seen, ticket = self._with_carrier(service, seen)
-        patience = ResponseTimeout(answer_s or self._services[service].replication.timeout_s)
+        seen, carrier_use = self._with_carrier(service, seen)
+        timeout = ResponseTimeout(answer_s or self._services[service].replication.timeout_s)
         try:
-            if ticket:
-                await ticket.settled()
-            sent = replace(errand, head=_as_sent(seen, place, errand))
-            return await self.asking.ask(place, sent, patience), ticket
+            if carrier_use:
+                await carrier_use.wait_consistent()
+            sent = replace(upstream_request, head=_as_sent(seen, address, upstream_request))
+            return await self.client.send(address, sent, timeout), carrier_use
         except BaseException:
-            if ticket:
-                ticket.end()
+            if carrier_use:
+                carrier_use.end()
             raise
 
-    async def to_site(self, site: str, service: str, errand: UpstreamRequest, purpose: str = "") -> UpstreamResponse:
+    async def to_site(
+        self, site: str, service: str, upstream_request: UpstreamRequest, purpose: str = ""
+    ) -> UpstreamResponse:
         """To the instance of another site, by way of its gateway."""
-        place = self._peers.place(site, service)
-        head = _as_sent(self.for_peers(service, errand.head), place, errand)
+        address = self._peers.address(site, service)
+        head = _as_sent(self.for_peers(service, upstream_request.head), address, upstream_request)
         mesh: Headers = (
             (HOP, encode_name(self._here)),
             (SERVICE, encode_name(service)),
             *([(PURPOSE, purpose)] if purpose else ()),
         )
-        sent = replace(errand, head=RequestHead(head.method, head.target, (*head.headers, *mesh)))
+        sent = replace(upstream_request, head=RequestHead(head.method, head.target, (*head.headers, *mesh)))
         answer_s = self._services[service].replication.timeout_s + _FOR_THE_OTHER_S
-        patience = ResponseTimeout(answer_s, lambda: not self._peers.is_up(site))
+        timeout = ResponseTimeout(answer_s, lambda: not self._peers.is_up(site))
         try:
-            return await self.asking.ask(place, sent, patience)
+            return await self.client.send(address, sent, timeout)
         except UpstreamError:
-            self._peers.hurry(site)
+            self._peers.probe_now(site)
             raise
 
     def for_peers(self, service: str, head: RequestHead) -> RequestHead:
@@ -120,7 +122,7 @@ class Forwarder:
         front = self._services[service].listener
         scope = first(head, SCOPE)
         values = carriers_in(head, front.carriers)
-        if scope and front.add_carrier and not self._carriers.is_clear(values, scope):
+        if scope and front.add_carrier and not self._carriers.is_unambiguous(values, scope):
             head = RequestHead(
                 head.method, head.target, with_new_carrier(head.headers, front.carriers, uuid.uuid4().hex)
             )
@@ -130,18 +132,18 @@ class Forwarder:
     # -- what the replicating half asks for --------------------------------------------------------------
 
     async def local(
-        self, service: str, head: RequestHead, body: Body | None, timeout_s: float, passage: ForwardingInfo
+        self, service: str, head: RequestHead, body: Body | None, timeout_s: float, forwarding: ForwardingInfo
     ) -> Response:
         """See seam.Services."""
         upload = PreparedBody(body, body_size(head))
         head = RequestHead(head.method, head.target, _own_framing(head.headers, upload))
-        errand = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch(), passage)
-        asked, ticket = await self.to_local(service, errand, timeout_s)
-        found = await streamed_response(asked, ticket.end if ticket else None)
+        upstream_request = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch(), forwarding)
+        response, carrier_use = await self.to_local(service, upstream_request, timeout_s)
+        found = await streamed_response(response, carrier_use.end if carrier_use else None)
         return replace(found, headers=without_mesh(found.headers))  # an application is no part of the mesh
 
     async def at(
-        self, site: str, service: str, head: RequestHead, body: Body | None, passage: ForwardingInfo
+        self, site: str, service: str, head: RequestHead, body: Body | None, forwarding: ForwardingInfo
     ) -> Response:
         """See seam.Services."""
         if not self._peers.is_up(site):
@@ -149,36 +151,36 @@ class Forwarder:
             raise UpstreamError(str(error), "down", may_have_had_effect=False) from None
         upload = PreparedBody(body, body_size(head))
         head = RequestHead(head.method, head.target, _own_framing(head.headers, upload))
-        errand = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch(), passage)
-        return await streamed_response(await self.to_site(site, service, errand, FOR_REPLICATION))
+        upstream_request = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch(), forwarding)
+        return await streamed_response(await self.to_site(site, service, upstream_request, FOR_REPLICATION))
 
     async def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
         """See seam.Services."""
-        ticket = None
+        carrier_use = None
         try:
-            head, ticket = self._with_carrier(service, RequestHead("", "", with_scope(headers, scope or None)))
-            if ticket:
-                await ticket.settled()
+            head, carrier_use = self._with_carrier(service, RequestHead("", "", with_scope(headers, scope or None)))
+            if carrier_use:
+                await carrier_use.wait_consistent()
         except BaseException as error:
-            if ticket:
-                ticket.end()
+            if carrier_use:
+                carrier_use.end()
             if isinstance(error, CheopsError):
                 raise UpstreamError(str(error), "not sent", may_have_had_effect=False, status=503) from None
             raise
-        return without(head.headers, SCOPE), ticket.end if ticket else _nothing
+        return without(head.headers, SCOPE), carrier_use.end if carrier_use else _nothing
 
 
-def _as_sent(head: RequestHead, place: UpstreamAddress, errand: UpstreamRequest) -> RequestHead:
-    """A request as it goes over the wire to a place."""
-    if errand.passage is None:
+def _as_sent(head: RequestHead, address: UpstreamAddress, upstream_request: UpstreamRequest) -> RequestHead:
+    """A request as it goes over the wire to a address."""
+    if upstream_request.forwarding is None:
         headers = end_to_end(head.headers)
     else:
-        headers = headers_for_upstream(head, errand.passage, upgrade=requested_upgrade(head.headers))
-    if errand.upload.size is None:
+        headers = headers_for_upstream(head, upstream_request.forwarding, upgrade=requested_upgrade(head.headers))
+    if upstream_request.upload.size is None:
         headers = (*headers, ("Transfer-Encoding", "chunked"))
     if first(head, "Host") is None:
-        headers = (("Host", place.authority), *headers)
-    target = head.target if head.target == "*" else place.path + head.target
+        headers = (("Host", address.authority), *headers)
+    target = head.target if head.target == "*" else address.path + head.target
     return RequestHead(head.method, target, headers)
 
 
@@ -201,14 +203,14 @@ _SWITCHING = 101
 class ProxiedResponse:
     """An answer that has begun, and what is to be done at its end."""
 
-    asked: UpstreamResponse
+    response: UpstreamResponse
     site: str
-    ticket: CarrierUse | None = None
+    carrier_use: CarrierUse | None = None
 
     async def finish(self) -> None:
-        await self.asked.finish()
-        if self.ticket:
-            self.ticket.end()
+        await self.response.finish()
+        if self.carrier_use:
+            self.carrier_use.end()
 
 
 AnyResponse: TypeAlias = ProxiedResponse | Response
@@ -225,24 +227,26 @@ class Dispatcher:
         self._peers = peers
         self._forwarder = sending
 
-    async def dispatch(self, request: Request, choice: Target, *, is_only: bool) -> AnyResponse:
-        """What one choice gives. Raises CheopsError."""
+    async def dispatch(self, request: Request, target: Target, *, is_only: bool) -> AnyResponse:
+        """What one target gives. Raises CheopsError."""
         service = request.service
-        match choice:
+        match target:
             case Replicate(route):
                 if self.replication is None:
-                    raise NotThereYetError("replication (&) of HTTP requests is not set up at this site")
+                    raise UnsupportedScopeError("replication (&) of HTTP requests is not set up at this site")
                 return await self.replication.handle(service, self._received(request), route)
             case Forward(site):
                 if is_only and not self._peers.is_up(site):
                     raise self._peers.down(site)
-                return ProxiedResponse(await self._forwarder.to_site(site, service, self._errand(request)), site)
+                return ProxiedResponse(
+                    await self._forwarder.to_site(site, service, self._upstream_request(request)), site
+                )
             case Local():
                 if self.replication is not None and self.replication.concerns(service, request.head):
                     tunnel = await self._tunnel(request, self.replication)
                     return tunnel or await self.replication.handle(service, self._received(request), None)
-                asked, ticket = await self._forwarder.to_local(service, self._errand(request))
-                return ProxiedResponse(asked, self._here, ticket)
+                response, carrier_use = await self._forwarder.to_local(service, self._upstream_request(request))
+                return ProxiedResponse(response, self._here, carrier_use)
 
     async def dry_run(self, request: Request, decision: Decision) -> DryRunResult | None:
         """What would become of a request for something replicated."""
@@ -257,10 +261,10 @@ class Dispatcher:
         head = request.head
         if head.method != "GET" or request.upload.size != 0 or requested_upgrade(head.headers) is None:
             return None
-        errand = self._errand(replace(request, head=replication.to_local(request.service, head)))
-        asked, ticket = await self._forwarder.to_local(request.service, errand)
-        found = ProxiedResponse(asked, self._here, ticket)
-        if found.asked.answer.status == _SWITCHING:
+        upstream_request = self._upstream_request(replace(request, head=replication.to_local(request.service, head)))
+        response, carrier_use = await self._forwarder.to_local(request.service, upstream_request)
+        found = ProxiedResponse(response, self._here, carrier_use)
+        if found.response.head.status == _SWITCHING:
             return found
         await found.finish()
         return None
@@ -269,18 +273,22 @@ class Dispatcher:
         headers = without(end_to_end(request.head.headers), "Expect")
         head = RequestHead(request.head.method, request.head.target, headers)
         is_forwarded = request.sender is not None
-        return ReceivedRequest(request.client, head, request.upload, self._passage(request), is_forwarded=is_forwarded)
+        return ReceivedRequest(
+            request.client, head, request.upload, self._forwarding(request), is_forwarded=is_forwarded
+        )
 
-    def _errand(self, request: Request) -> UpstreamRequest:
-        client, passage = request.client, self._passage(request)
-        return UpstreamRequest(request.head, request.upload, informational_relay(client), request.watched, passage)
+    def _upstream_request(self, request: Request) -> UpstreamRequest:
+        client, forwarding = request.client, self._forwarding(request)
+        return UpstreamRequest(
+            request.head, request.upload, informational_relay(client), request.disconnect_watch, forwarding
+        )
 
-    def _passage(self, request: Request) -> ForwardingInfo:
-        return ForwardingInfo(self._here, request.client.peer, told=self._settings.forwarded_headers)
+    def _forwarding(self, request: Request) -> ForwardingInfo:
+        return ForwardingInfo(self._here, request.client.peer, headers=self._settings.forwarded_headers)
 
 
 def status_and_headers(found: AnyResponse) -> tuple[int, Headers]:
-    answer = found.asked.answer if isinstance(found, ProxiedResponse) else found
+    answer = found.response.head if isinstance(found, ProxiedResponse) else found
     return answer.status, answer.headers
 
 

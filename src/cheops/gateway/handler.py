@@ -23,7 +23,7 @@ from cheops.gateway.headers import (
     encode_name,
     is_safe,
 )
-from cheops.gateway.interfaces import GatewayRequestError, GoneError, Replication, Response, UpstreamError
+from cheops.gateway.interfaces import ClientGoneError, GatewayRequestError, Replication, Response, UpstreamError
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request import Listener, Request, RequestParser, is_dry_run
 from cheops.gateway.request_log import RequestLog, RequestTrace
@@ -66,7 +66,7 @@ class FlowInstaller(Protocol):
     @property
     def generation(self) -> int: ...
 
-    def offer(self, news: FlowCandidate, decision: Decision, generation: int) -> None: ...
+    def offer(self, candidate: FlowCandidate, decision: Decision, generation: int) -> None: ...
 
 
 class RequestHandler:
@@ -80,7 +80,7 @@ class RequestHandler:
         peers: PeerGateways,
         sending: Forwarder,
         carriers: Carriers | None,
-        record: RequestLog,
+        request_log: RequestLog,
     ) -> None:
         self._here = config.name
         self._settings = config.gateway
@@ -88,7 +88,7 @@ class RequestHandler:
         self._functions = functions
         self._snapshot = snapshot
         self._forwarder = sending
-        self._record = record
+        self._request_log = request_log
         self._dispatcher = Dispatcher(config, peers, sending)
         self.flows: FlowInstaller | None = None
 
@@ -96,36 +96,36 @@ class RequestHandler:
         """Have this answer what is replicated."""
         self._dispatcher.replication = replication
 
-    async def serve(self, client: ClientConnection, entrance: Listener, head: RequestHead) -> None:
-        """One request. Raises GoneError or GatewayRequestError where the connection is of no use after it."""
-        story = RequestTrace(entrance.service, head.method, head.target, began_s=time.monotonic(), site=self._here)
-        watched = DisconnectWatch()
-        client.wire.on_end = watched.gone
+    async def serve(self, client: ClientConnection, listener: Listener, head: RequestHead) -> None:
+        """One request. Raises ClientGoneError or GatewayRequestError where the connection is of no use after it."""
+        trace = RequestTrace(listener.service, head.method, head.target, began_s=time.monotonic(), site=self._here)
+        disconnect_watch = DisconnectWatch()
+        client.wire.on_end = disconnect_watch.client_left
         try:
             if client.wire.has_ended:
-                raise GoneError("the client went away")  # noqa: TRY301 - handled as when it leaves later
-            await self._route(await self._parser.parse_request(client, entrance, head, story, watched))
-        except (GoneError, GatewayRequestError) as error:
-            story.status = story.status or error.status
+                raise ClientGoneError("the client went away")  # noqa: TRY301 - handled as when it leaves later
+            await self._route(await self._parser.parse_request(client, listener, head, trace, disconnect_watch))
+        except (ClientGoneError, GatewayRequestError) as error:
+            trace.status = trace.status or error.status
             if client.is_answered:
-                raise GoneError("the answer broke off") from None
+                raise ClientGoneError("the answer broke off") from None
             raise
         except CheopsError as error:
-            await self._tell(client, story, error_response(self._here, error, service=story.service))
+            await self._respond(client, trace, error_response(self._here, error, service=trace.service))
         except Exception:
-            _log.exception("%s %s failed", head.method, story.service)
-            await self._tell(client, story, internal_error_response(self._here))
+            _log.exception("%s %s failed", head.method, trace.service)
+            await self._respond(client, trace, internal_error_response(self._here))
         finally:
             client.wire.on_end = None
-            self._record.served(story.served())
+            self._request_log.served(trace.served_request())
 
-    async def _tell(self, client: ClientConnection, story: RequestTrace, outgoing: Response) -> None:
+    async def _respond(self, client: ClientConnection, trace: RequestTrace, outgoing: Response) -> None:
         if client.is_answered:
-            raise GoneError("the answer broke off")  # to end it is the only way to say so
-        story.status = outgoing.status
+            raise ClientGoneError("the answer broke off")  # to end it is the only way to say so
+        trace.status = outgoing.status
         headers = outgoing.headers
-        if story.fallback:
-            headers = (*headers, (FALLBACK, encode_header(story.fallback)))
+        if trace.fallback:
+            headers = (*headers, (FALLBACK, encode_header(trace.fallback)))
         await send_response(client, replace(outgoing, headers=headers))
 
     # -- routing -----------------------------------------------------------------------------------------
@@ -139,50 +139,50 @@ class RequestHandler:
             decision = decide(route, snapshot, reading=reading)
         else:
             decision = decide_forwarded(route, self._here, snapshot, reading=reading)
-        request.story.route = kind_of(decision)
+        request.trace.route = kind_of(decision)
         if is_dry_run(head):
-            request.story.route = "dry-run"
+            request.trace.route = "dry-run"
             replicant = await self._dispatcher.dry_run(request, decision)
             told = dry_run_response(
                 request.service, head, request.scope, route, decision, snapshot, self._functions, replicant
             )
-            await self._tell(request.client, request.story, told)
+            await self._respond(request.client, request.trace, told)
             return
         generation = self.flows.generation if self.flows else 0
-        choices = decision.choices if isinstance(decision, InTurn) else (decision,)
-        await self._try(request, choices)
-        if self.flows and request.is_news and request.scope and not request.story.fallback:
-            news = FlowCandidate(request.service, request.sent_scope or "", request.scope, request.recovered)
-            self.flows.offer(news, decision, generation)
+        targets = decision.targets if isinstance(decision, InTurn) else (decision,)
+        await self._try_targets(request, targets)
+        if self.flows and request.is_flow_candidate and request.scope and not request.trace.fallback:
+            candidate = FlowCandidate(request.service, request.sent_scope or "", request.scope, request.recovered)
+            self.flows.offer(candidate, decision, generation)
 
-    async def _try(self, request: Request, choices: tuple[Target, ...]) -> None:
+    async def _try_targets(self, request: Request, targets: tuple[Target, ...]) -> None:
         """The first that works; the last one's answer stands, whatever it is."""
         failed: list[str] = []
-        for number, choice in enumerate(choices, 1):
-            name, left = self._name(choice), len(choices) - number
+        for number, target in enumerate(targets, 1):
+            name, left = self._name(target), len(targets) - number
             try:
-                found = await self._dispatcher.dispatch(request, choice, is_only=len(choices) == 1)
-                at_hand = RetryState(request.head, request.upload.can_restart, left)
-                if may_try_next_after_response(*status_and_headers(found), choice, at_hand):
+                found = await self._dispatcher.dispatch(request, target, is_only=len(targets) == 1)
+                retry_state = RetryState(request.head, request.upload.can_restart, left)
+                if may_try_next_after_response(*status_and_headers(found), target, retry_state):
                     await discard(found)
                     failed.append(f"{encode_name(name)}: {status_and_headers(found)[0]}")
                     continue
             except CheopsError as error:
-                if request.watched.is_gone:
-                    raise GoneError("the client went away") from None
-                request.story.site = name
-                at_hand = RetryState(request.head, request.upload.can_restart, left)
-                if not may_try_next_after_error(error, choice, at_hand):
-                    raise final_error(error, name, failed, at_hand) from error
+                if request.disconnect_watch.is_gone:
+                    raise ClientGoneError("the client went away") from None
+                request.trace.site = name
+                retry_state = RetryState(request.head, request.upload.can_restart, left)
+                if not may_try_next_after_error(error, target, retry_state):
+                    raise final_error(error, name, failed, retry_state) from error
                 failed.append(f"{encode_name(name)}: {short_reason(error)}")
                 continue
             finally:
-                request.story.fallback = ", ".join(failed)
-            await self._answer(request, choice, found)
+                request.trace.fallback = ", ".join(failed)
+            await self._send(request, target, found)
             return
 
-    def _name(self, choice: Target) -> str:
-        match choice:
+    def _name(self, target: Target) -> str:
+        match target:
             case Local():
                 return self._here
             case Forward(site):
@@ -192,27 +192,27 @@ class RequestHandler:
 
     # -- answering ---------------------------------------------------------------------------------------
 
-    async def _answer(self, request: Request, choice: Target, found: AnyResponse) -> None:
-        story = request.story
+    async def _send(self, request: Request, target: Target, found: AnyResponse) -> None:
+        trace = request.trace
         if isinstance(found, Response):
             headers = own_headers(found.headers, self._here)
-            story.site = _served_by(headers, self._here)
-            await self._tell(request.client, story, replace(found, headers=headers))
+            trace.site = _served_by(headers, self._here)
+            await self._respond(request.client, trace, replace(found, headers=headers))
             return
-        headers = proxied_headers(found.asked.answer.headers, self._here, found.site, story.fallback)
+        headers = proxied_headers(found.response.head.headers, self._here, found.site, trace.fallback)
         if found.site != self._here and self._forwarder.for_peers(request.service, request.head) != request.head:
             headers = (*headers, (CREDENTIALS, "dropped"))
-        story.status = found.asked.answer.status
-        story.site = _served_by(headers, found.site)
+        trace.status = found.response.head.status
+        trace.site = _served_by(headers, found.site)
         try:
-            await relay(request.client, found.asked, headers, self._settings)
+            await relay(request.client, found.response, headers, self._settings)
         except UpstreamError as error:
-            if request.watched.is_gone:
-                raise GoneError("the client went away") from None
+            if request.disconnect_watch.is_gone:
+                raise ClientGoneError("the client went away") from None
             if not request.client.is_answered:
                 raise
-            _log.info("%s of %s broke off: %s", request.service, self._name(choice), error)
-            raise GoneError("the answer broke off") from None
+            _log.info("%s of %s broke off: %s", request.service, self._name(target), error)
+            raise ClientGoneError("the answer broke off") from None
         finally:
             await found.finish()
 

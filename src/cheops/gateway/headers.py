@@ -85,7 +85,7 @@ class ForwardingInfo:
     here: str  # this site
     client: str  # the address that it came from
     proto: str = "http"
-    told: ForwardedHeaders = ForwardedHeaders.CLIENT
+    headers: ForwardedHeaders = ForwardedHeaders.CLIENT
 
 
 def connection_tokens(headers: Iterable[Header]) -> set[str]:
@@ -137,16 +137,16 @@ def with_scope(headers: Headers, scope: str | None) -> Headers:
     return kept if scope is None else (*kept, (SCOPE, encode_header(scope)))
 
 
-def headers_for_upstream(head: RequestHead, passage: ForwardingInfo, *, upgrade: str | None) -> Headers:
+def headers_for_upstream(head: RequestHead, forwarding: ForwardingInfo, *, upgrade: str | None) -> Headers:
     """The headers of a request as the next program gets them, but for its length."""
-    own: list[Header] = [("Via", f"1.1 {via_name(passage.here)}")]
+    own: list[Header] = [("Via", f"1.1 {via_name(forwarding.here)}")]
     if upgrade:
         own += [("Connection", "upgrade"), ("Upgrade", upgrade)]
     elif accepts_trailers(head.headers):
         own += [("Connection", "TE"), ("TE", "trailers")]
     kept = end_to_end(head.headers)
-    if passage.told is not ForwardedHeaders.NOTHING:
-        told = _forwarded(head, passage)
+    if forwarding.headers is not ForwardedHeaders.NOTHING:
+        told = _forwarded(head, forwarding)
         mine = {name.lower() for name, _ in told}
         kept = tuple((name, value) for name, value in kept if not _is_mine(name.lower(), mine))
         own += told
@@ -158,16 +158,16 @@ def _is_mine(name: str, mine: set[str]) -> bool:
     return name in mine or ("_" in name and name.replace("_", "-") in _FORWARDED)
 
 
-def _forwarded(head: RequestHead, passage: ForwardingInfo) -> list[Header]:
+def _forwarded(head: RequestHead, forwarding: ForwardingInfo) -> list[Header]:
     """Each program on the way adds who it got the request from; what was first asked for stays."""
-    if passage.told is ForwardedHeaders.CLIENT:
-        return [("X-Forwarded-For", ", ".join([*every(head, "X-Forwarded-For"), passage.client]))]
+    if forwarding.headers is ForwardedHeaders.CLIENT:
+        return [("X-Forwarded-For", ", ".join([*every(head, "X-Forwarded-For"), forwarding.client]))]
     host = first(head, "Host") or ""
-    own = f"for={_node(passage.client)};proto={passage.proto}" + (f';host="{host}"' if host else "")
+    own = f"for={_node(forwarding.client)};proto={forwarding.proto}" + (f';host="{host}"' if host else "")
     chain = [*every(head, "Forwarded"), own]
-    clients = [*every(head, "X-Forwarded-For"), passage.client]
+    clients = [*every(head, "X-Forwarded-For"), forwarding.client]
     told = [("Forwarded", ", ".join(chain)), ("X-Forwarded-For", ", ".join(clients))]
-    told.append(("X-Forwarded-Proto", first(head, "X-Forwarded-Proto") or passage.proto))
+    told.append(("X-Forwarded-Proto", first(head, "X-Forwarded-Proto") or forwarding.proto))
     if host:
         told.append(("X-Forwarded-Host", first(head, "X-Forwarded-Host") or host))
     return told

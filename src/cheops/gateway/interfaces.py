@@ -24,7 +24,7 @@ class GatewayRequestError(ClientError):
         self.status = status
 
 
-class GoneError(CheopsError):
+class ClientGoneError(CheopsError):
     """The client went away before its request was complete, or before it had its answer."""
 
     fault = Fault.CLIENT
@@ -79,7 +79,7 @@ class IncomingRequest(Protocol):
         ...
 
     @property
-    def passage(self) -> "ForwardingInfo":
+    def forwarding(self) -> "ForwardingInfo":
         """What the next program is told of who sent it."""
         ...
 
@@ -95,7 +95,7 @@ class IncomingRequest(Protocol):
 
     def body(self) -> AsyncIterator[bytes]:
         """The body as it comes in; whoever reads slowly slows down the sender. A sender that breaks off
-        raises `GoneError`."""
+        raises `ClientGoneError`."""
         ...
 
 
@@ -165,13 +165,13 @@ class UpstreamServices(Protocol):
     `may_have_had_effect` says whether the request went out before it failed."""
 
     async def local(
-        self, service: str, head: RequestHead, body: Body | None, timeout_s: float, passage: "ForwardingInfo"
+        self, service: str, head: RequestHead, body: Body | None, timeout_s: float, forwarding: "ForwardingInfo"
     ) -> Response:
         """A request to this site's own instance of a service. The time is the one until its answer begins."""
         ...
 
     async def at(
-        self, site: str, service: str, head: RequestHead, body: Body | None, passage: "ForwardingInfo"
+        self, site: str, service: str, head: RequestHead, body: Body | None, forwarding: "ForwardingInfo"
     ) -> Response:
         """A request to the gateway of another site, which serves it there."""
         ...

@@ -65,7 +65,7 @@ class PeerGateways:
             return self._proved(client, head)
         peer, hop = client.peer, first(head, HOP)
         if self._node.keyring is not None and hop is not None:
-            self._doubt(decode_name(hop), peer)
+            self._log_doubt(decode_name(hop), peer)
             return None
         if hop is None:
             return None
@@ -74,7 +74,7 @@ class PeerGateways:
             known = await self.addresses_of(site)
             if peer in known or (_is_loopback(peer) and any(map(_is_loopback, known))):
                 return site
-        self._doubt(site, peer)
+        self._log_doubt(site, peer)
         return None
 
     def _proved(self, client: ClientConnection, head: RequestHead) -> str:
@@ -83,15 +83,15 @@ class PeerGateways:
             der = self._shown(client, head)
             identity = identity_in(der) if der else None
         except CheopsError as error:
-            raise self._stranger(NO_SITE, client.peer, str(error)) from None
+            raise self._untrusted(NO_SITE, client.peer, str(error)) from None
         if identity is None:
-            raise self._stranger(NO_SITE, client.peer, "only gateways of other sites may ask here")
+            raise self._untrusted(NO_SITE, client.peer, "only gateways of other sites may ask here")
         if out := rejection_of(self._node.mesh, identity, time.time()):
-            raise self._stranger(out.reason, identity.site, out.detail)
+            raise self._untrusted(out.reason, identity.site, out.detail)
         said = decode_name(first(head, HOP) or "")
         if said != identity.site:
             detail = f"'{identity.site}' cannot ask as '{printable(shortened(said))}'"
-            raise self._stranger(FORGED_SENDER, identity.site, detail)
+            raise self._untrusted(FORGED_SENDER, identity.site, detail)
         if der and self.on_proved:
             self.on_proved(der, identity)
         return identity.site
@@ -106,11 +106,11 @@ class PeerGateways:
         except ValueError:
             return None
 
-    def _stranger(self, reason: str, who: str, detail: str) -> UntrustedSenderError:
+    def _untrusted(self, reason: str, who: str, detail: str) -> UntrustedSenderError:
         self._node.refusals.count(reason, who, detail)
         return UntrustedSenderError(detail)
 
-    def place(self, site: str, service: str) -> UpstreamAddress:
+    def address(self, site: str, service: str) -> UpstreamAddress:
         """Where the gateway of a site takes requests for a service."""
         entry = self._node.mesh.entry_of(site)
         if entry is None:
@@ -140,7 +140,7 @@ class PeerGateways:
             since = "it has not answered since this agent's start"
         return SiteDownError(f"{site} is down: {since}; see 'cheops describe site {site}' at {self._node.name}")
 
-    def hurry(self, site: str) -> None:
+    def probe_now(self, site: str) -> None:
         """It did not answer: have a look at it."""
         self._node.mesh.probe_now(site)
 
@@ -165,7 +165,7 @@ class PeerGateways:
             found.update(str(info[4][0]) for info in infos)
         return frozenset(found)
 
-    def _doubt(self, site: str, peer: str) -> None:
+    def _log_doubt(self, site: str, peer: str) -> None:
         """Once per pair: who tries to pass for another should not fill the log."""
         said = printable(shortened(f"{site} from {peer}"))
         if said not in self._doubted and len(self._doubted) < 1_000:

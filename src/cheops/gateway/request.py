@@ -51,12 +51,12 @@ class ReceivedRequest:
         client: ClientConnection,
         head: RequestHead,
         upload: ClientBody,
-        passage: ForwardingInfo,
+        forwarding: ForwardingInfo,
         *,
         is_forwarded: bool,
     ) -> None:
         self.head = head
-        self.passage = passage
+        self.forwarding = forwarding
         self.peer = client.peer
         self.is_forwarded = is_forwarded
         self.size = upload.size
@@ -80,14 +80,14 @@ class ListenerKind(StrEnum):
 class Listener:
     """An address where the gateway listens; at the proxy's and the mesh's the service is in the request."""
 
-    way: ListenerKind
+    kind: ListenerKind
     service: str = ""
-    is_again: bool = False  # for what HAProxy has tried in vain
-    is_sent: bool = False  # and what another gateway sent on, as HAProxy has seen
+    is_retry: bool = False  # for what HAProxy has tried in vain
+    is_from_peer: bool = False  # and what another gateway sent on, as HAProxy has seen
 
     @property
     def is_for_application(self) -> bool:
-        return self.way in (ListenerKind.OUTBOUND, ListenerKind.PROXY)
+        return self.kind in (ListenerKind.OUTBOUND, ListenerKind.PROXY)
 
 
 class UnknownHostError(ClientError):
@@ -110,7 +110,7 @@ class NoTunnelError(ClientError):
     status = 501
 
 
-def find_service(head: RequestHead, entrance: Listener, hosts: Mapping[str, str]) -> tuple[str, RequestHead]:
+def find_service(head: RequestHead, listener: Listener, hosts: Mapping[str, str]) -> tuple[str, RequestHead]:
     """The service that a request is for, and the request with path and query alone as its target.
 
     `hosts` are the names by which the application calls services, for the proxy.
@@ -118,16 +118,16 @@ def find_service(head: RequestHead, entrance: Listener, hosts: Mapping[str, str]
     if head.method == "CONNECT":
         raise NoTunnelError("CONNECT is not possible here: nobody sees the scope in a tunnel. Use http:// for services")
     target, authority = _origin_form(head.target)
-    if entrance.way is ListenerKind.PROXY:
+    if listener.kind is ListenerKind.PROXY:
         if authority is None:
             raise GatewayRequestError(
                 "this address is a proxy: set it as HTTP_PROXY, so that requests name the host of a service"
             )
         service = _service_called(authority, hosts)
-    elif entrance.way is ListenerKind.MESH:
+    elif listener.kind is ListenerKind.MESH:
         service = _service_named(head, set(hosts.values()))
     else:
-        service = entrance.service
+        service = listener.service
     if authority is None:
         return service, head
     headers = (("Host", authority), *without(head.headers, "Host"))
@@ -195,10 +195,10 @@ class Request:
     scope: Scope | None
     sender: str | None  # the site whose gateway sent it on
     upload: ClientBody
-    watched: DisconnectWatch
-    story: RequestTrace
+    disconnect_watch: DisconnectWatch
+    trace: RequestTrace
     sent_scope: str | None = None  # as the header had it
-    is_news: bool = False  # to the fast path, which may learn from it
+    is_flow_candidate: bool = False  # to the fast path, which may learn from it
     recovered: RecoveredScope | None = None  # how its scope was found, where it had none
 
 
@@ -219,46 +219,58 @@ class RequestParser:
     async def parse_request(
         self,
         client: ClientConnection,
-        entrance: Listener,
+        listener: Listener,
         head: RequestHead,
-        story: RequestTrace,
-        watched: DisconnectWatch,
+        trace: RequestTrace,
+        disconnect_watch: DisconnectWatch,
     ) -> Request:
         """What a head means. Raises CheopsError where it cannot be right."""
         upload = ClientBody(client, body_size(head), self._settings.repeat_size_bytes)
-        story.service, head = find_service(head, entrance, self._hosts)
-        if entrance.is_again:
-            base = upstream_address(self._config.services[entrance.service].url).path
+        trace.service, head = find_service(head, listener, self._hosts)
+        if listener.is_retry:
+            base = upstream_address(self._config.services[listener.service].url).path
             head = original_request(head, self._here, base, self._settings.forwarded_headers)
         sender, purpose = None, ""
-        is_mesh = entrance.way is ListenerKind.MESH
-        if is_mesh or (first(head, HOP) is not None and not entrance.is_for_application):
+        is_mesh = listener.kind is ListenerKind.MESH
+        if is_mesh or (first(head, HOP) is not None and not listener.is_for_application):
             sender = await self._peers.sender(client, head, is_mesh=is_mesh)
             if sender is None and has_passed_through(head, self._here):
                 raise LoopError(f"this request came through {self._here} before, and would go round for ever")
             purpose = (first(head, PURPOSE) or "") if sender else ""
-        if entrance.is_sent:
+        if listener.is_from_peer:
             sender = _ANOTHER
         if sender is None:
             head = without_forged_headers(head)
         scope, sent, recovered = None, first(head, SCOPE), None
         if sender is None or purpose == FOR_REPLICATION:
-            scope, recovered = self._scope(entrance, head, story)
+            scope, recovered = self._scope(listener, head, trace)
             head = RequestHead(head.method, head.target, with_scope(head.headers, str(scope) if scope else None))
-        story.scope = str(scope) if scope else first(head, SCOPE) or ""
+        trace.scope = str(scope) if scope else first(head, SCOPE) or ""
         if recovered:
             sent = first(head, SCOPE)
-        is_news = sender is None and entrance.way in _HANDED and not entrance.is_again
-        return Request(client, story.service, head, scope, sender, upload, watched, story, sent, is_news, recovered)
+        is_flow_candidate = sender is None and listener.kind in _HANDED and not listener.is_retry
+        return Request(
+            client,
+            trace.service,
+            head,
+            scope,
+            sender,
+            upload,
+            disconnect_watch,
+            trace,
+            sent,
+            is_flow_candidate,
+            recovered,
+        )
 
     def _scope(
-        self, entrance: Listener, head: RequestHead, story: RequestTrace
+        self, listener: Listener, head: RequestHead, trace: RequestTrace
     ) -> tuple[Scope | None, RecoveredScope | None]:
-        scope = parse_scope(every(head, SCOPE), story.service, self._functions)
-        if scope is not None or not entrance.is_for_application or self._carriers is None:
+        scope = parse_scope(every(head, SCOPE), trace.service, self._functions)
+        if scope is not None or not listener.is_for_application or self._carriers is None:
             return scope, None
         text = self._carriers.recover(carriers_in(head, self._config.carrier_names))
-        story.recovered = text is not None
+        trace.recovered = text is not None
         if not text:
             return None, None
         return parse(text.encode("latin-1").decode(), self._functions), RecoveredScope(head, text)

@@ -13,8 +13,8 @@ from cheops.schema import doc
 from cheops.security.audit_entries import time_text
 
 KEPT = 1_000
-_MOST_TEXT = 500
-_MOST_METHOD = 32
+_MAX_TEXT = 500
+_MAX_METHOD = 32
 
 RouteKind: TypeAlias = Literal["local", "forward", "in-turn", "replicate", "dry-run", "refused"]
 
@@ -97,17 +97,17 @@ class RequestTrace:
     recovered: bool = False
     began_s: float = 0.0
 
-    def served(self) -> ServedRequest:
+    def served_request(self) -> ServedRequest:
         return ServedRequest(
             at=time_text(time.time()),
             service=self.service,
-            method=self.method[:_MOST_METHOD],
-            path=self.target.partition("?")[0][:_MOST_TEXT],
-            scope=self.scope[:_MOST_TEXT],
+            method=self.method[:_MAX_METHOD],
+            path=self.target.partition("?")[0][:_MAX_TEXT],
+            scope=self.scope[:_MAX_TEXT],
             route=self.route,
             site=self.site,
             status=self.status or None,
             took_ms=round((time.monotonic() - self.began_s) * 1000, 3),
-            fallback=self.fallback[:_MOST_TEXT],
+            fallback=self.fallback[:_MAX_TEXT],
             recovered=self.recovered,
         )

@@ -63,7 +63,7 @@ def dry_run_response(  # noqa: PLR0913, PLR0917 - all that was decided
         "scope": None if scope is None else str(scope),
         "replicant": replicant.meta_id if replicant else None,
         "decision": kind_of(decision),
-        "tried": [_words(one, here) for one in _choices(decision)],
+        "tried": [_words(one, here) for one in _targets(decision)],
         "route": route_data(route or One(here)),
         "effect": {
             "method": does.method.value,
@@ -79,12 +79,12 @@ def dry_run_response(  # noqa: PLR0913, PLR0917 - all that was decided
     return Response(200, headers, msgspec.json.encode(told))
 
 
-def _choices(decision: Decision) -> tuple[Local | Forward | Replicate, ...]:
-    return decision.choices if isinstance(decision, InTurn) else (decision,)
+def _targets(decision: Decision) -> tuple[Local | Forward | Replicate, ...]:
+    return decision.targets if isinstance(decision, InTurn) else (decision,)
 
 
-def _words(choice: Local | Forward | Replicate, here: str) -> dict[str, Any]:
-    match choice:
+def _words(target: Local | Forward | Replicate, here: str) -> dict[str, Any]:
+    match target:
         case Local():
             return {"kind": "local", "sites": [here]}
         case Forward(site):
@@ -252,29 +252,31 @@ def own_headers(headers: Headers, here: str) -> Headers:
 def informational_relay(client: ClientConnection) -> OnInformational:
     """Passes informational answers on, to clients that know them; 100 only to one that waits for it."""
 
-    async def informed(status: int, reason: bytes, headers: Headers) -> None:
+    async def on_informational(status: int, reason: bytes, headers: Headers) -> None:
         is_wanted = client.waits_for_100 if status == 100 else client.is_modern
         if is_wanted and not client.is_answered:
             client.inform(status, reason, without_mesh(end_to_end(headers)))
             await client.flush()
 
-    return informed
+    return on_informational
 
 
-async def relay(client: ClientConnection, asked: UpstreamResponse, headers: Headers, settings: GatewayConfig) -> None:
-    """The whole answer, at the pace of the slower side. Raises GoneError, UpstreamError."""
-    answer = asked.answer
+async def relay(
+    client: ClientConnection, response: UpstreamResponse, headers: Headers, settings: GatewayConfig
+) -> None:
+    """The whole answer, at the pace of the slower side. Raises ClientGoneError, UpstreamError."""
+    answer = response.head
     if answer.status == _SWITCHING:
-        await _switch(client, asked, headers, settings)
+        await _switch(client, response, headers, settings)
         return
     client.begin(answer.status, answer.reason, headers)
     unsent = 0
     while True:  # what is there goes out together: every piece by itself would cost a call to the system
-        event = asked.call.event_now()
+        event = response.exchange.event_now()
         if event is None or unsent >= _AT_ONCE_BYTES:
             await client.flush()
             unsent = 0
-            event = event or await asked.call.event()
+            event = event or await response.exchange.event()
         if isinstance(event, h11.EndOfMessage):
             client.end(_trailers(event))
             await client.flush()
@@ -289,9 +291,11 @@ def _trailers(event: h11.EndOfMessage) -> Headers:
     return without_mesh(end_to_end(decoded))
 
 
-async def _switch(client: ClientConnection, asked: UpstreamResponse, headers: Headers, settings: GatewayConfig) -> None:
+async def _switch(
+    client: ClientConnection, response: UpstreamResponse, headers: Headers, settings: GatewayConfig
+) -> None:
     """Another protocol from here on: bytes are passed on as they come."""
-    answer = asked.answer
+    answer = response.head
     protocols = [value for name, value in answer.headers if name.lower() == "upgrade"]
     if "upgrade" not in connection_tokens(answer.headers) or not protocols:
         raise UpstreamError(
@@ -302,11 +306,11 @@ async def _switch(client: ClientConnection, asked: UpstreamResponse, headers: He
         client.inform(_SWITCHING, answer.reason, switched)
     except h11.LocalProtocolError:
         raise UpstreamError(
-            "the service changed the protocol, which nobody asked for", "a bad 101", may_have_had_effect=True
+            "the service changed the protocol, which nobody response for", "a bad 101", may_have_had_effect=True
         ) from None
     client.is_answered = client.is_tunnel = True
-    client.data_beyond(asked.call.beyond)
+    client.data_beyond(response.exchange.trailing_data)
     await client.flush()
     client.wire.on_end = None  # each side may be done before the other
-    asked.call.wire.write(client.beyond())
-    await tunnel(client.wire, asked.call.wire, settings.tunnel_timeout_s)
+    response.exchange.wire.write(client.beyond())
+    await tunnel(client.wire, response.exchange.wire, settings.tunnel_timeout_s)

@@ -29,7 +29,7 @@ _METHODS = {
 }
 
 
-class NotThereYetError(CheopsError):
+class UnsupportedScopeError(CheopsError):
     """Something that scope-lang can say, and the gateway cannot do."""
 
     fault = Fault.US
@@ -56,7 +56,7 @@ Target: TypeAlias = Local | Forward | Replicate
 
 @dataclass(frozen=True, slots=True)
 class InTurn:
-    choices: tuple[Target, ...]
+    targets: tuple[Target, ...]
 
 
 Decision: TypeAlias = Target | InTurn
@@ -94,11 +94,11 @@ def decide(route: Route | None, snapshot: Snapshot, *, reading: bool) -> Decisio
     if route is None:
         return Local()
     if any(isinstance(one, Cross) for one in _alternatives(route)):
-        raise NotThereYetError(
+        raise UnsupportedScopeError(
             "resources that span sites (%) do not exist yet; use & to have one at each site, or one site"
         )
-    choices = tuple(_choice(one, snapshot) for one in in_order(route, snapshot, reading=reading))
-    return choices[0] if len(choices) == 1 else InTurn(choices)
+    targets = tuple(_target_of(one, snapshot) for one in in_order(route, snapshot, reading=reading))
+    return targets[0] if len(targets) == 1 else InTurn(targets)
 
 
 def decide_forwarded(route: Route | None, here: str, snapshot: Snapshot, *, reading: bool) -> Target:
@@ -132,7 +132,7 @@ def _alternatives(route: Route) -> tuple[Direct, ...]:
     return route.alternatives if isinstance(route, Fallback) else (route,)
 
 
-def _choice(direct: Direct, snapshot: Snapshot) -> Target:
+def _target_of(direct: Direct, snapshot: Snapshot) -> Target:
     match direct:
         case One(site) if site == snapshot.here:
             return Local()
@@ -154,34 +154,34 @@ class RetryState:
 
     head: RequestHead
     can_restart: bool  # all of the body that was read is kept
-    choices_left: int
+    targets_left: int
 
 
-def may_try_next_after_response(status: int, headers: Headers, choice: Target, at_hand: RetryState) -> bool:
+def may_try_next_after_response(status: int, headers: Headers, target: Target, retry_state: RetryState) -> bool:
     """Whether this answer is no reason to stop. Of 502 and 504 another gateway says whether anything can have
     happened, where it knows."""
-    if status not in _FAILED or not at_hand.choices_left or not at_hand.can_restart:
+    if status not in _FAILED or not retry_state.targets_left or not retry_state.can_restart:
         return False
     told = any(name.lower() == EFFECT.lower() and value == "none" for name, value in headers)
-    did_nothing = status == _REFUSED_FOR_NOW or (told and isinstance(choice, Forward))
-    return did_nothing or is_idempotent(at_hand.head)
+    did_nothing = status == _REFUSED_FOR_NOW or (told and isinstance(target, Forward))
+    return did_nothing or is_idempotent(retry_state.head)
 
 
-def may_try_next_after_error(error: CheopsError, choice: Target, at_hand: RetryState) -> bool:
-    if not at_hand.choices_left or not _is_about_the_place(error, choice) or not at_hand.can_restart:
+def may_try_next_after_error(error: CheopsError, target: Target, retry_state: RetryState) -> bool:
+    if not retry_state.targets_left or not _is_about_the_place(error, target) or not retry_state.can_restart:
         return False
-    return not _may_have_had_effect(error) or is_idempotent(at_hand.head)
+    return not _may_have_had_effect(error) or is_idempotent(retry_state.head)
 
 
-def final_error(error: CheopsError, name: str, failed: list[str], at_hand: RetryState) -> CheopsError:
+def final_error(error: CheopsError, name: str, failed: list[str], retry_state: RetryState) -> CheopsError:
     """The error with all that is to be known of it: where, after what, and why not elsewhere."""
     if not isinstance(error, UpstreamError):
         return error
     before = f" (before that {'; '.join(failed)})" if failed else ""
     elsewhere = ""
-    if at_hand.choices_left and not at_hand.can_restart:
+    if retry_state.targets_left and not retry_state.can_restart:
         elsewhere = ". It is not tried elsewhere: part of its body is sent, and it is too large to be kept"
-    elif at_hand.choices_left:
+    elif retry_state.targets_left:
         elsewhere = ". It is not tried elsewhere: it may have had an effect, and has no Idempotency-Key"
     text = f"{name}: {error}{before}{elsewhere}"
     return UpstreamError(text, error.why, may_have_had_effect=error.may_have_had_effect, status=error.status)
@@ -200,11 +200,11 @@ def short_reason(error: CheopsError) -> str:
             return str(error.status)
 
 
-def _is_about_the_place(error: CheopsError, choice: Target) -> bool:
+def _is_about_the_place(error: CheopsError, target: Target) -> bool:
     """And not about the request, with which it would be the same elsewhere."""
     if isinstance(error, UpstreamError | SiteDownError | NoGatewayError):
         return True
-    return isinstance(choice, Replicate) and error.status in _FAILED
+    return isinstance(target, Replicate) and error.status in _FAILED
 
 
 def _may_have_had_effect(error: CheopsError) -> bool:

@@ -27,7 +27,7 @@ from cheops.gateway.haproxy.handover import HandoverWire
 from cheops.gateway.haproxy.layout import MESH_SOCKET, again_sent_socket, again_socket, calls_socket, front_socket
 from cheops.gateway.haproxy.plane import HaproxyPlane
 from cheops.gateway.haproxy.process import HaproxyError, choose_program, leftover_pid, stop_leftover
-from cheops.gateway.interfaces import GatewayRequestError, GoneError, Replication, UpstreamServices
+from cheops.gateway.interfaces import ClientGoneError, GatewayRequestError, Replication, UpstreamServices
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request import Listener, ListenerKind
 from cheops.gateway.request_log import RequestLog
@@ -70,11 +70,11 @@ def open_listeners(config: SiteConfig) -> ListenerSockets:
     is_left = leftover_pid(config) is not None
     opened, handed = ListenerSockets({}), []
     try:
-        for key, entrance, address in _entrances(config):
-            if program is None or not _is_handed(entrance, config):
-                opened.sockets[entrance] = _bound(key, address, config)
+        for key, listener, address in _listeners(config):
+            if program is None or not _is_handed(listener, config):
+                opened.sockets[listener] = _bound(key, address, config)
                 continue
-            handed.append(entrance)
+            handed.append(listener)
             if not is_left:
                 _bound(key, address, config).close()  # it can be had
     except ListenError:
@@ -85,18 +85,18 @@ def open_listeners(config: SiteConfig) -> ListenerSockets:
 
 def open_haproxy_listeners(config: SiteConfig, handed: Collection[Listener]) -> dict[Listener, socket.socket]:
     """The addresses that HAProxy was to have, where it does not start."""
-    found = [one for one in _entrances(config) if one[1] in handed]
-    return {entrance: _bound(key, address, config) for key, entrance, address in found}
+    found = [one for one in _listeners(config) if one[1] in handed]
+    return {listener: _bound(key, address, config) for key, listener, address in found}
 
 
-def _is_handed(entrance: Listener, config: SiteConfig) -> bool:
+def _is_handed(listener: Listener, config: SiteConfig) -> bool:
     """Whether HAProxy has an address: those of services that clients reach through it, also for the
     application's own calls, and the one for gateways that show certificates."""
-    match entrance.way:
+    match listener.kind:
         case ListenerKind.INBOUND:
             return True
         case ListenerKind.OUTBOUND:
-            return config.services[entrance.service].listener.listen is not None
+            return config.services[listener.service].listener.listen is not None
         case ListenerKind.MESH:
             return config.security.is_on
         case ListenerKind.PROXY:
@@ -120,7 +120,7 @@ def connection_limit(wanted: int) -> int:
     return max(possible, 1)
 
 
-def _entrances(config: SiteConfig) -> Iterable[tuple[str, Listener, Address]]:
+def _listeners(config: SiteConfig) -> Iterable[tuple[str, Listener, Address]]:
     for service in config.services.values():
         if service.listener.listen:
             yield (
@@ -174,19 +174,21 @@ class Gateway:
         self._servers: list[asyncio.Server | TlsAcceptor] = []
         self._client_tasks: dict[asyncio.Task[None], ClientConnection] = {}
         self._is_stopping = False
-        self._most = connection_limit(config.gateway.connections)
-        self.record = RequestLog()
+        self._max_connections = connection_limit(config.gateway.connections)
+        self.request_log = RequestLog()
         self.carriers = _carriers(config)
         peers = PeerGateways(node)
         self._forwarder = Forwarder(config.name, config.services, config.gateway, peers, self.carriers)
         functions = scope_functions()
         self._handler = RequestHandler(
-            config, functions, node.snapshot, peers, self._forwarder, self.carriers, self.record
+            config, functions, node.snapshot, peers, self._forwarder, self.carriers, self.request_log
         )
-        self.fast = (
-            HaproxyPlane(node, functions, peers, self.record, program, self._most, self.carriers) if program else None
+        self.plane = (
+            HaproxyPlane(node, functions, peers, self.request_log, program, self._max_connections, self.carriers)
+            if program
+            else None
         )
-        self._handler.flows = self.fast
+        self._handler.flows = self.plane
         self.without_haproxy = ""  # why the agent forwards by itself, though it should not have to
         self._local_sockets: list[tuple[Path, socket.socket]] = []
 
@@ -202,62 +204,62 @@ class Gateway:
     def replicate_with(self, replication: Replication) -> None:
         """Have this answer what is replicated."""
         self._handler.replicate_with(replication)
-        if self.fast is not None:
-            self.fast.replicate_with(replication)
+        if self.plane is not None:
+            self.plane.replicate_with(replication)
 
     @property
     def connections(self) -> int:
         """Of clients and other gateways; of HAProxy's as many as at the last `refresh`."""
         own = sum(not isinstance(client.wire, HandoverWire) for client in self._client_tasks.values())
-        return own + (self.fast.counting.clients if self.fast else 0)
+        return own + (self.plane.counters.clients if self.plane else 0)
 
     async def refresh(self) -> None:
         """Have all counted that HAProxy has served."""
-        if self.fast:
-            await self.fast.refresh()
+        if self.plane:
+            await self.plane.refresh()
 
     @property
     def warm(self) -> int:
         """Connections to services and other gateways that wait for use."""
-        return self._forwarder.asking.pool.idle
+        return self._forwarder.client.pool.idle
 
     # -- starting and stopping ---------------------------------------------------------------------------
 
     async def start(self, listening: ListenerSockets) -> None:
         await self._listen(listening.sockets)
-        if self.fast is None:
+        if self.plane is None:
             return
         try:
-            await self._hand_over(self.fast, listening.handed)
+            await self._start_haproxy(self.plane, listening.handed)
         except HaproxyError as error:
             if self._settings.data_plane != "auto":
                 raise
             _log.error("the agent forwards by itself: %s", error)
             self.without_haproxy = str(error)
-            self.fast.give_up()
-            self.fast = self._handler.flows = None
+            self.plane.give_up()
+            self.plane = self._handler.flows = None
             await self._listen(open_haproxy_listeners(self._config, listening.handed))
 
     async def _listen(self, sockets: Mapping[Listener, socket.socket]) -> None:
         loop = asyncio.get_running_loop()
-        for entrance, one in sockets.items():
+        for listener, one in sockets.items():
 
-            def wire(at: Listener = entrance) -> Wire:
+            def wire(at: Listener = listener) -> Wire:
                 return Wire(lambda made: self._connected(made, at))
 
-            if entrance.way is ListenerKind.MESH and self._keyring:
-                manners = self._manners(self._keyring.server_for_sites.context)
-                self._servers.append(TlsAcceptor(one, wire, manners))
+            if listener.kind is ListenerKind.MESH and self._keyring:
+                limits = self._handshake_limits(self._keyring.server_for_sites.context)
+                self._servers.append(TlsAcceptor(one, wire, limits))
             else:
                 self._servers.append(await loop.create_server(wire, sock=one, backlog=BACKLOG))
 
-    async def _hand_over(self, fast: HaproxyPlane, entrances: tuple[Listener, ...]) -> None:
+    async def _start_haproxy(self, fast: HaproxyPlane, listeners: tuple[Listener, ...]) -> None:
         """Take what HAProxy hands over, and have it take everything else."""
         loop = asyncio.get_running_loop()
         folder = fast.haproxy.folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for entrance in entrances:
-            for name, at in _sockets_of(entrance):
+        for listener in listeners:
+            for name, at in _sockets_of(listener):
                 one = handover.listen(folder / name, BACKLOG)
                 self._local_sockets.append((folder / name, one))
                 server = await loop.create_unix_server(
@@ -268,21 +270,21 @@ class Gateway:
                 self._servers.append(server)
         await fast.start()
 
-    def _manners(self, context: ssl.SSLContext) -> HandshakeLimits:
+    def _handshake_limits(self, context: ssl.SSLContext) -> HandshakeLimits:
         """Whoever is still shaking hands leaves room for sites at other addresses."""
-        most = max(1, self._most // 2)
+        most = max(1, self._max_connections // 2)
         each = max(1, most // _ADDRESSES)
-        return HandshakeLimits(context, self._settings.head_timeout_s, most, each, self._not_greeted)
+        return HandshakeLimits(context, self._settings.head_timeout_s, most, each, self._count_refused_handshake)
 
-    def _not_greeted(self, reason: str, address: str) -> None:
-        self.record.refused[503] += 1
+    def _count_refused_handshake(self, reason: str, address: str) -> None:
+        self.request_log.refused[503] += 1
         self._refusals.count(reason, address)
 
     async def stop(self) -> None:
         """Take no more connections, let the requests under way come to an end for a while, and close
         everything. Their answers tell clients to send no more over the same connection."""
-        if self.fast:
-            await self.fast.stop()  # while what it hands over is still served
+        if self.plane:
+            await self.plane.stop()  # while what it hands over is still served
         self._is_stopping = True
         await asyncio.sleep(_ARRIVE_S)
         for server in self._servers:
@@ -303,20 +305,20 @@ class Gateway:
             task.cancel()
         if self._client_tasks:
             await asyncio.wait(self._client_tasks, timeout=_STOP_S)
-        self._forwarder.asking.pool.close()
+        self._forwarder.client.pool.close()
         for path, one in self._local_sockets:
             handover.remove(path, one)
 
     # -- connections -------------------------------------------------------------------------------------
 
-    def _connected(self, wire: Wire, entrance: Listener) -> None:
-        if len(self._client_tasks) >= self._most + _TURNED_AWAY:
+    def _connected(self, wire: Wire, listener: Listener) -> None:
+        if len(self._client_tasks) >= self._max_connections + _TURNED_AWAY:
             wire.abort()  # not even a word: that would cost what there is none of
             return
         client = ClientConnection(wire, self._settings)
         client.is_last = self._is_stopping
-        is_full = len(self._client_tasks) >= self._most
-        coroutine = self._turn_away(client) if is_full else self._converse(client, entrance)
+        is_full = len(self._client_tasks) >= self._max_connections
+        coroutine = self._refuse_connection(client) if is_full else self._serve_requests(client, listener)
         task = asyncio.get_running_loop().create_task(coroutine)
         self._client_tasks[task] = client
         task.add_done_callback(self._ended)
@@ -327,41 +329,41 @@ class Gateway:
         if not task.cancelled() and (error := task.exception()):
             _log.error("a connection ended with a mistake", exc_info=error)
 
-    async def _converse(self, client: ClientConnection, entrance: Listener) -> None:
+    async def _serve_requests(self, client: ClientConnection, listener: Listener) -> None:
         """Requests, one after the other."""
         try:
             while True:
                 head = await client.next_head()
                 if head is None:
                     return
-                await self._handler.serve(client, entrance, head)
+                await self._handler.serve(client, listener, head)
                 if not await client.can_go_on() or self._is_stopping:
                     await client.close_gently()
                     return
         except GatewayRequestError as error:
-            self.record.refused[error.status] += 1
+            self.request_log.refused[error.status] += 1
             await send_refusal(client, error_response(self._here, error))
-        except GoneError:
+        except ClientGoneError:
             client.wire.abort() if client.wire.has_ended else client.wire.close()
 
-    async def _turn_away(self, client: ClientConnection) -> None:
-        self.record.refused[503] += 1
-        text = f"this gateway has {self._most:,} connections, which is all it may have"
+    async def _refuse_connection(self, client: ClientConnection) -> None:
+        self.request_log.refused[503] += 1
+        text = f"this gateway has {self._max_connections:,} connections, which is all it may have"
         await send_refusal(client, problem_response(self._here, 503, text, definite=False))
 
 
-def _sockets_of(entrance: Listener) -> Iterable[tuple[str, Listener]]:
+def _sockets_of(listener: Listener) -> Iterable[tuple[str, Listener]]:
     """Where HAProxy hands over what comes to an address of its own."""
-    service = entrance.service
-    if entrance.way is ListenerKind.MESH:
-        yield MESH_SOCKET, entrance
+    service = listener.service
+    if listener.kind is ListenerKind.MESH:
+        yield MESH_SOCKET, listener
         return
-    if entrance.way is ListenerKind.OUTBOUND:  # what was tried in vain has its scope by then, and comes as any other
-        yield calls_socket(service), entrance
+    if listener.kind is ListenerKind.OUTBOUND:  # what was tried in vain has its scope by then, and comes as any other
+        yield calls_socket(service), listener
         return
-    yield front_socket(service), entrance
-    yield again_socket(service), replace(entrance, is_again=True)
-    yield again_sent_socket(service), replace(entrance, is_again=True, is_sent=True)
+    yield front_socket(service), listener
+    yield again_socket(service), replace(listener, is_retry=True)
+    yield again_sent_socket(service), replace(listener, is_retry=True, is_from_peer=True)
 
 
 def _carriers(config: SiteConfig) -> Carriers | None:

@@ -19,9 +19,9 @@ from cheops.peers.client import Credentials
 
 
 class RequestBody(Protocol):
-    """What a call sends after its head."""
+    """The body of a request to an upstream."""
 
-    size: int | None  # None: only its end will tell
+    size: int | None  # None: not known before its end
     trailers: Headers
 
     @property
@@ -37,7 +37,7 @@ class RequestBody(Protocol):
 
 
 class PreparedBody:
-    """A body that somebody in this program made."""
+    """A body that this program made."""
 
     trailers: Headers = ()
 
@@ -60,7 +60,7 @@ class PreparedBody:
             yield piece
 
 
-_MOST_HEAD_BYTES = 128 * 1024
+_MAX_HEAD_BYTES = 128 * 1024
 _LOOK_S = 1.0  # how often to look whether waiting makes sense
 
 OnInformational: TypeAlias = Callable[[int, bytes, Headers], Awaitable[None]]
@@ -69,7 +69,7 @@ BodyEvent: TypeAlias = h11.Data | h11.EndOfMessage
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """The head of an answer. 101 means that the connection belongs to another protocol from here on."""
+    """The head of a response. After a 101 the connection belongs to another protocol."""
 
     status: int
     reason: bytes
@@ -78,43 +78,43 @@ class ResponseHead:
 
 @dataclass(frozen=True, slots=True)
 class ResponseTimeout:
-    """How long an answer may take, and how to see before that it will not come (its site is down)."""
+    """How long to wait for the head of a response, and how to see earlier that none will come."""
 
-    answer_s: float
-    is_hopeless: Callable[[], bool] = lambda: False
+    head_s: float
+    is_site_down: Callable[[], bool] = lambda: False
 
 
 class Exchange:
-    """A request under way. `begin` it, read it with `event_now` and `event`, and `finish` it in any case."""
+    """One request and its response on a connection: `begin`, then read with `event_now` and `event`, then `finish`."""
 
     def __init__(
-        self, wire: Wire, head: RequestHead, upload: RequestBody, settings: GatewayConfig, patience: ResponseTimeout
+        self, wire: Wire, head: RequestHead, upload: RequestBody, settings: GatewayConfig, timeout: ResponseTimeout
     ) -> None:
         self.wire = wire
-        self.heard = False  # whether anything came back
+        self.has_response = False  # a byte of it, at least
         self.upload = upload
         self._head = head
         self._settings = settings
-        self._patience = patience
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_HEAD_BYTES)
+        self._timeout = timeout
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
         self._sending: asyncio.Task[None] | None = None
         self._sent = asyncio.Event()
 
     # -- sending -----------------------------------------------------------------------------------------
 
-    async def begin(self, informed: OnInformational) -> ResponseHead:
-        """Send the request, and wait for its answer to begin. Raises UpstreamError, or what the sender of
-        the body did wrong (GatewayRequestError, GoneError)."""
+    async def begin(self, on_informational: OnInformational) -> ResponseHead:
+        """Send the request, and wait for the head of its response. Raises UpstreamError, or the error of the client
+        whose body is passed on (GatewayRequestError, ClientGoneError)."""
         self._send_head()
         while True:
             event = await self._awaited_head()
             match event:
                 case h11.InformationalResponse(status_code=101) | h11.Response():
-                    return self._answer(event)
+                    return self._response_head(event)
                 case h11.InformationalResponse():
-                    await informed(event.status_code, bytes(event.reason), _decoded(event.headers))
+                    await on_informational(event.status_code, bytes(event.reason), _decoded(event.headers))
                 case _:
-                    raise self._broke("closed the connection without an answer")
+                    raise self._error("closed the connection without an answer")
 
     def _send_head(self) -> None:
         head = self._head
@@ -152,7 +152,7 @@ class Exchange:
                 self.wire.write(data)
             self._sent.set()
         except (OSError, TimeoutError, h11.LocalProtocolError):
-            self._sent.set()  # it does not listen any more; what it says, if anything, counts
+            self._sent.set()  # it reads no more, but may have responded already: that response counts
         except BaseException:
             self.wire.abort()  # an incomplete request must not look like a complete one
             raise
@@ -188,30 +188,30 @@ class Exchange:
     def _body_event(self, event: object) -> BodyEvent:
         if isinstance(event, h11.Data | h11.EndOfMessage):
             return event
-        raise self._broke("broke off its answer")
+        raise self._error("broke off its answer")
 
     async def _awaited_head(self) -> object:
         while True:
             event = self._parsed()
             if event is not h11.NEED_DATA:
                 return event
-            more = await self._read(self._patience.answer_s)
-            self.heard = self.heard or bool(more)
+            more = await self._read(self._timeout.head_s)
+            self.has_response = self.has_response or bool(more)
             self._http.receive_data(more)
 
     async def _read(self, limit_s: float) -> bytes:
-        """In short naps: while the request is being sent the answer has time, and a dead site has none."""
+        """Wait in short steps: time counts only once the whole request is sent, and a site may go down meanwhile."""
         waited_s = 0.0
         while True:
-            nap_s = min(_LOOK_S, limit_s)
+            step_s = min(_LOOK_S, limit_s)
             try:
-                return await self.wire.read(nap_s)
+                return await self.wire.read(step_s)
             except TimeoutError:
-                waited_s = waited_s + nap_s if self._sent.is_set() else 0.0
+                waited_s = waited_s + step_s if self._sent.is_set() else 0.0
             if waited_s >= limit_s:
-                raise self._broke(f"no answer within {limit_s:g} s", 504) from None
-            if waited_s and self._patience.is_hopeless():
-                raise self._broke("went down while it was asked", 504)
+                raise self._error(f"no answer within {limit_s:g} s", 504) from None
+            if waited_s and self._timeout.is_site_down():
+                raise self._error("went down while it was asked", 504)
 
     def _parsed(self) -> object:
         if failure := self._failed_sender():
@@ -222,22 +222,22 @@ class Exchange:
             if failure := self._failed_sender():
                 raise failure from None
             if self.wire.has_ended:
-                raise self._broke("broke off its answer" if self.heard else "closed the connection") from None
-            raise self._broke(f"did not answer in HTTP: {error}".replace(",", ";")) from None
+                raise self._error("broke off its answer" if self.has_response else "closed the connection") from None
+            raise self._error(f"did not answer in HTTP: {error}".replace(",", ";")) from None
 
-    def _broke(self, why: str, status: int = 502) -> UpstreamError:
+    def _error(self, why: str, status: int = 502) -> UpstreamError:
         return UpstreamError(f"the service was asked, but: {why}", why, may_have_had_effect=True, status=status)
 
-    def _answer(self, event: h11.Response | h11.InformationalResponse) -> ResponseHead:
+    def _response_head(self, event: h11.Response | h11.InformationalResponse) -> ResponseHead:
         headers = _decoded(event.headers)
         names = [name.lower() for name, _ in headers]
         if "transfer-encoding" in names and "content-length" in names:
-            raise self._broke("its answer has both a length and chunks")
+            raise self._error("its answer has both a length and chunks")
         return ResponseHead(event.status_code, bytes(event.reason), headers)
 
     @property
-    def beyond(self) -> bytes:
-        """What came after a 101: the first bytes of the other protocol."""
+    def trailing_data(self) -> bytes:
+        """The bytes after a 101: the beginning of the other protocol."""
         return bytes(self._http.trailing_data[0])
 
     # -- the end -----------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class Exchange:
         if self._sending:
             self._sending.cancel()
             await asyncio.wait({self._sending})
-            self._failed_sender()  # whoever had to know of it does
+            self._failed_sender()  # retrieved, so that asyncio does not log it as lost
         done = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
         if done and not self._http.trailing_data[0] and self.wire.is_quiet:
             return True
@@ -260,31 +260,30 @@ def _decoded(headers: h11._headers.Headers) -> Headers:
 
 
 class UpstreamResponse:
-    """A call whose answer has begun."""
+    """A response whose head has arrived. `finish` it in any case, whether its body was read to the end or not."""
 
-    def __init__(self, call: Exchange, answer: ResponseHead, place: UpstreamAddress, pool: ConnectionPool) -> None:
-        self.call = call
-        self.answer = answer
-        self._place = place
+    def __init__(self, exchange: Exchange, head: ResponseHead, address: UpstreamAddress, pool: ConnectionPool) -> None:
+        self.exchange = exchange
+        self.head = head
+        self._address = address
         self._pool = pool
 
     async def finish(self) -> None:
-        """In any case, whether the answer was read to its end or not."""
-        if await self.call.finish():
-            self._pool.give_back(self._place, self.call.wire)
+        if await self.exchange.finish():
+            self._pool.release(self._address, self.exchange.wire)
 
 
 async def streamed_response(response: UpstreamResponse, on_end: Callable[[], None] | None = None) -> Response:
     """A response whose body is read from the upstream while somebody reads it from here. `on_end` is called when
     its last byte is read, or when nobody wants it any more."""
-    head = response.answer
+    head = response.head
     if head.status == 101:
         await _finish(response, on_end)
         raise UpstreamError(
             "the service changed the protocol, which nobody asked for", "a bad 101", may_have_had_effect=True
         )
     headers = end_to_end(head.headers)
-    event = response.call.event_now()
+    event = response.exchange.event_now()
     if isinstance(event, h11.EndOfMessage):
         await _finish(response, on_end)
         return Response(head.status, headers, b"")
@@ -295,10 +294,10 @@ async def _body_of(
     response: UpstreamResponse, on_end: Callable[[], None] | None, event: h11.Data | None
 ) -> AsyncIterator[bytes]:
     try:
-        found = event or await response.call.event()
+        found = event or await response.exchange.event()
         while isinstance(found, h11.Data):
             yield bytes(found.data)
-            found = await response.call.event()
+            found = await response.exchange.event()
     finally:
         await _finish(response, on_end)
 
@@ -314,18 +313,18 @@ async def ignore_informational(_status: int, _reason: bytes, _headers: Headers) 
 
 
 class DisconnectWatch:
-    """The connection to a service that works for a client just now: a client that leaves ends it."""
+    """Ends the upstream connection that serves a client when that client disconnects."""
 
     def __init__(self) -> None:
         self._wire: Wire | None = None
         self.is_gone = False
 
-    def works(self, wire: Wire | None) -> None:
+    def attach(self, wire: Wire | None) -> None:
         self._wire = wire
         if wire is not None and self.is_gone:
             wire.abort()
 
-    def gone(self) -> None:
+    def client_left(self) -> None:
         self.is_gone = True
         if self._wire is not None:
             self._wire.abort()
@@ -333,45 +332,48 @@ class DisconnectWatch:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamRequest:
-    """A request to be sent, and who looks on. Without a passage it is our own, not passed on for somebody."""
+    """A request to be sent, its head as it goes over the wire."""
 
     head: RequestHead
     upload: RequestBody
-    informed: OnInformational
-    watched: DisconnectWatch
-    passage: ForwardingInfo | None = None
+    on_informational: OnInformational
+    disconnect_watch: DisconnectWatch
+    forwarding: ForwardingInfo | None = None  # None: the agent's own request, not one that it passes on
 
 
 class UpstreamClient:
-    """Sends requests to places."""
+    """Sends requests to services and other gateways; for the gateway and for replication."""
 
     def __init__(self, settings: GatewayConfig, credentials: Credentials | None = None) -> None:
         self._settings = settings
         self.pool = ConnectionPool(settings, credentials)
 
-    async def ask(self, place: UpstreamAddress, errand: UpstreamRequest, patience: ResponseTimeout) -> UpstreamResponse:
-        """Send a request, its head as it is, and wait for its answer to begin. Raises UpstreamError."""
-        head, upload, watched = errand.head, errand.upload, errand.watched
-        repeatable = is_idempotent(head)
-        wire = self.pool.warm(place, sure=not repeatable)
+    async def send(
+        self, address: UpstreamAddress, request: UpstreamRequest, timeout: ResponseTimeout
+    ) -> UpstreamResponse:
+        """Send a request and wait for the head of its response. Raises UpstreamError."""
+        is_repeatable = is_idempotent(request.head)
+        # A server may close an idle connection at the moment it is used again. Then nobody knows whether the request
+        # arrived, so one that must not run twice gets a connection that was in use just before, or a new one.
+        wire = self.pool.take_idle(address, recent_only=not is_repeatable)
         if wire is not None:
-            call = Exchange(wire, head, upload, self._settings, patience)
+            exchange = Exchange(wire, request.head, request.upload, self._settings, timeout)
             try:
-                return await self._begun(call, place, errand)
+                return await self._begin(exchange, address, request)
             except UpstreamError:
-                stale = wire.has_ended and not call.heard and not watched.is_gone
-                if not (stale and repeatable and upload.can_restart):
+                is_stale = wire.has_ended and not exchange.has_response and not request.disconnect_watch.is_gone
+                if not (is_stale and is_repeatable and request.upload.can_restart):
                     raise
-        wire = await self.pool.fresh(place)
-        call = Exchange(wire, head, upload, self._settings, patience)
-        return await self._begun(call, place, errand)
+        wire = await self.pool.connect(address)
+        exchange = Exchange(wire, request.head, request.upload, self._settings, timeout)
+        return await self._begin(exchange, address, request)
 
-    async def _begun(self, call: Exchange, place: UpstreamAddress, errand: UpstreamRequest) -> UpstreamResponse:
-        errand.watched.works(call.wire)
+    async def _begin(self, exchange: Exchange, address: UpstreamAddress, request: UpstreamRequest) -> UpstreamResponse:
+        request.disconnect_watch.attach(exchange.wire)
         try:
-            answer = await call.begin(errand.informed)
+            head = await exchange.begin(request.on_informational)
         except BaseException:
-            await call.finish()
-            errand.watched.works(None)
+            await exchange.finish()
+            request.disconnect_watch.attach(None)
             raise
-        return UpstreamResponse(call, answer, place, self.pool)
+        return UpstreamResponse(exchange, head, address, self.pool)

@@ -87,7 +87,7 @@ class World:
         self.gateway = Gateway(self.node)
         self.gateway.replicate_with(HttpReplication(self.node, self.gateway.services))
         self.service = Service()
-        self.gateway._forwarder.asking.pool.fresh = self.service.fresh  # type: ignore[method-assign, assignment]
+        self.gateway._forwarder.client.pool.connect = self.service.fresh  # type: ignore[method-assign, assignment]
         self.app = peer_endpoint(self.node, application(self.node, self.gateway))
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -187,12 +187,12 @@ def _form(data: bytes) -> None:
 # -- the gateway -------------------------------------------------------------------------------------------
 
 
-async def _conversed(data: bytes, entrance: Listener) -> bytes:
+async def _conversed(data: bytes, listener: Listener) -> bytes:
     """All that a client says, and all that it is answered; its end comes when the gateway wants more."""
     gateway, wire = world().gateway, Wire()
     pipe = Pipe(wire)
     wire.connection_made(pipe)
-    gateway._connected(wire, entrance)
+    gateway._connected(wire, listener)
     task = next(task for task, client in gateway._client_tasks.items() if client.wire is wire)
     for start in range(0, len(data), 20_000):
         wire.data_received(data[start : start + 20_000])
@@ -218,8 +218,8 @@ _ENTRANCES = (
 
 def _gateway(data: bytes) -> None:
     world().service.answer = samples.ANSWERS[0]
-    entrance = _ENTRANCES[len(data) % 3]
-    said = world().wait(_conversed(data, entrance))
+    listener = _ENTRANCES[len(data) % 3]
+    said = world().wait(_conversed(data, listener))
     world().checked()
     if said and not said.startswith(b"HTTP/1.1 "):
         raise MistakeError(f"this is no answer: {said[:100]!r}")

@@ -36,7 +36,7 @@ async def list_requests(request: ApiRequest[RequestFilter]) -> Requests:
     if gateway is None:
         return Requests(requests=(), next=None)
     await gateway.refresh()
-    latest = gateway.record.latest(wanted.limit + 1, before, wanted.service)
+    latest = gateway.request_log.latest(wanted.limit + 1, before, wanted.service)
     more = str(latest[wanted.limit - 1].number) if len(latest) > wanted.limit else None
     return Requests(requests=tuple(latest[: wanted.limit]), next=more)
 
@@ -48,22 +48,22 @@ async def list_requests(request: ApiRequest[RequestFilter]) -> Requests:
 async def list_flows(request: ApiRequest[PageParameters]) -> Flows:
     gateway, limit = request.gateway, request.parameters.limit
     start = _number(request.parameters.cursor, 9) or 0
-    if gateway is None or gateway.fast is None:
+    if gateway is None or gateway.plane is None:
         return _without_flows(gateway)
-    fast = gateway.fast
-    await fast.refresh()
-    everything = list(fast.table.items())[::-1]
+    plane = gateway.plane
+    await plane.refresh()
+    everything = list(plane.table.items())[::-1]
     page = everything[start : start + limit]
     return Flows(
         plane="haproxy",
-        ok=not fast.trouble,
-        trouble=fast.trouble,
+        ok=not plane.trouble,
+        trouble=plane.trouble,
         total=len(everything),
-        carried=fast.carrying.count if fast.carrying is not None else 0,
-        fast=fast.counting.fast,
-        slow=fast.counting.slow,
-        reloads=fast.reloads,
-        restarts=fast.restarts,
+        carried=plane.carrier_cache.count if plane.carrier_cache is not None else 0,
+        fast=plane.counters.by_haproxy,
+        slow=plane.counters.by_agent,
+        reloads=plane.reloads,
+        restarts=plane.restarts,
         flows=tuple(_flow_view(gateway.here, *key, flow) for key, flow in page),
         next=str(start + limit) if start + limit < len(everything) else None,
     )

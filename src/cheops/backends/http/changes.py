@@ -83,7 +83,7 @@ async def forward_change(  # noqa: PLR0913, PLR0917 - where from, where to, and 
             continue
         try:
             pieces = body.pieces() if incoming.size != 0 else None
-            return await services.at(site, service, head, pieces, incoming.passage)
+            return await services.at(site, service, head, pieces, incoming.forwarding)
         except UpstreamError as error:
             if error.may_have_had_effect or body.is_begun:
                 raise

@@ -24,9 +24,9 @@ PATH = "peer/replicants"  # below the address of an agent
 _FOR_S, _NONE_FOR_S = 30.0, 2.0
 _REMEMBERED = 10_000
 _AT_ONCE = 16
-_MOST_ASKED = 256
+_MAX_ASKED = 256
 _TIMEOUT_S = 3.0
-_MOST_BYTES = 1024 * 1024  # of an answer
+_MAX_BYTES = 1024 * 1024  # of an answer
 
 
 class Locations:
@@ -64,7 +64,7 @@ class Locations:
         node = self._node
         others = [site for site in nearest_first(node, node.snapshot().sites) if site != node.name]
         makers = [site for site in others if may_be_made_at(meta_id, site)]
-        rest = [site for site in others if site not in makers][:_MOST_ASKED]
+        rest = [site for site in others if site not in makers][:_MAX_ASKED]
         silent: list[str] = []
         for group in (makers, *(rest[at : at + _AT_ONCE] for at in range(0, len(rest), _AT_ONCE))):
             said = await asyncio.gather(*(self._ask_site(site, meta_id) for site in group))
@@ -97,7 +97,7 @@ async def _answer_of(node: Node, site: str, meta_id: str) -> dict[str, Any] | No
     path, timeout = f"/{PATH}/{quote(meta_id)}", aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:
         async with node.peer_client.request(site, "GET", path, timeout=timeout) as answer:
-            return await read_json_response(answer, _MOST_BYTES) if answer.status == 200 else {}
+            return await read_json_response(answer, _MAX_BYTES) if answer.status == 200 else {}
     except (aiohttp.ClientError, TimeoutError, OSError):
         return None
 

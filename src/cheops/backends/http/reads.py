@@ -90,7 +90,7 @@ class ReadHandler:
         for site in nearest_first(self._node, sites):
             try:
                 body = incoming.body() if incoming.size != 0 else None  # REPORT and the like have one
-                answer = await self._services.at(site, service, head, body, incoming.passage)
+                answer = await self._services.at(site, service, head, body, incoming.forwarding)
             except UpstreamError as error:
                 failed.append(f"{site} ({error.why})")
                 continue
@@ -129,7 +129,7 @@ class ReadHandler:
         if form and body is not None:
             translating = LocalIdTranslator(self._copies.index.local_of, form)
             body = await buffer_if_small(translate_body(iterate_body(body), translating), incoming.size)
-        answer = await self._asked(service, asked, body, incoming.passage)
+        answer = await self._asked(service, asked, body, incoming.forwarding)
         if (asked.method, answer.status) == ("POST", _CREATED):
             answer = await self._forget_reused_id(service, asked, answer)
         return await self._with_meta_ids(service, asked, answer)
@@ -141,16 +141,16 @@ class ReadHandler:
         headers = tuple((name, _header_to_local(name, value, local_of)) for name, value in head.headers)
         return RequestHead(head.method, joined(path, query), headers)
 
-    async def _asked(self, service: str, head: RequestHead, body: Body | None, passage: ForwardingInfo) -> Response:
+    async def _asked(self, service: str, head: RequestHead, body: Body | None, forwarding: ForwardingInfo) -> Response:
         """What the service says. Where that is a part of what must be translated as a whole, it is asked for
         the whole: nobody is bound to heed `Range`, and what has it is a GET."""
         timeout_s = self._node.config.services[service].replication.timeout_s
-        answer = await self._services.local(service, head, body, timeout_s, passage)
+        answer = await self._services.local(service, head, body, timeout_s, forwarding)
         if not is_partial_json(answer):
             return answer
         await close_body(answer.body)
         whole = replace(head, headers=without(head.headers, "Range", "If-Range"))
-        answer = await self._services.local(service, whole, None, timeout_s, passage)
+        answer = await self._services.local(service, whole, None, timeout_s, forwarding)
         if is_partial_json(answer):
             await close_body(answer.body)
             raise NotTranslatableError("the service gives parts of its answer, though nobody asked for parts")

@@ -240,7 +240,7 @@ def _is_at(copy: Copy, service: str, path: str) -> bool:
 
 
 MOVING = frozenset(("MOVE", "COPY"))
-_MOST_SHOWN = 3
+_MAX_SHOWN = 3
 
 
 def refuse_moving(index: Index, service: str, head: RequestHead, *, has_scope: bool) -> None:
@@ -271,7 +271,7 @@ def refuse_whole(index: Index, service: str, head: RequestHead) -> None:
     if not is_meant:
         return
     held = sorted(index.copies[one].path for one in index.below_path(service, path))
-    shown = in_words([*held[:_MOST_SHOWN], *([f"{len(held) - _MOST_SHOWN:,} more"] if len(held) > _MOST_SHOWN else [])])
+    shown = in_words([*held[:_MAX_SHOWN], *([f"{len(held) - _MAX_SHOWN:,} more"] if len(held) > _MAX_SHOWN else [])])
     raise WholeError(
         f"{path} holds something replicated, {shown}, which {head.method} would change at this site alone. "
         f"First {head.method} what is replicated, each by its own path: that is done at all of its sites"

@@ -33,7 +33,7 @@ from cheops.gateway.upstream import (
     streamed_response,
 )
 
-MOST_READ_BYTES = 4 * 1024 * 1024
+MAX_READ_BYTES = 4 * 1024 * 1024
 _CHUNK = 1024 * 1024
 _MAX_CONNECTIONS = 256
 _IN_TARGET = "".join(map(chr, range(0x21, 0x7F)))  # what a request line may hold as it is
@@ -67,7 +67,7 @@ async def _read_reply(response: Response) -> ServiceReply:
     beginning, size = bytearray(), 0
     async for piece in decompressed(response):
         size += len(piece)
-        beginning += piece[: max(MOST_READ_BYTES - len(beginning), 0)]
+        beginning += piece[: max(MAX_READ_BYTES - len(beginning), 0)]
     return ServiceReply(response.status, response.headers, bytes(beginning), size)
 
 
@@ -166,7 +166,7 @@ class OperationSender:
         head = RequestHead(method, address.path + quote(target, safe=_IN_TARGET), sent)
         request = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch())
         async with self._slots:
-            response = await self.client.ask(address, request, ResponseTimeout(service.replication.timeout_s))
+            response = await self.client.send(address, request, ResponseTimeout(service.replication.timeout_s))
             return await _read_reply(await streamed_response(response))
 
     @contextlib.asynccontextmanager

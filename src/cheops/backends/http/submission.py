@@ -218,7 +218,7 @@ REPLICAS = "Cheops-Replicas"
 NOTE = "Cheops-Note"
 CUT = "Cheops-Cut"
 MEDIA_TYPE = "application/problem+json"
-_MOST_NAMED = 64  # sites in a header
+_MAX_NAMED = 64  # sites in a header
 
 
 def response_to(told: SubmissionResult, meta_id: str, agent: str, location: str) -> Response:
@@ -246,8 +246,8 @@ def response_to(told: SubmissionResult, meta_id: str, agent: str, location: str)
 
 def _operation_headers(told: SubmissionResult, where: str) -> Headers:
     words = {site: answer.status.value for site, answer in told.answers.items() if answer.status}
-    shown = (f"{quote(site)}; status={words.get(site, 'PENDING')}" for site in told.sites[:_MOST_NAMED])
-    sites = ", ".join([*shown, *(["..."] if len(told.sites) > _MOST_NAMED else [])])
+    shown = (f"{quote(site)}; status={words.get(site, 'PENDING')}" for site in told.sites[:_MAX_NAMED])
+    sites = ", ".join([*shown, *(["..."] if len(told.sites) > _MAX_NAMED else [])])
     return (
         (OPERATION, quote(str(told.op), safe=":")),
         (REPLICAS, sites),

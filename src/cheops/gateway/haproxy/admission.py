@@ -34,10 +34,10 @@ class ReplicaGuard:
     """A RunGuard (see gateway.interfaces). `flags` has, for each service, what its flows here must not have; None:
     there are no flows here."""
 
-    def __init__(self, haproxy: Haproxy, applying: MapUpdater, table: FlowTable) -> None:
+    def __init__(self, haproxy: Haproxy, map_updater: MapUpdater, table: FlowTable) -> None:
         self._replication: Replication | None = None
         self._haproxy = haproxy
-        self._applying = applying
+        self._map_updater = map_updater
         self._table = table
         self._runs: dict[str, int] = {}
         self._started = asyncio.Event()
@@ -64,7 +64,7 @@ class ReplicaGuard:
         self._started.set()
 
     @property
-    def has_doubts(self) -> bool:
+    def has_replicas(self) -> bool:
         """Whether something is replicated here, so that not everything may go to the instances."""
         return any(flags != "" for flags in self.flags.values())
 
@@ -75,7 +75,7 @@ class ReplicaGuard:
             if now != before:
                 self.flags[service] = now
                 self._table.generation += 1
-                self._applying.put_whole(haproxy_names.map_of(service), haproxy_names.SERVICES)
+                self._map_updater.put_whole(haproxy_names.map_of(service), haproxy_names.SERVICES)
 
     def _flags_now(self, service: str) -> str | None:
         replication = self._replication
@@ -101,7 +101,7 @@ class ReplicaGuard:
 
     async def _settled_or_ended(self) -> None:
         """An HAProxy that has ended forwards nothing, and the next one is told before it does."""
-        settled = asyncio.ensure_future(self._applying.settled())
+        settled = asyncio.ensure_future(self._map_updater.wait_applied())
         ended = asyncio.ensure_future(self._haproxy.ended.wait())
         await asyncio.wait({settled, ended}, return_when=asyncio.FIRST_COMPLETED)
         settled.cancel()
@@ -114,14 +114,14 @@ class ReplicaGuard:
         end_s = time.monotonic() + _ANSWERED_S
         while time.monotonic() < end_s:
             try:
-                if not await self._haproxy.runtime.at_servers(names):
+                if not await self._haproxy.runtime.requests_at(names):
                     return
             except RuntimeSocketError:
                 return  # it has ended, and what it did with it
             await asyncio.sleep(_LOOK_S)
 
 
-_MOST_CERTIFICATES = 2_000
+_MAX_CERTIFICATES = 2_000
 _ADDRESSES_S = 5.0
 
 
@@ -148,11 +148,11 @@ class TrustedSenders:
             self._shown.move_to_end(fingerprint)
             return
         self._shown[fingerprint] = identity
-        if len(self._shown) > _MOST_CERTIFICATES:
+        if len(self._shown) > _MAX_CERTIFICATES:
             self._shown.popitem(last=False)
         self._on_change()
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Take out whoever may not come in any more."""
         now_s = time.time()
         out = [key for key, one in self._shown.items() if rejection_of(self._node.mesh, one, now_s)]
@@ -161,7 +161,7 @@ class TrustedSenders:
         if out:
             self._on_change()
 
-    async def know_addresses(self, soon_s: float) -> None:
+    async def follow_addresses(self, soon_s: float) -> None:
         """From which addresses sites send requests on, where they prove it by nothing else. Until
         cancelled."""
         while self._node.keyring is None:
@@ -178,13 +178,13 @@ class TrustedSenders:
             await asyncio.sleep(_ADDRESSES_S if is_all_known else soon_s)
 
 
-_MOST_KEY = 2_000
+_MAX_KEY = 2_000
 _EARLY_S = 1.0  # before a value ends HAProxy is told
 _SETTLED_S = 2.0
 _At = TypeVar("_At", int, Carrier)
 
 
-class NotSettledError(CheopsError):
+class CarrierUpdateError(CheopsError):
     """HAProxy cannot be told that a value stands for something else now."""
 
     fault = Fault.US
@@ -199,7 +199,7 @@ def call_key(head: RequestHead, names: Iterable[str]) -> str | None:
     for name in names:
         given = every(head, name)
         value = given[0] if given else ""
-        if len(given) > 1 or len(value) > haproxy_names.MOST_VALUE:
+        if len(given) > 1 or len(value) > haproxy_names.MAX_VALUE_BYTES:
             return None
         if value and name.lower() == "traceparent":
             found = TRACEPARENT.fullmatch(value)
@@ -208,7 +208,7 @@ def call_key(head: RequestHead, names: Iterable[str]) -> str | None:
             value = found[1]
         values.append(value)
     key = haproxy_names.carried_key(values)
-    return key if len(key) <= _MOST_KEY else None
+    return key if len(key) <= _MAX_KEY else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,20 +220,20 @@ class _Entry:
 
 
 class CarrierCache:
-    """See carriers.Follower. Belongs to one event loop."""
+    """See carriers.CarrierObserver. Belongs to one event loop."""
 
     def __init__(
         self,
         carriers: Carriers,
         names: tuple[str, ...],
         most: int,
-        applying: MapUpdater,
+        map_updater: MapUpdater,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._carriers = carriers
         self._names = names
         self._most = most
-        self._applying = applying
+        self._map_updater = map_updater
         self._clock = clock
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._with: dict[Carrier, dict[str, None]] = {}  # keys, by the values in them
@@ -242,7 +242,7 @@ class CarrierCache:
         self._leaving: OrderedDict[Carrier, int] = OrderedDict()  # by which wish HAProxy is told of it
         self._started = asyncio.Event()
         self._since = 0
-        carriers.follower = self
+        carriers.observer = self
 
     @property
     def count(self) -> int:
@@ -254,12 +254,12 @@ class CarrierCache:
 
     def started(self) -> None:
         """HAProxy was told to have no entries but these: what it knew of an earlier agent counts no more."""
-        self._since = self._applying.wished
+        self._since = self._map_updater.last_change
         self._started.set()
 
     def end(self) -> None:
         """There is no HAProxy any more."""
-        self._carriers.follower = None
+        self._carriers.observer = None
         self._started.set()
 
     # -- installing --------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class CarrierCache:
         self._remove(key)
         self._add(key, entry)
         if before is None or before.told != entry.told:
-            self._applying.put(haproxy_names.CARRIED, key, entry.told, was_there=before is not None)
+            self._map_updater.put(haproxy_names.CARRIED, key, entry.told, was_there=before is not None)
         while len(self._entries) > self._most:
             self._take_out([next(iter(self._entries))], is_urgent=False)
 
@@ -299,15 +299,15 @@ class CarrierCache:
 
     # -- withdrawing -------------------------------------------------------------------------------------
 
-    def began(self, one: Carrier, scope: KnownScope) -> None:
-        """See carriers.Follower."""
+    def on_begin(self, one: Carrier, scope: KnownScope) -> None:
+        """See carriers.CarrierObserver."""
         others = [key for key in self._with.get(one, ()) if self._entries[key].scope != scope]
         self._take_out(others, is_urgent=True)
-        if not self._applying.has_done(self._leaving.get(one, 0)):
-            self._applying.hurry()
+        if not self._map_updater.is_applied(self._leaving.get(one, 0)):
+            self._map_updater.apply_now()
 
-    def forgot(self, one: Carrier) -> None:
-        """See carriers.Follower."""
+    def on_evicted(self, one: Carrier) -> None:
+        """See carriers.CarrierObserver."""
         self._take_out(list(self._with.get(one, ())), is_urgent=False)
 
     def look(self) -> None:
@@ -322,28 +322,28 @@ class CarrierCache:
             entry = self._remove(key)
             if entry is None:
                 continue
-            self._applying.put(haproxy_names.CARRIED, key, None, was_there=True, is_urgent=is_urgent)
+            self._map_updater.put(haproxy_names.CARRIED, key, None, was_there=True, is_urgent=is_urgent)
             for mark in entry.marks:
-                self._leaving[mark] = self._applying.wished
+                self._leaving[mark] = self._map_updater.last_change
                 self._leaving.move_to_end(mark)
-        while self._leaving and self._applying.has_done(next(iter(self._leaving.values()))):
+        while self._leaving and self._map_updater.is_applied(next(iter(self._leaving.values()))):
             self._leaving.popitem(last=False)
         if len(self._leaving) > self._most:  # HAProxy has not answered for long: all wait for it
             self._leaving.clear()
-            self._since = self._applying.wished
+            self._since = self._map_updater.last_change
 
-    async def settled(self, values: Iterable[Carrier]) -> None:
-        """See carriers.Follower. An HAProxy that does not answer might believe the old meaning: then the
+    async def wait_consistent(self, values: Iterable[Carrier]) -> None:
+        """See carriers.CarrierObserver. An HAProxy that does not answer might believe the old meaning: then the
         request is not passed on, since what it causes could go astray."""
         await self._started.wait()
         wish = max((self._since, *(self._leaving.get(one, 0) for one in values)))
-        if self._applying.has_done(wish):
+        if self._map_updater.is_applied(wish):
             return
         try:
             async with asyncio.timeout(_SETTLED_S):
-                await self._applying.settled(wish)
+                await self._map_updater.wait_applied(wish)
         except TimeoutError:
-            raise NotSettledError(
+            raise CarrierUpdateError(
                 "HAProxy does not answer, and might take the calls that this request causes for those of "
                 "another; try again later"
             ) from None

@@ -166,10 +166,10 @@ def _mesh_agent(layout: Layout) -> Iterator[str]:
 
 
 def _own(layout: Layout, service: ServiceLayout) -> Iterator[str]:
-    place, name = service.own, service.name
+    address, name = service.own, service.name
     tls = ""
-    if place.is_tls:
-        tls = f" ssl verify required ca-file @system-ca verifyhost {place.host} sni str({place.host})"
+    if address.is_tls:
+        tls = f" ssl verify required ca-file @system-ca verifyhost {address.host} sni str({address.host})"
     for backend, is_followed, again in (
         (haproxy_names.own_of(name), False, haproxy_names.again_socket(name)),
         (haproxy_names.own_or_of(name), True, haproxy_names.again_socket(name)),
@@ -178,9 +178,9 @@ def _own(layout: Layout, service: ServiceLayout) -> Iterator[str]:
         yield from _backend(layout, service, backend, is_followed=is_followed)
         if backend == haproxy_names.sent_of(name):
             yield "  http-request del-header cheops -m beg"
-        yield from _passed_on(layout, place.path)
+        yield from _passed_on(layout, address.path)
         yield from _answered(layout, layout.here)
-        yield from _servers(layout, again, place, tls)
+        yield from _servers(layout, again, address, tls)
 
 
 def _peer(layout: Layout, service: ServiceLayout, peer: PeerLayout) -> Iterator[str]:
@@ -191,7 +191,7 @@ def _peer(layout: Layout, service: ServiceLayout, peer: PeerLayout) -> Iterator[
         yield from _backend(layout, service, name, is_followed=is_followed)
         if service.dropped and not is_followed:
             yield from _without_credentials(service.dropped)
-        yield from _passed_on(layout, peer.place.path)
+        yield from _passed_on(layout, peer.address.path)
         yield f"  http-request add-header cheops-hop {escaped(encode_name(layout.here))}"
         yield f"  http-request add-header cheops-service {escaped(encode_name(peer.service))}"
         yield from _answered(layout, peer.site)
@@ -201,7 +201,7 @@ def _peer(layout: Layout, service: ServiceLayout, peer: PeerLayout) -> Iterator[
                 f" ssl verify required ca-file {AUTHORITIES} crt {CERTIFICATE} verifyhost {peer.host} "
                 f"sni str({peer.host}) alpn http/1.1 ssl-min-ver TLSv1.3 no-ssl-reuse no-tls-tickets"
             )
-        yield from _servers(layout, haproxy_names.again_socket(peer.service), peer.place, tls)
+        yield from _servers(layout, haproxy_names.again_socket(peer.service), peer.address, tls)
 
 
 def _without_credentials(names: tuple[str, ...]) -> Iterator[str]:
@@ -250,11 +250,11 @@ def _answered(layout: Layout, site: str) -> Iterator[str]:
     yield "  http-response del-header keep-alive"
 
 
-def _servers(layout: Layout, again: str, place: UpstreamAddress, tls: str) -> Iterator[str]:
-    host = f"[{place.host}]" if ":" in place.host else place.host
+def _servers(layout: Layout, again: str, address: UpstreamAddress, tls: str) -> Iterator[str]:
+    host = f"[{address.host}]" if ":" in address.host else address.host
     pool = f"pool-max-conn {layout.warm} pool-purge-delay {_ms(layout.warm_for_s)}"
     yield "  use-server first if TRUE"
-    yield f"  server first {host}:{place.port} id 1 init-addr last,libc,none {pool}{tls}"
+    yield f"  server first {host}:{address.port} id 1 init-addr last,libc,none {pool}{tls}"
     yield f"  server agent unix@{again} id 2 send-proxy"
 
 

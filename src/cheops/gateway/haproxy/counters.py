@@ -79,17 +79,17 @@ def parse_handshake_line(line: str) -> tuple[str, str, str] | None:
 
 
 class TrafficCounters:
-    def __init__(self, runtime: RuntimeSocket, record: RequestLog, refusals: Refusals) -> None:
+    def __init__(self, runtime: RuntimeSocket, request_log: RequestLog, refusals: Refusals) -> None:
         self._runtime = runtime
-        self._record = record
+        self._request_log = request_log
         self._refusals = refusals
         self.backends: dict[str, Backend] = {}  # by name, of all configurations since the start
         self._before: dict[int, dict[str, Counter[str]]] = {}
         self._seen: set[str] = set()
         self._lock = asyncio.Lock()
-        self.fast = self.slow = self.clients = 0
+        self.by_haproxy = self.by_agent = self.clients = 0
 
-    def lay_out(self, layout: Layout) -> None:
+    def add_layout(self, layout: Layout) -> None:
         """Know the backends of one more configuration."""
         here, known = layout.here, self.backends
         known[haproxy_names.MESH_AGENT] = Backend("", None, here)
@@ -136,7 +136,9 @@ class TrafficCounters:
     async def _lines(self, workers: list[Worker], ring: str) -> set[str]:
         """What stands in a ring, at all workers; each line has a number of its own."""
         return {
-            line for worker in workers for line in (await self._runtime.at(worker, f"show events {ring}")).splitlines()
+            line
+            for worker in workers
+            for line in (await self._runtime.command_worker(worker, f"show events {ring}")).splitlines()
         }
 
     async def _count(self, worker: Worker) -> None:
@@ -168,24 +170,24 @@ class TrafficCounters:
     def _count_rejected(self, new: int) -> None:
         """Connections of those who had too many: HAProxy does not say whose."""
         if new > 0:
-            self._record.refused[503] += new
+            self._request_log.refused[503] += new
             self._refusals.count(TOO_MANY_OF_ONE, times=new)
 
     def _add(self, backend: Backend, now: Counter[str], before: Counter[str]) -> None:
         for one in _CLASSES:
             new = max(now[one] - before[one], 0)
             if backend.kind is None:
-                self.slow += new
+                self.by_agent += new
             elif new:
-                self.fast += new
-                self._record.requests[backend.service, backend.kind.value, one] += new
-        self.slow += max(now["again"] - before["again"], 0)
+                self.by_haproxy += new
+                self._request_log.requests[backend.service, backend.kind.value, one] += new
+        self.by_agent += max(now["again"] - before["again"], 0)
 
     def _remember(self, one: LoggedRequest) -> None:
         backend = self.backends.get(one.backend)
         if backend is None or backend.kind is None or one.server == "agent":
             return  # the agent knows
-        self._record.remember(
+        self._request_log.remember(
             ServedRequest(
                 at=time_text(one.at_ms / 1000),
                 service=one.service,

@@ -66,7 +66,7 @@ def make_flow(target: FlowTarget, scope: Scope, decision: Decision, here: str) -
 def flow_target(decision: Decision, is_up: Callable[[str], bool]) -> FlowTarget | None:
     """What the fast path does for a decision; None where it needs the agent every time."""
     is_in_turn = isinstance(decision, InTurn)
-    first = decision.choices[0] if isinstance(decision, InTurn) else decision
+    first = decision.targets[0] if isinstance(decision, InTurn) else decision
     match first:
         case Local():
             return FlowTarget(FlowKind.IN_TURN if is_in_turn else FlowKind.LOCAL, None)
@@ -79,7 +79,7 @@ def flow_target(decision: Decision, is_up: Callable[[str], bool]) -> FlowTarget 
 def sites_of(decision: Decision, here: str) -> frozenset[str]:
     """All sites on which it depends."""
     found: set[str] = set()
-    for one in decision.choices if isinstance(decision, InTurn) else (decision,):
+    for one in decision.targets if isinstance(decision, InTurn) else (decision,):
         match one:
             case Local():
                 found.add(here)

@@ -256,7 +256,7 @@ def _recovered(carriers: tuple[str, ...]) -> Iterator[str]:
 
 def _unusual_call(carriers: tuple[str, ...]) -> str:
     """As for every request; and carriers that are given twice, are long, or are not what they should be."""
-    names = [*NAMES, *(rf"{in_pattern(name)}: .{{{haproxy_names.MOST_VALUE + 1}}}" for name in carriers)]
+    names = [*NAMES, *(rf"{in_pattern(name)}: .{{{haproxy_names.MAX_VALUE_BYTES + 1}}}" for name in carriers)]
     if "traceparent" in {name.lower() for name in carriers}:
         names.append(rf"traceparent: (?!{_TRACE}\r$)")
     return unusual(tuple(names), ("scope", *map(in_pattern, carriers)))

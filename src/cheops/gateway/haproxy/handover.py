@@ -11,7 +11,7 @@ from cheops.errors import CheopsError
 from cheops.gateway.connection import Wire
 from cheops.gateway.headers import Header, RequestHead, via_name, without_forged_headers
 
-_MOST_LINE = 107
+_MAX_LINE = 107
 _LINE = re.compile(rb"PROXY (?:TCP[46] ([0-9A-Fa-f:.]+) [0-9A-Fa-f:.]+ \d+ \d+|UNKNOWN[^\r\n]*)\r\n")
 
 
@@ -46,7 +46,7 @@ class HandoverWire(Wire):
             rest, self._first = self._first[found.end() :], b""
             if rest:
                 super().data_received(rest)
-        elif len(self._first) > _MOST_LINE:
+        elif len(self._first) > _MAX_LINE:
             self.abort()  # this is not HAProxy
 
 
@@ -57,12 +57,12 @@ _ADDED = {
 }
 
 
-def original_request(head: RequestHead, here: str, base: str, told: ForwardedHeaders) -> RequestHead:
-    """`base` is the path that stands before every request to the service; `told` is which headers
+def original_request(head: RequestHead, here: str, base: str, added: ForwardedHeaders) -> RequestHead:
+    """`base` is the path that stands before every request to the service; `added` is which headers
     with the client's address were added. Each was added as a line of its own, and is the last."""
     headers = list(without_forged_headers(head).headers)
     _drop_last(headers, "via", f"1.1 {via_name(here)}")
-    for name in _ADDED[told]:
+    for name in _ADDED[added]:
         _drop_last(headers, name)
     target = head.target
     if base and target.startswith(f"{base}/"):

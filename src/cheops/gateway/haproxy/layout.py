@@ -96,7 +96,7 @@ MESH_SOCKET = "mesh.sock"  # where the agent takes what other gateways ask and t
 SERVICES = "services.map"  # what other gateways may ask for: the name of a service as they send it → backend
 
 CARRIED = "carried.map"  # which scope the carriers of a call stand for: see carrying.py
-MOST_VALUE = 500  # bytes of a carrier's value; longer ones are the agent's
+MAX_VALUE_BYTES = 500  # bytes of a carrier's value; longer ones are the agent's
 
 
 def key_of(scope: str) -> str:
@@ -138,7 +138,7 @@ class PeerLayout:
 
     service: str
     site: str
-    place: UpstreamAddress
+    address: UpstreamAddress
     host: str = ""  # by which its certificate is verified; none: plain HTTP
 
 
@@ -164,7 +164,7 @@ class Layout:
     certificates: str = ""  # changes with them, so that new ones are read
 
 
-_MOST_THREADS = 8
+_MAX_THREADS = 8
 
 
 def make_layout(config: SiteConfig, peers: tuple[PeerLayout, ...], keyring: "Keyring | None", most: int) -> Layout:
@@ -207,13 +207,13 @@ def make_layout(config: SiteConfig, peers: tuple[PeerLayout, ...], keyring: "Key
 
 def _threads() -> int:
     """Half of the machine: the other half is the application's. One thread alone needs no locks."""
-    return max(1, min((os.cpu_count() or 1) // 2, _MOST_THREADS))
+    return max(1, min((os.cpu_count() or 1) // 2, _MAX_THREADS))
 
 
 def peer_layout(peers: PeerGateways, keyring: "Keyring | None", service: str, site: str) -> PeerLayout | None:
     """The gateway of a site, where there is one; None where nobody knows of any."""
     try:
-        place = peers.place(site, service)
+        address = peers.address(site, service)
     except CheopsError:
         return None
-    return PeerLayout(service, site, place, keyring.host_of(site) if keyring else "")
+    return PeerLayout(service, site, address, keyring.host_of(site) if keyring else "")

@@ -60,7 +60,7 @@ class PeerServers:
         self._peers = peers
         self._lock = asyncio.Lock()
 
-    async def tell(self, service: str, site: str) -> None:
+    async def update(self, service: str, site: str) -> None:
         """To a site that is down nothing is sent, and what is under way to it is given up. One at a time, so
         that what is told last is what is true."""
         async with self._lock:
@@ -68,9 +68,9 @@ class PeerServers:
             try:
                 for name in (haproxy_names.peer_of(service, site), haproxy_names.peer_or_of(service, site)):
                     state = "ready" if is_up else "maint"
-                    await self._runtime.everywhere(f"set server {name}/first state {state}")
+                    await self._runtime.command_all(f"set server {name}/first state {state}")
                     if not is_up:
-                        await self._runtime.everywhere(f"shutdown sessions server {name}/first")
+                        await self._runtime.command_all(f"shutdown sessions server {name}/first")
             except RuntimeSocketError as error:
                 _log.warning("HAProxy was not told that %s is %s: %s", site, "up" if is_up else "down", error)
 
@@ -80,7 +80,7 @@ _MAX_PAIRS = 256  # pairs of a service and a site
 
 
 class PeerBackends:
-    """`laid_out` are those that HAProxy has now."""
+    """`installed` are those that HAProxy has now."""
 
     def __init__(self, config: SiteConfig, peers: PeerGateways, keyring: "Keyring | None", most: int) -> None:
         """`most` is how many connections there can be."""
@@ -88,29 +88,29 @@ class PeerBackends:
         self._peers = peers
         self._keyring = keyring
         self._most = most
-        self._wanted: OrderedDict[FlowKey, PeerLayout | None] = OrderedDict()
-        self.laid_out: dict[FlowKey, PeerLayout] = {}
+        self._last_change: OrderedDict[FlowKey, PeerLayout | None] = OrderedDict()
+        self.installed: dict[FlowKey, PeerLayout] = {}
 
     def has(self, service: str, target: FlowTarget) -> bool:
         """Whether HAProxy has a backend for it."""
-        return target.site is None or (service, target.site) in self.laid_out
+        return target.site is None or (service, target.site) in self.installed
 
     def want(self, service: str, site: str) -> None:
-        self._wanted.setdefault((service, site), None)
-        self._wanted.move_to_end((service, site))
-        while len(self._wanted) > _MAX_PAIRS:
-            self._wanted.popitem(last=False)
+        self._last_change.setdefault((service, site), None)
+        self._last_change.move_to_end((service, site))
+        while len(self._last_change) > _MAX_PAIRS:
+            self._last_change.popitem(last=False)
 
     def layout_now(self, folder: Path) -> Layout:
         """What HAProxy is to have."""
         changed = False
-        for key, before in self._wanted.items():
+        for key, before in self._last_change.items():
             now = peer_layout(self._peers, self._keyring, *key)
             if now is not None and now != before:
-                self._wanted[key], changed = now, True
+                self._last_change[key], changed = now, True
         if changed:
             self._save(folder)
-        known = [one for one in self._wanted.values() if one]
+        known = [one for one in self._last_change.values() if one]
         peers = sorted(known, key=lambda one: (one.service, one.site))
         return make_layout(self._config, tuple(peers), self._keyring, self._most)
 
@@ -121,14 +121,14 @@ class PeerBackends:
             return
         for one in told[:_MAX_PAIRS]:
             if one.service in services:
-                self._wanted[one.service, one.site] = one
+                self._last_change[one.service, one.site] = one
 
     def _save(self, folder: Path) -> None:
-        known = [one for one in self._wanted.values() if one]
+        known = [one for one in self._last_change.values() if one]
         (folder / _PEERS_FILE).write_bytes(msgspec.json.encode(known))
 
 
-_MOST_KEY = 2_000
+_MAX_KEY = 2_000
 _TICK_S = 0.2
 _RELOAD_GAP_S = 0.5
 _SETTLED_S = 2.0
@@ -147,7 +147,7 @@ class HaproxyPlane:
         node: Node,
         functions: Functions,
         peers: PeerGateways,
-        record: RequestLog,
+        request_log: RequestLog,
         program: str,
         most: int,
         carriers: Carriers | None = None,
@@ -157,24 +157,26 @@ class HaproxyPlane:
         self._peers = peers
         self.haproxy = Haproxy(node.config.data / FOLDER, program)
         self.table = FlowTable(node.config.gateway.flows)
-        self.counting = TrafficCounters(self.haproxy.runtime, record, node.refusals)
+        self.counters = TrafficCounters(self.haproxy.runtime, request_log, node.refusals)
         self._services = tuple(name for name, one in node.config.services.items() if one.listener.listen)
         maps: dict[str, Callable[[], Iterable[tuple[str, str]]]] = {
             haproxy_names.map_of(service): lambda s=service: self._entries(s)  # type: ignore[misc]
             for service in self._services
         }
-        self._senders = TrustedSenders(node, peers, lambda: self._applying.put_whole(SENDERS))
+        self._senders = TrustedSenders(node, peers, lambda: self._map_updater.put_whole(SENDERS))
         maps[SENDERS] = self._senders.entries
         if node.keyring and node.config.gateway.listen:
-            maps[haproxy_names.SERVICES] = lambda: service_entries(self._guarding.flags)
+            maps[haproxy_names.SERVICES] = lambda: service_entries(self._replica_guard.flags)
         if carriers is not None:
-            maps[haproxy_names.CARRIED] = lambda: self.carrying.entries() if self.carrying is not None else ()
-        self._applying = MapUpdater(self.haproxy.runtime, maps)
+            maps[haproxy_names.CARRIED] = lambda: self.carrier_cache.entries() if self.carrier_cache is not None else ()
+        self._map_updater = MapUpdater(self.haproxy.runtime, maps)
         names, most_carried = node.config.carrier_names, node.config.gateway.carriers
-        self.carrying = CarrierCache(carriers, names, most_carried, self._applying) if carriers is not None else None
-        self._guarding = ReplicaGuard(self.haproxy, self._applying, self.table)
-        self._places = PeerBackends(node.config, peers, node.keyring, most)
-        self._watching = RouteWatch(node, functions, peers, self.table, self._take_out)
+        self.carrier_cache = (
+            CarrierCache(carriers, names, most_carried, self._map_updater) if carriers is not None else None
+        )
+        self._replica_guard = ReplicaGuard(self.haproxy, self._map_updater, self.table)
+        self._peer_backends = PeerBackends(node.config, peers, node.keyring, most)
+        self._route_watch = RouteWatch(node, functions, peers, self.table, self._take_out)
         self._layout: Layout | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._deaths = 0
@@ -186,65 +188,65 @@ class HaproxyPlane:
 
     def replicate_with(self, replication: Replication) -> None:
         """Have HAProxy forward only what this does not concern."""
-        self._guarding.watch(replication)
+        self._replica_guard.watch(replication)
 
     # -- life --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Requests are taken when this returns. Raises HaproxyError."""
-        self._places.load(self.haproxy.folder, self._services)
-        self._node.peer_listeners.append(self._heard)
-        self._node.membership_listeners.append(self._heed_membership)
-        self._watching.begin()
-        self._guarding.begin(self._services)
+        self._peer_backends.load(self.haproxy.folder, self._services)
+        self._node.peer_listeners.append(self._on_peer_event)
+        self._node.membership_listeners.append(self._on_membership_change)
+        self._route_watch.begin()
+        self._replica_guard.begin(self._services)
         layout = self._layout_now()
         changed = self.haproxy.write(all_files(layout, self._node.keyring))
         is_adopted = await self.haproxy.adopt()
-        async with self._applying.lock:
+        async with self._map_updater.lock:
             if not is_adopted:
                 await self.haproxy.start()
             elif changed:
                 await self.haproxy.reload()
-            is_as_it_was = is_adopted and not changed and not self._guarding.has_doubts
-            await self._is_laid_out(layout, is_as_it_was=is_as_it_was)
-        self._guarding.started()
-        if self.carrying is not None:
-            self.carrying.started()
+            is_inherited = is_adopted and not changed and not self._replica_guard.has_replicas
+            await self._install_layout(layout, is_inherited=is_inherited)
+        self._replica_guard.started()
+        if self.carrier_cache is not None:
+            self.carrier_cache.started()
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._applying.run(), name="flows"),
+            loop.create_task(self._map_updater.run(), name="flows"),
             loop.create_task(self._watch(), name="fast path"),
-            loop.create_task(self._senders.know_addresses(_TICK_S), name="senders"),
+            loop.create_task(self._senders.follow_addresses(_TICK_S), name="senders"),
         ]
 
     def give_up(self) -> None:
         """HAProxy does not start, and nobody waits for it."""
-        self._hear_no_more()
-        self._end_following()
+        self._remove_listeners()
+        self._end_caches()
 
     async def stop(self) -> None:
-        await self.counting.refresh()
+        await self.counters.refresh()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._end_following()
-        self._hear_no_more()
+        self._end_caches()
+        self._remove_listeners()
         await self.haproxy.stop(self._config.gateway.stop_timeout_s)
 
-    def _end_following(self) -> None:
-        self._guarding.end()
-        if self.carrying is not None:
-            self.carrying.end()
+    def _end_caches(self) -> None:
+        self._replica_guard.end()
+        if self.carrier_cache is not None:
+            self.carrier_cache.end()
 
-    def _hear_no_more(self) -> None:
-        self._node.peer_listeners.remove(self._heard)
-        self._node.membership_listeners.remove(self._heed_membership)
+    def _remove_listeners(self) -> None:
+        self._node.peer_listeners.remove(self._on_peer_event)
+        self._node.membership_listeners.remove(self._on_membership_change)
 
     async def _watch(self) -> None:
         while True:
             try:
                 await self._tick()
-                self.trouble = self._applying.trouble
+                self.trouble = self._map_updater.trouble
             except (CheopsError, OSError) as error:
                 if str(error) != self.trouble:
                     _log.error("the fast path: %s", error)
@@ -259,15 +261,15 @@ class HaproxyPlane:
         if self.haproxy.ended.is_set():
             await self._restart()
         await self._end_inheritance()
-        self._watching.look()
-        self._senders.look_again()
-        self._guarding.look()
-        if self.carrying is not None:
-            self.carrying.look()
+        self._route_watch.look()
+        self._senders.recheck()
+        self._replica_guard.look()
+        if self.carrier_cache is not None:
+            self.carrier_cache.look()
         await self._look_at_workers()
         layout = self._layout_now()
         if layout != self._layout and time.monotonic() - self._reloaded_s > _RELOAD_GAP_S:
-            await self._relay(layout)
+            await self._reload(layout)
 
     async def _look_at_workers(self) -> None:
         """Somebody else may have reloaded it: a new worker knows no flows."""
@@ -276,10 +278,10 @@ class HaproxyPlane:
         self._looked_s = time.monotonic()
         now = frozenset(one.pid for one in await self.haproxy.runtime.workers() if not one.is_old)
         if self._workers != now and self._workers:
-            self._applying.put_whole()
-            for service, site in self._places.laid_out:
+            self._map_updater.put_whole()
+            for service, site in self._peer_backends.installed:
                 if not self._peers.is_up(site):
-                    await self._servers.tell(service, site)
+                    await self._servers.update(service, site)
         self._workers = now
 
     async def _restart(self) -> None:
@@ -292,72 +294,72 @@ class HaproxyPlane:
         self.restarts += 1
         await asyncio.sleep(wait_s)
         layout = self._layout_now()
-        async with self._applying.lock:
+        async with self._map_updater.lock:
             self.haproxy.write(all_files(layout, self._node.keyring))
             await self.haproxy.start()
-            await self._is_laid_out(layout)
+            await self._install_layout(layout)
 
-    async def _relay(self, layout: Layout) -> None:
-        await self.counting.refresh()  # before what the old worker knows is gone with it
-        async with self._applying.lock:
+    async def _reload(self, layout: Layout) -> None:
+        await self.counters.refresh()  # before what the old worker knows is gone with it
+        async with self._map_updater.lock:
             self._reloaded_s = time.monotonic()
             self.haproxy.write(all_files(layout, self._node.keyring))
             await self.haproxy.reload()
             self.reloads += 1
-            await self._is_laid_out(layout)
+            await self._install_layout(layout)
 
-    async def _is_laid_out(self, layout: Layout, *, is_as_it_was: bool = False) -> None:
+    async def _install_layout(self, layout: Layout, *, is_inherited: bool = False) -> None:
         """HAProxy has this configuration from now on, and no flows: they are told to it. With the lock.
         One that was taken over goes on with those that it has, until this agent has heard of the others."""
         self._layout, self._started_s = layout, time.monotonic()
-        self._places.laid_out = {(one.service, one.site): one for one in layout.peers}
-        self.counting.lay_out(layout)
-        self.table.withdraw(lambda service, flow: not self._places.has(service, flow.target))
+        self._peer_backends.installed = {(one.service, one.site): one for one in layout.peers}
+        self.counters.add_layout(layout)
+        self.table.withdraw(lambda service, flow: not self._peer_backends.has(service, flow.target))
         self._workers = frozenset()
-        self._inherited_until_s = time.monotonic() + _INHERITED_S if is_as_it_was else 0.0
-        if not is_as_it_was:
-            await self._tell_all()
-        elif stale := self._stale_at_once:
-            self._applying.put_whole(*stale)
-            await self._applying.tell()
+        self._inherited_until_s = time.monotonic() + _INHERITED_S if is_inherited else 0.0
+        if not is_inherited:
+            await self._send_all()
+        elif stale := self._stale_maps:
+            self._map_updater.put_whole(*stale)
+            await self._map_updater.apply()
 
     @property
-    def _stale_at_once(self) -> list[str]:
+    def _stale_maps(self) -> list[str]:
         """What an HAProxy that was taken over must not go on with: somebody may have been forgotten
         meanwhile, and this agent remembers no carriers."""
         senders = [SENDERS] if self._node.keyring else []
-        return [*senders, haproxy_names.CARRIED] if self.carrying is not None else senders
+        return [*senders, haproxy_names.CARRIED] if self.carrier_cache is not None else senders
 
-    async def _tell_all(self) -> None:
+    async def _send_all(self) -> None:
         """With the lock."""
-        self._applying.put_whole()
-        await self._applying.tell()
-        for service, site in self._places.laid_out:
+        self._map_updater.put_whole()
+        await self._map_updater.apply()
+        for service, site in self._peer_backends.installed:
             if not self._peers.is_up(site):
-                await self._servers.tell(service, site)
+                await self._servers.update(service, site)
 
     async def _end_inheritance(self) -> None:
         """What an earlier agent knew counts until this one knows as much."""
         if not self._inherited_until_s:
             return
-        is_known = all(self._peers.is_up(site) for _, site in self._places.laid_out)
-        if is_known or self._guarding.has_doubts or time.monotonic() > self._inherited_until_s:
+        is_known = all(self._peers.is_up(site) for _, site in self._peer_backends.installed)
+        if is_known or self._replica_guard.has_replicas or time.monotonic() > self._inherited_until_s:
             self._inherited_until_s = 0.0
-            async with self._applying.lock:
-                await self._tell_all()
+            async with self._map_updater.lock:
+                await self._send_all()
 
     async def refresh(self) -> None:
         """Have all counted, and know which flows are in use."""
-        for one in await self.counting.refresh():
+        for one in await self.counters.refresh():
             self.table.used(one.service, one.key)
 
     # -- what HAProxy is to have -------------------------------------------------------------------------
 
     def _layout_now(self) -> Layout:
-        return self._places.layout_now(self.haproxy.folder)
+        return self._peer_backends.layout_now(self.haproxy.folder)
 
     def _entries(self, service: str) -> Iterable[tuple[str, str]]:
-        return flow_entries(service, self.table.of(service), self._guarding.flags.get(service))
+        return flow_entries(service, self.table.of(service), self._replica_guard.flags.get(service))
 
     # -- flows -------------------------------------------------------------------------------------------
 
@@ -366,21 +368,21 @@ class HaproxyPlane:
         """Of what is decided now."""
         return self.table.generation
 
-    def offer(self, news: FlowCandidate, decision: Decision, generation: int) -> None:
+    def offer(self, candidate: FlowCandidate, decision: Decision, generation: int) -> None:
         """A request with this scope, as it was sent, was served by this decision of a generation."""
-        service, key = news.service, haproxy_names.key_of(news.sent)
+        service, key = candidate.service, haproxy_names.key_of(candidate.sent)
         target = flow_target(decision, self._peers.is_up)
-        if target is None or service not in self._services or not news.sent or len(key) > _MOST_KEY:
+        if target is None or service not in self._services or not candidate.sent or len(key) > _MAX_KEY:
             return
         if target.site is None and self._config.has_carriers:
             return  # what the application gets must be remembered, each time
         if target.site is not None:
-            self._places.want(service, target.site)
-            if not self._places.has(service, target):
+            self._peer_backends.want(service, target.site)
+            if not self._peer_backends.has(service, target):
                 return
-        flow = make_flow(target, news.scope, decision, self._config.name)
-        if self._install(service, key, flow, generation) and self.carrying is not None and news.recovered:
-            self.carrying.offer(news.recovered, news.sent)
+        flow = make_flow(target, candidate.scope, decision, self._config.name)
+        if self._install(service, key, flow, generation) and self.carrier_cache is not None and candidate.recovered:
+            self.carrier_cache.offer(candidate.recovered, candidate.sent)
 
     def _install(self, service: str, key: str, flow: Flow, generation: int) -> bool:
         """Whether it is installed now."""
@@ -388,34 +390,34 @@ class HaproxyPlane:
         if before == flow:
             return True
         if not len(self.table):
-            self._watching.begin()
+            self._route_watch.begin()
         left = self.table.install(service, key, flow, generation)
         if left is None:
             return False
         self._take_out(left)
-        value = flow_value(service, key, flow, self._guarding.flags.get(service))
-        self._applying.put(haproxy_names.map_of(service), key, value, was_there=before is not None)
+        value = flow_value(service, key, flow, self._replica_guard.flags.get(service))
+        self._map_updater.put(haproxy_names.map_of(service), key, value, was_there=before is not None)
         return True
 
     def _take_out(self, keys: Iterable[FlowKey]) -> None:
         for service, key in keys:
-            self._applying.put(haproxy_names.map_of(service), key, None, was_there=True)
+            self._map_updater.put(haproxy_names.map_of(service), key, None, was_there=True)
 
     # -- what alters routes ------------------------------------------------------------------------------
 
-    def _heard(self, event: PeerEvent) -> None:
+    def _on_peer_event(self, event: PeerEvent) -> None:
         """A site went up or down."""
-        self._senders.look_again()
-        self._watching.withdraw_of({event.peer})
-        for service, site in self._places.laid_out:
+        self._senders.recheck()
+        self._route_watch.withdraw_of({event.peer})
+        for service, site in self._peer_backends.installed:
             if site == event.peer:
-                task = asyncio.get_running_loop().create_task(self._servers.tell(service, site))
+                task = asyncio.get_running_loop().create_task(self._servers.update(service, site))
                 self._tasks.append(task)
                 task.add_done_callback(self._tasks.remove)
 
-    async def _heed_membership(self) -> None:
+    async def _on_membership_change(self) -> None:
         """Who was forgotten is out when this returns, or HAProxy does not answer."""
-        self._senders.look_again()
+        self._senders.recheck()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLED_S):
-                await self._applying.settled()
+                await self._map_updater.wait_applied()

@@ -145,14 +145,14 @@ class Haproxy:
             if now and not now & before:
                 return
 
-    async def stop(self, patience_s: float) -> None:
+    async def stop(self, grace_s: float) -> None:
         """Let requests under way come to an end for a while; it takes no more connections."""
         self.signal(signal.SIGUSR1)
-        end_s = asyncio.get_running_loop().time() + patience_s
+        end_s = asyncio.get_running_loop().time() + grace_s
         while not self.ended.is_set() and asyncio.get_running_loop().time() < end_s:
             await asyncio.sleep(_LOOK_S)
             with contextlib.suppress(RuntimeSocketError):
-                if not await self.runtime.under_way():
+                if not await self.runtime.open_requests():
                     break
         if not self.ended.is_set():
             self.signal(signal.SIGTERM)

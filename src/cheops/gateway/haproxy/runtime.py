@@ -16,7 +16,7 @@ from cheops.errors import CheopsError
 from cheops.gateway.haproxy.configuration import MASTER
 
 _ANSWER_S = 10.0
-_MOST_ANSWER = 64 * 1024 * 1024
+_MAX_ANSWER = 64 * 1024 * 1024
 _PART = 256 * 1024
 _PIECE = 12 * 1024  # of a map in one command: HAProxy takes what fits into a buffer
 
@@ -42,14 +42,14 @@ class RuntimeSocket:
     async def workers(self) -> list[Worker]:
         """The new one first."""
         found, is_old = [], False
-        for line in (await self.told("show proc")).splitlines():
+        for line in (await self.command("show proc")).splitlines():
             is_old = is_old or line.startswith("# old workers")
             words = line.split()
             if len(words) > 1 and words[1] == "worker":
                 found.append(Worker(int(words[0]), is_old))
         return found
 
-    async def told(self, command: str) -> str:
+    async def command(self, command: str) -> str:
         """What the master answers to a command. Raises RuntimeSocketError."""
         folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -66,14 +66,14 @@ class RuntimeSocket:
         finally:
             os.close(folder)
 
-    async def at(self, worker: Worker, command: str) -> str:
-        return await self.told(f"@!{worker.pid} {command}")
+    async def command_worker(self, worker: Worker, command: str) -> str:
+        return await self.command(f"@!{worker.pid} {command}")
 
-    async def everywhere(self, command: str, *, silent: bool = True) -> list[str]:
+    async def command_all(self, command: str, *, silent: bool = True) -> list[str]:
         """At all workers; with `silent` an answer is a complaint."""
         answers = []
         for worker in await self.workers():
-            answer = (await self.at(worker, command)).strip()
+            answer = (await self.command_worker(worker, command)).strip()
             if silent and answer and not worker.is_old:
                 raise RuntimeSocketError(f"HAProxy says to '{command[:60]}': {answer[:200]}")
             answers.append(answer)
@@ -85,15 +85,15 @@ class RuntimeSocket:
         """The whole of a map, at once for those who look it up."""
         pieces = list(_pieces(entries))
         for worker in await self.workers():
-            answer = await self.at(worker, f"prepare map {name}")
+            answer = await self.command_worker(worker, f"prepare map {name}")
             version = answer.strip().rpartition(" ")[2]
             if not version.isdigit():
                 if worker.is_old:
                     continue  # it has gone meanwhile
                 raise RuntimeSocketError(f"HAProxy does not take a new {name}: {answer.strip()[:200]}")
             for piece in pieces:
-                await self._said(worker, f"add map @{version} {name} <<\n{piece}")
-            await self._said(worker, f"commit map @{version} {name}")
+                await self._checked(worker, f"add map @{version} {name} <<\n{piece}")
+            await self._checked(worker, f"commit map @{version} {name}")
 
     async def change_map(self, name: str, deleted: Iterable[str], added: Iterable[tuple[str, str]]) -> None:
         """Some entries of a map."""
@@ -101,21 +101,21 @@ class RuntimeSocket:
         for worker in await self.workers():
             commands = (f"@!{worker.pid} del map {name} {key};" for key in deleted)
             for several in _together(commands):  # one that is not there may be gone
-                await self.told(several)
+                await self.command(several)
             for piece in pieces:
-                await self._said(worker, f"add map {name} <<\n{piece}")
+                await self._checked(worker, f"add map {name} <<\n{piece}")
 
-    async def _said(self, worker: Worker, command: str) -> None:
-        answer = (await self.at(worker, command)).strip()
+    async def _checked(self, worker: Worker, command: str) -> None:
+        answer = (await self.command_worker(worker, command)).strip()
         if answer and not worker.is_old:
             raise RuntimeSocketError(f"HAProxy says to '{command[:60]}': {answer[:200]}")
 
-    async def under_way(self) -> int:
+    async def open_requests(self) -> int:
         """How many requests there are just now, at all workers."""
         rows = [row for worker in await self.workers() for row in await self.statistics(worker)]
         return sum(int(row.get("h1_open_streams") or 0) for row in rows if row.get("svname") == "FRONTEND")
 
-    async def at_servers(self, backends: Collection[str]) -> int:
+    async def requests_at(self, backends: Collection[str]) -> int:
         """How many requests these backends have at their first server, at all workers."""
         rows = [row for worker in await self.workers() for row in await self.statistics(worker)]
         return sum(
@@ -126,7 +126,7 @@ class RuntimeSocket:
 
     async def statistics(self, worker: Worker) -> list[dict[str, str]]:
         """One row per frontend, backend and server."""
-        lines = (await self.at(worker, "show stat")).splitlines()
+        lines = (await self.command_worker(worker, "show stat")).splitlines()
         if not lines or not lines[0].startswith("# "):
             return []
         names = lines[0][2:].split(",")
@@ -139,8 +139,8 @@ async def _whole(reader: asyncio.StreamReader) -> bytes:
     while part := await reader.read(_PART):
         parts.append(part)
         size += len(part)
-        if size > _MOST_ANSWER:
-            raise RuntimeSocketError(f"HAProxy answers with more than {_MOST_ANSWER:,} bytes")
+        if size > _MAX_ANSWER:
+            raise RuntimeSocketError(f"HAProxy answers with more than {_MAX_ANSWER:,} bytes")
     return b"".join(parts)
 
 
@@ -185,9 +185,9 @@ class MapUpdater:
         self._entries = entries
         self._pending: dict[str, _Pending] = {}
         self._wake = asyncio.Event()
-        self._told = asyncio.Condition()
-        self._wanted = self._done = 0
-        self._hurry = asyncio.Event()
+        self._applied = asyncio.Condition()
+        self._last_change = self._last_applied = 0
+        self._urgent = asyncio.Event()
         self.lock = asyncio.Lock()  # held while HAProxy is reloaded
         self.trouble = ""
 
@@ -200,49 +200,49 @@ class MapUpdater:
         if value is not None:
             pending.added[key] = value
         pending.is_whole = pending.is_whole or len(pending.deleted) > _FEW
-        self._wish(is_urgent=is_urgent and (value is None or was_there))
+        self._note_change(is_urgent=is_urgent and (value is None or was_there))
 
     def put_whole(self, *names: str) -> None:
         for name in self._entries.keys() & names or self._entries:  # not every site has every map
             self._pending[name] = _Pending(is_whole=True)
-        self._wish(is_urgent=True)
+        self._note_change(is_urgent=True)
 
-    def _wish(self, *, is_urgent: bool) -> None:
-        self._wanted += 1
+    def _note_change(self, *, is_urgent: bool) -> None:
+        self._last_change += 1
         self._wake.set()
         if is_urgent:
-            self.hurry()
+            self.apply_now()
 
-    def hurry(self) -> None:
+    def apply_now(self) -> None:
         """Somebody waits for what is wished for."""
-        self._hurry.set()
+        self._urgent.set()
 
     @property
-    def wished(self) -> int:
+    def last_change(self) -> int:
         """The number of the latest wish."""
-        return self._wanted
+        return self._last_change
 
-    def has_done(self, wish: int) -> bool:
-        return self._done >= wish
+    def is_applied(self, change: int) -> bool:
+        return self._last_applied >= change
 
-    async def settled(self, wish: int | None = None) -> None:
+    async def wait_applied(self, change: int | None = None) -> None:
         """Until all that was wished for up to then, or up to now, is so."""
-        wanted = self._wanted if wish is None else wish
-        async with self._told:
-            await self._told.wait_for(lambda: self._done >= wanted)
+        wanted = self._last_change if change is None else change
+        async with self._applied:
+            await self._applied.wait_for(lambda: self._last_applied >= wanted)
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if not self._hurry.is_set():
+            if not self._urgent.is_set():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), _GATHER_S)
-            self._hurry.clear()
+                    await asyncio.wait_for(self._urgent.wait(), _GATHER_S)
+            self._urgent.clear()
             async with self.lock:
                 try:
-                    await self.tell()
+                    await self.apply()
                 except Exception as error:  # what is withdrawn must not stay: all is told again
                     _log.exception("flows cannot be told to HAProxy")
                     self.trouble = f"a mistake in Cheops: {error!r}"
@@ -250,9 +250,9 @@ class MapUpdater:
             if self.trouble:
                 await asyncio.sleep(_AGAIN_S)
 
-    async def tell(self) -> None:
+    async def apply(self) -> None:
         """All that waits. The lock must be held."""
-        pending, self._pending, wanted = self._pending, {}, self._wanted
+        pending, self._pending, wanted = self._pending, {}, self._last_change
         try:
             for name, changes in pending.items():
                 if changes.is_whole:
@@ -268,6 +268,6 @@ class MapUpdater:
             self._wake.set()
             return
         self.trouble = ""
-        async with self._told:
-            self._done = max(self._done, wanted)
-            self._told.notify_all()
+        async with self._applied:
+            self._last_applied = max(self._last_applied, wanted)
+            self._applied.notify_all()
