@@ -126,10 +126,10 @@ def test_the_agent_is_needed_for_the_first_call_only(play: Play) -> None:
         assert play.fast({"X-Request-Id": "one"}) == "image of site2"
         assert play.flows()["carried"] >= 1
         shown = run_process("get", "flows", "--url", play.stage.rig.url("site1")).out.splitlines()
-        assert "values of carriers; " in shown[0]
+        assert "carrier values; " in shown[0]
 
 
-def test_a_call_that_is_known_by_heart_is_passed_on_with_its_scope(play: Play) -> None:
+def test_a_call_that_is_cached_in_haproxy_is_passed_on_with_its_scope(play: Play) -> None:
     with play.open_requests(SHARED, {"X-Request-Id": "told"}):
         play.fast({"X-Request-Id": "told"})
         fast, slow = play.counts()

@@ -224,15 +224,15 @@ def test_what_is_known_ends_before_the_value_does(carriers: Carriers, clock: Clo
     fast.offer("a")
     clock.now_s = 30
     ticket.end()
-    fast.carrier_cache.look()
+    fast.carrier_cache.refresh()
     assert fast.known == entry("a")
     clock.now_s = 59
-    fast.carrier_cache.look()
+    fast.carrier_cache.refresh()
     assert fast.known == {}
     fast.offer("a")
     assert fast.known == entry("a")
     clock.now_s = 89
-    fast.carrier_cache.look()
+    fast.carrier_cache.refresh()
     assert (fast.known, carriers.recover([A])) == ({}, X)
     fast.offer("a")  # it would end before HAProxy is told
     assert fast.known == {}

@@ -1,13 +1,13 @@
-"""Which scope an application's own call belongs to, where it does not pass the `Scope` header on.
+"""Recovers the scope of a call that the application itself makes, if it does not pass the `Scope` header on.
 
 A *carrier* is a header that the application does pass on, such as X-Request-Id or the trace id of
 `traceparent`. When a request goes to a service of this site, the values of its carriers are remembered with
 its scope (or with "no scope"); when the application calls out with such a value, the scope is known again.
 
-Nothing is guessed. Every carrier that is known says which scopes it may mean; what all of them agree on
-must be exactly one, or the call is refused. Memory is bounded, and what is under way is never forgotten.
+Nothing is guessed. Each known carrier value has the scopes it was seen with; exactly one scope must be common to all
+values of a call, or the call is refused. Memory is bounded, and requests in progress are never evicted.
 
-The fast path knows some of it by heart, and follows what changes here (`CarrierObserver`).
+Some of these values are cached in HAProxy, which is kept up to date through `CarrierObserver`.
 """
 
 import re
@@ -23,38 +23,38 @@ from cheops.gateway.headers import Header, Headers, RequestHead, first, without
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
 _BAGGAGE_MEMBER = "cheops"
 _LONG = 200
-_LOOK_AT = 64  # how many old ones are looked at for one that can go
+_LOOK_AT = 64  # the oldest values that are examined for one that can be evicted
 
-Carrier = tuple[str, str]  # the name of a carrier, in small letters, and its value
-KnownScope = str | None  # a scope's text, or that there was none
+Carrier = tuple[str, str]  # the lower-case name of a carrier, and its value
+KnownScope = str | None  # None: the request had no scope
 
 
 class CarrierObserver(Protocol):
-    """Who has learned from here what values stand for, and must not be wrong about it."""
+    """Keeps a copy of what carrier values stand for, and must never be wrong about it."""
 
     def on_begin(self, one: Carrier, scope: KnownScope) -> None:
-        """A request with a value begins, and the value may stand for this scope too from now on."""
+        """A request with this value begins: from now on the value may stand for this scope, too."""
         ...
 
     def on_evicted(self, one: Carrier) -> None:
-        """A value was pushed out by others."""
+        """The value was evicted to make room."""
         ...
 
     async def wait_consistent(self, values: Iterable[Carrier]) -> None:
-        """Until nobody believes of these values what is not so any more. Raises CheopsError."""
+        """Wait until no copy has an outdated meaning of these values. Raises CheopsError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredScope:
-    """A call of the application whose scope its carriers told."""
+    """A call of the application, and the scope that its carriers gave."""
 
     head: RequestHead
-    scope: str  # as it is remembered
+    scope: str  # latin-1 text of the header, as remembered
 
 
 class AmbiguousScopeError(ClientError):
-    """Several requests with different scopes share what this call carries."""
+    """The carriers of this call belong to several requests with different scopes."""
 
     status = 409
     definite = False
@@ -67,7 +67,7 @@ class TooManyScopesError(CheopsError):
 
 
 def carriers_in(head: RequestHead, names: Iterable[str]) -> list[Carrier]:
-    """The carriers of a request, of these names, that can be told apart."""
+    """The carriers of a request among the headers of these names."""
     found = []
     for name in names:
         value = first(head, name)
@@ -88,8 +88,8 @@ def _mark(name: str, value: str) -> str | None:
 
 
 def with_new_carrier(headers: Headers, names: Sequence[str], mark: str) -> Headers:
-    """Headers with a carrier of our own: the first of these that the request does not have. `mark` is 32
-    hexadecimal digits that nobody has used."""
+    """Headers with a new carrier: the first of `names` that the request does not have. `mark` is 32 random
+    hexadecimal digits."""
     present = {name.lower() for name, _ in headers}
     for name in names:
         if name.lower() == "baggage":
@@ -116,7 +116,7 @@ class _Use:
 
 
 class _Table:
-    """Values and the scopes that they were seen with, as many as may be."""
+    """Values and the scopes that they were seen with; bounded."""
 
     def __init__(self, most: int, on_evicted: Callable[[Carrier], None]) -> None:
         self._most = most
@@ -127,7 +127,7 @@ class _Table:
         return len(self._uses)
 
     def begin(self, key: Carrier, scope: KnownScope, now_s: float) -> bool:
-        """Whether there was room for it."""
+        """False if the table is full of requests in progress."""
         if key not in self._uses and len(self._uses) >= self._most and not self._evict_one():
             return False
         uses = self._uses.setdefault(key, {})
@@ -148,12 +148,12 @@ class _Table:
         return {scope for scope, use in uses.items() if use.under_way or use.until_s >= now_s}
 
     def until_s(self, key: Carrier, scope: KnownScope, under_way_s: float) -> float:
-        """How long a value surely stands for a scope; `under_way_s` for one that is under way."""
+        """Until when a value stands for a scope at least; `under_way_s` while a request is in progress."""
         use = self._uses[key][scope]
         return under_way_s if use.under_way else use.until_s
 
     def _evict_one(self) -> bool:
-        """Forget the oldest of those that are not under way."""
+        """Evict the oldest value without a request in progress."""
         for _ in range(_LOOK_AT):
             key = next(iter(self._uses))
             if not any(use.under_way for use in self._uses[key].values()):
@@ -165,8 +165,8 @@ class _Table:
 
 
 class Carriers:
-    """What is remembered. Requests without a scope have a table of their own, so that many of them cannot
-    push out those that have one."""
+    """All remembered values. Requests without a scope have a table of their own, so that they cannot evict those
+    with one."""
 
     def __init__(self, most: int, for_s: float, clock: Callable[[], float]) -> None:
         self._for_s = for_s
@@ -178,7 +178,7 @@ class Carriers:
         return len(self._scoped) + len(self._others)
 
     def begin(self, carriers: Iterable[Carrier], scope: KnownScope) -> "CarrierUse":
-        """A request goes to a service of this site; `Ticket.end` when it is answered."""
+        """A request goes to a service of this site; call `CarrierUse.end` when its response is complete."""
         now_s, kept = self._clock(), []
         for one in carriers:
             if self._table(scope).begin(one, scope, now_s):
@@ -196,26 +196,26 @@ class Carriers:
             self._table(scope).end(one, scope, until_s)
 
     def is_unambiguous(self, carriers: Iterable[Carrier], scope: KnownScope) -> bool:
-        """Whether one of these values would lead back to this scope, and to no other."""
+        """Whether one of these values leads back to this scope and to no other."""
         return any(self._scopes(one) <= {scope} for one in carriers)
 
     def recover(self, carriers: Sequence[Carrier]) -> KnownScope:
-        """The scope of a call that carries these. Raises AmbiguousScopeError."""
-        told = [(one, scopes) for one in carriers if (scopes := self._scopes(one))]
-        if not told:
+        """The scope of a call with these carriers. Raises AmbiguousScopeError."""
+        known = [(one, scopes) for one in carriers if (scopes := self._scopes(one))]
+        if not known:
             return None
-        common = set.intersection(*(scopes for _, scopes in told))
+        common = set.intersection(*(scopes for _, scopes in known))
         if len(common) == 1:
             return common.pop()
-        names = ", ".join(sorted({name for (name, _), _ in told}))
+        names = ", ".join(sorted({name for (name, _), _ in known}))
         raise AmbiguousScopeError(
             f"the scope of this call is not clear: {names} was seen with different scopes at the same time. "
             "Pass the header Scope on, or use a new value for every request"
         )
 
     def surely_until_s(self, carriers: Sequence[Carrier], scope: str) -> float | None:
-        """Until when `recover` gives this scope, if nothing begins or is forgotten; None where it does not
-        even now."""
+        """Until when `recover` gives this scope if no request begins and nothing is evicted; None if it gives another
+        one already."""
         try:
             if self.recover(carriers) != scope:
                 return None
@@ -238,15 +238,15 @@ class Carriers:
 
 @dataclass(frozen=True, slots=True)
 class CarrierUse:
-    """A request that is under way at a service of this site."""
+    """The carriers of one request in progress at a service of this site."""
 
     carriers: Carriers
     values: tuple[Carrier, ...]
     scope: KnownScope
 
     async def wait_consistent(self) -> None:
-        """Until the request may go on: nobody believes that its values stand for something else only.
-        Raises CheopsError."""
+        """Wait until the request may be sent: its calls would otherwise be given an outdated scope. Raises
+        CheopsError."""
         if self.carriers.observer is not None:
             await self.carriers.observer.wait_consistent(self.values)
 

@@ -34,7 +34,7 @@ _FRAMING = ("content-length", "transfer-encoding", "host")
 
 
 def refuse_early(data: bytes, most: int) -> None:
-    """What cannot become a request is not waited for."""
+    """Refuse what cannot become a valid head, without waiting for its end."""
     if len(data) >= most:
         raise GatewayRequestError(f"the head of the request is larger than {most:,} bytes", 431)
     if _LONE_LINE_FEED.search(data):
@@ -44,14 +44,14 @@ def refuse_early(data: bytes, most: int) -> None:
 
 
 def parse_headers(raw: bytes) -> Headers:
-    """Headers as they stand there; h11, which reads them too, refuses those that are none."""
+    """Headers as they were sent, with their spelling; h11 refuses invalid ones after this."""
     lines = raw.decode("latin-1").split("\r\n")[1:-2]
     pairs = (line.partition(":") for line in lines)
     return tuple((name, value.strip(" \t")) for name, _, value in pairs)
 
 
 def check_raw_head(raw: bytes) -> str:
-    """Refuse what the HTTP library would let pass, and give the version. `raw` ends with the empty line."""
+    """Refuse what h11 would let pass; returns the version. `raw` ends with the empty line."""
     if _BARE.search(raw):
         raise GatewayRequestError("a line of the request does not end with CR LF")
     if _CONTROL.search(raw):
@@ -70,7 +70,7 @@ def check_raw_head(raw: bytes) -> str:
 
 
 def check_headers(headers: Iterable[tuple[str, str]], version: str) -> None:
-    """Refuse an ambiguous length, and what would hide one from the next program."""
+    """Refuse an ambiguous length, and headers that would hide one from the next program."""
     lengths, codings, hosts = [], [], []
     for name, value in headers:
         lower = name.lower()
@@ -111,7 +111,7 @@ def _check_host(hosts: list[str], version: str) -> None:
 
 
 def _check_connection(value: str) -> None:
-    """To call a header hop-by-hop has it removed: not one on which the length of the request depends."""
+    """A header that Connection names is removed: that must not be one that frames the request."""
     for token in (part.strip().lower() for part in value.split(",")):
         if token in _FRAMING:
             raise GatewayRequestError(f"Connection names {token}, which cannot be left out")
@@ -120,7 +120,7 @@ def _check_connection(value: str) -> None:
 
 
 def check_trailers(trailers: Iterable[tuple[bytes, bytes]]) -> None:
-    """A header after the body must not change how the body was understood."""
+    """A trailer must not change how the body was read."""
     for name, value in trailers:
         if _CONTROL.search(value) or name.lower().decode() in (*_FRAMING, "connection", "scope"):
             raise GatewayRequestError(f"{_shown(name.decode())} cannot come after the body")
@@ -134,7 +134,7 @@ _END = b"\r\n\r\n"
 
 
 class HeadReader:
-    """`beyond` is what came in after the head that was read last, and is no part of it."""
+    """Reads one head after the other. `beyond` holds the bytes after the last one."""
 
     __slots__ = ("_settings", "_wire", "beyond", "has_begun")
 
@@ -142,10 +142,10 @@ class HeadReader:
         self._wire = wire
         self._settings = settings
         self.beyond = b""
-        self.has_begun = False  # a part of the next head is here
+        self.has_begun = False  # a part of the next head has arrived
 
     async def next(self) -> bytes | None:
-        """The next head; None where the client has no more, or keeps silent for too long."""
+        """The next head; None if the client sends no more, or nothing for too long."""
         data, self.beyond = self.beyond, b""
         loop, most = asyncio.get_running_loop(), self._settings.head_size_bytes
         end_s = loop.time() + self._settings.head_timeout_s if data else None
@@ -170,12 +170,12 @@ class HeadReader:
             data += more
 
 
-_LEFT_OVER_BYTES = 256 * 1024  # of an unread body, which is read for the sake of the connection
+_LEFT_OVER_BYTES = 256 * 1024  # so much of an unread body is read, to keep the connection usable
 _LINGER_S = 2.0
 
 
 class ClientConnection:
-    """A connection from a client, and the one request that is under way on it."""
+    """A connection from a client, and the one request in progress on it."""
 
     def __init__(self, wire: Wire, settings: GatewayConfig) -> None:
         self.wire = wire
@@ -184,9 +184,9 @@ class ClientConnection:
         self._http: h11.Connection | None = None
         self._out: list[bytes] = []
         self.method = ""
-        self.is_answered = False  # the final answer has begun
-        self.is_tunnel = False  # another protocol is spoken, of which nobody here knows where it ends
-        self.is_last = False  # no request is to come after this one: the client is told so
+        self.is_answered = False  # the head of the final response is sent
+        self.is_tunnel = False  # it was switched to another protocol
+        self.is_last = False  # send `Connection: close` with the next response
 
     @property
     def peer(self) -> str:
@@ -195,13 +195,13 @@ class ClientConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of a request is under way, nor has come in yet."""
+        """Whether no request is in progress, and no byte of the next one has arrived."""
         return self._http is None and not self._heads.has_begun and self.wire.is_quiet
 
     # -- requests ----------------------------------------------------------------------------------------
 
     async def next_head(self) -> RequestHead | None:
-        """The next request; None where the client has no more. Raises GatewayRequestError."""
+        """The head of the next request; None if the client sends no more. Raises GatewayRequestError."""
         self._http = None
         self.is_answered = False
         raw = await self._heads.next()
@@ -232,7 +232,7 @@ class ClientConnection:
 
     @property
     def is_modern(self) -> bool:
-        """Whether it understands informational answers: HTTP/1.0 has none."""
+        """Whether it understands informational responses: HTTP/1.0 has none."""
         return self.http.their_http_version == b"1.1"
 
     @property
@@ -242,7 +242,7 @@ class ClientConnection:
     # -- the body of a request ---------------------------------------------------------------------------
 
     def body_now(self) -> h11.Data | h11.EndOfMessage | None:
-        """The next piece of the body, or its end, if that is here already."""
+        """The next piece of the body, or its end, if it has arrived already."""
         while True:
             event = self._parsed()
             if event is not None:
@@ -276,15 +276,15 @@ class ClientConnection:
             return event
         return event if isinstance(event, h11.Data) else None
 
-    # -- answers -----------------------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------------------
 
     def inform(self, status: int, reason: bytes, headers: Headers) -> None:
-        """An informational answer, such as 103; the final one follows."""
+        """Send an informational response, such as 103; the final one follows."""
         event = h11.InformationalResponse(status_code=status, headers=_encoded(headers), reason=reason)
         self._send(event)
 
     def begin(self, status: int, reason: bytes, headers: Headers) -> None:
-        """The head of the final answer."""
+        """Send the head of the final response."""
         if self.is_last:
             headers = (*headers, ("Connection", "close"))
         event = h11.Response(status_code=status, headers=_encoded(headers), reason=reason)
@@ -295,23 +295,23 @@ class ClientConnection:
         self._out.extend(self.http.send_with_data_passthrough(h11.Data(data=piece)) or ())
 
     def end(self, trailers: Headers = ()) -> None:
-        """The end of the answer. HTTP/1.0 knows no trailers."""
+        """End the response. HTTP/1.0 has no trailers."""
         self._send(h11.EndOfMessage(headers=_encoded(trailers if self.is_modern else ())))
 
     def data_beyond(self, data: bytes) -> None:
-        """Bytes of another protocol, after 101."""
+        """Send bytes of the other protocol, after 101."""
         if data:
             self._out.append(data)
 
     def beyond(self) -> bytes:
-        """The same from the client: what it sent before it knew."""
+        """Bytes of the other protocol that the client sent before it had the 101."""
         return bytes(self.http.trailing_data[0])
 
     def _send(self, event: h11.Event) -> None:
         self._out.append(self.http.send(event) or b"")
 
     async def flush(self) -> None:
-        """Have it written, at the pace of the client."""
+        """Write what was prepared, at the pace of the client."""
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
         if data:
@@ -329,7 +329,7 @@ class ClientConnection:
     # -- the end -----------------------------------------------------------------------------------------
 
     async def can_go_on(self) -> bool:
-        """Whether the next request may come on this connection, what is left of this one read over."""
+        """Whether the connection can take another request; reads the unread rest of this one, if it is short."""
         http = self.http
         if http.our_state is not h11.DONE or self.wire.is_lost:
             return False
@@ -345,8 +345,8 @@ class ClientConnection:
         return http.their_state is h11.DONE
 
     async def close_gently(self) -> None:
-        """Close, but not before the client could read what it was sent: to close while data comes in would
-        reset the connection, and the answer with it."""
+        """Close after the client could read its response: closing while data arrives would reset the connection, and
+        the client could lose the response."""
         if not self.wire.is_lost and not self.wire.transport.is_closing():
             self.wire.write_end()
             end_s = asyncio.get_running_loop().time() + _LINGER_S
@@ -367,7 +367,7 @@ def _encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 class ClientBody:
-    """What a client sends."""
+    """The body of a client's request. Its beginning is kept, so that it can be sent to a second target."""
 
     def __init__(self, client: ClientConnection, size: int | None, keep_bytes: int) -> None:
         self.size = size
@@ -380,7 +380,7 @@ class ClientBody:
 
     @property
     def can_restart(self) -> bool:
-        """Whether all that was read of it is still here."""
+        """Whether the part that was read is still in memory."""
         return self._kept is not None
 
     def at_once(self) -> bytes | None:

@@ -23,7 +23,7 @@ _WRITE_BYTES = 256 * 1024
 
 
 class Wire(asyncio.Protocol):
-    """A connection that came in, or was made."""
+    """An incoming or outgoing connection."""
 
     __slots__ = (
         "_drained", "_ended", "_error", "_is_paused", "_loop", "_on_made", "_pieces", "_reader",
@@ -44,7 +44,7 @@ class Wire(asyncio.Protocol):
         self.on_end: Callable[[], None] | None = None
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
 
-    # -- what the event loop says ------------------------------------------------------------------------
+    # -- callbacks of the event loop ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -63,7 +63,7 @@ class Wire(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._end()
-        # What is under way may still be written; but TLS has no such half of a connection.
+        # The other direction may stay open; TLS has no half-closed connections.
         return self.transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -87,12 +87,12 @@ class Wire(asyncio.Protocol):
 
     @property
     def is_handed(self) -> bool:
-        """Whether it is HAProxy that says who is at the other end."""
+        """Whether HAProxy handed it over, and so reports the client's address."""
         return False
 
     @property
     def peer(self) -> str:
-        """The address of whoever is at the other end."""
+        """The address of the other side."""
         found = self.transport.get_extra_info("peername")
         return str(found[0]).removeprefix("::ffff:") if found else ""
 
@@ -100,7 +100,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the other side will send nothing more; what it sent before may still wait here."""
+        """Whether the other side sends nothing more; bytes that it sent before may still be unread."""
         return self._ended
 
     @property
@@ -109,11 +109,11 @@ class Wire(asyncio.Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the connection is as it was made: open, and nothing said."""
+        """Whether the connection is open and has no unread bytes."""
         return not (self._ended or self._pieces or self.transport.is_closing())
 
     async def read(self, timeout_s: float) -> bytes:
-        """What came in, at once if there is something; b"" at the end. Raises TimeoutError."""
+        """The next bytes, waiting if there are none; b"" at the end. Raises TimeoutError."""
         while not self._pieces:
             if self._ended:
                 return b""
@@ -121,7 +121,7 @@ class Wire(asyncio.Protocol):
         return self.read_now()
 
     def read_now(self) -> bytes:
-        """What is here already; b"" if nothing is."""
+        """Bytes that have arrived already; b"" if there are none."""
         if not self._pieces:
             return b""
         data = self._pieces.popleft()
@@ -134,28 +134,28 @@ class Wire(asyncio.Protocol):
     # -- writing -----------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Without waiting: to be followed by `drain`."""
+        """Write without waiting; call `drain` after it."""
         if not self.transport.is_closing():
             self.transport.write(data)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait while the other side does not take what was written. Raises TimeoutError, OSError."""
+        """Wait until the other side has taken most of what was written. Raises TimeoutError, OSError."""
         while not self._writable and self._error is None:
             await self._wait("_drained", timeout_s)
         if self._error is not None or self.transport.is_closing():
             raise ConnectionResetError(str(self._error or "the connection is closed"))
 
     def write_end(self) -> None:
-        """Say that nothing more will be written."""
+        """Close the sending direction."""
         if not self.transport.is_closing() and self.transport.can_write_eof():
             self.transport.write_eof()
 
     def close(self) -> None:
-        """After what was written has gone out."""
+        """Close once everything written is sent."""
         self.transport.close()
 
     def abort(self) -> None:
-        """At once."""
+        """Close at once."""
         self.transport.abort()
 
     async def _wait(self, name: str, timeout_s: float) -> None:
@@ -179,18 +179,18 @@ def _expire(waiter: asyncio.Future[None]) -> None:
         waiter.set_exception(TimeoutError())
 
 
-_RECENT_S = 1.0  # how long a connection is trusted with what must not be sent twice: servers close idle ones
+_RECENT_S = 1.0  # so long after its last use a server surely has not closed an idle connection
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamAddress:
-    """Where a service or a gateway is reached, and how it is called in messages."""
+    """Where a service or a gateway is reached."""
 
     host: str
     port: int
     is_tls: bool = False
-    path: str = ""  # what stands before the path of every request
-    site: str = ""  # whose gateway it must be; it shows so by its certificate
+    path: str = ""  # the prefix of the path of every request
+    site: str = ""  # the site that its certificate must name, for a gateway
 
     @property
     def authority(self) -> str:
@@ -206,7 +206,7 @@ def upstream_address(url: str) -> UpstreamAddress:
 
 
 class ConnectionPool:
-    """All connections that wait, by address."""
+    """Idle connections, by address."""
 
     def __init__(self, settings: GatewayConfig, credentials: Credentials | None = None) -> None:
         self._settings = settings
@@ -219,7 +219,7 @@ class ConnectionPool:
         return sum(map(len, self._idle.values()))
 
     def take_idle(self, address: UpstreamAddress, *, recent_only: bool) -> Wire | None:
-        """A connection that waits; with `recent_only` only one that was used a moment ago."""
+        """An idle connection, if there is one; with `recent_only` one that was in use until just now."""
         waiting = self._idle.get(address)
         least_s = asyncio.get_running_loop().time() - (_RECENT_S if recent_only else self._settings.warm_for_s)
         while waiting and waiting[-1][0] >= least_s:
@@ -231,7 +231,7 @@ class ConnectionPool:
         return None
 
     async def connect(self, address: UpstreamAddress) -> Wire:
-        """A new connection. Raises UpstreamError: nothing was sent."""
+        """Open a new connection. Raises UpstreamError without effect: nothing was sent."""
         loop, limit_s = asyncio.get_running_loop(), self._settings.connect_timeout_s
         tls, name = self._verified_by(address)
         try:
@@ -246,13 +246,13 @@ class ConnectionPool:
         return wire
 
     def _verified_by(self, address: UpstreamAddress) -> tuple[ssl.SSLContext | None, str | None]:
-        """Another gateway as a site of the mesh, a service as its host."""
+        """How the certificate is verified: a gateway's by its site, a service's by its host name."""
         if address.site and self._credentials:
             return self._credentials.client, self._credentials.host_of(address.site)
         return (_tls(), address.host) if address.is_tls else (None, None)
 
     def release(self, address: UpstreamAddress, wire: Wire) -> None:
-        """Keep a connection on which nothing is under way."""
+        """Keep a connection without a request in progress for the next one."""
         waiting = self._idle.setdefault(address, deque())
         if not wire.is_quiet or len(waiting) >= self._settings.warm:
             wire.close()

@@ -46,11 +46,11 @@ from cheops.gateway.upstream import (
     streamed_response,
 )
 
-_FOR_THE_OTHER_S = 5.0  # so that the other gateway, which knows more, is the first to lose timeout
+_FOR_THE_OTHER_S = 5.0  # the other gateway knows the reason of a timeout, so it should be the first to report it
 
 
 class Forwarder:
-    """Sends requests on. What the replicating half may ask for (`seam.Services`) is here too."""
+    """Sends requests to services and other gateways. Also the `UpstreamServices` (see interfaces) of replication."""
 
     def __init__(
         self,
@@ -66,12 +66,12 @@ class Forwarder:
         self._carriers = carriers
         self.client = UpstreamClient(settings, peers.credentials)
 
-    # -- what is proxied ---------------------------------------------------------------------------------
+    # -- proxied requests --------------------------------------------------------------------------------
 
     async def to_local(
         self, service: str, upstream_request: UpstreamRequest, answer_s: float | None = None
     ) -> tuple[UpstreamResponse, CarrierUse | None]:
-        """To this site's own instance. Whoever gets the carrier_use ends it when the answer is through."""
+        """Send to this site's instance. The caller ends the carrier use when the response is complete."""
         address = upstream_address(self._services[service].url)
         head = upstream_request.head
         seen = RequestHead(head.method, head.target, without_mesh(head.headers))
@@ -90,7 +90,7 @@ class Forwarder:
     async def to_site(
         self, site: str, service: str, upstream_request: UpstreamRequest, purpose: str = ""
     ) -> UpstreamResponse:
-        """To the instance of another site, by way of its gateway."""
+        """Send to the instance of another site, through its gateway."""
         address = self._peers.address(site, service)
         head = _as_sent(self.for_peers(service, upstream_request.head), address, upstream_request)
         mesh: Headers = (
@@ -108,7 +108,7 @@ class Forwarder:
             raise
 
     def for_peers(self, service: str, head: RequestHead) -> RequestHead:
-        """A client's credentials are for this site: another may not accept them, and should not see them."""
+        """A head without the client's credentials: they are for this site, and no other should see them."""
         config = self._services[service].replication
         if config.credentials == "pass":
             return head
@@ -116,7 +116,7 @@ class Forwarder:
         return RequestHead(head.method, head.target, kept)
 
     def _with_carrier(self, service: str, head: RequestHead) -> tuple[RequestHead, CarrierUse | None]:
-        """Remember what the application may pass on, so that its own calls can be told apart."""
+        """Remember the scope under the carriers that the application passes on, to recognize its own calls."""
         if self._carriers is None:
             return head, None
         front = self._services[service].listener
@@ -129,23 +129,21 @@ class Forwarder:
             values = carriers_in(head, front.carriers)
         return head, self._carriers.begin(values, scope)
 
-    # -- what the replicating half asks for --------------------------------------------------------------
+    # -- for replication ---------------------------------------------------------------------------------
 
     async def local(
         self, service: str, head: RequestHead, body: Body | None, timeout_s: float, forwarding: ForwardingInfo
     ) -> Response:
-        """See seam.Services."""
         upload = PreparedBody(body, body_size(head))
         head = RequestHead(head.method, head.target, _own_framing(head.headers, upload))
         upstream_request = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch(), forwarding)
         response, carrier_use = await self.to_local(service, upstream_request, timeout_s)
-        found = await streamed_response(response, carrier_use.end if carrier_use else None)
-        return replace(found, headers=without_mesh(found.headers))  # an application is no part of the mesh
+        streamed = await streamed_response(response, carrier_use.end if carrier_use else None)
+        return replace(streamed, headers=without_mesh(streamed.headers))  # an application must not pass for a gateway
 
     async def at(
         self, site: str, service: str, head: RequestHead, body: Body | None, forwarding: ForwardingInfo
     ) -> Response:
-        """See seam.Services."""
         if not self._peers.is_up(site):
             error = self._peers.down(site)
             raise UpstreamError(str(error), "down", may_have_had_effect=False) from None
@@ -155,7 +153,6 @@ class Forwarder:
         return await streamed_response(await self.to_site(site, service, upstream_request, FOR_REPLICATION))
 
     async def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
-        """See seam.Services."""
         carrier_use = None
         try:
             head, carrier_use = self._with_carrier(service, RequestHead("", "", with_scope(headers, scope or None)))
@@ -171,7 +168,7 @@ class Forwarder:
 
 
 def _as_sent(head: RequestHead, address: UpstreamAddress, upstream_request: UpstreamRequest) -> RequestHead:
-    """A request as it goes over the wire to a address."""
+    """A request as it goes over the wire to an address."""
     if upstream_request.forwarding is None:
         headers = end_to_end(head.headers)
     else:
@@ -185,7 +182,7 @@ def _as_sent(head: RequestHead, address: UpstreamAddress, upstream_request: Upst
 
 
 def _own_framing(headers: Headers, upload: PreparedBody) -> Headers:
-    """The length that the body has, whatever the head said before it was worked on."""
+    """Headers with the length of the body that is sent, which may differ from the one that the client sent."""
     kept = without(headers, "Content-Length", "Transfer-Encoding")
     if upload.size is None or (upload.size == 0 and first(RequestHead("", "", headers), "Content-Length") is None):
         return kept
@@ -193,7 +190,7 @@ def _own_framing(headers: Headers, upload: PreparedBody) -> Headers:
 
 
 def _nothing() -> None:
-    """There is nothing to be ended."""
+    """There is no carrier use to end."""
 
 
 _SWITCHING = 101
@@ -201,14 +198,14 @@ _SWITCHING = 101
 
 @dataclass(frozen=True, slots=True)
 class ProxiedResponse:
-    """An answer that has begun, and what is to be done at its end."""
+    """An upstream response whose head has arrived, and the carrier use to end with it."""
 
-    response: UpstreamResponse
+    upstream: UpstreamResponse
     site: str
     carrier_use: CarrierUse | None = None
 
     async def finish(self) -> None:
-        await self.response.finish()
+        await self.upstream.finish()
         if self.carrier_use:
             self.carrier_use.end()
 
@@ -217,18 +214,18 @@ AnyResponse: TypeAlias = ProxiedResponse | Response
 
 
 class Dispatcher:
-    """Knows all who may serve a request."""
+    """Sends a request to one target of its route: the local service, another site's gateway, or replication."""
 
     replication: Replication | None = None
 
-    def __init__(self, config: SiteConfig, peers: PeerGateways, sending: Forwarder) -> None:
+    def __init__(self, config: SiteConfig, peers: PeerGateways, forwarder: Forwarder) -> None:
         self._here = config.name
         self._settings = config.gateway
         self._peers = peers
-        self._forwarder = sending
+        self._forwarder = forwarder
 
     async def dispatch(self, request: Request, target: Target, *, is_only: bool) -> AnyResponse:
-        """What one target gives. Raises CheopsError."""
+        """Raises CheopsError. A site known to be down is refused at once only if there is no other target to try."""
         service = request.service
         match target:
             case Replicate(route):
@@ -238,35 +235,34 @@ class Dispatcher:
             case Forward(site):
                 if is_only and not self._peers.is_up(site):
                     raise self._peers.down(site)
-                return ProxiedResponse(
-                    await self._forwarder.to_site(site, service, self._upstream_request(request)), site
-                )
+                upstream = await self._forwarder.to_site(site, service, self._upstream_request(request))
+                return ProxiedResponse(upstream, site)
             case Local():
                 if self.replication is not None and self.replication.concerns(service, request.head):
                     tunnel = await self._tunnel(request, self.replication)
                     return tunnel or await self.replication.handle(service, self._received(request), None)
-                response, carrier_use = await self._forwarder.to_local(service, self._upstream_request(request))
-                return ProxiedResponse(response, self._here, carrier_use)
+                upstream, carrier_use = await self._forwarder.to_local(service, self._upstream_request(request))
+                return ProxiedResponse(upstream, self._here, carrier_use)
 
     async def dry_run(self, request: Request, decision: Decision) -> DryRunResult | None:
-        """What would become of a request for something replicated."""
+        """What a request for a replicated resource would do; None if it concerns none."""
         if self.replication is None or not self.replication.concerns(request.service, request.head):
             return None
         route = decision.route if isinstance(decision, Replicate) else None
         return await self.replication.dry_run(request.service, request.head, route)
 
     async def _tunnel(self, request: Request, replication: Replication) -> ProxiedResponse | None:
-        """Another protocol, where the service speaks it: all that is known of it is where it begins. Where
-        the service does not, nothing has happened, and the request is one as any other."""
+        """The response that switches to another protocol, if the service agrees to it (101). If it does not, a GET
+        had no effect, and the request is handled like any other."""
         head = request.head
         if head.method != "GET" or request.upload.size != 0 or requested_upgrade(head.headers) is None:
             return None
         upstream_request = self._upstream_request(replace(request, head=replication.to_local(request.service, head)))
-        response, carrier_use = await self._forwarder.to_local(request.service, upstream_request)
-        found = ProxiedResponse(response, self._here, carrier_use)
-        if found.response.head.status == _SWITCHING:
-            return found
-        await found.finish()
+        upstream, carrier_use = await self._forwarder.to_local(request.service, upstream_request)
+        response = ProxiedResponse(upstream, self._here, carrier_use)
+        if response.upstream.head.status == _SWITCHING:
+            return response
+        await response.finish()
         return None
 
     def _received(self, request: Request) -> ReceivedRequest:
@@ -287,14 +283,14 @@ class Dispatcher:
         return ForwardingInfo(self._here, request.client.peer, headers=self._settings.forwarded_headers)
 
 
-def status_and_headers(found: AnyResponse) -> tuple[int, Headers]:
-    answer = found.response.head if isinstance(found, ProxiedResponse) else found
-    return answer.status, answer.headers
+def status_and_headers(response: AnyResponse) -> tuple[int, Headers]:
+    head = response.upstream.head if isinstance(response, ProxiedResponse) else response
+    return head.status, head.headers
 
 
-async def discard(found: AnyResponse) -> None:
-    """An answer that nobody gets."""
-    if isinstance(found, ProxiedResponse):
-        await found.finish()
-    elif (close := getattr(found.body, "aclose", None)) is not None:
+async def discard(response: AnyResponse) -> None:
+    """Close a response that is not sent to the client."""
+    if isinstance(response, ProxiedResponse):
+        await response.finish()
+    elif (close := getattr(response.body, "aclose", None)) is not None:
         await close()

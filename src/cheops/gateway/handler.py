@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 class FlowInstaller(Protocol):
-    """Who serves a scope from its second request on; see fast/plane.py."""
+    """Installs the decision for a scope, so that HAProxy serves it from the second request on; see haproxy.plane."""
 
     @property
     def generation(self) -> int: ...
@@ -70,7 +70,7 @@ class FlowInstaller(Protocol):
 
 
 class RequestHandler:
-    """Serves the requests of all clients."""
+    """Serves the requests of all clients, from the parsed head to the end of the response."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parts of a gateway
         self,
@@ -78,7 +78,7 @@ class RequestHandler:
         functions: Functions,
         snapshot: Callable[[], Snapshot],
         peers: PeerGateways,
-        sending: Forwarder,
+        forwarder: Forwarder,
         carriers: Carriers | None,
         request_log: RequestLog,
     ) -> None:
@@ -87,17 +87,17 @@ class RequestHandler:
         self._parser = RequestParser(config, functions, peers, carriers)
         self._functions = functions
         self._snapshot = snapshot
-        self._forwarder = sending
+        self._forwarder = forwarder
         self._request_log = request_log
-        self._dispatcher = Dispatcher(config, peers, sending)
+        self._dispatcher = Dispatcher(config, peers, forwarder)
         self.flows: FlowInstaller | None = None
 
     def replicate_with(self, replication: Replication) -> None:
-        """Have this answer what is replicated."""
+        """Send requests for replicated resources to this."""
         self._dispatcher.replication = replication
 
     async def serve(self, client: ClientConnection, listener: Listener, head: RequestHead) -> None:
-        """One request. Raises ClientGoneError or GatewayRequestError where the connection is of no use after it."""
+        """Serve one request. Raises ClientGoneError or GatewayRequestError if the connection must end after it."""
         trace = RequestTrace(listener.service, head.method, head.target, began_s=time.monotonic(), site=self._here)
         disconnect_watch = DisconnectWatch()
         client.wire.on_end = disconnect_watch.client_left
@@ -108,7 +108,7 @@ class RequestHandler:
         except (ClientGoneError, GatewayRequestError) as error:
             trace.status = trace.status or error.status
             if client.is_answered:
-                raise ClientGoneError("the answer broke off") from None
+                raise ClientGoneError("the response broke off") from None
             raise
         except CheopsError as error:
             await self._respond(client, trace, error_response(self._here, error, service=trace.service))
@@ -121,7 +121,7 @@ class RequestHandler:
 
     async def _respond(self, client: ClientConnection, trace: RequestTrace, outgoing: Response) -> None:
         if client.is_answered:
-            raise ClientGoneError("the answer broke off")  # to end it is the only way to say so
+            raise ClientGoneError("the response broke off")  # its head is sent: only closing can report it
         trace.status = outgoing.status
         headers = outgoing.headers
         if trace.fallback:
@@ -143,11 +143,12 @@ class RequestHandler:
         if is_dry_run(head):
             request.trace.route = "dry-run"
             replicant = await self._dispatcher.dry_run(request, decision)
-            told = dry_run_response(
+            dry_run = dry_run_response(
                 request.service, head, request.scope, route, decision, snapshot, self._functions, replicant
             )
-            await self._respond(request.client, request.trace, told)
+            await self._respond(request.client, request.trace, dry_run)
             return
+        # Read before the request is served: a route that changes meanwhile must not be installed for later requests.
         generation = self.flows.generation if self.flows else 0
         targets = decision.targets if isinstance(decision, InTurn) else (decision,)
         await self._try_targets(request, targets)
@@ -156,16 +157,17 @@ class RequestHandler:
             self.flows.offer(candidate, decision, generation)
 
     async def _try_targets(self, request: Request, targets: tuple[Target, ...]) -> None:
-        """The first that works; the last one's answer stands, whatever it is."""
+        """Try the targets in order until one works. The response of the last one counts, whatever it is."""
         failed: list[str] = []
         for number, target in enumerate(targets, 1):
             name, left = self._name(target), len(targets) - number
             try:
-                found = await self._dispatcher.dispatch(request, target, is_only=len(targets) == 1)
+                response = await self._dispatcher.dispatch(request, target, is_only=len(targets) == 1)
                 retry_state = RetryState(request.head, request.upload.can_restart, left)
-                if may_try_next_after_response(*status_and_headers(found), target, retry_state):
-                    await discard(found)
-                    failed.append(f"{encode_name(name)}: {status_and_headers(found)[0]}")
+                # A response that is replaced by the next target's must be closed, or its connection is lost.
+                if may_try_next_after_response(*status_and_headers(response), target, retry_state):
+                    await discard(response)
+                    failed.append(f"{encode_name(name)}: {status_and_headers(response)[0]}")
                     continue
             except CheopsError as error:
                 if request.disconnect_watch.is_gone:
@@ -178,7 +180,7 @@ class RequestHandler:
                 continue
             finally:
                 request.trace.fallback = ", ".join(failed)
-            await self._send(request, target, found)
+            await self._send(request, target, response)
             return
 
     def _name(self, target: Target) -> str:
@@ -190,34 +192,34 @@ class RequestHandler:
             case Replicate(route):
                 return " & ".join(route.sites)
 
-    # -- answering ---------------------------------------------------------------------------------------
+    # -- responding --------------------------------------------------------------------------------------
 
-    async def _send(self, request: Request, target: Target, found: AnyResponse) -> None:
+    async def _send(self, request: Request, target: Target, response: AnyResponse) -> None:
         trace = request.trace
-        if isinstance(found, Response):
-            headers = own_headers(found.headers, self._here)
+        if isinstance(response, Response):
+            headers = own_headers(response.headers, self._here)
             trace.site = _served_by(headers, self._here)
-            await self._respond(request.client, trace, replace(found, headers=headers))
+            await self._respond(request.client, trace, replace(response, headers=headers))
             return
-        headers = proxied_headers(found.response.head.headers, self._here, found.site, trace.fallback)
-        if found.site != self._here and self._forwarder.for_peers(request.service, request.head) != request.head:
+        headers = proxied_headers(response.upstream.head.headers, self._here, response.site, trace.fallback)
+        if response.site != self._here and self._forwarder.for_peers(request.service, request.head) != request.head:
             headers = (*headers, (CREDENTIALS, "dropped"))
-        trace.status = found.response.head.status
-        trace.site = _served_by(headers, found.site)
+        trace.status = response.upstream.head.status
+        trace.site = _served_by(headers, response.site)
         try:
-            await relay(request.client, found.response, headers, self._settings)
+            await relay(request.client, response.upstream, headers, self._settings)
         except UpstreamError as error:
             if request.disconnect_watch.is_gone:
                 raise ClientGoneError("the client went away") from None
             if not request.client.is_answered:
                 raise
             _log.info("%s of %s broke off: %s", request.service, self._name(target), error)
-            raise ClientGoneError("the answer broke off") from None
+            raise ClientGoneError("the response broke off") from None
         finally:
-            await found.finish()
+            await response.finish()
 
 
 def _served_by(headers: Headers, otherwise: str) -> str:
-    """Which site an answer names as the one that served it."""
-    told = (value for name, value in headers if name.lower() == SITE.lower())
-    return decode_name(next(told, encode_name(otherwise)))
+    """The site that a response names as the one that served it."""
+    names = (value for name, value in headers if name.lower() == SITE.lower())
+    return decode_name(next(names, encode_name(otherwise)))

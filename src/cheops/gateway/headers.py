@@ -48,7 +48,7 @@ IDEMPOTENT_METHODS = SAFE_METHODS | {"PUT", "DELETE"}
 
 
 def is_idempotent(head: RequestHead) -> bool:
-    """Whether to run it twice is as good as once."""
+    """Whether running it twice has the same effect as running it once."""
     return head.method in IDEMPOTENT_METHODS or first(head, "Idempotency-Key") is not None
 
 
@@ -57,19 +57,19 @@ def is_safe(head: RequestHead) -> bool:
 
 
 SCOPE = "Scope"
-HOP = "Cheops-Hop"  # in a request: which site's gateway sent it on
-SERVICE = "Cheops-Service"  # in a request between gateways that have one address for all: for which it is
-SITE = "Cheops-Site"  # in an answer: which site served it
-FALLBACK = "Cheops-Fallback"  # in an answer: which sites were tried before, and why they did not do
-EFFECT = "Cheops-Effect"  # in an answer: `none` where the request certainly changed nothing
+HOP = "Cheops-Hop"  # in a request: the site whose gateway forwarded it
+SERVICE = "Cheops-Service"  # in a request between gateways: the service, where one address serves all
+SITE = "Cheops-Site"  # in a response: the site that served it
+FALLBACK = "Cheops-Fallback"  # in a response: the sites that were tried before, and why they failed
+EFFECT = "Cheops-Effect"  # in a response: `none` if the request certainly changed nothing
 OPERATION = "Cheops-Operation"
-CREDENTIALS = "Cheops-Credentials"  # in an answer: `dropped` where the client's were not sent to the other site
-PURPOSE = "Cheops-For"  # in a request between gateways: `replication` where it may become an operation
+CREDENTIALS = "Cheops-Credentials"  # in a response: `dropped` if the client's were not forwarded
+PURPOSE = "Cheops-For"  # in a request between gateways: `replication` if it may become an operation
 DRY_RUN = "Cheops-Dry-Run"
-PEER_CERTIFICATE = "Cheops-Certificate"  # of another gateway, as HAProxy tells the agent; from nobody else
+PEER_CERTIFICATE = "Cheops-Certificate"  # from HAProxy to the agent only: that of the other gateway
 
 MESH_PREFIX = "cheops-"
-# Of the headers with our prefix, those that are for clients to send. All others are the mesh's own.
+# Headers with the prefix that clients may send. All others are for gateways only.
 _FOR_CLIENTS = frozenset({"cheops-dry-run", "cheops-wait", "cheops-exists"})
 _HOP_BY_HOP = frozenset({
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te",
@@ -80,16 +80,16 @@ _FORWARDED = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host", "x-f
 
 @dataclass(frozen=True, slots=True)
 class ForwardingInfo:
-    """Who passes a request on, and for whom."""
+    """Which site forwards a request, for which client, and which headers report that."""
 
     here: str  # this site
-    client: str  # the address that it came from
+    client: str  # its address
     proto: str = "http"
     headers: ForwardedHeaders = ForwardedHeaders.CLIENT
 
 
 def connection_tokens(headers: Iterable[Header]) -> set[str]:
-    """The names that the Connection headers hold, in small letters."""
+    """The names in the Connection headers, in lower case."""
     values = (value for name, value in headers if name.lower() == "connection")
     return {token for value in values for part in value.split(",") if (token := part.strip().lower())}
 
@@ -101,7 +101,7 @@ def end_to_end(headers: Headers) -> Headers:
 
 
 def requested_upgrade(headers: Headers) -> str | None:
-    """The protocol that a request would change to. HTTP/2 is none: nobody here could look into it."""
+    """The protocol that a request asks to switch to. Never HTTP/2: its requests would bypass the gateway."""
     if "upgrade" not in connection_tokens(headers):
         return None
     values = [value for name, value in headers if name.lower() == "upgrade"]
@@ -116,8 +116,8 @@ def accepts_trailers(headers: Headers) -> bool:
 
 
 def without_forged_headers(head: RequestHead) -> RequestHead:
-    """A client's request without the headers with which it could pass for a part of the mesh. Some
-    applications read `_` as `-`, so that spelling goes too."""
+    """A client's request without the headers that only gateways may send. Some applications read `_` as `-`, so that
+    spelling is removed, too."""
     kept = (
         (name, value)
         for name, value in head.headers
@@ -127,7 +127,7 @@ def without_forged_headers(head: RequestHead) -> RequestHead:
 
 
 def without_mesh(headers: Headers) -> Headers:
-    """What an application gets to see, and what may be believed of what it says."""
+    """Headers without those between gateways: for applications, and from them."""
     return tuple((name, value) for name, value in headers if not name.lower().replace("_", "-").startswith(MESH_PREFIX))
 
 
@@ -138,7 +138,7 @@ def with_scope(headers: Headers, scope: str | None) -> Headers:
 
 
 def headers_for_upstream(head: RequestHead, forwarding: ForwardingInfo, *, upgrade: str | None) -> Headers:
-    """The headers of a request as the next program gets them, but for its length."""
+    """The headers of a request for the next program, without the length."""
     own: list[Header] = [("Via", f"1.1 {via_name(forwarding.here)}")]
     if upgrade:
         own += [("Connection", "upgrade"), ("Upgrade", upgrade)]
@@ -146,31 +146,31 @@ def headers_for_upstream(head: RequestHead, forwarding: ForwardingInfo, *, upgra
         own += [("Connection", "TE"), ("TE", "trailers")]
     kept = end_to_end(head.headers)
     if forwarding.headers is not ForwardedHeaders.NOTHING:
-        told = _forwarded(head, forwarding)
-        mine = {name.lower() for name, _ in told}
+        added = _forwarded(head, forwarding)
+        mine = {name.lower() for name, _ in added}
         kept = tuple((name, value) for name, value in kept if not _is_mine(name.lower(), mine))
-        own += told
+        own += added
     return (*kept, *own)
 
 
 def _is_mine(name: str, mine: set[str]) -> bool:
-    """Whether a header is told anew, or could be taken for one that is: some read `_` as `-`."""
+    """Whether a header is replaced, or could be mistaken for one that is: some programs read `_` as `-`."""
     return name in mine or ("_" in name and name.replace("_", "-") in _FORWARDED)
 
 
 def _forwarded(head: RequestHead, forwarding: ForwardingInfo) -> list[Header]:
-    """Each program on the way adds who it got the request from; what was first asked for stays."""
+    """Each proxy appends the sender; host and protocol stay those of the first request."""
     if forwarding.headers is ForwardedHeaders.CLIENT:
         return [("X-Forwarded-For", ", ".join([*every(head, "X-Forwarded-For"), forwarding.client]))]
     host = first(head, "Host") or ""
     own = f"for={_node(forwarding.client)};proto={forwarding.proto}" + (f';host="{host}"' if host else "")
     chain = [*every(head, "Forwarded"), own]
     clients = [*every(head, "X-Forwarded-For"), forwarding.client]
-    told = [("Forwarded", ", ".join(chain)), ("X-Forwarded-For", ", ".join(clients))]
-    told.append(("X-Forwarded-Proto", first(head, "X-Forwarded-Proto") or forwarding.proto))
+    added = [("Forwarded", ", ".join(chain)), ("X-Forwarded-For", ", ".join(clients))]
+    added.append(("X-Forwarded-Proto", first(head, "X-Forwarded-Proto") or forwarding.proto))
     if host:
-        told.append(("X-Forwarded-Host", first(head, "X-Forwarded-Host") or host))
-    return told
+        added.append(("X-Forwarded-Host", first(head, "X-Forwarded-Host") or host))
+    return added
 
 
 def _node(client: str) -> str:
@@ -181,7 +181,7 @@ def _node(client: str) -> str:
 
 
 def via_name(site: str) -> str:
-    """How this gateway signs in `Via`."""
+    """The name of a gateway in `Via`."""
     return f"cheops-{quote(site, safe='')}"
 
 
@@ -193,7 +193,7 @@ def has_passed_through(head: RequestHead, site: str) -> bool:
 
 
 def encode_header(text: str) -> str:
-    """A text with characters beyond ASCII as a header holds it: its UTF-8 bytes, one character each."""
+    """A text as a header holds it: one character for each of its UTF-8 bytes."""
     return text.encode().decode("latin-1")
 
 
@@ -207,7 +207,7 @@ def decode_name(value: str) -> str:
 
 
 def body_size(head: RequestHead) -> int | None:
-    """How many bytes the body has; None where only its end will tell."""
+    """The length of the body; None if it is not known before its end."""
     if first(head, "Transfer-Encoding") is not None:
         return None
     return int(first(head, "Content-Length") or 0)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GatewayRequestError(ClientError):
-    """A request that cannot be understood, or that could be understood in two ways. The connection ends."""
+    """A request that is not valid, or that two programs could read differently. The connection ends."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)
@@ -25,11 +25,11 @@ class GatewayRequestError(ClientError):
 
 
 class ClientGoneError(CheopsError):
-    """The client went away before its request was complete, or before it had its answer."""
+    """The client disconnected before its request was complete, or before it had its response."""
 
     fault = Fault.CLIENT
     definite = False
-    status = 499  # nobody is there to read it; it is what logs of proxies know
+    status = 499  # only for the log: nginx uses the same number
 
 
 class UpstreamError(CheopsError):
@@ -51,7 +51,7 @@ class UpstreamError(CheopsError):
 
 
 class SiteDownError(CheopsError):
-    """A site cannot be asked now. Nothing was sent there, so nothing can have happened."""
+    """A site is down. Nothing was sent there, so nothing can have happened."""
 
     fault = Fault.PEER
     definite = False
@@ -59,14 +59,14 @@ class SiteDownError(CheopsError):
 
 
 class NoGatewayError(CheopsError):
-    """A site has the service, but nothing there takes requests for it."""
+    """A site has the service, but no address where its gateway takes requests for it."""
 
     fault = Fault.PEER
     status = 502
 
 
 class IncomingRequest(Protocol):
-    """A request that came in: its head, and a body that is read at most once and never held as a whole."""
+    """A request from a client: its head, and a body that is read at most once and never held as a whole."""
 
     @property
     def head(self) -> RequestHead:
@@ -75,12 +75,12 @@ class IncomingRequest(Protocol):
 
     @property
     def peer(self) -> str:
-        """The address of whoever sent it: `10.0.0.2`."""
+        """The address of the client or gateway that sent it: `10.0.0.2`."""
         ...
 
     @property
     def forwarding(self) -> "ForwardingInfo":
-        """What the next program is told of who sent it."""
+        """What the next program learns about the sender."""
         ...
 
     @property
@@ -90,12 +90,12 @@ class IncomingRequest(Protocol):
 
     @property
     def size(self) -> int | None:
-        """How many bytes the body has: 0 for none, None where only its end will tell."""
+        """The length of the body: 0 for none, None if it is not known before its end."""
         ...
 
     def body(self) -> AsyncIterator[bytes]:
-        """The body as it comes in; whoever reads slowly slows down the sender. A sender that breaks off
-        raises `ClientGoneError`."""
+        """The body as it arrives; a slow reader slows down the sender. Raises `ClientGoneError` if the sender breaks
+        off."""
         ...
 
 
@@ -104,8 +104,8 @@ Body: TypeAlias = bytes | AsyncIterator[bytes]
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer. With bytes as its body the length is stated by whoever sends it. An iterator is read to its
-    end, or closed (`aclose`) where the client goes away before."""
+    """A response. If its body is bytes, the sender adds the length. An iterator is read to its end, or closed
+    (`aclose`) if the client disconnects before."""
 
     status: int
     headers: Headers = ()
@@ -114,15 +114,15 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class DryRunResult:
-    """What would become of a request for something replicated."""
+    """What a request for a replicated resource would do."""
 
     meta_id: str
-    sites: tuple[str, ...]  # where it is
-    goes_everywhere: bool  # rather than to one of them
+    sites: tuple[str, ...]  # of the resource
+    goes_everywhere: bool  # to all of its sites, rather than to one
 
 
 class RunGuard(Protocol):
-    """Whoever must know before an operation on a service runs at this site."""
+    """Must be informed before an operation on a service runs at this site: HAProxy must not bypass it."""
 
     async def before_run(self, service: str) -> None: ...
 
@@ -130,7 +130,7 @@ class RunGuard(Protocol):
 
 
 class Replication(Protocol):
-    """What the replicating half answers."""
+    """Handles requests for replicated resources; implemented by backends.http."""
 
     def guard_runs(self, guard: RunGuard | None) -> None:
         """Have each run of an operation announced to this guard, or to none."""
@@ -141,39 +141,39 @@ class Replication(Protocol):
         ...
 
     def concerns(self, service: str, head: RequestHead) -> bool:
-        """Whether a request to this site's own instance may speak of a replicant. Cheap: asked for every one.
-        A request that goes to another site is asked about there."""
+        """Whether a request to this site's instance may name a replicant. Called for every request, so it must be
+        cheap. A request that is forwarded is examined at the other site."""
         ...
 
     async def handle(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
-        """Answer a request whose route is replicas, or (None) one that concerns replicants. A `CheopsError`
-        becomes a problem document."""
+        """Handle a request whose route is replicas, or (None) one that concerns replicants. A `CheopsError` becomes
+        a problem document."""
         ...
 
     async def dry_run(self, service: str, head: RequestHead, route: Replicas | None) -> DryRunResult | None:
-        """What `handle` would do, or None where nothing that exists is concerned. Raises what it would."""
+        """What `handle` would do; None if it concerns no existing replicant. Raises the same errors."""
         ...
 
     def to_local(self, service: str, head: RequestHead) -> RequestHead:
-        """A head with this site's own ids, for what is not HTTP after it. Raises a `CheopsError` where a
-        replicant has no copy here."""
+        """A head with this site's local ids, for a request that switches to another protocol. Raises a `CheopsError`
+        if a replicant has no copy here."""
         ...
 
 
 class UpstreamServices(Protocol):
-    """What the replicating half may ask of the proxying one. Both raise an `UpstreamError`: its
-    `may_have_had_effect` says whether the request went out before it failed."""
+    """What replication may use of the gateway. All raise `UpstreamError`, whose `may_have_had_effect` says whether the
+    request may have been executed."""
 
     async def local(
         self, service: str, head: RequestHead, body: Body | None, timeout_s: float, forwarding: "ForwardingInfo"
     ) -> Response:
-        """A request to this site's own instance of a service. The time is the one until its answer begins."""
+        """Send to this site's instance of a service. `timeout_s` is the time until the head of the response."""
         ...
 
     async def at(
         self, site: str, service: str, head: RequestHead, body: Body | None, forwarding: "ForwardingInfo"
     ) -> Response:
-        """A request to the gateway of another site, which serves it there."""
+        """Send to the gateway of another site, which serves it there."""
         ...
 
     async def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:

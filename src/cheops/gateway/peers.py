@@ -1,8 +1,8 @@
-"""Which requests come from the gateway of another site, and how to reach that.
+"""The gateways of other sites: which requests come from them, and how to reach them.
 
-This is the one place that decides whom to believe: the certificate of the connection, at an address that is
-for gateways only. With `security: none`, where all sites are on one machine and nobody has a certificate, a
-request is believed to come from a site if it says so (`Cheops-Hop`) and comes from an address of that site.
+This is the one place that decides whether a request comes from a gateway: by the certificate of its connection, at
+an address that is for gateways only. With `security: none`, where all sites are on one machine without certificates,
+a request counts as a site's if it says so (`Cheops-Hop`) and comes from an address of that site.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ from cheops.text import printable, shortened
 if TYPE_CHECKING:
     from cheops.security.certificates import Identity  # it loads cryptography, which is slow
 
-OnProved: TypeAlias = "Callable[[bytes, Identity], None]"  # a certificate that is good, and whose it is
+OnProved: TypeAlias = "Callable[[bytes, Identity], None]"  # a verified certificate, and its site
 
 _KNOWN_FOR_S = 30.0
 _log = logging.getLogger(__name__)
 
 
 class UntrustedSenderError(CheopsError):
-    """Not a site, or not the one that it says it is."""
+    """The sender is not a site, or not the one that it claims to be."""
 
     fault = Fault.PEER
     status = 403
@@ -55,12 +55,12 @@ class PeerGateways:
 
     @property
     def credentials(self) -> Credentials | None:
-        """What this site shows to other gateways."""
+        """The certificate and key that this site presents to other gateways."""
         return self._node.keyring
 
     async def sender(self, client: ClientConnection, head: RequestHead, *, is_mesh: bool) -> str | None:
-        """The site whose gateway sent a request; None for a client, whatever it says. Raises StrangerError
-        where only gateways may ask."""
+        """The site whose gateway sent a request; None for a client, whatever it claims. Raises UntrustedSenderError
+        at the address that is for gateways only."""
         if is_mesh:
             return self._proved(client, head)
         peer, hop = client.peer, first(head, HOP)
@@ -78,7 +78,7 @@ class PeerGateways:
         return None
 
     def _proved(self, client: ClientConnection, head: RequestHead) -> str:
-        """By its certificate, which counts as at the agent's address; and it speaks for itself alone."""
+        """The site that the certificate names, if it is a member; it may send requests in its own name only."""
         try:
             der = self._shown(client, head)
             identity = identity_in(der) if der else None
@@ -111,10 +111,10 @@ class PeerGateways:
         return UntrustedSenderError(detail)
 
     def address(self, site: str, service: str) -> UpstreamAddress:
-        """Where the gateway of a site takes requests for a service."""
+        """The address of a site's gateway for a service."""
         entry = self._node.mesh.entry_of(site)
         if entry is None:
-            raise self.down(site)  # nobody knows yet what it has
+            raise self.down(site)  # it has not announced its services yet
         address = dict(entry.services).get(service) if entry else None
         if not address:
             raise NoGatewayError(
@@ -132,7 +132,7 @@ class PeerGateways:
         return info is not None and info.up
 
     def down(self, site: str) -> SiteDownError:
-        """That a site is down, and since when."""
+        """The error that a site is down, with the time of the last contact."""
         view = next((one for one in self._node.mesh.sites(now()) if one.name == site), None)
         heard_ms = view.contact_ms if view else None
         since = "it was never heard of" if heard_ms is None else f"last heard of {heard_ms / 1000:,.0f} s ago"
@@ -141,11 +141,11 @@ class PeerGateways:
         return SiteDownError(f"{site} is down: {since}; see 'cheops describe site {site}' at {self._node.name}")
 
     def probe_now(self, site: str) -> None:
-        """It did not answer: have a look at it."""
+        """A request to it failed: check now whether the site is up."""
         self._node.mesh.probe_now(site)
 
     async def addresses_of(self, site: str) -> frozenset[str]:
-        """From which addresses a site speaks: those at which it is reached."""
+        """The addresses that requests of a site come from: those at which it is reached."""
         at_s = asyncio.get_running_loop().time()
         kept = self._addresses.get(site)
         if kept is None or not kept[1] or at_s - kept[0] > _KNOWN_FOR_S:
@@ -166,7 +166,7 @@ class PeerGateways:
         return frozenset(found)
 
     def _log_doubt(self, site: str, peer: str) -> None:
-        """Once per pair: who tries to pass for another should not fill the log."""
+        """Log a false claim once per pair, so that nobody can fill the log."""
         said = printable(shortened(f"{site} from {peer}"))
         if said not in self._doubted and len(self._doubted) < 1_000:
             self._doubted.add(said)

@@ -71,19 +71,19 @@ class ReceivedRequest:
 
 class ListenerKind(StrEnum):
     INBOUND = "inbound"
-    MESH = "mesh"  # of other gateways only, over TLS
+    MESH = "mesh"  # for other gateways only, over TLS
     OUTBOUND = "outbound"
     PROXY = "proxy"
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address where the gateway listens; at the proxy's and the mesh's the service is in the request."""
+    """An address where the gateway listens. At PROXY and MESH the request names the service."""
 
     kind: ListenerKind
     service: str = ""
-    is_retry: bool = False  # for what HAProxy has tried in vain
-    is_from_peer: bool = False  # and what another gateway sent on, as HAProxy has seen
+    is_retry: bool = False  # HAProxy sends here what it tried without success
+    is_from_peer: bool = False  # and here if another gateway had sent it, which HAProxy has verified
 
     @property
     def is_for_application(self) -> bool:
@@ -91,13 +91,13 @@ class Listener:
 
 
 class UnknownHostError(ClientError):
-    """The proxy leads to services only."""
+    """The proxy forwards to services only."""
 
     status = 403
 
 
 class UnknownServiceError(ClientError):
-    """Another gateway asks for a service that is not here."""
+    """Another gateway sent a request for a service that is not at this site."""
 
     status = 404
 
@@ -177,33 +177,33 @@ def is_dry_run(head: RequestHead) -> bool:
 
 
 def service_hosts(services: Mapping[str, ServiceConfig]) -> dict[str, str]:
-    """Which service is meant by which host name."""
+    """The services by the host names that the application uses for them."""
     return {host: service.name for service in services.values() for host in service.hosts}
 
 
-_ANOTHER = "another site"  # HAProxy has seen that it is one
-_HANDED = (ListenerKind.INBOUND, ListenerKind.OUTBOUND)  # by HAProxy, where it forwards
+_ANOTHER = "another site"  # HAProxy has verified that it is one, but does not say which
+_HANDED = (ListenerKind.INBOUND, ListenerKind.OUTBOUND)  # whose later requests HAProxy can serve alone
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that was understood."""
+    """A parsed request."""
 
     client: ClientConnection
     service: str
-    head: RequestHead  # as the client sent it, without what it may not say
+    head: RequestHead  # as the client sent it, without the headers that only gateways may send
     scope: Scope | None
-    sender: str | None  # the site whose gateway sent it on
+    sender: str | None  # the site whose gateway forwarded it; None: a client sent it
     upload: ClientBody
     disconnect_watch: DisconnectWatch
     trace: RequestTrace
     sent_scope: str | None = None  # as the header had it
-    is_flow_candidate: bool = False  # to the fast path, which may learn from it
-    recovered: RecoveredScope | None = None  # how its scope was found, where it had none
+    is_flow_candidate: bool = False  # HAProxy may serve the next request with the same scope
+    recovered: RecoveredScope | None = None  # the carriers that gave its scope, if it had no Scope header
 
 
 class RequestParser:
-    """Knows the services, the other gateways, and the carriers of scopes."""
+    """Parses heads: finds the service, the sender and the scope of a request."""
 
     def __init__(
         self, config: SiteConfig, functions: Functions, peers: PeerGateways, carriers: Carriers | None
@@ -224,7 +224,7 @@ class RequestParser:
         trace: RequestTrace,
         disconnect_watch: DisconnectWatch,
     ) -> Request:
-        """What a head means. Raises CheopsError where it cannot be right."""
+        """Raises CheopsError for a head that cannot be right."""
         upload = ClientBody(client, body_size(head), self._settings.repeat_size_bytes)
         trace.service, head = find_service(head, listener, self._hosts)
         if listener.is_retry:

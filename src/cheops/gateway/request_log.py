@@ -48,13 +48,13 @@ class ServedRequest(Struct, frozen=True, kw_only=True):
 
 
 class RequestLog:
-    """Counts since the start, and a bounded ring of what had a scope."""
+    """Counters since the start, and the latest requests with a scope."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, str]] = Counter()  # service, route, status class
         self.fallbacks: Counter[str] = Counter()  # by service
         self.recovered: Counter[str] = Counter()  # by service
-        self.refused: Counter[int] = Counter()  # what was no request at all, by status
+        self.refused: Counter[int] = Counter()  # invalid requests, by status
         self._recent: deque[ServedRequest] = deque(maxlen=KEPT)
         self._scoped = 0
 
@@ -68,12 +68,12 @@ class RequestLog:
             self.remember(one)
 
     def remember(self, one: ServedRequest) -> None:
-        """Without counting it: that was done elsewhere."""
+        """Log a request that HAProxy has counted already."""
         self._scoped += 1
         self._recent.append(replace(one, number=self._scoped))
 
     def latest(self, most: int, before: int | None = None, service: str = "") -> list[ServedRequest]:
-        """Those with a scope, the latest first: before that of a number, and for one service."""
+        """Requests with a scope, the latest first: those before a number, and of one service."""
         found = (
             one
             for one in reversed(self._recent)
@@ -84,7 +84,7 @@ class RequestLog:
 
 @dataclass(slots=True)
 class RequestTrace:
-    """What is learned of a request while it is served."""
+    """Collects what is known about a request while it is served."""
 
     service: str
     method: str

@@ -47,14 +47,14 @@ def dry_run_response(  # noqa: PLR0913, PLR0917 - all that was decided
     functions: Functions,
     replicant: DryRunResult | None = None,
 ) -> Response:
-    """The sites, the route, and what the method would do, in the words of `cheops scope explain`. What is
-    done to something replicated is done where it is, whatever the scope says."""
+    """The sites, the route and the effect of the method, in the words of `cheops scope explain`. A replicated resource
+    is changed at its own sites, whatever the scope says."""
     here = snapshot.here or ""
     if replicant and (replicant.goes_everywhere or isinstance(decision, Local)):
         route = Replicas(replicant.sites)
         decision = Replicate(route)
     does = effect(route or One(here), method_of(head.method), snapshot)
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "dry_run": True,
         "site": here,
         "service": service,
@@ -74,9 +74,9 @@ def dry_run_response(  # noqa: PLR0913, PLR0917 - all that was decided
     }
     if scope is not None:
         explained = explanation_data(explain(scope, snapshot, service, functions))["services"][0]
-        told |= {"sites": explained["sites"], "means": explained["means"], "notes": explained["notes"]}
+        report |= {"sites": explained["sites"], "means": explained["means"], "notes": explained["notes"]}
     headers = (("Content-Type", "application/json"), ("Cache-Control", "no-store"), (SITE, encode_name(here)))
-    return Response(200, headers, msgspec.json.encode(told))
+    return Response(200, headers, msgspec.json.encode(report))
 
 
 def _targets(decision: Decision) -> tuple[Local | Forward | Replicate, ...]:
@@ -112,21 +112,19 @@ def problem_response(here: str, status: int, detail: str, *, had_no_effect: bool
 
 def error_response(here: str, error: CheopsError, **members: object) -> Response:
     had_no_effect = not (isinstance(error, UpstreamError) and error.may_have_had_effect)
-    told = {"fault": error.fault.value, "definite": error.definite, **members}
-    return problem_response(here, error.status, str(error), had_no_effect=had_no_effect, **told)
+    details = {"fault": error.fault.value, "definite": error.definite, **members}
+    return problem_response(here, error.status, str(error), had_no_effect=had_no_effect, **details)
 
 
 def internal_error_response(here: str) -> Response:
-    return problem_response(
-        here, 500, "this is a mistake in Cheops; the agent's log has the details", had_no_effect=False
-    )
+    return problem_response(here, 500, "internal error in Cheops; see the agent's log for details", had_no_effect=False)
 
 
 _NO_BODY = (204, 304)
 
 
 async def send_response(client: ClientConnection, outgoing: Response) -> None:
-    """The whole of an answer."""
+    """Send a whole response."""
     body, headers = outgoing.body, outgoing.headers
     has_body = client.method != "HEAD" and outgoing.status not in _NO_BODY
     if isinstance(body, bytes) and has_body:
@@ -155,7 +153,7 @@ async def _stream(client: ClientConnection, body: AsyncIterator[bytes], *, is_wa
 
 
 async def send_refusal(client: ClientConnection, outgoing: Response) -> None:
-    """An answer to what could not be understood; the connection ends with it."""
+    """Respond to what is not a valid request, and close the connection."""
     body = outgoing.body if isinstance(outgoing.body, bytes) else b""
     lines = [f"HTTP/1.1 {outgoing.status} {_reason_of(outgoing.status).decode()}"]
     lines += [f"{name}: {value}" for name, value in outgoing.headers]
@@ -175,7 +173,7 @@ _LOOK_S = 60.0
 
 
 async def tunnel(client: Wire, service: Wire, idle_s: float) -> None:
-    """Until both ends have said that they are done, one breaks off, or nothing has moved for too long."""
+    """Pass bytes both ways until both sides have closed, one breaks off, or nothing moved for `idle_s`."""
     activity = _Activity(idle_s)
     pumps = {
         asyncio.ensure_future(_pump(client, service, activity)),
@@ -231,8 +229,8 @@ _AT_ONCE_BYTES = 64 * 1024
 
 
 def proxied_headers(headers: Headers, here: str, served_by: str, fallback: str) -> Headers:
-    """The headers of an answer as the client gets them. Of the mesh's headers, only those of a gateway count,
-    and an application is none."""
+    """The headers of a relayed response. Headers of the mesh are kept only if a gateway set them, not an
+    application."""
     kept = end_to_end(headers)
     if served_by == here:
         kept = (*without_mesh(kept), (SITE, encode_name(here)))
@@ -243,14 +241,14 @@ def proxied_headers(headers: Headers, here: str, served_by: str, fallback: str) 
 
 
 def own_headers(headers: Headers, here: str) -> Headers:
-    """The same for an answer of the replicating half, which says by itself which other site served it."""
+    """The headers of a response of replication, which itself names the site that served it."""
     if not any(name.lower() == SITE.lower() for name, _ in headers):
         headers = (*headers, (SITE, encode_name(here)))
     return (*headers, ("Via", f"1.1 {via_name(here)}"))
 
 
 def informational_relay(client: ClientConnection) -> OnInformational:
-    """Passes informational answers on, to clients that know them; 100 only to one that waits for it."""
+    """Relays informational responses to clients that understand them; 100 only to one that waits for it."""
 
     async def on_informational(status: int, reason: bytes, headers: Headers) -> None:
         is_wanted = client.waits_for_100 if status == 100 else client.is_modern
@@ -264,14 +262,14 @@ def informational_relay(client: ClientConnection) -> OnInformational:
 async def relay(
     client: ClientConnection, response: UpstreamResponse, headers: Headers, settings: GatewayConfig
 ) -> None:
-    """The whole answer, at the pace of the slower side. Raises ClientGoneError, UpstreamError."""
+    """Relay a whole response, at the pace of the slower side. Raises ClientGoneError, UpstreamError."""
     answer = response.head
     if answer.status == _SWITCHING:
         await _switch(client, response, headers, settings)
         return
     client.begin(answer.status, answer.reason, headers)
     unsent = 0
-    while True:  # what is there goes out together: every piece by itself would cost a call to the system
+    while True:  # pieces that are here already are sent together: one system call instead of many
         event = response.exchange.event_now()
         if event is None or unsent >= _AT_ONCE_BYTES:
             await client.flush()
@@ -294,7 +292,7 @@ def _trailers(event: h11.EndOfMessage) -> Headers:
 async def _switch(
     client: ClientConnection, response: UpstreamResponse, headers: Headers, settings: GatewayConfig
 ) -> None:
-    """Another protocol from here on: bytes are passed on as they come."""
+    """Switch to another protocol: from here on bytes are passed on unread."""
     answer = response.head
     protocols = [value for name, value in answer.headers if name.lower() == "upgrade"]
     if "upgrade" not in connection_tokens(answer.headers) or not protocols:
@@ -311,6 +309,6 @@ async def _switch(
     client.is_answered = client.is_tunnel = True
     client.data_beyond(response.exchange.trailing_data)
     await client.flush()
-    client.wire.on_end = None  # each side may be done before the other
+    client.wire.on_end = None  # in a tunnel one side may close before the other
     response.exchange.wire.write(client.beyond())
     await tunnel(client.wire, response.exchange.wire, settings.tunnel_timeout_s)

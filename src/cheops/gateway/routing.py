@@ -30,7 +30,7 @@ _METHODS = {
 
 
 class UnsupportedScopeError(CheopsError):
-    """Something that scope-lang can say, and the gateway cannot do."""
+    """Valid scope-lang that the gateway does not support."""
 
     fault = Fault.US
     status = 501
@@ -77,7 +77,7 @@ def parse_scope(lines: list[str], service: str, functions: Functions = BUILTIN) 
     except UnicodeDecodeError:
         raise ScopeSyntaxError("the header Scope is not UTF-8 text") from None
     if not text.strip():
-        return None  # it names no service, so it moves none
+        return None  # an empty scope names no service
     scope = parse(text, functions)
     return Scope((Binding(service, scope.bindings[0].location),)) if scope.is_bare else scope
 
@@ -85,12 +85,12 @@ def parse_scope(lines: list[str], service: str, functions: Functions = BUILTIN) 
 def resolve_route(
     scope: Scope | None, service: str, snapshot: Snapshot, functions: Functions = BUILTIN
 ) -> Route | None:
-    """The route of a request; None where nothing says that it should leave this site."""
+    """The route of a request; None if it has no scope, and so stays at this site."""
     return None if scope is None else resolve(scope, service, snapshot, functions)
 
 
 def decide(route: Route | None, snapshot: Snapshot, *, reading: bool) -> Decision:
-    """What to do with a request that a client sent."""
+    """What to do with a client's request."""
     if route is None:
         return Local()
     if any(isinstance(one, Cross) for one in _alternatives(route)):
@@ -102,8 +102,8 @@ def decide(route: Route | None, snapshot: Snapshot, *, reading: bool) -> Decisio
 
 
 def decide_forwarded(route: Route | None, here: str, snapshot: Snapshot, *, reading: bool) -> Target:
-    """What to do with what another site's replicating half sent: it goes no further, but here it may become
-    an operation for other sites."""
+    """What to do with a request that another gateway forwarded for replication: it is never forwarded again, but may
+    become an operation here."""
     for one in in_order(route, snapshot, reading=reading) if route else ():
         if isinstance(one, Replicas) and here in one.sites:
             return Replicate(one)
@@ -111,12 +111,12 @@ def decide_forwarded(route: Route | None, here: str, snapshot: Snapshot, *, read
 
 
 def method_of(method: str) -> Method:
-    """What an HTTP method does, in the words of scope-lang."""
+    """The effect of an HTTP method, as scope-lang names it."""
     return _METHODS.get(method, Method.UPDATE)
 
 
 def kind_of(decision: Decision) -> Literal["local", "forward", "in-turn", "replicate"]:
-    """One word, for counting."""
+    """The decision in one word, for counters."""
     match decision:
         case Local():
             return "local"
@@ -145,36 +145,36 @@ def _target_of(direct: Direct, snapshot: Snapshot) -> Target:
 
 
 _FAILED = (502, 503, 504)
-_REFUSED_FOR_NOW = 503  # who says so did nothing
+_REFUSED_FOR_NOW = 503  # a server that sends this did nothing
 
 
 @dataclass(frozen=True, slots=True)
 class RetryState:
-    """What there is for another attempt."""
+    """What decides whether the next target can be tried."""
 
     head: RequestHead
-    can_restart: bool  # all of the body that was read is kept
+    can_restart: bool  # the part of the body that was read is still in memory
     targets_left: int
 
 
 def may_try_next_after_response(status: int, headers: Headers, target: Target, retry_state: RetryState) -> bool:
-    """Whether this answer is no reason to stop. Of 502 and 504 another gateway says whether anything can have
-    happened, where it knows."""
+    """Whether the next target may be tried after this response. After a 502 or 504 another gateway reports, if it
+    knows, that nothing happened (`Cheops-Effect: none`)."""
     if status not in _FAILED or not retry_state.targets_left or not retry_state.can_restart:
         return False
-    told = any(name.lower() == EFFECT.lower() and value == "none" for name, value in headers)
-    did_nothing = status == _REFUSED_FOR_NOW or (told and isinstance(target, Forward))
+    reports_none = any(name.lower() == EFFECT.lower() and value == "none" for name, value in headers)
+    did_nothing = status == _REFUSED_FOR_NOW or (reports_none and isinstance(target, Forward))
     return did_nothing or is_idempotent(retry_state.head)
 
 
 def may_try_next_after_error(error: CheopsError, target: Target, retry_state: RetryState) -> bool:
-    if not retry_state.targets_left or not _is_about_the_place(error, target) or not retry_state.can_restart:
+    if not retry_state.targets_left or not _is_about_the_target(error, target) or not retry_state.can_restart:
         return False
     return not _may_have_had_effect(error) or is_idempotent(retry_state.head)
 
 
 def final_error(error: CheopsError, name: str, failed: list[str], retry_state: RetryState) -> CheopsError:
-    """The error with all that is to be known of it: where, after what, and why not elsewhere."""
+    """The error with its context: at which site, after which attempts, and why no other target was tried."""
     if not isinstance(error, UpstreamError):
         return error
     before = f" (before that {'; '.join(failed)})" if failed else ""
@@ -188,7 +188,7 @@ def final_error(error: CheopsError, name: str, failed: list[str], retry_state: R
 
 
 def short_reason(error: CheopsError) -> str:
-    """In a word or two, without a comma."""
+    """An error in a word or two, without a comma: it becomes an item of a header."""
     match error:
         case UpstreamError():
             return error.why
@@ -200,8 +200,8 @@ def short_reason(error: CheopsError) -> str:
             return str(error.status)
 
 
-def _is_about_the_place(error: CheopsError, target: Target) -> bool:
-    """And not about the request, with which it would be the same elsewhere."""
+def _is_about_the_target(error: CheopsError, target: Target) -> bool:
+    """Whether another target might do better: the error is not about the request itself."""
     if isinstance(error, UpstreamError | SiteDownError | NoGatewayError):
         return True
     return isinstance(target, Replicate) and error.status in _FAILED

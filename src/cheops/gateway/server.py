@@ -37,20 +37,20 @@ from cheops.plugins import scope_functions
 from cheops.security.tls import HandshakeLimits, TlsAcceptor
 
 BACKLOG = 4096
-_OTHER_FILES = 256  # what an agent has open beside the connections of its gateway
+_OTHER_FILES = 256  # that an agent has open besides the connections of its gateway
 
 
 class ListenError(CheopsError):
-    """The gateway cannot have an address."""
+    """The gateway cannot listen on an address."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerSockets:
-    """Open sockets, and what is behind each."""
+    """The open sockets of a gateway."""
 
     sockets: dict[Listener, socket.socket]
-    program: str | None = None  # HAProxy, where it has the addresses for clients
-    handed: tuple[Listener, ...] = ()  # who comes by way of it
+    program: str | None = None  # HAProxy, if it listens for clients
+    handed: tuple[Listener, ...] = ()  # the listeners that HAProxy has
 
     @property
     def has_any(self) -> bool:
@@ -62,8 +62,7 @@ class ListenerSockets:
 
 
 def open_listeners(config: SiteConfig) -> ListenerSockets:
-    """Sockets for all addresses of the gateway that are not HAProxy's. Raises ListenError, and then has none
-    open."""
+    """Open the sockets of all listeners that HAProxy does not have. Raises ListenError, and then none stays open."""
     program = choose_program(config)
     if program is None:
         stop_leftover(config)
@@ -76,7 +75,7 @@ def open_listeners(config: SiteConfig) -> ListenerSockets:
                 continue
             handed.append(listener)
             if not is_left:
-                _bound(key, address, config).close()  # it can be had
+                _bound(key, address, config).close()  # only to see that the address is free
     except ListenError:
         opened.close()
         raise
@@ -84,14 +83,14 @@ def open_listeners(config: SiteConfig) -> ListenerSockets:
 
 
 def open_haproxy_listeners(config: SiteConfig, handed: Collection[Listener]) -> dict[Listener, socket.socket]:
-    """The addresses that HAProxy was to have, where it does not start."""
+    """Open the sockets that HAProxy should have had, after it failed to start."""
     found = [one for one in _listeners(config) if one[1] in handed]
     return {listener: _bound(key, address, config) for key, listener, address in found}
 
 
 def _is_handed(listener: Listener, config: SiteConfig) -> bool:
-    """Whether HAProxy has an address: those of services that clients reach through it, also for the
-    application's own calls, and the one for gateways that show certificates."""
+    """Whether HAProxy has a listener: those for clients, for the application's own calls to such services, and the
+    one for gateways with certificates."""
     match listener.kind:
         case ListenerKind.INBOUND:
             return True
@@ -104,8 +103,8 @@ def _is_handed(listener: Listener, config: SiteConfig) -> bool:
 
 
 def connection_limit(wanted: int) -> int:
-    """How many clients can be served at once, each of which may need a connection to a service: as many as
-    wanted, or as the system lets this process have."""
+    """How many clients can be served at once: as many as wanted, or as the limit of open files allows. Each client
+    may need a second connection, to a service."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -153,18 +152,18 @@ def _bound(key: str, address: Address, config: SiteConfig) -> socket.socket:
     return one
 
 
-_STOP_S = 3.0  # for what is broken off
-_ARRIVE_S = 0.05  # what clients had sent before they could know is taken
-_ADDRESSES = 4  # that could fill a gateway with handshakes, and no fewer
-_TURNED_AWAY = 100  # how many at a time are told that there is no room
+_STOP_S = 3.0  # for cancelled connections to end
+_ARRIVE_S = 0.05  # for requests that were sent before the client could know
+_ADDRESSES = 4  # fewer source addresses cannot occupy all handshakes
+_MAX_REFUSALS = 100  # connections above the limit that get a response before they are closed
 _log = logging.getLogger(__name__)
 
 
 class Gateway:
-    """All services of a site, each behind its addresses."""
+    """The gateway of a site, for all of its services."""
 
     def __init__(self, node: Node, program: str | None = None) -> None:
-        """`program` is the HAProxy that forwards, where it does."""
+        """`program` is the path of HAProxy, if it is used."""
         config = node.config
         self._config = config
         self._settings = config.gateway
@@ -189,7 +188,7 @@ class Gateway:
             else None
         )
         self._handler.flows = self.plane
-        self.without_haproxy = ""  # why the agent forwards by itself, though it should not have to
+        self.without_haproxy = ""  # why HAProxy is not used although it should be
         self._local_sockets: list[tuple[Path, socket.socket]] = []
 
     @property
@@ -198,29 +197,29 @@ class Gateway:
 
     @property
     def services(self) -> UpstreamServices:
-        """What the replicating half may ask for."""
+        """What replication may use of this gateway."""
         return self._forwarder
 
     def replicate_with(self, replication: Replication) -> None:
-        """Have this answer what is replicated."""
+        """Send requests for replicated resources to this."""
         self._handler.replicate_with(replication)
         if self.plane is not None:
             self.plane.replicate_with(replication)
 
     @property
     def connections(self) -> int:
-        """Of clients and other gateways; of HAProxy's as many as at the last `refresh`."""
+        """Connections of clients and other gateways; those of HAProxy as of the last `refresh`."""
         own = sum(not isinstance(client.wire, HandoverWire) for client in self._client_tasks.values())
         return own + (self.plane.counters.clients if self.plane else 0)
 
     async def refresh(self) -> None:
-        """Have all counted that HAProxy has served."""
+        """Read HAProxy's counters."""
         if self.plane:
             await self.plane.refresh()
 
     @property
     def warm(self) -> int:
-        """Connections to services and other gateways that wait for use."""
+        """Idle connections to services and other gateways."""
         return self._forwarder.client.pool.idle
 
     # -- starting and stopping ---------------------------------------------------------------------------
@@ -254,7 +253,7 @@ class Gateway:
                 self._servers.append(await loop.create_server(wire, sock=one, backlog=BACKLOG))
 
     async def _start_haproxy(self, fast: HaproxyPlane, listeners: tuple[Listener, ...]) -> None:
-        """Take what HAProxy hands over, and have it take everything else."""
+        """Open the Unix sockets where HAProxy hands requests over, then start it."""
         loop = asyncio.get_running_loop()
         folder = fast.haproxy.folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -271,7 +270,7 @@ class Gateway:
         await fast.start()
 
     def _handshake_limits(self, context: ssl.SSLContext) -> HandshakeLimits:
-        """Whoever is still shaking hands leaves room for sites at other addresses."""
+        """Unfinished handshakes of one address must not keep other sites out."""
         most = max(1, self._max_connections // 2)
         each = max(1, most // _ADDRESSES)
         return HandshakeLimits(context, self._settings.head_timeout_s, most, each, self._count_refused_handshake)
@@ -281,10 +280,10 @@ class Gateway:
         self._refusals.count(reason, address)
 
     async def stop(self) -> None:
-        """Take no more connections, let the requests under way come to an end for a while, and close
-        everything. Their answers tell clients to send no more over the same connection."""
+        """Accept no more connections, give requests in progress some time to end, then close everything. Their
+        responses ask clients to close the connection."""
         if self.plane:
-            await self.plane.stop()  # while what it hands over is still served
+            await self.plane.stop()  # first: what it still hands over must be served
         self._is_stopping = True
         await asyncio.sleep(_ARRIVE_S)
         for server in self._servers:
@@ -312,8 +311,8 @@ class Gateway:
     # -- connections -------------------------------------------------------------------------------------
 
     def _connected(self, wire: Wire, listener: Listener) -> None:
-        if len(self._client_tasks) >= self._max_connections + _TURNED_AWAY:
-            wire.abort()  # not even a word: that would cost what there is none of
+        if len(self._client_tasks) >= self._max_connections + _MAX_REFUSALS:
+            wire.abort()  # without a response, which would take a further connection
             return
         client = ClientConnection(wire, self._settings)
         client.is_last = self._is_stopping
@@ -330,7 +329,7 @@ class Gateway:
             _log.error("a connection ended with a mistake", exc_info=error)
 
     async def _serve_requests(self, client: ClientConnection, listener: Listener) -> None:
-        """Requests, one after the other."""
+        """Serve the requests of one connection, one after the other."""
         try:
             while True:
                 head = await client.next_head()
@@ -353,12 +352,12 @@ class Gateway:
 
 
 def _sockets_of(listener: Listener) -> Iterable[tuple[str, Listener]]:
-    """Where HAProxy hands over what comes to an address of its own."""
+    """The Unix sockets where HAProxy hands over the requests of one of its listeners."""
     service = listener.service
     if listener.kind is ListenerKind.MESH:
         yield MESH_SOCKET, listener
         return
-    if listener.kind is ListenerKind.OUTBOUND:  # what was tried in vain has its scope by then, and comes as any other
+    if listener.kind is ListenerKind.OUTBOUND:  # needs no socket for retries: HAProxy has added the scope by then
         yield calls_socket(service), listener
         return
     yield front_socket(service), listener
@@ -367,7 +366,7 @@ def _sockets_of(listener: Listener) -> Iterable[tuple[str, Listener]]:
 
 
 def _carriers(config: SiteConfig) -> Carriers | None:
-    """Only where the application calls out through the gateway there is anything to recover."""
+    """The memory of scopes; None if the application makes no calls through the gateway."""
     if not config.has_carriers:
         return None
     return Carriers(config.gateway.carriers, config.gateway.carriers_for_s, time.monotonic)

@@ -1,1 +1,21 @@
-"""Operations that are commands of this machine."""
+"""The command backend: operations are command lines, run on this machine.
+
+    async with CommandRunner() as runner:
+        completed = await runner.run("redis-cli incrby __ID__ 13", settings, resource="counter")
+    completed.status, completed.exit_code, completed.output
+
+Comes in: a line, and the settings of its resource type (what is allowed, user, limits, timeout). Goes out: how it
+ended, with its output. Whatever happens, no process of a command survives it.
+
+    backend     the `Backend`: payloads to commands, and exit codes to outcomes
+    line        the line: split, checked against the type's patterns, filled in
+    runner      runs commands for backends and notifications; hands each to an idle worker
+    spawner     the agent's ends of the helper processes
+    worker      the helper processes themselves: one spawner, and a worker per running command
+    program     starts one program: user, limits, environment
+    wire        the messages between agent and workers
+
+A worker is a child subreaper, so that it can find and kill all descendants of its command; the agent itself must not
+be one. `worker`, `program` and `wire` run in the helper processes with `python -I -S`: they import nothing but the
+standard library and each other. This docstring is all that stands here for the same reason.
+"""

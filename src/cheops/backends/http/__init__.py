@@ -1,1 +1,24 @@
-"""What is replicated: requests that become operations, and ids on their way in and out."""
+"""The HTTP backend: resources of HTTP services, replicated at several sites by repeating requests.
+
+    $ curl -X POST http://site1:8080/images -H 'Scope: site1 & site2' -d '{"name": "ubuntu"}'
+    {"id": "c4e095a1-...", "name": "ubuntu"}
+
+The `id` is a *meta-id*, the same at all sites. The service of each site gave its own copy a *local id*, which only
+that site knows (`copies`). Everything in the log has meta-ids; everything sent to a service has local ids.
+
+A change, from the client to the services:
+
+    replication     the gateway's `Replication`: which requests concern replicated resources, and what becomes of each
+    request         what a client asks for: target, preferences, conditions
+    changes         a request becomes an operation
+    submission      hands the operation to the engine, and waits as long as the client wants
+    payload         the operation's payload: an HTTP request as JSON; and what its response means
+    backend         the `Backend`: runs the operation at each site
+    sender          sends it to the service, with local ids and credentials (`credentials`)
+    copies          remembers the local id
+
+A read: `replication`, `reads`, `translation` (local ids to meta-ids in the response), with `ids` and `paths`.
+`locations` finds the sites of a resource that this site does not have.
+
+May import gateway and node, and everything below them. Only api and the agent import it.
+"""

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from cheops.security.certificates import Identity
 
 
-_ANSWERED_S = 3.0
+_RESPONDED_S = 3.0
 _LOOK_S = 0.01
 
 
 class ReplicaGuard:
-    """A RunGuard (see gateway.interfaces). `flags` has, for each service, what its flows here must not have; None:
-    there are no flows here."""
+    """Keeps HAProxy from forwarding requests that concern replicas: a `RunGuard` (see gateway.interfaces).
+
+    `flags` has, for each service, what a request to the local instance must not have; None: all go to the agent.
+    """
 
     def __init__(self, haproxy: Haproxy, map_updater: MapUpdater, table: FlowTable) -> None:
         self._replication: Replication | None = None
@@ -44,12 +46,12 @@ class ReplicaGuard:
         self.flags: dict[str, str | None] = {}
 
     def watch(self, replication: Replication) -> None:
-        """From now on each run is announced here first."""
+        """Have each run of an operation announced here first."""
         self._replication = replication
         replication.guard_runs(self)
 
     def begin(self, services: Iterable[str]) -> None:
-        """Before HAProxy takes requests; `started` is to follow."""
+        """Call before HAProxy takes requests, and `started` after."""
         for service in services:
             self.flags[service] = self._flags_now(service)
 
@@ -57,7 +59,7 @@ class ReplicaGuard:
         self._started.set()
 
     def end(self) -> None:
-        """There is no HAProxy any more."""
+        """HAProxy is not used any more."""
         if self._replication is not None:
             self._replication.guard_runs(None)
         self.flags = {}
@@ -65,11 +67,11 @@ class ReplicaGuard:
 
     @property
     def has_replicas(self) -> bool:
-        """Whether something is replicated here, so that not everything may go to the instances."""
+        """Whether this site has replicas, so that the agent must see some requests."""
         return any(flags != "" for flags in self.flags.values())
 
-    def look(self) -> None:
-        """Have HAProxy know what may go to the instances here now."""
+    def refresh(self) -> None:
+        """Update the maps of services whose replicas have changed."""
         for service, before in self.flags.items():
             now = self._flags_now(service)
             if now != before:
@@ -87,37 +89,37 @@ class ReplicaGuard:
     # -- before and after --------------------------------------------------------------------------------
 
     async def before_run(self, service: str) -> None:
-        """Something of a service is about to be replicated here: from now on its requests are looked at."""
+        """An operation on a service is about to run: from now on the agent must see the requests of this service."""
         self._runs[service] = self._runs.get(service, 0) + 1
         await self._started.wait()
         before = dict(self.flags)
-        self.look()
+        self.refresh()
         if self.flags != before:
-            await self._settled_or_ended()
-            await self._until_answered(service)
+            await self._applied_or_ended()
+            await self._until_responded(service)
 
     def after_run(self, service: str) -> None:
         self._runs[service] -= 1
 
-    async def _settled_or_ended(self) -> None:
-        """An HAProxy that has ended forwards nothing, and the next one is told before it does."""
-        settled = asyncio.ensure_future(self._map_updater.wait_applied())
+    async def _applied_or_ended(self) -> None:
+        """Wait until the maps are updated. An HAProxy that has ended forwards nothing, and the next one gets them."""
+        applied = asyncio.ensure_future(self._map_updater.wait_applied())
         ended = asyncio.ensure_future(self._haproxy.ended.wait())
-        await asyncio.wait({settled, ended}, return_when=asyncio.FIRST_COMPLETED)
-        settled.cancel()
+        await asyncio.wait({applied, ended}, return_when=asyncio.FIRST_COMPLETED)
+        applied.cancel()
         ended.cancel()
 
-    async def _until_answered(self, service: str) -> None:
-        """What went to the instance here before, and was not looked at, is answered before that changes. For
-        a while: what takes longer is no list."""
+    async def _until_responded(self, service: str) -> None:
+        """Wait for requests that HAProxy sent to the local instance before the update: their responses could list the
+        new resource under its local id. Not for ever: a response that takes longer is not a list."""
         names = {haproxy_names.own_of(service), haproxy_names.own_or_of(service), haproxy_names.sent_of(service)}
-        end_s = time.monotonic() + _ANSWERED_S
+        end_s = time.monotonic() + _RESPONDED_S
         while time.monotonic() < end_s:
             try:
                 if not await self._haproxy.runtime.requests_at(names):
                     return
             except RuntimeSocketError:
-                return  # it has ended, and what it did with it
+                return  # HAProxy has ended, and its requests with it
             await asyncio.sleep(_LOOK_S)
 
 
@@ -126,7 +128,7 @@ _ADDRESSES_S = 5.0
 
 
 class TrustedSenders:
-    """Belongs to one event loop. `on_change` is called when what is believed is another."""
+    """The gateways that HAProxy trusts, by certificate or address. `on_change` is called when they change."""
 
     def __init__(self, node: Node, peers: PeerGateways, on_change: Callable[[], None]) -> None:
         self._node = node
@@ -137,12 +139,12 @@ class TrustedSenders:
         peers.on_proved = self._proved
 
     def entries(self) -> list[tuple[str, str]]:
-        """For HAProxy's map: a name and what is shown with it."""
+        """Entries of HAProxy's map: a site with its certificate or address."""
         shown = (f"{encode_name(one.site)}|{fingerprint}" for fingerprint, one in self._shown.items())
         return [(key, "1") for key in (*shown, *self._at)]
 
     def _proved(self, der: bytes, identity: "Identity") -> None:
-        """A gateway showed this certificate, and it is good."""
+        """The agent has verified this certificate of a gateway."""
         fingerprint = sha256(der).hexdigest().upper()  # as HAProxy writes it
         if fingerprint in self._shown:
             self._shown.move_to_end(fingerprint)
@@ -153,7 +155,7 @@ class TrustedSenders:
         self._on_change()
 
     def recheck(self) -> None:
-        """Take out whoever may not come in any more."""
+        """Remove certificates that are not valid any more."""
         now_s = time.time()
         out = [key for key, one in self._shown.items() if rejection_of(self._node.mesh, one, now_s)]
         for key in out:
@@ -162,8 +164,7 @@ class TrustedSenders:
             self._on_change()
 
     async def follow_addresses(self, soon_s: float) -> None:
-        """From which addresses sites send requests on, where they prove it by nothing else. Until
-        cancelled."""
+        """Without certificates, trust the addresses of the sites; runs until cancelled."""
         while self._node.keyring is None:
             found: set[str] = set()
             is_all_known = True
@@ -179,13 +180,13 @@ class TrustedSenders:
 
 
 _MAX_KEY = 2_000
-_EARLY_S = 1.0  # before a value ends HAProxy is told
+_EARLY_S = 1.0  # an entry leaves HAProxy so long before its value ends
 _SETTLED_S = 2.0
 _At = TypeVar("_At", int, Carrier)
 
 
 class CarrierUpdateError(CheopsError):
-    """HAProxy cannot be told that a value stands for something else now."""
+    """The cache in HAProxy cannot be updated, so it may hold an outdated scope."""
 
     fault = Fault.US
     definite = False
@@ -193,8 +194,7 @@ class CarrierUpdateError(CheopsError):
 
 
 def call_key(head: RequestHead, names: Iterable[str]) -> str | None:
-    """The carriers of a call as HAProxy writes them (frontend.py); None for a call that it hands to the agent
-    in any case."""
+    """The carriers of a call as HAProxy writes them (see frontends); None for a call that the agent must see."""
     values = []
     for name in names:
         given = every(head, name)
@@ -213,14 +213,20 @@ def call_key(head: RequestHead, names: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    scope: str  # as it is remembered
-    told: str  # as it is passed on, encoded
+    scope: str  # as remembered by Carriers
+    encoded: str  # the scope as it is passed on
     marks: tuple[Carrier, ...]
     ends_s: int  # in which second it leaves
 
 
 class CarrierCache:
-    """See carriers.CarrierObserver. Belongs to one event loop."""
+    """The scopes of carrier values that are cached in HAProxy, for the application's own calls.
+
+    HAProxy must not give a call another scope than the agent would. An entry is installed only if the agent's memory
+    says the same at that moment, and leaves when that could change: the value is seen with another scope, is evicted,
+    or ends. A request that changes the meaning of a value goes on to the service only after HAProxy is updated, so
+    that none of the calls that it causes finds the old meaning.
+    """
 
     def __init__(
         self,
@@ -239,7 +245,7 @@ class CarrierCache:
         self._with: dict[Carrier, dict[str, None]] = {}  # keys, by the values in them
         self._ending: dict[int, dict[str, None]] = {}  # keys, by the second in which they leave
         self._looked_s = int(clock())
-        self._leaving: OrderedDict[Carrier, int] = OrderedDict()  # by which wish HAProxy is told of it
+        self._leaving: OrderedDict[Carrier, int] = OrderedDict()  # the update that removes it
         self._started = asyncio.Event()
         self._since = 0
         carriers.observer = self
@@ -249,23 +255,23 @@ class CarrierCache:
         return len(self._entries)
 
     def entries(self) -> Iterable[tuple[str, str]]:
-        """For HAProxy's map."""
-        return [(key, one.told) for key, one in self._entries.items()]
+        """Entries of HAProxy's map."""
+        return [(key, one.encoded) for key, one in self._entries.items()]
 
     def started(self) -> None:
-        """HAProxy was told to have no entries but these: what it knew of an earlier agent counts no more."""
+        """HAProxy's map was replaced: entries of an earlier agent are gone."""
         self._since = self._map_updater.last_change
         self._started.set()
 
     def end(self) -> None:
-        """There is no HAProxy any more."""
+        """HAProxy is not used any more."""
         self._carriers.observer = None
         self._started.set()
 
     # -- installing --------------------------------------------------------------------------------------
 
     def offer(self, recovered: RecoveredScope, passed_on: str) -> None:
-        """A call had this scope, by its carriers. It may have been a while ago: what counts is now."""
+        """A call had this scope by its carriers. Install that, if it still holds now."""
         key = call_key(recovered.head, self._names)
         marks = tuple(carriers_in(recovered.head, self._names))
         if key is None or not marks:
@@ -277,8 +283,8 @@ class CarrierCache:
         before = self._entries.get(key)
         self._remove(key)
         self._add(key, entry)
-        if before is None or before.told != entry.told:
-            self._map_updater.put(haproxy_names.CARRIED, key, entry.told, was_there=before is not None)
+        if before is None or before.encoded != entry.encoded:
+            self._map_updater.put(haproxy_names.CARRIED, key, entry.encoded, was_there=before is not None)
         while len(self._entries) > self._most:
             self._take_out([next(iter(self._entries))], is_urgent=False)
 
@@ -300,18 +306,16 @@ class CarrierCache:
     # -- withdrawing -------------------------------------------------------------------------------------
 
     def on_begin(self, one: Carrier, scope: KnownScope) -> None:
-        """See carriers.CarrierObserver."""
         others = [key for key in self._with.get(one, ()) if self._entries[key].scope != scope]
         self._take_out(others, is_urgent=True)
         if not self._map_updater.is_applied(self._leaving.get(one, 0)):
             self._map_updater.apply_now()
 
     def on_evicted(self, one: Carrier) -> None:
-        """See carriers.CarrierObserver."""
         self._take_out(list(self._with.get(one, ())), is_urgent=False)
 
-    def look(self) -> None:
-        """Take out what ends."""
+    def refresh(self) -> None:
+        """Remove entries that end."""
         now_s = int(self._clock())
         for second in range(self._looked_s, now_s + 1):
             self._take_out(list(self._ending.get(second, ())), is_urgent=False)
@@ -328,20 +332,20 @@ class CarrierCache:
                 self._leaving.move_to_end(mark)
         while self._leaving and self._map_updater.is_applied(next(iter(self._leaving.values()))):
             self._leaving.popitem(last=False)
-        if len(self._leaving) > self._most:  # HAProxy has not answered for long: all wait for it
+        if len(self._leaving) > self._most:  # HAProxy has not responded for long: wait for all updates
             self._leaving.clear()
             self._since = self._map_updater.last_change
 
     async def wait_consistent(self, values: Iterable[Carrier]) -> None:
-        """See carriers.CarrierObserver. An HAProxy that does not answer might believe the old meaning: then the
-        request is not passed on, since what it causes could go astray."""
+        """If HAProxy does not respond, it may have the old meaning: then the request is refused, since the calls that
+        it causes could be routed wrongly."""
         await self._started.wait()
-        wish = max((self._since, *(self._leaving.get(one, 0) for one in values)))
-        if self._map_updater.is_applied(wish):
+        change = max((self._since, *(self._leaving.get(one, 0) for one in values)))
+        if self._map_updater.is_applied(change):
             return
         try:
             async with asyncio.timeout(_SETTLED_S):
-                await self._map_updater.wait_applied(wish)
+                await self._map_updater.wait_applied(change)
         except TimeoutError:
             raise CarrierUpdateError(
                 "HAProxy does not answer, and might take the calls that this request causes for those of "
@@ -350,7 +354,7 @@ class CarrierCache:
 
 
 def _discard(index: dict[_At, dict[str, None]], at: _At, key: str) -> None:
-    """Take a key out of an index that keeps nothing empty."""
+    """Remove a key from an index, and its set if that is empty then."""
     keys = index[at]
     keys.pop(key, None)
     if not keys:

@@ -48,7 +48,7 @@ _SAID = {
 
 
 def error_files(here: str) -> dict[str, bytes]:
-    """Their names and contents."""
+    """The error responses that HAProxy sends by itself: file names and contents."""
     return {f"{status}.http": _answer(here, *said) for status, said in _SAID.items()}
 
 
@@ -147,8 +147,8 @@ def _agent(layout: Layout, service: ServiceLayout, name: str, at: str) -> Iterat
 
 
 def _tries() -> Iterator[str]:
-    """What only asks is sent to the agent again if that was killed meanwhile, and is told at least that there
-    is none: else HAProxy ends the client's connection without a word, for him to repeat it himself."""
+    """A safe request is sent to the agent again if that was killed meanwhile. Without this, HAProxy would close the
+    client's connection without a response."""
     yield f"  retries {_AGENT_TRIES}"
     yield "  retry-on conn-failure empty-response"
     yield "  http-request disable-l7-retry if !{ method GET HEAD OPTIONS }"
@@ -222,7 +222,7 @@ def _backend(layout: Layout, service: ServiceLayout, name: str, *, is_followed: 
 
 
 def _passed_on(layout: Layout, base: str) -> Iterator[str]:
-    """What the next program is told, as the agent's own proxy tells it."""
+    """Headers for the next program, the same as the agent's own proxy adds."""
     scope = "%[var(txn.to),field(2,|),url_dec]"
     yield "  acl is_spelled_out var(txn.to),field(2,|) -m len gt 0"
     yield f"  http-request set-header scope {scope} if {{ var(txn.to) -m sub | }} is_spelled_out"
@@ -259,7 +259,7 @@ def _servers(layout: Layout, again: str, address: UpstreamAddress, tls: str) -> 
 
 
 def _longest(layout: Layout, service: ServiceLayout) -> float:
-    """HAProxy has one time for an answer to begin and for it to go on."""
+    """HAProxy has one timeout for the beginning of a response and for pauses within it."""
     longest_s = max(layout.silence_timeout_s, layout.stall_timeout_s, service.answer_s)
     return longest_s + _AFTER_CLIENTS_S
 

@@ -1,7 +1,7 @@
-"""What the fast path served: asked of HAProxy when somebody wants to know, so that it costs nothing before.
+"""What HAProxy served: read from it only when somebody asks, so that it costs nothing otherwise.
 
-HAProxy counts by itself, and keeps the latest requests with a scope in a ring in its memory. What is asked
-here is the difference to what was known before, for every worker.
+HAProxy counts by itself, and keeps the latest requests with a scope in a ring in its memory. Each refresh adds the
+difference to the values of the refresh before, for every worker.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _NO_CERTIFICATE = "peer did not return a certificate"
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What a backend of HAProxy stands for."""
+    """The service and site behind a backend of HAProxy."""
 
     service: str
     kind: FlowKind | None  # None: the agent
@@ -50,7 +50,7 @@ class LoggedRequest:
 
 
 def parse_request_line(line: str) -> LoggedRequest | None:
-    """A line of the ring; None for one that was cut short."""
+    """A line of the ring; None for an incomplete one."""
     words = line.split(" ")
     if len(words) != _FIELDS:
         return None
@@ -66,7 +66,7 @@ def parse_request_line(line: str) -> LoggedRequest | None:
 
 
 def parse_handshake_line(line: str) -> tuple[str, str, str] | None:
-    """Why a gateway did not get in, from which address, and in OpenSSL's words; None for another line."""
+    """The reason, the address and OpenSSL's text of a refused handshake; None for another line."""
     words = line.split(" ")
     if len(words) != _HANDSHAKE_FIELDS or not words[3].isdigit():
         return None
@@ -90,7 +90,7 @@ class TrafficCounters:
         self.by_haproxy = self.by_agent = self.clients = 0
 
     def add_layout(self, layout: Layout) -> None:
-        """Know the backends of one more configuration."""
+        """Add the backends of a new configuration."""
         here, known = layout.here, self.backends
         known[haproxy_names.MESH_AGENT] = Backend("", None, here)
         for service in (one.name for one in layout.services):
@@ -106,12 +106,12 @@ class TrafficCounters:
             )
 
     async def refresh(self) -> list[LoggedRequest]:
-        """Count what is new; gives the requests with a scope among it, the earliest first. One at a time, or
-        it would be new to two."""
+        """Count what is new; returns the new requests with a scope, the earliest first. One refresh at a time, or two
+        would count the same."""
         async with self._lock:
-            return await self._refreshed()
+            return await self._refresh()
 
-    async def _refreshed(self) -> list[LoggedRequest]:
+    async def _refresh(self) -> list[LoggedRequest]:
         try:
             workers = await self._runtime.workers()
             self.clients = 0
@@ -120,11 +120,11 @@ class TrafficCounters:
             lines = await self._lines(workers, RING)
             handshakes = await self._lines(workers, REFUSED)
         except RuntimeSocketError:
-            return []  # what it knew is lost with it
+            return []  # HAProxy has ended, and its counters with it
         new = [one for line in lines - self._seen if (one := parse_request_line(line))]
         for line in handshakes - self._seen:
-            if told := parse_handshake_line(line):
-                self._refusals.count(*told)
+            if refusal := parse_handshake_line(line):
+                self._refusals.count(*refusal)
         self._seen = lines | handshakes
         alive = {worker.pid for worker in workers}
         self._before = {pid: counts for pid, counts in self._before.items() if pid in alive}
@@ -134,7 +134,7 @@ class TrafficCounters:
         return new
 
     async def _lines(self, workers: list[Worker], ring: str) -> set[str]:
-        """What stands in a ring, at all workers; each line has a number of its own."""
+        """The lines of a ring, of all workers; each line has its own number."""
         return {
             line
             for worker in workers
@@ -156,7 +156,7 @@ class TrafficCounters:
             if server == "BACKEND":
                 total.update(counts)
             elif self.backends[name].kind is not None:
-                total.subtract(counts)  # what came to the agent in the end is counted there
+                total.subtract(counts)  # the agent counts these itself
                 total["again"] += sum(counts.values())
         before = self._before.setdefault(worker.pid, {})
         for name, total in totals.items():
@@ -168,7 +168,7 @@ class TrafficCounters:
             before[name] = total
 
     def _count_rejected(self, new: int) -> None:
-        """Connections of those who had too many: HAProxy does not say whose."""
+        """Connections refused because their source had too many; HAProxy does not report which."""
         if new > 0:
             self._request_log.refused[503] += new
             self._refusals.count(TOO_MANY_OF_ONE, times=new)
@@ -186,7 +186,7 @@ class TrafficCounters:
     def _remember(self, one: LoggedRequest) -> None:
         backend = self.backends.get(one.backend)
         if backend is None or backend.kind is None or one.server == "agent":
-            return  # the agent knows
+            return  # the agent served it, and has logged it
         self._request_log.remember(
             ServedRequest(
                 at=time_text(one.at_ms / 1000),

@@ -31,17 +31,17 @@ class FlowKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FlowCandidate:
-    """What a request told that others may have in common with it."""
+    """The part of a request that later requests may share."""
 
     service: str
-    sent: str  # the text of its scope
+    sent: str  # its Scope header, as sent
     scope: Scope
-    recovered: RecoveredScope | None = None  # how its scope was found, where it had none
+    recovered: RecoveredScope | None = None  # the carriers that gave its scope, if it had no Scope header
 
 
 @dataclass(frozen=True, slots=True)
 class FlowTarget:
-    """Who is asked first, and whether another follows where that fails."""
+    """Where a request is sent first, and whether another target follows if that fails."""
 
     kind: FlowKind
     site: str | None  # None: this site's own instance
@@ -49,22 +49,22 @@ class FlowTarget:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What becomes of requests to a service with a scope. `sites` are all on which it depends."""
+    """Where requests with a scope go. `sites` are all on which that depends."""
 
     target: FlowTarget
     scope: Scope
     sites: frozenset[str]
-    is_varying: bool = False  # it may change while everybody stays up
+    is_varying: bool = False  # it may change while all sites stay up
 
 
 def make_flow(target: FlowTarget, scope: Scope, decision: Decision, here: str) -> Flow:
-    """Only functions go by distances, and only they (and groups, which cost little to look at again) have
-    parentheses."""
+    """Only functions depend on distances, and only functions and groups have parentheses; to check a group again
+    costs little."""
     return Flow(target, scope, sites_of(decision, here), is_varying="(" in str(scope))
 
 
 def flow_target(decision: Decision, is_up: Callable[[str], bool]) -> FlowTarget | None:
-    """What the fast path does for a decision; None where it needs the agent every time."""
+    """What HAProxy does for a decision; None if the agent must serve every request."""
     is_in_turn = isinstance(decision, InTurn)
     first = decision.targets[0] if isinstance(decision, InTurn) else decision
     match first:
@@ -77,7 +77,7 @@ def flow_target(decision: Decision, is_up: Callable[[str], bool]) -> FlowTarget 
 
 
 def sites_of(decision: Decision, here: str) -> frozenset[str]:
-    """All sites on which it depends."""
+    """All sites on which a decision depends."""
     found: set[str] = set()
     for one in decision.targets if isinstance(decision, InTurn) else (decision,):
         match one:
@@ -90,7 +90,7 @@ def sites_of(decision: Decision, here: str) -> frozenset[str]:
     return frozenset(found)
 
 
-FlowKey = tuple[str, str]  # of a service, and of a scope
+FlowKey = tuple[str, str]  # service, and encoded scope
 
 
 class FlowTable:
@@ -123,12 +123,12 @@ class FlowTable:
         return self._flows.get((service, key))
 
     def used(self, service: str, key: str) -> None:
-        """It was seen in use."""
+        """Mark a flow as recently used."""
         if (service, key) in self._flows:
             self._flows.move_to_end((service, key))
 
     def install(self, service: str, key: str, flow: Flow, generation: int) -> list[FlowKey] | None:
-        """Those that make room for it; None where it was decided before something changed."""
+        """The flows that were evicted for it; None if its decision is outdated."""
         if generation != self.generation:
             return None
         self._flows[service, key] = flow
@@ -141,7 +141,7 @@ class FlowTable:
         return left
 
     def withdraw(self, concerned: Callable[[str, Flow], bool]) -> list[FlowKey]:
-        """Take out what a change concerns. What is being decided now is not installed, whatever it is."""
+        """Remove the flows that a change concerns. Decisions in progress will not be installed."""
         self.generation += 1
         gone = [key for key, flow in self._flows.items() if concerned(key[0], flow)]
         self.drop(gone)
@@ -157,7 +157,7 @@ Entry = tuple[str, str]
 
 
 def flow_entries(service: str, flows: Iterable[tuple[str, Flow]], allowed: str | None) -> Iterator[Entry]:
-    """The map of a service: requests without a scope, and its flows."""
+    """Entries of a service's map: one for requests without a scope, and its flows."""
     if allowed is not None:
         yield haproxy_names.LOCAL_KEY, haproxy_names.value_of(haproxy_names.own_of(service), flags=allowed)
     for key, flow in flows:
@@ -180,18 +180,18 @@ def flow_value(service: str, key: str, flow: Flow, allowed: str | None) -> str |
 
 
 def service_entries(flags: Mapping[str, str | None]) -> Iterator[Entry]:
-    """What other gateways may ask of this site's own instances without being looked at."""
+    """Services whose requests from other gateways the agent need not see."""
     for service, allowed in flags.items():
         if allowed is not None:
             yield encode_name(service), haproxy_names.value_of(haproxy_names.sent_of(service), flags=allowed)
 
 
-_AT_A_TIME = 500  # flows that are decided again in one look
+_AT_A_TIME = 500  # flows that are decided again in one refresh
 _TURN_S = 0.2
 
 
 class RouteWatch:
-    """Withdraws flows from the table; `take_out` is told which."""
+    """Withdraws flows whose routes may have changed; `take_out` removes them from HAProxy."""
 
     def __init__(
         self,
@@ -209,22 +209,22 @@ class RouteWatch:
         self._known: dict[str, object] = {}
 
     def begin(self) -> None:
-        """How things are when the first flow is installed: what comes after is a change."""
+        """Record the current state when the first flow is installed; later differences are changes."""
         self._known = self._fingerprints()
 
-    def look(self) -> None:
-        """At all that may have changed since the last look. Where there are no flows it costs nothing."""
+    def refresh(self) -> None:
+        """Withdraw the flows of all that has changed since the last call. Without flows it costs nothing."""
         if not len(self._table):
             return
         now = self._fingerprints()
         if now.keys() != self._known.keys():
             self._take_out(self._table.withdraw(lambda _service, _flow: True))
         else:
-            changed = {site for site, looks in now.items() if looks != self._known[site]}
+            changed = {site for site, state in now.items() if state != self._known[site]}
             if changed:
                 self.withdraw_of(changed)
         self._known = now
-        self._look_at_varying()
+        self._refresh_varying()
 
     def withdraw_of(self, sites: set[str]) -> None:
         def is_concerned(_service: str, flow: Flow) -> bool:
@@ -233,7 +233,7 @@ class RouteWatch:
         self._take_out(self._table.withdraw(is_concerned))
 
     def _fingerprints(self) -> dict[str, object]:
-        """Of each site, all of it that a route may depend on, but for distances."""
+        """For each site, everything that a route may depend on, except distances."""
         snapshot = self._node.snapshot()
         return {
             name: (info.up, info.heard, info.services, self._addresses(name)) for name, info in snapshot.sites.items()
@@ -243,8 +243,8 @@ class RouteWatch:
         entry = self._node.mesh.entry_of(site)
         return entry.services if entry else None
 
-    def _look_at_varying(self) -> None:
-        """Distances change: what goes by them is decided again."""
+    def _refresh_varying(self) -> None:
+        """Decide flows that depend on distances again, some at a time."""
         varying = self._table.varying
         if not varying:
             return

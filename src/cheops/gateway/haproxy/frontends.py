@@ -48,7 +48,7 @@ MOVED = "  http-after-response set-header connection close if { stopping } !{ st
 
 
 def unusual(names: tuple[str, ...], once: tuple[str, ...]) -> str:
-    """A pattern: one of these names, or one of those that stand for one line twice."""
+    """A pattern for heads with one of `names`, or with one of `once` twice."""
     twice = "".join(f"|^{name}:(?s:.*?)^{name}:" for name in once)
     return rf"(?m){_IS_HOSTLESS}|^(?:{'|'.join(names)}){twice}|{_VALUES}"
 
@@ -82,8 +82,8 @@ def client_frontend(service: ServiceLayout) -> Iterator[str]:
 
 
 def mesh_frontend(layout: Layout) -> Iterator[str]:
-    """The address of other gateways. Each shows a certificate; whose it is the agent finds out the first
-    time, and says under which name it may ask (SENDERS)."""
+    """The frontend for other gateways. The agent verifies each certificate the first time, and then enters it with the
+    name of its site into the map SENDERS."""
     if layout.mesh is None:
         return
     yield f"frontend {MESH}"
@@ -124,8 +124,8 @@ def bind_address(address: Address) -> str:
 
 
 def about_client(listen: Address) -> Iterator[str]:
-    """What services are told of who asks. Once for each connection: to write an address down costs more than
-    to add a header."""
+    """Headers with the client's address. Prepared once per connection: to format an address costs more than to add a
+    header."""
     remembered = "  tcp-request session set-var-fmt"
     yield f"{remembered}(sess.client) %[src]"
     if ":" in listen.host:
@@ -136,8 +136,8 @@ def about_client(listen: Address) -> Iterator[str]:
 
 
 def request_log_lines(service: ServiceLayout, scope: str = "txn.scope") -> Iterator[str]:
-    """Requests with a scope, in a ring in HAProxy's memory: see counting.py. Where there are very many, some
-    of them: the ring would be full of the last second's."""
+    """Log requests with a scope to a ring in HAProxy's memory (see counters). At a high rate only some of them, or the
+    ring would hold the last second only."""
     name = escaped(quote(service.name))
     yield f"  log ring@{RING} format raw local0"
     yield f'  log-format "%Ts%ms %rt {name} %b %s %ST %Ta %HM %[var({scope})] %[var(txn.path)]"'
@@ -149,8 +149,8 @@ def request_log_lines(service: ServiceLayout, scope: str = "txn.scope") -> Itera
 
 
 def _sent_on_acls() -> Iterator[str]:
-    """What decides whether the agent must see a request that another gateway sent on. Each of those has
-    headers that a client's must not have."""
+    """Conditions under which the agent must see a request that another gateway forwarded. Such a request has headers
+    that a client's must not have."""
     once = ("scope", "cheops-hop", "cheops-service")
     yield f"  acl unusual_even_so req.hdrs -m reg '{unusual(_SENT_ON, once)}'"
     yield from plain_acls()

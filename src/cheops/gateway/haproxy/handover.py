@@ -16,7 +16,7 @@ _LINE = re.compile(rb"PROXY (?:TCP[46] ([0-9A-Fa-f:.]+) [0-9A-Fa-f:.]+ \d+ \d+|U
 
 
 class HandoverWire(Wire):
-    """A connection whose client stands in its first line."""
+    """A connection from HAProxy, whose first line has the client's address (PROXY protocol)."""
 
     __slots__ = ("_client", "_first", "_has_line")
 
@@ -47,7 +47,7 @@ class HandoverWire(Wire):
             if rest:
                 super().data_received(rest)
         elif len(self._first) > _MAX_LINE:
-            self.abort()  # this is not HAProxy
+            self.abort()  # no PROXY line: this is not HAProxy
 
 
 _ADDED = {
@@ -80,7 +80,7 @@ def _drop_last(headers: list[Header], name: str, value: str | None = None) -> No
 
 
 class UnixSocketError(CheopsError):
-    """The socket cannot be made."""
+    """The Unix socket cannot be created."""
 
 
 def listen(path: Path, backlog: int) -> socket.socket:
@@ -99,7 +99,7 @@ def listen(path: Path, backlog: int) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
-        raise UnixSocketError(f"{path} cannot be made: {error.strerror}") from error
+        raise UnixSocketError(f"{path} cannot be created: {error.strerror}") from error
     return listening
 
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from cheops.security.keyring import Keyring
 
 
-LOCAL_KEY = "*"  # of requests without a scope: no encoded text has a star
-RECOVERED = "*"  # stands before a scope in a log where a carrier told it
-NO_BODIES = "b"  # not for bodies in which ids of replicants are looked for
+LOCAL_KEY = "*"  # for requests without a scope: no encoded text has a star
+RECOVERED = "*"  # before a scope in HAProxy's log: a carrier gave it
+NO_BODIES = "b"  # not for requests whose body may name replicated resources
 WITHOUT_EXCEPTIONS = r"^(?:own|to)\.[^|]*(?:\|[^|]*\|)?$"  # values whose flow is for every usual request
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
@@ -67,17 +67,17 @@ def map_of(service: str) -> str:
 
 
 def front_socket(service: str) -> str:
-    """Where the agent takes what the fast path does not know."""
+    """Where the agent takes requests without a flow."""
     return f"front.{slug(service)}.sock"
 
 
 def again_socket(service: str) -> str:
-    """Where it takes what the fast path tried in vain."""
+    """Where it takes requests that HAProxy tried without success."""
     return f"again.{slug(service)}.sock"
 
 
 def again_sent_socket(service: str) -> str:
-    """The same for what another gateway sent on: it goes no further."""
+    """The same for requests that another gateway forwarded, which are not forwarded again."""
     return f"sent.{slug(service)}.sock"
 
 
@@ -87,16 +87,16 @@ def calls_of(service: str) -> str:
 
 
 def calls_socket(service: str) -> str:
-    """Where it takes them."""
+    """Where it takes the application's own calls."""
     return f"calls.{slug(service)}.sock"
 
 
 MESH_AGENT = "mesh.agent"
-MESH_SOCKET = "mesh.sock"  # where the agent takes what other gateways ask and the fast path does not know
-SERVICES = "services.map"  # what other gateways may ask for: the name of a service as they send it → backend
+MESH_SOCKET = "mesh.sock"  # where the agent takes requests of other gateways that HAProxy cannot serve
+SERVICES = "services.map"  # for requests of other gateways: the encoded name of a service → backend
 
-CARRIED = "carried.map"  # which scope the carriers of a call stand for: see carrying.py
-MAX_VALUE_BYTES = 500  # bytes of a carrier's value; longer ones are the agent's
+CARRIED = "carried.map"  # the carriers of a call → its scope: see admission.CarrierCache
+MAX_VALUE_BYTES = 500  # of a carrier; calls with longer ones go to the agent
 
 
 def key_of(scope: str) -> str:
@@ -105,7 +105,7 @@ def key_of(scope: str) -> str:
 
 
 def carried_key(values: Iterable[str]) -> str:
-    """What a call carries, in the order of the carriers: an empty text for each that it has not."""
+    """The carriers of a call, in their order; an empty text for each that it does not have."""
     return "|" + "".join(f"{key_of(value)}|" for value in values)
 
 
@@ -121,15 +121,15 @@ def value_of(backend: str, passed_on: str = "", flags: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServiceLayout:
-    """A service of this site that clients reach through the fast path."""
+    """A service of this site that clients reach through HAProxy."""
 
     name: str
     listen: Address
     own: UpstreamAddress
     answer_s: float
     dropped: tuple[str, ...] = ()  # names of headers that are not sent to other sites
-    carriers: tuple[str, ...] = ()  # whose values are remembered, where the application calls out through us
-    outbound: Address | None = None  # where it does
+    carriers: tuple[str, ...] = ()  # whose values are remembered, if the application makes calls through the gateway
+    outbound: Address | None = None  # the address for the application's own calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +160,15 @@ class Layout:
     keep_alive_s: float = 75.0
     warm: int = 32
     warm_for_s: float = 30.0
-    mesh: Address | None = None  # where other gateways come in, with their certificates
-    certificates: str = ""  # changes with them, so that new ones are read
+    mesh: Address | None = None  # the address for other gateways, with certificates
+    certificates: str = ""  # a hash of them, so that new ones cause a reload
 
 
 _MAX_THREADS = 8
 
 
 def make_layout(config: SiteConfig, peers: tuple[PeerLayout, ...], keyring: "Keyring | None", most: int) -> Layout:
-    """`most` is how many connections there can be."""
+    """`most` is the limit of connections."""
     settings = config.gateway
     services = []
     for service in config.services.values():
@@ -206,12 +206,12 @@ def make_layout(config: SiteConfig, peers: tuple[PeerLayout, ...], keyring: "Key
 
 
 def _threads() -> int:
-    """Half of the machine: the other half is the application's. One thread alone needs no locks."""
+    """Half of the cores: the other half is for the application. A single thread needs no locks."""
     return max(1, min((os.cpu_count() or 1) // 2, _MAX_THREADS))
 
 
 def peer_layout(peers: PeerGateways, keyring: "Keyring | None", service: str, site: str) -> PeerLayout | None:
-    """The gateway of a site, where there is one; None where nobody knows of any."""
+    """The gateway of a site for a service; None if it has none."""
     try:
         address = peers.address(site, service)
     except CheopsError:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class PeerServers:
-    """Belongs to one event loop."""
+    """Marks the servers of other sites in HAProxy as up or down."""
 
     def __init__(self, runtime: RuntimeSocket, peers: PeerGateways) -> None:
         self._runtime = runtime
@@ -61,8 +61,8 @@ class PeerServers:
         self._lock = asyncio.Lock()
 
     async def update(self, service: str, site: str) -> None:
-        """To a site that is down nothing is sent, and what is under way to it is given up. One at a time, so
-        that what is told last is what is true."""
+        """Have HAProxy send nothing to a site that is down, and break off its requests there. One update at a time, so
+        that the last one is the current state."""
         async with self._lock:
             is_up = self._peers.is_up(site)
             try:
@@ -72,18 +72,18 @@ class PeerServers:
                     if not is_up:
                         await self._runtime.command_all(f"shutdown sessions server {name}/first")
             except RuntimeSocketError as error:
-                _log.warning("HAProxy was not told that %s is %s: %s", site, "up" if is_up else "down", error)
+                _log.warning("HAProxy was not updated (%s is %s): %s", site, "up" if is_up else "down", error)
 
 
 _PEERS_FILE = "peers.json"
-_MAX_PAIRS = 256  # pairs of a service and a site
+_MAX_PAIRS = 256  # of a service and a site: each is a backend in the configuration
 
 
 class PeerBackends:
-    """`installed` are those that HAProxy has now."""
+    """The backends for gateways of other sites: `installed` ones are in HAProxy's configuration now."""
 
     def __init__(self, config: SiteConfig, peers: PeerGateways, keyring: "Keyring | None", most: int) -> None:
-        """`most` is how many connections there can be."""
+        """`most` is the limit of connections."""
         self._config = config
         self._peers = peers
         self._keyring = keyring
@@ -92,7 +92,7 @@ class PeerBackends:
         self.installed: dict[FlowKey, PeerLayout] = {}
 
     def has(self, service: str, target: FlowTarget) -> bool:
-        """Whether HAProxy has a backend for it."""
+        """Whether HAProxy has a backend for this target."""
         return target.site is None or (service, target.site) in self.installed
 
     def want(self, service: str, site: str) -> None:
@@ -102,7 +102,7 @@ class PeerBackends:
             self._last_change.popitem(last=False)
 
     def layout_now(self, folder: Path) -> Layout:
-        """What HAProxy is to have."""
+        """The layout that HAProxy should have."""
         changed = False
         for key, before in self._last_change.items():
             now = peer_layout(self._peers, self._keyring, *key)
@@ -116,10 +116,10 @@ class PeerBackends:
 
     def load(self, folder: Path, services: Collection[str]) -> None:
         try:
-            told = msgspec.json.decode((folder / _PEERS_FILE).read_bytes(), type=list[PeerLayout])
+            saved = msgspec.json.decode((folder / _PEERS_FILE).read_bytes(), type=list[PeerLayout])
         except (OSError, msgspec.MsgspecError):
             return
-        for one in told[:_MAX_PAIRS]:
+        for one in saved[:_MAX_PAIRS]:
             if one.service in services:
                 self._last_change[one.service, one.site] = one
 
@@ -135,7 +135,7 @@ _SETTLED_S = 2.0
 _LOOK_AT_WORKERS_S = 1.0
 _BACK_OFF_S = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 _INHERITED_S = 3.0
-_LONG_S = 60.0  # who has lived so long is started again at once
+_LONG_S = 60.0  # after so long a run, a crash counts as the first
 _log = logging.getLogger(__name__)
 
 
@@ -187,13 +187,13 @@ class HaproxyPlane:
         self.trouble = ""
 
     def replicate_with(self, replication: Replication) -> None:
-        """Have HAProxy forward only what this does not concern."""
+        """Have HAProxy forward only requests that do not concern replicas."""
         self._replica_guard.watch(replication)
 
     # -- life --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Requests are taken when this returns. Raises HaproxyError."""
+        """HAProxy takes requests when this returns. Raises HaproxyError."""
         self._peer_backends.load(self.haproxy.folder, self._services)
         self._node.peer_listeners.append(self._on_peer_event)
         self._node.membership_listeners.append(self._on_membership_change)
@@ -220,7 +220,7 @@ class HaproxyPlane:
         ]
 
     def give_up(self) -> None:
-        """HAProxy does not start, and nobody waits for it."""
+        """HAProxy does not start: the agent goes on without it."""
         self._remove_listeners()
         self._end_caches()
 
@@ -251,8 +251,8 @@ class HaproxyPlane:
                 if str(error) != self.trouble:
                     _log.error("the fast path: %s", error)
                 self.trouble = str(error)
-            except Exception as error:  # a mistake must not leave flows that nobody looks after
-                _log.exception("the fast path cannot be looked after")
+            except Exception as error:  # a bug must not leave flows that are not updated any more
+                _log.exception("the watch of HAProxy failed")
                 self.trouble = f"a mistake in Cheops: {error!r}"
                 self._take_out(self.table.withdraw(lambda _service, _flow: True))
             await asyncio.sleep(_TICK_S)
@@ -261,18 +261,18 @@ class HaproxyPlane:
         if self.haproxy.ended.is_set():
             await self._restart()
         await self._end_inheritance()
-        self._route_watch.look()
+        self._route_watch.refresh()
         self._senders.recheck()
-        self._replica_guard.look()
+        self._replica_guard.refresh()
         if self.carrier_cache is not None:
-            self.carrier_cache.look()
+            self.carrier_cache.refresh()
         await self._look_at_workers()
         layout = self._layout_now()
         if layout != self._layout and time.monotonic() - self._reloaded_s > _RELOAD_GAP_S:
             await self._reload(layout)
 
     async def _look_at_workers(self) -> None:
-        """Somebody else may have reloaded it: a new worker knows no flows."""
+        """An operator may have reloaded HAProxy: a new worker has no flows."""
         if time.monotonic() - self._looked_s < _LOOK_AT_WORKERS_S:
             return
         self._looked_s = time.monotonic()
@@ -285,11 +285,11 @@ class HaproxyPlane:
         self._workers = now
 
     async def _restart(self) -> None:
-        """It ended, which it should not. At once the first time, later after a while."""
+        """HAProxy ended unexpectedly: start it again, at once the first time, later with a delay."""
         if time.monotonic() - self._started_s > _LONG_S:
             self._deaths = 0
         wait_s = _BACK_OFF_S[min(self._deaths, len(_BACK_OFF_S) - 1)]
-        _log.error("HAProxy ended, and is started again in %g s", wait_s)
+        _log.error("HAProxy ended; it is restarted in %g s", wait_s)
         self._deaths += 1
         self.restarts += 1
         await asyncio.sleep(wait_s)
@@ -300,7 +300,7 @@ class HaproxyPlane:
             await self._install_layout(layout)
 
     async def _reload(self, layout: Layout) -> None:
-        await self.counters.refresh()  # before what the old worker knows is gone with it
+        await self.counters.refresh()  # the counters of the old worker end with it
         async with self._map_updater.lock:
             self._reloaded_s = time.monotonic()
             self.haproxy.write(all_files(layout, self._node.keyring))
@@ -309,8 +309,8 @@ class HaproxyPlane:
             await self._install_layout(layout)
 
     async def _install_layout(self, layout: Layout, *, is_inherited: bool = False) -> None:
-        """HAProxy has this configuration from now on, and no flows: they are told to it. With the lock.
-        One that was taken over goes on with those that it has, until this agent has heard of the others."""
+        """HAProxy has this configuration now: send it the flows. The lock must be held. An HAProxy of an earlier agent
+        (`is_inherited`) keeps its flows until this agent knows the other sites."""
         self._layout, self._started_s = layout, time.monotonic()
         self._peer_backends.installed = {(one.service, one.site): one for one in layout.peers}
         self.counters.add_layout(layout)
@@ -325,13 +325,13 @@ class HaproxyPlane:
 
     @property
     def _stale_maps(self) -> list[str]:
-        """What an HAProxy that was taken over must not go on with: somebody may have been forgotten
-        meanwhile, and this agent remembers no carriers."""
+        """Maps that an inherited HAProxy must not keep: a site may have been removed meanwhile, and this agent has no
+        memory of carriers."""
         senders = [SENDERS] if self._node.keyring else []
         return [*senders, haproxy_names.CARRIED] if self.carrier_cache is not None else senders
 
     async def _send_all(self) -> None:
-        """With the lock."""
+        """Send all maps. The lock must be held."""
         self._map_updater.put_whole()
         await self._map_updater.apply()
         for service, site in self._peer_backends.installed:
@@ -339,7 +339,7 @@ class HaproxyPlane:
                 await self._servers.update(service, site)
 
     async def _end_inheritance(self) -> None:
-        """What an earlier agent knew counts until this one knows as much."""
+        """Replace the flows of an earlier agent once this one knows as much."""
         if not self._inherited_until_s:
             return
         is_known = all(self._peers.is_up(site) for _, site in self._peer_backends.installed)
@@ -349,11 +349,11 @@ class HaproxyPlane:
                 await self._send_all()
 
     async def refresh(self) -> None:
-        """Have all counted, and know which flows are in use."""
+        """Read HAProxy's counters, and mark the flows that were used."""
         for one in await self.counters.refresh():
             self.table.used(one.service, one.key)
 
-    # -- what HAProxy is to have -------------------------------------------------------------------------
+    # -- maps and layout ---------------------------------------------------------------------------------
 
     def _layout_now(self) -> Layout:
         return self._peer_backends.layout_now(self.haproxy.folder)
@@ -365,17 +365,17 @@ class HaproxyPlane:
 
     @property
     def generation(self) -> int:
-        """Of what is decided now."""
+        """The generation of decisions that are made now; see flows."""
         return self.table.generation
 
     def offer(self, candidate: FlowCandidate, decision: Decision, generation: int) -> None:
-        """A request with this scope, as it was sent, was served by this decision of a generation."""
+        """Install the decision by which the agent served a request with this scope."""
         service, key = candidate.service, haproxy_names.key_of(candidate.sent)
         target = flow_target(decision, self._peers.is_up)
         if target is None or service not in self._services or not candidate.sent or len(key) > _MAX_KEY:
             return
         if target.site is None and self._config.has_carriers:
-            return  # what the application gets must be remembered, each time
+            return  # the agent must remember the carriers of each request to the application
         if target.site is not None:
             self._peer_backends.want(service, target.site)
             if not self._peer_backends.has(service, target):
@@ -385,7 +385,7 @@ class HaproxyPlane:
             self.carrier_cache.offer(candidate.recovered, candidate.sent)
 
     def _install(self, service: str, key: str, flow: Flow, generation: int) -> bool:
-        """Whether it is installed now."""
+        """False if the decision is outdated."""
         before = self.table.get(service, key)
         if before == flow:
             return True
@@ -403,7 +403,7 @@ class HaproxyPlane:
         for service, key in keys:
             self._map_updater.put(haproxy_names.map_of(service), key, None, was_there=True)
 
-    # -- what alters routes ------------------------------------------------------------------------------
+    # -- changes of routes -------------------------------------------------------------------------------
 
     def _on_peer_event(self, event: PeerEvent) -> None:
         """A site went up or down."""
@@ -416,7 +416,7 @@ class HaproxyPlane:
                 task.add_done_callback(self._tasks.remove)
 
     async def _on_membership_change(self) -> None:
-        """Who was forgotten is out when this returns, or HAProxy does not answer."""
+        """A site that was removed is locked out when this returns, unless HAProxy does not respond."""
         self._senders.recheck()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLED_S):

@@ -30,11 +30,11 @@ _LOOK_S = 0.02
 
 
 class HaproxyError(CheopsError):
-    """HAProxy does not start, or does not take its configuration."""
+    """HAProxy does not start, or refuses its configuration."""
 
 
 def program() -> str | None:
-    """Where HAProxy is, if it is installed."""
+    """The path of HAProxy, if it is installed."""
     return shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
 
 
@@ -53,7 +53,7 @@ class Haproxy:
     # -- files -------------------------------------------------------------------------------------------
 
     def write(self, files: Mapping[str, bytes]) -> bool:
-        """Have these files in the folder; whether the configuration is another than before."""
+        """Write these files into the folder; returns whether the configuration has changed."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         changed = False
         for name, content in files.items():
@@ -68,7 +68,7 @@ class Haproxy:
         return changed
 
     async def check(self) -> None:
-        """Raises HaproxyError where it would not take its configuration."""
+        """Raises HaproxyError if HAProxy would refuse its configuration."""
         argv = [self._program, "-c", "-q", "-f", CONFIG]
         ended = await asyncio.to_thread(
             subprocess.run, argv, cwd=self.folder, capture_output=True, check=False, timeout=60
@@ -79,7 +79,7 @@ class Haproxy:
     # -- life --------------------------------------------------------------------------------------------
 
     async def adopt(self) -> bool:
-        """Take over the one that an earlier agent has left, if it is there and answers."""
+        """Take over the HAProxy of an earlier agent, if it is running and responds."""
         try:
             pid = int((self.folder / PID).read_text().split()[0])
             handle = os.pidfd_open(pid)
@@ -92,7 +92,7 @@ class Haproxy:
         return True
 
     async def _is_ours(self, pid: int) -> bool:
-        """Whether this is the HAProxy of this folder, and answers: which takes a while if it is reloaded."""
+        """Whether this is the HAProxy of this folder and responds, which takes a while during a reload."""
         end_s = asyncio.get_running_loop().time() + _ADOPT_S
         while True:
             try:
@@ -128,8 +128,8 @@ class Haproxy:
             await asyncio.sleep(_LOOK_S)
 
     async def reload(self) -> None:
-        """Have it read its configuration: new connections go to a new worker, the old one ends with its own.
-        Raises HaproxyError, and then all is as it was."""
+        """Load the new configuration: a new worker takes new connections, the old one ends with its own. Raises
+        HaproxyError, and then nothing has changed."""
         await self.check()
         before = {one.pid for one in await self.runtime.workers() if not one.is_old}
         self.signal(signal.SIGUSR2)
@@ -141,12 +141,12 @@ class Haproxy:
             try:
                 now = {one.pid for one in await self.runtime.workers() if not one.is_old}
             except RuntimeSocketError:
-                continue  # its master starts itself anew
+                continue  # the master is re-executing itself
             if now and not now & before:
                 return
 
     async def stop(self, grace_s: float) -> None:
-        """Let requests under way come to an end for a while; it takes no more connections."""
+        """Accept no more connections, and give requests in progress some time to end."""
         self.signal(signal.SIGUSR1)
         end_s = asyncio.get_running_loop().time() + grace_s
         while not self.ended.is_set() and asyncio.get_running_loop().time() < end_s:
@@ -168,7 +168,7 @@ class Haproxy:
                 signal.pidfd_send_signal(self._handle, number)
 
     def let_go(self) -> None:
-        """Watch it no more; it goes on."""
+        """Stop watching it; it keeps running."""
         if self._handle is not None:
             asyncio.get_running_loop().remove_reader(self._handle)
             os.close(self._handle)
@@ -186,7 +186,7 @@ class Haproxy:
         self.ended.set()
 
     def _kill_left(self) -> None:
-        """A worker whose master was killed holds the addresses, and nobody can tell it anything any more."""
+        """Kill workers whose master was killed: they hold the addresses, and take no more commands."""
         here = self.folder.resolve()
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -206,8 +206,8 @@ class Haproxy:
 
 def _alerts(output: bytes) -> str:
     lines = output.decode("utf-8", "replace").splitlines()
-    said = [line.partition(" : ")[2] for line in lines if line.startswith("[ALERT]")]
-    return "; ".join(said[-5:]) or "it said nothing"
+    alerts = [line.partition(" : ")[2] for line in lines if line.startswith("[ALERT]")]
+    return "; ".join(alerts[-5:]) or "it reported nothing"
 
 
 FOLDER = "gateway"
@@ -217,7 +217,7 @@ _log = logging.getLogger(__name__)
 
 
 def choose_program(config: SiteConfig) -> str | None:
-    """Where the HAProxy is that forwards; None where the agent does it. Raises HaproxyError."""
+    """The path of the HAProxy to use; None if the agent forwards itself. Raises HaproxyError."""
     wanted = config.gateway.data_plane
     if wanted == "builtin" or not any(service.listener.listen for service in config.services.values()):
         return None
@@ -236,17 +236,17 @@ def choose_program(config: SiteConfig) -> str | None:
     return None
 
 
-def _asked(argv: list[str]) -> bytes:
+def _output_of(argv: list[str]) -> bytes:
     return subprocess.run(argv, capture_output=True, check=False, timeout=10).stdout  # noqa: S603  # nosec B603
 
 
 @cache
 def _version_of(path: str) -> tuple[int, int] | None:
     try:
-        said = _asked([path, "-v"])
+        output = _output_of([path, "-v"])
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(said)
+    found = _VERSION.search(output)
     return (int(found[1]), int(found[2])) if found else None
 
 
@@ -262,11 +262,11 @@ def leftover_pid(config: SiteConfig) -> int | None:
 
 
 def stop_leftover(config: SiteConfig) -> None:
-    """The agent forwards by itself now: what an earlier one has left must give the addresses back."""
+    """Stop the HAProxy of an earlier agent: this agent forwards itself, and needs the addresses."""
     pid = leftover_pid(config)
     if pid is None:
         return
-    _log.warning("an HAProxy that an earlier agent has left (process %s) is ended", pid)
+    _log.warning("stopping the HAProxy of an earlier agent (process %s)", pid)
     os.kill(pid, signal.SIGTERM)
     end_s = time.monotonic() + _END_S
     while leftover_pid(config) is not None and time.monotonic() < end_s:

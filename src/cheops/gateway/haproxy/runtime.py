@@ -18,11 +18,11 @@ from cheops.gateway.haproxy.configuration import MASTER
 _ANSWER_S = 10.0
 _MAX_ANSWER = 64 * 1024 * 1024
 _PART = 256 * 1024
-_PIECE = 12 * 1024  # of a map in one command: HAProxy takes what fits into a buffer
+_PIECE = 12 * 1024  # bytes of a map in one command: HAProxy's buffer has 16 KiB
 
 
 class RuntimeSocketError(CheopsError):
-    """HAProxy does not answer, or did not do what it was told."""
+    """HAProxy does not respond, or refused a command."""
 
     definite = False
 
@@ -30,11 +30,11 @@ class RuntimeSocketError(CheopsError):
 @dataclass(frozen=True, slots=True)
 class Worker:
     pid: int
-    is_old: bool  # it takes no new connections
+    is_old: bool  # replaced by a reload: it takes no new connections
 
 
 class RuntimeSocket:
-    """Belongs to one event loop."""
+    """Commands to HAProxy's master and workers. Belongs to one event loop."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,7 +50,7 @@ class RuntimeSocket:
         return found
 
     async def command(self, command: str) -> str:
-        """What the master answers to a command. Raises RuntimeSocketError."""
+        """The master's response to a command. Raises RuntimeSocketError."""
         folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             async with asyncio.timeout(_ANSWER_S):
@@ -70,7 +70,7 @@ class RuntimeSocket:
         return await self.command(f"@!{worker.pid} {command}")
 
     async def command_all(self, command: str, *, silent: bool = True) -> list[str]:
-        """At all workers; with `silent` an answer is a complaint."""
+        """Run a command at all workers; with `silent` any response is an error."""
         answers = []
         for worker in await self.workers():
             answer = (await self.command_worker(worker, command)).strip()
@@ -82,25 +82,25 @@ class RuntimeSocket:
     # -- maps --------------------------------------------------------------------------------------------
 
     async def replace_map(self, name: str, entries: Iterable[tuple[str, str]]) -> None:
-        """The whole of a map, at once for those who look it up."""
+        """Replace a whole map atomically."""
         pieces = list(_pieces(entries))
         for worker in await self.workers():
             answer = await self.command_worker(worker, f"prepare map {name}")
             version = answer.strip().rpartition(" ")[2]
             if not version.isdigit():
                 if worker.is_old:
-                    continue  # it has gone meanwhile
+                    continue  # it has ended meanwhile
                 raise RuntimeSocketError(f"HAProxy does not take a new {name}: {answer.strip()[:200]}")
             for piece in pieces:
                 await self._checked(worker, f"add map @{version} {name} <<\n{piece}")
             await self._checked(worker, f"commit map @{version} {name}")
 
     async def change_map(self, name: str, deleted: Iterable[str], added: Iterable[tuple[str, str]]) -> None:
-        """Some entries of a map."""
+        """Delete and add some entries of a map."""
         deleted, pieces = list(deleted), list(_pieces(added))
         for worker in await self.workers():
             commands = (f"@!{worker.pid} del map {name} {key};" for key in deleted)
-            for several in _together(commands):  # one that is not there may be gone
+            for several in _together(commands):  # HAProxy may not have an entry any more, so errors are ignored
                 await self.command(several)
             for piece in pieces:
                 await self._checked(worker, f"add map {name} <<\n{piece}")
@@ -111,12 +111,12 @@ class RuntimeSocket:
             raise RuntimeSocketError(f"HAProxy says to '{command[:60]}': {answer[:200]}")
 
     async def open_requests(self) -> int:
-        """How many requests there are just now, at all workers."""
+        """The number of requests in progress, at all workers."""
         rows = [row for worker in await self.workers() for row in await self.statistics(worker)]
         return sum(int(row.get("h1_open_streams") or 0) for row in rows if row.get("svname") == "FRONTEND")
 
     async def requests_at(self, backends: Collection[str]) -> int:
-        """How many requests these backends have at their first server, at all workers."""
+        """The number of requests in progress at the first servers of these backends, at all workers."""
         rows = [row for worker in await self.workers() for row in await self.statistics(worker)]
         return sum(
             int(row.get("scur") or 0) for row in rows if row.get("pxname") in backends and row.get("svname") == "first"
@@ -134,7 +134,7 @@ class RuntimeSocket:
 
 
 async def _whole(reader: asyncio.StreamReader) -> bytes:
-    """All that comes until the other side closes. One `read` gives what is there just now."""
+    """Everything until the other side closes; one `read` would give a part only."""
     parts, size = [], 0
     while part := await reader.read(_PART):
         parts.append(part)
@@ -145,7 +145,7 @@ async def _whole(reader: asyncio.StreamReader) -> bytes:
 
 
 def _pieces(entries: Iterable[tuple[str, str]]) -> Iterable[str]:
-    """Lines of a map, so many at a time as fit into a command."""
+    """Lines of a map, grouped so that each group fits into one command."""
     return _together(f"{key} {value}\n" for key, value in entries)
 
 
@@ -162,9 +162,9 @@ def _together(lines: Iterable[str]) -> Iterable[str]:
         yield "".join(piece)
 
 
-_FEW = 200  # that are withdrawn, beyond which the whole map is told: one transaction for many commands
+_FEW = 200  # above so many deletions the whole map is replaced: one transaction instead of many commands
 _AGAIN_S = 0.1
-_GATHER_S = 0.02  # for new flows to be told together; what is withdrawn does not wait
+_GATHER_S = 0.02  # to collect new flows into one update; a withdrawal does not wait
 _log = logging.getLogger(__name__)
 
 Entries = Callable[[], Iterable[tuple[str, str]]]
@@ -178,7 +178,7 @@ class _Pending:
 
 
 class MapUpdater:
-    """`entries` says, for each map, what it is to hold as a whole."""
+    """Applies changes of maps in order. `entries` gives, for each map, its whole content."""
 
     def __init__(self, runtime: RuntimeSocket, entries: dict[str, Entries]) -> None:
         self._runtime = runtime
@@ -188,11 +188,11 @@ class MapUpdater:
         self._applied = asyncio.Condition()
         self._last_change = self._last_applied = 0
         self._urgent = asyncio.Event()
-        self.lock = asyncio.Lock()  # held while HAProxy is reloaded
+        self.lock = asyncio.Lock()  # held while HAProxy is reloaded: a change must not get lost between two workers
         self.trouble = ""
 
     def put(self, name: str, key: str, value: str | None, *, was_there: bool, is_urgent: bool = True) -> None:
-        """Have an entry, or (None) have it no more; what is new is never urgent."""
+        """Set an entry, or (None) delete it. A new entry is never urgent."""
         pending = self._pending.setdefault(name, _Pending())
         if was_there or value is None:
             pending.deleted.add(key)
@@ -214,25 +214,25 @@ class MapUpdater:
             self.apply_now()
 
     def apply_now(self) -> None:
-        """Somebody waits for what is wished for."""
+        """Apply the pending changes without delay: something waits for them."""
         self._urgent.set()
 
     @property
     def last_change(self) -> int:
-        """The number of the latest wish."""
+        """The number of the latest change."""
         return self._last_change
 
     def is_applied(self, change: int) -> bool:
         return self._last_applied >= change
 
     async def wait_applied(self, change: int | None = None) -> None:
-        """Until all that was wished for up to then, or up to now, is so."""
+        """Wait until all changes up to this number, or up to now, are applied."""
         wanted = self._last_change if change is None else change
         async with self._applied:
             await self._applied.wait_for(lambda: self._last_applied >= wanted)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Apply changes until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -243,15 +243,15 @@ class MapUpdater:
             async with self.lock:
                 try:
                     await self.apply()
-                except Exception as error:  # what is withdrawn must not stay: all is told again
-                    _log.exception("flows cannot be told to HAProxy")
+                except Exception as error:  # a withdrawn flow must not stay: send everything again
+                    _log.exception("HAProxy's maps cannot be updated")
                     self.trouble = f"a mistake in Cheops: {error!r}"
                     self.put_whole()
             if self.trouble:
                 await asyncio.sleep(_AGAIN_S)
 
     async def apply(self) -> None:
-        """All that waits. The lock must be held."""
+        """Apply all pending changes. The lock must be held."""
         pending, self._pending, wanted = self._pending, {}, self._last_change
         try:
             for name, changes in pending.items():
@@ -261,7 +261,7 @@ class MapUpdater:
                     await self._runtime.change_map(name, changes.deleted, changes.added.items())
         except RuntimeSocketError as error:
             if not self.trouble:
-                _log.warning("flows cannot be told to HAProxy: %s", error)
+                _log.warning("HAProxy's maps cannot be updated: %s", error)
             self.trouble = str(error)
             for name in pending:
                 self._pending[name] = _Pending(is_whole=True)
