@@ -1,4 +1,4 @@
-"""Scopes of the application's own calls that HAProxy knows by heart: after the first, and never one that the
+"""Scopes of the application's own calls cached in HAProxy: after the first, and never one that the
 agent would not say.
 """
 
@@ -286,7 +286,7 @@ def test_scopes_follow_calls_between_sites_with_certificates(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Over the address for gateways: a request with a scope that another site sent on gets a carrier, and the
-    call it causes is known by heart."""
+    call it causes is cached in HAProxy."""
     base = tmp_path_factory.mktemp("carried") / "rig"
     stage = Stage(base, SITES, ("image", "compute"), outbound=True, plane="haproxy", secure=True)
     play = Play(stage)
