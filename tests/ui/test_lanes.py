@@ -27,7 +27,7 @@ def test_lanes_show_what_is_missing_in_a_cut_and_the_merge_after_it_without_a_re
         mesh.do("site2", id_, "set", "echo there > __ID__")
         expect(page.locator('.op[data-op="site1:2"]')).to_have_attribute("data-states", "ok missing missing")
         expect(page.locator("svg .word.missing")).to_have_count(2)
-        expect(page.locator('[data-lane="site2"]')).to_contain_text("off")
+        expect(page.locator('[data-lane="site2"]')).to_contain_text("unreachable")
         expect(page.locator('[data-sync="UNREACHABLE"]')).to_be_visible()
         expect(page.locator('.op[data-op="site2:2"]')).to_have_count(0)
     expect(page.locator('.op[data-op="site2:2"]')).to_have_attribute("data-states", "ok ok ok")
@@ -51,7 +51,7 @@ def test_lanes_show_what_is_missing_in_a_cut_and_the_merge_after_it_without_a_re
 
 def watch_again(page: Page) -> None:
     """The slider tells the same story: apart first, then merged."""
-    slider = page.get_by_label("Moment")
+    slider = page.get_by_label("Time")
     seen = []
     for n in range(int(slider.get_attribute("max") or 0)):
         slider.fill(str(n))
@@ -61,7 +61,7 @@ def watch_again(page: Page) -> None:
     assert seen[-1] in ("superseded skipped skipped", "superseded skipped superseded")
     expect(page).to_have_url(re.compile(r"[?&]t=\d+"))
     page.reload()  # the moment is part of the address
-    expect(page.locator("output")).to_contain_text("moment")
+    expect(page.locator("output")).to_contain_text("event")
     page.get_by_role("button", name="Now").click()
     expect(page.locator("output")).to_contain_text("Now")
     page.get_by_role("button", name="Replay").click()
@@ -72,9 +72,9 @@ def watch_again(page: Page) -> None:
 def test_the_real_state_is_compared_and_its_differences_are_shown(mesh: Mesh, page: Page) -> None:
     id_ = mesh.make("compared", "printf 'same\\nold\\n' > __ID__")
     page.goto(mesh.resource(id_, "?tab=state"))
-    expect(page.get_by_text("The same everywhere")).to_be_visible()
+    expect(page.get_by_text("Equal everywhere")).to_be_visible()
     (mesh.rig.folder("site3") / id_).write_text("same\nnew\n")  # somebody past Cheops
-    page.get_by_role("button", name="Ask again").click()
+    page.get_by_role("button", name="Read again").click()
     expect(page.get_by_text("The sites differ")).to_be_visible()
     expect(page.locator(".diff .del")).to_have_text("-old")
     expect(page.locator(".diff .add")).to_have_text("+new")
@@ -90,7 +90,7 @@ def test_matrix_and_reasons(mesh: Mesh, page: Page) -> None:
     expect(page.locator("table.matrix td.c2").first).to_be_visible()
     expect(page.locator("table.matrix td.inferred").first).to_contain_text("reverse order")
     page.get_by_role("tab", name="Why").click()
-    expect(page.locator(".steps li").first).to_contain_text("as site1:1 says")
+    expect(page.locator(".steps li").first).to_contain_text("set by site1:1")
     expect(page.get_by_text("all 3 sites are in sync").first).to_be_visible()
 
 

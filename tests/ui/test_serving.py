@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from cheops.ui.pages import files
+from cheops.ui.server import files
 from tests.agent.rig import Rig
 from tests.security.clients import Said, ask, rig_of
 from tests.support.command import ROOT
@@ -43,7 +43,7 @@ def test_one_page_stands_at_every_address(rig: Rig) -> None:
 
 def test_the_page_names_the_scripts_that_its_view_needs(rig: Rig) -> None:
     """All of them, or a browser finds out one after the other; and none twice."""
-    for path, own in (("", "views/sites.js"), ("resources/x", "lanes/draw.js"), ("new", "do/dialog.js")):
+    for path, own in (("", "views/sites.js"), ("resources/x", "lanes/draw.js"), ("new", "actions/dialog.js")):
         named = re.findall(r'modulepreload" href="/ui/static/([^"]+)"', got(rig, f"/ui/{path}").body.decode())
         assert own in named
         assert len(named) == len(set(named))

@@ -50,7 +50,7 @@ def test_who_looks_signs_in_and_who_changes_shows_a_token_that_may(rig: Rig, pag
     assert "cheops_" not in page.evaluate("document.cookie + JSON.stringify({...localStorage})")
 
     page.get_by_role("button", name="Sign out").click()
-    expect(page.get_by_role("dialog")).to_contain_text("wants to know who asks")
+    expect(page.get_by_role("dialog")).to_contain_text("Sign in with an access token")
 
 
 def test_a_session_that_is_over_can_be_begun_anew(rig: Rig, page: Page) -> None:

@@ -33,11 +33,11 @@ def test_a_site_is_cut_off_and_joined_again_by_its_page_without_a_reload(mesh: M
         expect(page.get_by_text("The demo's network is cut")).to_be_visible()
         expect(page.locator('svg a.node[aria-label="site3: down"]')).to_be_visible()
         expect(page.locator('tr[data-site="site2"] [data-state="up"]')).to_be_visible()
-        page.get_by_role("button", name="Join site3 again").click()
+        page.get_by_role("button", name="Reconnect site3").click()
         expect(page.locator('tr[data-site="site3"] [data-state="up"]')).to_be_visible()
         expect(page.get_by_text("The demo's network is cut")).to_have_count(0)
     finally:
-        mesh.wires.heal()
+        mesh.network.heal()
     assert page.evaluate("window.stayed")
 
 
@@ -63,7 +63,7 @@ def test_resources_are_searched_filtered_and_paged_by_the_agent(mesh: Mesh, page
     expect(rows).to_have_count(1)
     expect(page).to_have_url(re.compile("search=other"))
     page.get_by_label("Type").select_option("tally")
-    expect(page.get_by_text("Nothing fits")).to_be_visible()
+    expect(page.get_by_text("No match")).to_be_visible()
     page.get_by_label("Type").select_option("file")
     expect(rows).to_have_count(1)
     rows.locator("a").click()
@@ -74,7 +74,7 @@ def test_resources_are_searched_filtered_and_paged_by_the_agent(mesh: Mesh, page
 
 def test_resources_shared_with_another_site_are_listed_as_they_come(mesh: Mesh, page: Page) -> None:
     page.goto(mesh.page("sites/site2?search=shared-"))
-    expect(page.get_by_text("Nothing fits")).to_be_visible()
+    expect(page.get_by_text("No match")).to_be_visible()
     mesh.make("shared-now")
     expect(page.locator("tbody tr")).to_have_count(1)  # nobody has reloaded anything
     own = SubmitRequest(type="set", command="true", sites="site1", resource_type="tally")
@@ -100,8 +100,8 @@ def test_every_view_has_an_address_and_says_so_where_there_is_nothing(mesh: Mesh
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
         assert page.title() == f"{title} · Cheops"
     page.goto(mesh.page("no/such/page"))
-    expect(page.get_by_text("There is no such page")).to_be_visible()
+    expect(page.get_by_text("Page not found")).to_be_visible()
     page.goto(mesh.page("resources/nowhere"))
-    expect(page.get_by_role("alert")).to_contain_text("It is not known here")
+    expect(page.get_by_role("alert")).to_contain_text("Not found")
     page.goto(mesh.page(f"sites/{quote('site9')}"))
     expect(page.get_by_role("alert")).to_contain_text("unknown site 'site9'")

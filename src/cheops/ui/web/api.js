@@ -1,4 +1,4 @@
-// The agent's API. Errors are told as it tells them; whoever must sign in first is asked to, and then it goes on.
+// The agent's API. Errors carry the agent's own text. If a request needs a sign-in, the user is asked and it is retried.
 
 const BASE = "/api/v1";
 let askToSignIn = async () => false;
@@ -24,7 +24,7 @@ export function get(path, params, signal) {
   return ask("GET", query ? `${path}?${query}` : path, undefined, signal);
 }
 
-/** With files, each under the name that the command uses. */
+/** Sends files along, each under the name that the command uses. */
 export function postWithFiles(path, body, files) {
   const form = new FormData();
   form.append("operation", JSON.stringify(body));
@@ -41,27 +41,27 @@ async function ask(method, path, body, signal, again = false) {
   if (answer.status === 401 && !again && path !== "/session" && (await askToSignIn(""))) {
     return ask(method, path, body, signal, true);
   }
-  const told = await answer.json().catch(() => ({}));
-  if (answer.ok) return told;
-  throw new ApiError(answer.status, told.detail || `the agent answered ${answer.status}`, told.definite !== false);
+  const content = await answer.json().catch(() => ({}));
+  if (answer.ok) return content;
+  throw new ApiError(answer.status, content.detail || `the agent responded ${answer.status}`, content.definite !== false);
 }
 
 async function sent(method, path, body, signal) {
   const headers = {};
-  if (method !== "GET") headers["Cheops-Session"] = "1"; // no page from elsewhere can send it
-  const isForm = body instanceof FormData; // of which the browser itself says where its parts begin
+  if (method !== "GET") headers["Cheops-Session"] = "1"; // a page of another origin cannot send this header
+  const isForm = body instanceof FormData; // the browser itself sets the content type with the boundary
   if (body !== undefined && !isForm) headers["Content-Type"] = "application/json";
   const content = body === undefined || body === null ? undefined : isForm ? body : JSON.stringify(body);
   try {
-    // Plain, so that what the page itself has announced (ui/preloading.py) counts as this very request.
+    // No extra options, so that the browser uses the preloaded response (ui/server.py) for this request.
     return await fetch(BASE + path, { method, headers, body: content, signal, credentials: "same-origin" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The agent does not answer. It may have been stopped, or the way to it is cut.", false);
+    throw new ApiError(0, "The agent does not respond. It may be stopped, or the network is down.", false);
   }
 }
 
-/** Whoever may not is asked for another token; true: it is worth another try. */
+/** If the request was forbidden, asks for another token; true if it is worth a retry. */
 export async function mayTryAgain(error) {
   return error instanceof ApiError && error.status === 403 && (await askToSignIn(error.message));
 }

@@ -1,4 +1,4 @@
-// Elements from data. Text is always a text node: nothing that comes from a site is ever read as HTML.
+// DOM elements from data. Text is always a text node: nothing that comes from a site is ever parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -31,19 +31,19 @@ export function append(element, children) {
   }
 }
 
-/** Puts these in the place of all that is in an element. */
+/** Replaces the content of an element. */
 export function fill(element, ...children) {
   element.replaceChildren();
   append(element, children);
   return element;
 }
 
-/** A name from outside: cut where it is long, whole in its title, and no influence on the text around it. */
+/** A foreign name: truncated if long, complete in its title, and isolated from the direction of the text around it. */
 export function cut(text, props) {
   return h("bdi", { class: "cut", title: text, ...props }, text);
 }
 
-/** Links stay within the page: see router.js. */
+/** Links are followed within the page: see router.js. */
 export function link(path, ...children) {
   return h("a", { href: path }, ...children);
 }

@@ -1,4 +1,4 @@
-// Numbers, times and ages as people read them.
+// Numbers, times and ages for humans.
 
 const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 const DAY = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric" });
@@ -10,7 +10,7 @@ export function plural(count, one, many = `${one}s`) {
   return `${number(count)} ${count === 1 ? one : many}`;
 }
 
-/** "4 s", "3 min": with the unit in which one would say it. */
+/** "4 s", "3 min": in a unit that keeps the number small. */
 export function span(seconds) {
   if (seconds < 10) return `${seconds.toFixed(seconds < 1 ? 1 : 0)} s`;
   if (seconds < 100) return `${Math.round(seconds)} s`;
@@ -20,7 +20,7 @@ export function span(seconds) {
 }
 
 export function asOf(seconds) {
-  if (seconds === null || seconds === undefined) return "never heard";
+  if (seconds === null || seconds === undefined) return "never seen";
   return seconds < 1 ? "as of now" : `as of ${span(seconds)} ago`;
 }
 
@@ -30,7 +30,7 @@ export function milliseconds(value) {
   return value < 1000 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(1)} s`;
 }
 
-/** A time of today without the day. */
+/** A time; without the date if it is today. */
 export function moment(at) {
   if (at === null || at === undefined) return "–";
   const date = new Date(at);

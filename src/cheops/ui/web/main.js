@@ -1,9 +1,9 @@
-// The frame around all views: the bar, which view stands where, and what every page needs.
+// The frame around all views: the navigation bar, the routes, and the session.
 
 import { get, onSignIn, signOut } from "./api.js";
 import { fill, h, link } from "./dom.js";
-import { follow, onState } from "./live.js";
-import { blank, button } from "./parts.js";
+import { follow, onState } from "./events.js";
+import { blank, button } from "./components.js";
 import { route, start } from "./router.js";
 import { askForToken } from "./signin.js";
 import { themeSwitch } from "./theme.js";
@@ -21,12 +21,12 @@ const who = h("span", { class: "muted small" });
 const at = h("span", { class: "at" });
 let isFirst = true;
 
-// A view is loaded when it is first looked at; the agent tells the browser of its scripts with the page.
+// A view is loaded when it is first opened; the agent lists its scripts in the page, so that they are preloaded.
 route(/^\/ui$/, "Sites", async () => (await import("./views/sites.js")).sitesView);
-route(/^\/ui\/resources$/, "Resources", async () => (await import("./views/site.js")).siteView);
-route(/^\/ui\/sites\/([^/]+)$/, (name) => name, async () => (await import("./views/site.js")).siteView);
+route(/^\/ui\/resources$/, "Resources", async () => (await import("./views/resources.js")).resourcesView);
+route(/^\/ui\/sites\/([^/]+)$/, (name) => name, async () => (await import("./views/resources.js")).resourcesView);
 route(/^\/ui\/resources\/([^/]+)$/, (id) => id, async () => (await import("./views/resource.js")).resourceView);
-route(/^\/ui\/new$/, "New resource", async () => (await import("./views/new.js")).newView);
+route(/^\/ui\/new$/, "New resource", async () => (await import("./views/new_resource.js")).newResourceView);
 route(/^\/ui\/scope$/, "Scope", async () => (await import("./views/scope.js")).scopeView);
 route(/^\/ui\/replicants$/, "Replicants", async () => (await import("./views/replicants.js")).replicantsView);
 route(/^\/ui\/requests$/, "Requests", async () => (await import("./views/requests.js")).requestsView);
@@ -46,15 +46,15 @@ async function show(load, context, title) {
   if (!isFirst) main.focus({ preventScroll: true });
   isFirst = false;
   if (!load) {
-    fill(place, blank("There is no such page", context.parts[0], link("/ui/", "All sites")));
+    fill(place, blank("Page not found", context.parts[0], link("/ui/", "All sites")));
     return;
   }
   try {
     const view = await load();
     if (!context.signal.aborted) view(place, context);
   } catch (error) {
-    if (!(error instanceof TypeError)) throw error; // what a script that cannot be loaded gives
-    fill(place, blank("The agent does not answer", "This view could not be loaded from it.", button("Try again", () => location.reload())));
+    if (!(error instanceof TypeError)) throw error; // import() fails with a TypeError
+    fill(place, blank("The agent does not respond", "The page could not be loaded from it.", button("Try again", () => location.reload())));
   }
 }
 

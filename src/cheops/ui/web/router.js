@@ -1,4 +1,4 @@
-// Addresses and pages. Every view has an address; a view gets what it needs to know when it is left (`signal`).
+// Routes. Every view has a URL; its `signal` is aborted when the user leaves the view.
 
 const routes = [];
 let current = null;
@@ -13,7 +13,7 @@ export function start(onShow) {
   document.addEventListener("click", (event) => {
     const anchor = event.target.closest?.("a[href]");
     if (!anchor || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
-    const href = anchor.getAttribute("href"); // of an SVG link too
+    const href = anchor.getAttribute("href"); // also works for SVG links
     if (anchor.target || !href.startsWith("/ui/")) return;
     event.preventDefault();
     go(href);
@@ -27,7 +27,7 @@ export function go(path) {
   render();
 }
 
-/** Changes the query of the address without leaving the view. */
+/** Changes the query of the URL without leaving the view. */
 export function setQuery(changes, { push = false } = {}) {
   const query = new URLSearchParams(location.search);
   for (const [name, value] of Object.entries(changes)) {

@@ -1,12 +1,12 @@
-// Signing in: the token is shown to the agent once; from then on a cookie stands for it that scripts cannot read.
+// Sign-in: the token is sent to the agent once; then a cookie that scripts cannot read stands for it.
 
 import { ApiError, signIn } from "./api.js";
 import { fill, h } from "./dom.js";
-import { field } from "./parts.js";
+import { field } from "./components.js";
 
 let asking = null;
 
-/** Asks for a token; true when somebody signed in. Several who ask at once share one dialog. */
+/** Asks for a token; true when the user signed in. Concurrent calls share one dialog. */
 export function askForToken(why) {
   asking ??= ask(why).finally(() => {
     asking = null;
@@ -23,8 +23,8 @@ function ask(why) {
       "form",
       { method: "dialog", "aria-label": "Sign in" },
       h("h1", {}, "Sign in"),
-      h("p", { class: "lead" }, why || "This agent wants to know who asks. Show a token of this site."),
-      field("Token", token, "“cheops token create NAME --role operator” on the site's machine makes one."),
+      h("p", { class: "lead" }, why || "Sign in with an access token for this site."),
+      field("Token", token, "Create one on the site's machine: cheops token create NAME --role operator"),
       said,
       h("div", { class: "buttons" }, h("button", { class: "button", type: "button", onclick: () => dialog.close() }, "Cancel"), send),
     );

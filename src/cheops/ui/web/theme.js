@@ -1,4 +1,4 @@
-// Light or dark: by the system, or by the switch, which the browser remembers.
+// Light or dark theme: the system setting, or the switch, which the browser stores.
 
 import { fill, h } from "./dom.js";
 
@@ -10,7 +10,7 @@ function stored() {
   try {
     return localStorage.getItem(KEY) ?? "";
   } catch {
-    return ""; // a browser that keeps nothing
+    return ""; // storage is disabled
   }
 }
 
@@ -22,7 +22,7 @@ function apply(theme) {
 export function themeSwitch() {
   let theme = NAMES[stored()] ? stored() : "";
   apply(theme);
-  const made = h("button", { type: "button", class: "button quiet small", title: "Light, dark, or as the system has it" });
+  const made = h("button", { type: "button", class: "button quiet small", title: "Light, dark, or the system setting" });
   const label = () => fill(made, `Theme: ${NAMES[theme]}`);
   made.addEventListener("click", () => {
     theme = NEXT[theme];
@@ -30,7 +30,7 @@ export function themeSwitch() {
     try {
       localStorage.setItem(KEY, theme);
     } catch {
-      // then it holds for this page
+      // then the choice lasts as long as the page
     }
     label();
   });

@@ -1,5 +1,5 @@
-// The lanes on the page. Only the rows in sight are there, and the links that cross them: five thousand operations
-// cost what fifty cost.
+// The lanes on the page. Only the visible rows are drawn, and the links that cross them: five thousand operations
+// cost as much as fifty.
 
 import { fill, h, s } from "../dom.js";
 import { asOf, clock, full, moment, number, plural } from "../format.js";
@@ -7,7 +7,7 @@ import { mark } from "./marks.js";
 import { spoken } from "./model.js";
 
 const ROW = 30;
-const BEYOND = 8; // rows above and below what is in sight
+const BEYOND = 8; // rows above and below the visible ones
 const TRACKS = 6;
 
 /** `onSelect(id)`: a row was chosen. Gives {element, show(answer, drawn, selected)}. */
@@ -64,7 +64,7 @@ export function lanesBoard(onSelect) {
       .map((one) => s("path", { class: "link", stroke: `var(--track-${track(one.from)})`, d: path(one) }));
   }
 
-  /** Down the child's own lane, and over to the parent where that stands: there its site came to know of it. */
+  /** Down the child's own lane, then over to the parent's. */
   function path({ child, parent, from, to }) {
     const [x1, y1, x2, y2] = [x(from), y(child), x(to), y(parent)];
     if (from === to) return `M${x1} ${y1}V${y2}`;
@@ -86,7 +86,7 @@ export function lanesBoard(onSelect) {
       "button",
       { type: "button", class: `op${row.isGone ? " gone" : ""}`, vars: { top: `${n * ROW}px` }, "data-op": op.id, "data-row": n, "data-states": row.states.join(" "), "aria-pressed": String(op.id === shown.selected), "aria-label": spoken(row, shown.sites), onclick: () => onSelect(op.id), onkeydown: (event) => step(event, n) },
       h("span", { class: "time", title: full(op.made_ms) }, clock(op.made_ms).slice(0, 8)),
-      h("span", { class: "room", vars: { width: `${shown.sites.length * shown.width}px` } }),
+      h("span", { class: "space", vars: { width: `${shown.sites.length * shown.width}px` } }),
       h("span", { class: "what" }, h("bdi", { class: "name" }, op.id), h("bdi", { class: "type" }, op.kind === "normal" ? op.type : op.kind), h("bdi", { class: "command", title: op.command }, op.command), row.isGone && h("span", { class: "fate", title: whole }, fate)),
     );
   }
@@ -116,17 +116,17 @@ function tracksOf(answer) {
 
 function heads(answer, width) {
   const names = answer.lanes.map((lane) => {
-    const told = lane.here ? "this site" : lane.reachable ? asOf(lane.as_of_s) : `cut off, ${asOf(lane.as_of_s)}`;
+    const label = lane.here ? "this site" : lane.reachable ? asOf(lane.as_of_s) : `unreachable, ${asOf(lane.as_of_s)}`;
     return h(
       "div",
-      { class: `lane-name${lane.reachable ? "" : " off"}`, vars: { width: `${width}px` }, title: `${lane.site}: ${told}`, "data-lane": lane.site },
+      { class: `lane-name${lane.reachable ? "" : " off"}`, vars: { width: `${width}px` }, title: `${lane.site}: ${label}`, "data-lane": lane.site },
       h("b", {}, h("bdi", {}, lane.site)),
-      h("span", {}, lane.here ? "this site" : lane.reachable ? "reachable" : `off ${lane.as_of_s === null ? "" : asOf(lane.as_of_s).replace("as of ", "")}`),
-      h("span", {}, lane.pending ? plural(lane.pending, "lacking", "lacking") : "complete"),
+      h("span", {}, lane.here ? "this site" : lane.reachable ? "reachable" : `unreachable ${lane.as_of_s === null ? "" : asOf(lane.as_of_s).replace("as of ", "")}`),
+      h("span", {}, lane.pending ? plural(lane.pending, "missing", "missing") : "up to date"),
     );
   });
   const count = answer.operations.filter((op) => op.kind !== "seal").length;
   const last = answer.operations.at(-1);
-  const about = `${plural(count, "operation")}${last ? `, the newest of ${moment(last.made_ms)}` : ""}${answer.forgotten ? `; ${number(answer.forgotten)} older ones without effect are forgotten` : ""}`;
-  return [h("div", { class: "time" }, "Made"), ...names, h("div", { class: "what" }, about)];
+  const about = `${plural(count, "operation")}${last ? `, the newest at ${moment(last.made_ms)}` : ""}${answer.forgotten ? `; ${number(answer.forgotten)} older ones without effect are deleted` : ""}`;
+  return [h("div", { class: "time" }, "Created"), ...names, h("div", { class: "what" }, about)];
 }

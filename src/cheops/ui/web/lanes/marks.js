@@ -3,14 +3,14 @@
 import { h, s } from "../dom.js";
 
 const LEGEND = [
-  ["origin", "ok", "made here"],
-  ["", "ok", "run here"],
+  ["origin", "ok", "created here"],
+  ["", "ok", "ran here"],
   ["", "pending", "pending"],
-  ["", "missing", "missing: not heard of"],
+  ["", "missing", "missing: not received yet"],
   ["", "failed", "failed"],
   ["", "unknown", "unknown whether it ran"],
   ["", "superseded", "ran, then superseded"],
-  ["", "skipped", "superseded before it came"],
+  ["", "skipped", "superseded before it arrived"],
   ["", "void", "void: failed at its origin"],
 ];
 const WORDS = new Set(["missing", "failed", "unknown", "pending", "running"]);

@@ -1,6 +1,6 @@
-// The lanes as data: rows, links between them, and how all that was at an earlier moment. Pure.
+// The lanes as data: rows and the links between them, now or at an earlier time. Pure.
 
-/** What is drawn of an answer of …/lanes. The newest row comes first, as in a log. `at`: null is now. */
+/** The rows and links to draw from a response of …/lanes, newest first. `at`: null means now. */
 export function lanesAt(answer, at) {
   const all = withoutSeals(answer.operations);
   const made = at === null ? all : all.filter((one) => one.op.made_ms <= at);
@@ -13,7 +13,7 @@ export function lanesAt(answer, at) {
   return { rows, links: links.filter((one) => one.from !== undefined && one.to !== undefined) }; // a site that left has no lane
 }
 
-/** A seal is the sites' own affair: what follows one follows what that follows. */
+/** Seals are not shown: an operation after a seal is linked to what the seal follows. */
 function withoutSeals(operations) {
   const seals = new Map(operations.filter((op) => op.kind === "seal").map((op) => [op.id, op]));
   const through = (ids) => ids.flatMap((id) => (seals.has(id) ? through(seals.get(id).after) : [id]));
@@ -28,7 +28,7 @@ function row(answer, { op, index, after }, at) {
   return { op, after, states, isGone: op.effect === "void" || states.every((state) => state === "superseded" || state === "missing" || state === "skipped") };
 }
 
-const indices = new WeakMap(); // of answers: there may be thousands of operations, and the slider asks for each
+const indices = new WeakMap(); // per response: there may be thousands of operations, and the slider looks up each
 
 function indexOf(answer, id) {
   if (!indices.has(answer)) indices.set(answer, new Map(answer.operations.map((op, n) => [op.id, n])));
@@ -41,16 +41,16 @@ function stateAt(answer, lane, index, by, at) {
   const state = lane.states[index];
   const arrived = arrivedAt(answer, lane, index);
   if (state === "void") return lane.site === answer.operations[index].origin ? state : "missing";
-  if (arrived === null && (state === "skipped" || state === "superseded")) return isToldOf(answer, lane, index, by, at) ? "skipped" : "missing";
+  if (arrived === null && (state === "skipped" || state === "superseded")) return knowsWinner(answer, lane, index, by, at) ? "skipped" : "missing";
   if (arrived === null) return state;
   if (arrived > at) return "missing";
   if (state === "superseded" || state === "skipped") return isThere(answer, lane, by, at) ? state : "ok";
   return state;
 }
 
-/** What a site never ran leaves no time there. It came at the latest when its origin heard of what beats it: a way
- * that is open is open both ways. */
-function isToldOf(answer, lane, index, by, at) {
+/** An operation that a site never ran leaves no time there. The site knew what superseded it at the latest when the
+ * operation's origin knew: links are open in both directions or in none. */
+function knowsWinner(answer, lane, index, by, at) {
   const origin = answer.lanes.find((one) => one.site === answer.operations[index].origin);
   return isThere(answer, lane, by, at) && (!origin || isThere(answer, origin, by, at));
 }
@@ -60,13 +60,13 @@ function isThere(answer, lane, index, at) {
   return arrived !== null && arrived <= at;
 }
 
-/** When a site first had an operation, as far as is known: it made it, or it ran it. */
+/** When a site first had an operation, as far as known: when it created or ran it. */
 function arrivedAt(answer, lane, index) {
   const op = answer.operations[index];
   return op.origin === lane.site ? op.made_ms : lane.ran_ms[index];
 }
 
-/** The moments at which something happened, in order: where the slider stops. */
+/** The times at which something happened, in order: the stops of the slider. */
 export function moments(answer) {
   const found = new Set();
   answer.operations.forEach((op, index) => {
@@ -77,7 +77,7 @@ export function moments(answer) {
   return [...found].sort((a, b) => a - b);
 }
 
-/** What is said of a row to those who do not see it. */
+/** The text of a row for screen readers. */
 export function spoken(row, sites) {
   const where = sites.map((site, n) => `${row.states[n]} at ${site}`).join(", ");
   const fate = row.op.beaten_by ? `, superseded by ${row.op.beaten_by}` : "";

@@ -1,19 +1,19 @@
-// The slider: how the lanes came about, moment by moment, from the times at which sites made and ran operations.
+// The slider: replays the lanes event by event, from the times at which sites created and ran operations.
 
 import { fill, h } from "../dom.js";
 import { clock, plural } from "../format.js";
 
 const STEP_MS = 700;
 
-/** `onMove(at)`: show how it was at this time; null: now. Gives {element, show(moments, at)}. */
+/** `onMove(at)`: show the state at this time; null means now. Returns {element, show(moments, at)}. */
 export function replaySlider(onMove, signal) {
   let stops = [];
   let timer = 0;
-  const range = h("input", { type: "range", min: 0, step: 1, "aria-label": "Moment", oninput: () => (stop(), move(Number(range.value))) });
-  const told = h("output", {});
+  const range = h("input", { type: "range", min: 0, step: 1, "aria-label": "Time", oninput: () => (stop(), move(Number(range.value))) });
+  const output = h("output", {});
   const play = h("button", { type: "button", class: "button small", onclick: () => (timer ? stop() : start()) });
   const now = h("button", { type: "button", class: "button quiet small", onclick: () => (stop(), move(stops.length)) }, "Now");
-  const element = h("div", { class: "replay" }, play, range, told, now);
+  const element = h("div", { class: "replay" }, play, range, output, now);
   signal.addEventListener("abort", stop);
 
   function start() {
@@ -41,12 +41,12 @@ export function replaySlider(onMove, signal) {
   function label() {
     const n = Number(range.value);
     fill(play, timer ? "Pause" : "Replay");
-    const text = n >= stops.length ? `Now, after ${plural(stops.length, "moment")}` : `${clock(stops[n])} · moment ${n + 1} of ${stops.length}`;
-    fill(told, text);
+    const text = n >= stops.length ? `Now (${plural(stops.length, "event")})` : `${clock(stops[n])} · event ${n + 1} of ${stops.length}`;
+    fill(output, text);
     range.setAttribute("aria-valuetext", text);
   }
 
-  /** New moments may have come; the slider stays at its own. */
+  /** Takes new events; the slider stays at its time. */
   function show(moments, at) {
     stops = moments;
     range.max = stops.length;

@@ -1,8 +1,8 @@
-// The matrix in force: for each pair of types what is taken of the two, coloured by class.
+// The matrix in force: the result for each pair of types, coloured by class.
 
 import { at as path, get } from "../api.js";
 import { fill, h } from "../dom.js";
-import { loaded, blank } from "../parts.js";
+import { loaded, blank } from "../components.js";
 
 const RESULTS = {
   "take-one": "take one",
@@ -11,7 +11,7 @@ const RESULTS = {
   "take-both-keep-order": "keep order",
   "take-both-reverse-order": "reverse order",
 };
-const CLASSES = { 1: "they commute", 2: "one replaces the other", 3: "their order counts" };
+const CLASSES = { 1: "commute", 2: "one replaces the other", 3: "order matters" };
 
 export function matrixTab(card, id, signal) {
   const body = h("div", { class: "card-body" });
@@ -19,15 +19,15 @@ export function matrixTab(card, id, signal) {
 
   function draw(found) {
     if (!found.types.length) {
-      fill(body, blank("There is no matrix", "So all operations are ordered, and none replaces another."));
+      fill(body, blank("No matrix", "All operations are ordered, and none replaces another."));
       return;
     }
     const replaces = Object.entries(found.replaces).filter(([, wiped]) => wiped.length);
     fill(
       body,
       h("div", { class: "table-wrap" }, matrixTable(found)),
-      h("div", { class: "strip" }, Object.entries(CLASSES).map(([n, text]) => h("span", {}, h("b", {}, `Class ${n} `), text)), h("span", {}, h("i", {}, "italic"), " follows from other entries, or from none")),
-      h("dl", { class: "facts" }, replaces.flatMap(([type, wiped]) => [h("dt", {}, `${type} replaces`), h("dd", {}, wiped.join(", "))]), found.introduced_by && [h("dt", {}, "Brought by"), h("dd", {}, found.introduced_by)], h("dt", {}, "Hash"), h("dd", {}, h("code", {}, found.hash))),
+      h("div", { class: "strip" }, Object.entries(CLASSES).map(([n, text]) => h("span", {}, h("b", {}, `Class ${n} `), text)), h("span", {}, h("i", {}, "italic"), " inferred, not an entry of the matrix")),
+      h("dl", { class: "facts" }, replaces.flatMap(([type, wiped]) => [h("dt", {}, `${type} replaces`), h("dd", {}, wiped.join(", "))]), found.introduced_by && [h("dt", {}, "Introduced by"), h("dd", {}, found.introduced_by)], h("dt", {}, "Hash"), h("dd", {}, h("code", {}, found.hash))),
     );
   }
 

@@ -1,10 +1,10 @@
-// One operation: what it is, what it counts for and why, and what became of it at each site.
+// One operation: its command, its effect and why, and its outcome at each site.
 
 import { ApiError, at as path, get, isAbort } from "../api.js";
-import { resolveDialog } from "../do/resolve.js";
+import { resolveDialog } from "../actions/resolve.js";
 import { fill, h } from "../dom.js";
 import { full, moment, plural } from "../format.js";
-import { button, healthBadge, notice, problem, skeleton } from "../parts.js";
+import { button, healthBadge, notice, problem, skeleton } from "../components.js";
 
 export function operationPanel(id, signal, { onClose, onSelect }) {
   const body = h("div", { class: "card-body" });
@@ -16,21 +16,21 @@ export function operationPanel(id, signal, { onClose, onSelect }) {
     body,
   );
   let shown = null;
-  let told = "";
+  let shownText = "";
 
   async function show(op) {
     if (op !== shown) fill(body, skeleton());
     shown = op;
     try {
       const found = await get(path`/resources/${id}/operations/${op}`, {}, signal);
-      if (op !== shown || JSON.stringify(found) === told) return;
-      told = JSON.stringify(found);
+      if (op !== shown || JSON.stringify(found) === shownText) return;
+      shownText = JSON.stringify(found);
       fill(title, found.id);
       fill(body, draw(found, { id, onSelect }));
     } catch (error) {
       if (isAbort(error) || op !== shown) return;
       if (!(error instanceof ApiError)) throw error;
-      told = "";
+      shownText = "";
       fill(title, op);
       fill(body, problem(error));
     }
@@ -39,7 +39,7 @@ export function operationPanel(id, signal, { onClose, onSelect }) {
   return {
     element,
     show: (op) => {
-      if (op !== shown) told = "";
+      if (op !== shown) shownText = "";
       return show(op);
     },
   };
@@ -49,7 +49,7 @@ function draw(op, { id, onSelect }) {
   return [
     fate(op, onSelect),
     h("h3", {}, "Command"),
-    h("pre", { "data-command": "" }, op.command || "nothing is run"),
+    h("pre", { "data-command": "" }, op.command || "none"),
     h("dl", { class: "facts" }, facts(op)),
     h("h3", {}, "At each site"),
     h("div", { class: "replies" }, op.replies.map((reply) => replyOf(reply, op, id))),
@@ -57,9 +57,9 @@ function draw(op, { id, onSelect }) {
 }
 
 function fate(op, onSelect) {
-  if (op.effect === "effective") return notice("ok", h("b", {}, "Effective"), "It is part of the state.");
-  if (op.effect === "draft") return notice("info", h("b", {}, "Waits for its first run"), "Only its origin knows of it.");
-  if (op.effect === "silent") return notice("info", h("b", {}, op.kind === "sites" ? "Changes the list of sites" : "Touches no application"), op.sites ? op.sites.join(", ") : "");
+  if (op.effect === "effective") return notice("ok", h("b", {}, "In effect"), "It is part of the state.");
+  if (op.effect === "draft") return notice("info", h("b", {}, "Waiting for its first run"), "It was not sent to other sites yet.");
+  if (op.effect === "silent") return notice("info", h("b", {}, op.kind === "sites" ? "Changes the site list" : "Does not touch the application"), op.sites ? op.sites.join(", ") : "");
   const name = op.effect[0].toUpperCase() + op.effect.slice(1);
   const by = op.beaten_by && h("button", { type: "button", class: "button quiet small", onclick: () => onSelect(op.beaten_by) }, `by ${op.beaten_by}`);
   return notice(op.effect === "void" ? "" : "warn", h("b", {}, name, " ", by), `${op.rule ? `Rule ${op.rule}: ` : ""}${op.sentence}`, op.why && h("span", { class: "small" }, op.why));
@@ -70,9 +70,9 @@ function facts(op) {
   const pairs = [
     ["Type", op.kind === "normal" ? op.type : `${op.type} (${op.kind})`],
     ["Origin", op.origin],
-    ["Made", h("span", { title: full(op.made_at) }, moment(op.made_at))],
-    ["Knew", knew || "nothing before it"],
-    op.sites && ["Sets sites", op.sites.join(", ")],
+    ["Created", h("span", { title: full(op.made_at) }, moment(op.made_at))],
+    ["Knew of", knew || "no earlier operations"],
+    op.sites && ["New sites", op.sites.join(", ")],
     Object.keys(op.files).length > 0 && ["Files", Object.keys(op.files).join(", ")],
     ["Matrix", h("code", {}, op.matrix.slice(0, 12))],
   ];
@@ -84,9 +84,9 @@ function replyOf(reply, op, id) {
   return h(
     "div",
     { class: "reply", "data-reply": reply.site },
-    h("div", { class: "row" }, h("b", {}, h("bdi", {}, reply.site)), healthBadge(reply.status), h("span", { class: "muted small", title: full(reply.at) }, when, reply.replayed && " (by a replay)")),
+    h("div", { class: "row" }, h("b", {}, h("bdi", {}, reply.site)), healthBadge(reply.status), h("span", { class: "muted small", title: full(reply.at) }, when, reply.replayed && " (in a replay)")),
     reply.detail && h("div", { class: "small wrap" }, reply.detail),
     reply.output && h("pre", { "aria-label": plural(reply.output.length, "character") }, reply.output),
-    reply.status === "UNKNOWN" && h("div", {}, button("Say what happened", () => resolveDialog(id, op.id, reply.site), "small")),
+    reply.status === "UNKNOWN" && h("div", {}, button("Resolve", () => resolveDialog(id, op.id, reply.site), "small")),
   );
 }

@@ -2,8 +2,8 @@
 
 import { at as path, get } from "../api.js";
 import { cut, fill, h, resourcePath } from "../dom.js";
-import { onEvent, refresher } from "../live.js";
-import { blank, button, loaded, syncBadge } from "../parts.js";
+import { onEvent, refresher } from "../events.js";
+import { blank, button, loaded, syncBadge } from "../components.js";
 import { setQuery } from "../router.js";
 
 const PAGE = 25;
@@ -11,7 +11,7 @@ const PAGE = 25;
 export function replicantsView(place, { query, signal }) {
   const list = h("div", {});
   const foot = h("div", { class: "foot" });
-  const local = new Map(); // what each site calls it, as far as it was asked
+  const local = new Map(); // the id at each site, as far as known
   let cursors = (query.get("after") ?? "").split(" ").filter(Boolean);
 
   const load = refresher(() => loaded(list, () => get("/replicants", { cursor: cursors.at(-1) ?? "", limit: PAGE, fresh: 0.3 }, signal), draw, load), signal);
@@ -24,12 +24,12 @@ export function replicantsView(place, { query, signal }) {
 
   async function draw(found) {
     const sites = [...new Set(found.replicants.flatMap((one) => one.sites))].sort();
-    fill(list, found.replicants.length ? table(found.replicants, sites, local) : blank("No replicants here", "A request to a service with a scope such as “{image: site1 & site2}” makes one."));
+    fill(list, found.replicants.length ? table(found.replicants, sites, local) : blank("No replicants", "A request to a service with a scope such as “{image: site1 & site2}” creates one."));
     fill(foot, h("span", {}), h("div", { class: "toolbar" }, button("Previous", () => turn(cursors.slice(0, -1)), "small", { disabled: !cursors.length }), button("Next", () => turn([...cursors, found.next]), "small", { disabled: !found.next })));
     await Promise.all(found.replicants.map(askEverywhere));
   }
 
-  /** The own site knows only its own id of it: the others are asked one by one, and the cells fill. */
+  /** A site knows only its own local id: the other sites are queried one by one, and the cells fill in. */
   async function askEverywhere(one) {
     const known = await get(path`/replicants/${one.id}`, { fresh: 0 }, signal).catch(() => null);
     if (!known) return;
@@ -37,13 +37,13 @@ export function replicantsView(place, { query, signal }) {
     for (const cell of list.querySelectorAll(`tr[data-id="${CSS.escape(one.id)}"] td[data-site]`)) fill(cell, localId(one, cell.dataset.site, local));
   }
 
-  fill(place, h("div", { class: "head" }, h("div", { class: "title" }, h("h1", {}, "Replicants"), h("p", { class: "lead" }, "What services have at several sites: clients know it by its meta-id, each service by an id of its own."))), h("section", { class: "card" }, list, foot));
+  fill(place, h("div", { class: "head" }, h("div", { class: "title" }, h("h1", {}, "Replicants"), h("p", { class: "lead" }, "HTTP resources at several sites. Clients use the meta-id; each site's service has its own id."))), h("section", { class: "card" }, list, foot));
   load();
   onEvent((event) => (event.resource_type?.includes("http") || event.kind === "reset" || event.resource ? load() : undefined), signal);
 }
 
 function table(replicants, sites, local) {
-  const heads = ["Meta-id", "Service", "Sync", ...sites.map((site) => `Id at ${site}`), "Waits for"];
+  const heads = ["Meta-id", "Service", "Sync", ...sites.map((site) => `Id at ${site}`), "Waiting for"];
   return h(
     "div",
     { class: "table-wrap" },
@@ -74,5 +74,5 @@ function localId(one, site, local) {
   if (!one.sites.includes(site)) return h("span", { class: "muted" }, "–");
   const known = local.get(one.id);
   if (!known) return h("span", { class: "muted" }, "…");
-  return known[site] === null || known[site] === undefined ? h("span", { class: "muted" }, "not known") : h("code", { class: "short" }, cut(known[site]));
+  return known[site] === null || known[site] === undefined ? h("span", { class: "muted" }, "unknown") : h("code", { class: "short" }, cut(known[site]));
 }

@@ -1,26 +1,26 @@
-// One resource: whether all is well with it, what each site has of it, and what can be done.
+// One resource: its status, its operations at each site, and the actions on it.
 
 import { at as path, get } from "../api.js";
-import { deleteDialog } from "../do/delete.js";
-import { forceDialog } from "../do/force.js";
-import { moveDialog } from "../do/move.js";
-import { sendDialog } from "../do/send.js";
+import { deleteDialog } from "../actions/delete.js";
+import { forceDialog } from "../actions/force.js";
+import { changeSitesDialog } from "../actions/change_sites.js";
+import { sendDialog } from "../actions/send.js";
 import { fill, h, link, resourcePath } from "../dom.js";
 import { moments, lanesAt } from "../lanes/model.js";
 import { lanesBoard } from "../lanes/draw.js";
 import { legend } from "../lanes/marks.js";
 import { replaySlider } from "../lanes/replay.js";
-import { onEvent, refresher } from "../live.js";
-import { blank, button, loaded, notice, syncBadge } from "../parts.js";
+import { onEvent, refresher } from "../events.js";
+import { blank, button, loaded, notice, syncBadge } from "../components.js";
 import { setQuery } from "../router.js";
 import { matrixTab } from "./matrix.js";
 import { operationPanel } from "./operation.js";
 import { stateTab } from "./state.js";
-import { whyTab } from "./why.js";
+import { explanationTab } from "./explanation.js";
 
 const TABS = [["", "Lanes"], ["state", "Real state"], ["matrix", "Matrix"], ["why", "Why"]];
-const DIALOGS = { send: sendDialog, delete: deleteDialog, sites: moveDialog, force: forceDialog };
-const EVERY_MS = 3000; // how old what is known is, and who can be reached, changes without an event
+const DIALOGS = { send: sendDialog, delete: deleteDialog, sites: changeSitesDialog, force: forceDialog };
+const EVERY_MS = 3000; // ages and reachability change without an event
 
 export function resourceView(place, { parts, query, signal }) {
   const [id] = parts;
@@ -49,7 +49,7 @@ export function resourceView(place, { parts, query, signal }) {
     fill(body, h("div", { class: "tabs", role: "tablist" }, tabs), content);
     if (tab === "state") stateTab(content, id, signal);
     if (tab === "matrix") matrixTab(content, id, signal);
-    if (tab === "why") whyTab(content, id, signal);
+    if (tab === "why") explanationTab(content, id, signal);
     if (DIALOGS[query.get("do")]) openDialog(query.get("do"));
   }
 
@@ -78,7 +78,7 @@ function drawHead(head, answer, openDialog) {
       h("div", { class: "crumb" }, link("/ui/resources", "Resources"), ` / ${type || "no type"}`),
       h("div", { class: "row" }, h("h1", {}, h("bdi", {}, resource)), syncBadge(overall, deleted)),
       h("p", { class: "lead", "data-sentence": "" }, answer.sentence),
-      answer.order_not_enforced && notice("warn", "Operations ran here in another order than they count. “Force a state” makes a new base."),
+      answer.order_not_enforced && notice("warn", "Operations ran here out of order. “Force a state” sets a new base."),
     ),
     h(
       "div",
@@ -91,7 +91,7 @@ function drawHead(head, answer, openDialog) {
   );
 }
 
-/** The lanes with their slider, and beside them the operation that was chosen. */
+/** The lanes with their slider, and beside them the selected operation. */
 function lanesTab(id, query, signal) {
   let selected = query.get("op");
   let at = query.get("t") ? Number(query.get("t")) : null;
@@ -124,7 +124,7 @@ function lanesTab(id, query, signal) {
 
   function draw() {
     const drawn = lanesAt(answer, at);
-    fill(empty, drawn.rows.length === 0 && blank(at === null ? "No operations are kept" : "Not begun yet", at === null ? "A checkpoint holds the state, or the first one has yet to run." : "At this moment nobody had made anything."));
+    fill(empty, drawn.rows.length === 0 && blank(at === null ? "No operations" : "Nothing yet", at === null ? "A checkpoint contains the state, or the first operation has not run yet." : "No operation existed at this time."));
     board.show(answer, drawn, selected);
   }
 

@@ -1,9 +1,9 @@
-// A place to try scopes: how one is understood, which sites it means, and where each kind of request would go.
+// Try a scope: its tree, the sites it selects, and what each HTTP method would do.
 
 import { get } from "../api.js";
 import { cut, fill, h } from "../dom.js";
 import { milliseconds, words } from "../format.js";
-import { button, debounced, loaded, notice } from "../parts.js";
+import { button, debounced, loaded, notice } from "../components.js";
 import { setQuery } from "../router.js";
 
 const OPERATORS = { replication: "& replicated at", cross: "% spanning", otherwise: "; the first that works of" };
@@ -20,7 +20,7 @@ export function scopeView(place, { query, signal }) {
     const mine = (asked += 1);
     setQuery({ text });
     if (!text.trim()) {
-      fill(caret, h("p", { class: "muted" }, "Type a scope: where a request is to be executed."));
+      fill(caret, h("p", { class: "muted" }, "Type a scope: where a request should run."));
       fill(body);
       return;
     }
@@ -36,7 +36,7 @@ export function scopeView(place, { query, signal }) {
 
   fill(
     place,
-    h("div", { class: "head" }, h("div", { class: "title" }, h("h1", {}, "Scope"), h("p", { class: "lead" }, "Where a request is executed. Nothing is executed here."))),
+    h("div", { class: "head" }, h("div", { class: "title" }, h("h1", {}, "Scope"), h("p", { class: "lead" }, "Try a scope: it says where a request runs. Nothing is executed here."))),
     h("section", { class: "card" }, h("div", { class: "card-body" }, input, caret, h("div", { class: "choices" }, EXAMPLES.map((text) => button(text, () => ((input.value = text), look()), "small quiet mono"))))),
     body,
   );
@@ -44,7 +44,7 @@ export function scopeView(place, { query, signal }) {
   look();
 }
 
-/** The text with the place marked, and carets under it. */
+/** The text with the mistake marked, and carets under it. */
 function mistake(wrong) {
   const has = wrong.start !== null;
   const end = has ? Math.max(wrong.end, wrong.start + 1) : 0;
@@ -72,7 +72,7 @@ function service(one) {
         "div",
         { class: "two" },
         h("div", { class: "form", vars: { gap: "6px" } }, h("h3", {}, "Tree"), h("ul", { class: "tree" }, tree(one.tree)), one.means !== one.location && h("p", { class: "muted small" }, "means ", h("code", { class: "wrap" }, one.means))),
-        h("div", { class: "form", vars: { gap: "6px" } }, h("h3", {}, "Sites, in the order in which they are turned to"), sites(one.sites)),
+        h("div", { class: "form", vars: { gap: "6px" } }, h("h3", {}, "Sites, in the order in which they are tried"), sites(one.sites)),
       ),
       h("div", { class: "table-wrap" }, methods(one.methods)),
     ),
@@ -97,10 +97,10 @@ function routeWords(route) {
 
 function sites(found) {
   const rows = found.slice(0, 100).map((one) => h("tr", {}, h("td", {}, cut(one.site)), h("td", {}, one.role), h("td", {}, h("span", { class: `badge ${one.up ? "ok" : "bad"}` }, one.up ? "Up" : "Down")), h("td", { class: "num" }, milliseconds(one.rtt_ms))));
-  return h("div", { class: "table-wrap" }, h("table", {}, h("thead", {}, h("tr", {}, ["Site", "Part", "State"].map((text) => h("th", { scope: "col" }, text)), h("th", { scope: "col", class: "num" }, "Round trip"))), h("tbody", {}, rows)));
+  return h("div", { class: "table-wrap" }, h("table", {}, h("thead", {}, h("tr", {}, ["Site", "Role", "State"].map((text) => h("th", { scope: "col" }, text)), h("th", { scope: "col", class: "num" }, "Round trip"))), h("tbody", {}, rows)));
 }
 
 function methods(found) {
   const rows = found.map((one) => h("tr", {}, h("td", {}, one.method), h("td", { class: "num" }, one.sites.length ? milliseconds(one.latency_ms) : "–"), h("td", { class: "wrap" }, one.does)));
-  return h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Method"), h("th", { scope: "col", class: "num" }, "Answer after"), h("th", { scope: "col" }, "What it does"))), h("tbody", {}, rows));
+  return h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Method"), h("th", { scope: "col", class: "num" }, "Latency"), h("th", { scope: "col" }, "What it does"))), h("tbody", {}, rows));
 }

@@ -1,11 +1,11 @@
-// All sites: a map, a table, a ping, and in the demo a pair of scissors.
+// All sites: a map, a table, ping, and in the demo buttons that cut sites off.
 
 import { at as path, get, isAbort, mayTryAgain, post, put, remove } from "../api.js";
 import { cut, fill, h, link, sitePath } from "../dom.js";
 import { asOf, milliseconds, number, offset, plural } from "../format.js";
-import { onEvent, refresher } from "../live.js";
-import { button, card, loaded, notice, siteBadge, toast } from "../parts.js";
-import { MOST, sitesGraph } from "./sites_graph.js";
+import { onEvent, refresher } from "../events.js";
+import { button, card, loaded, notice, siteBadge, toast } from "../components.js";
+import { MOST, sitesMap } from "./sites_map.js";
 
 const EVERY_MS = 2000;
 
@@ -13,13 +13,13 @@ export function sitesView(place, { signal }) {
   const body = h("div", { vars: { display: "contents" } });
   const pings = new Map();
   let found = null;
-  let wires = { on: false, cut: [] };
+  let links = { on: false, cut: [] };
 
   const load = refresher(async () => {
     await loaded(
       body,
       async () => {
-        [found, wires] = await Promise.all([get("/sites", {}, signal), get("/demo/wires", {}, signal)]);
+        [found, links] = await Promise.all([get("/sites", {}, signal), get("/demo/wires", {}, signal)]);
       },
       draw,
       load,
@@ -30,12 +30,12 @@ export function sitesView(place, { signal }) {
     fill(
       body,
       [...found.problems].map((text) => notice("warn", text)),
-      wires.cut.length > 0 && notice("warn", h("b", {}, "The demo's network is cut"), cutWords(wires.cut)),
-      h("div", { class: "split" }, card("Map", h("div", { class: "card-body" }, sitesGraph(found, wires), many())), card("All sites", table())),
+      links.cut.length > 0 && notice("warn", h("b", {}, "The demo's network is cut"), cutWords(links.cut)),
+      h("div", { class: "split" }, card("Map", h("div", { class: "card-body" }, sitesMap(found, links), many())), card("All sites", table())),
     );
   }
 
-  const many = () => found.sites.length > MOST && h("p", { class: "muted small" }, `The ${MOST} nearest of ${number(found.sites.length)} sites are drawn; the table has all.`);
+  const many = () => found.sites.length > MOST && h("p", { class: "muted small" }, `The ${MOST} nearest of ${number(found.sites.length)} sites are shown; the table has all.`);
 
   function table() {
     const heads = ["Site", "State", "Resources", "Pending", "Round trip", "Clock", "Services", "Version", ""];
@@ -58,7 +58,7 @@ export function sitesView(place, { signal }) {
       { class: site.here ? "here" : "", "data-site": site.name },
       h("td", {}, h("a", { href: sitePath(site.name) }, cut(site.name)), site.problems.map((text) => h("div", { class: "small", title: text }, cut(text)))),
       h("td", { class: "nowrap" }, siteBadge(site.state), " ", h("span", { class: "muted small" }, site.here ? "this site" : asOf(site.as_of_s))),
-      h("td", { class: "num", title: "Resources that are known here, with this site on their list" }, number(site.resources)),
+      h("td", { class: "num", title: "Resources known here that are at this site" }, number(site.resources)),
       h("td", { class: "num" }, site.pending ? h("b", {}, number(site.pending)) : "0"),
       h("td", { class: "num" }, site.here ? "–" : h("span", { title: site.rtt_measured ? "measured" : "estimated" }, milliseconds(site.rtt_ms))),
       h("td", { class: "num nowrap" }, site.here ? "–" : offset(site.clock_offset_ms)),
@@ -69,24 +69,24 @@ export function sitesView(place, { signal }) {
   }
 
   function actions(site) {
-    const told = pings.get(site.name);
-    const isCut = wires.cut.some((pair) => pair.includes(site.name)) && wires.cut.filter((pair) => pair.includes(site.name)).length >= found.sites.length - 1;
+    const result = pings.get(site.name);
+    const isCut = links.cut.some((pair) => pair.includes(site.name)) && links.cut.filter((pair) => pair.includes(site.name)).length >= found.sites.length - 1;
     return h(
       "div",
       { class: "toolbar end" },
-      told && h("span", { class: "small muted", title: told.detail }, told.busy ? "asking…" : told.ok ? milliseconds(told.took_ms) : "no answer"),
+      result && h("span", { class: "small muted", title: result.detail }, result.busy ? "pinging…" : result.ok ? milliseconds(result.took_ms) : "no reply"),
       !site.here && button("Ping", () => ping(site.name), "small", { "aria-label": `Ping ${site.name}` }),
-      wires.on && !isCut && button("Cut off", () => wire(site.name, true), "small danger", { "aria-label": `Cut ${site.name} off` }),
-      wires.on && isCut && button("Join", () => wire(site.name, false), "small", { "aria-label": `Join ${site.name} again` }),
+      links.on && !isCut && button("Cut off", () => wire(site.name, true), "small danger", { "aria-label": `Cut ${site.name} off` }),
+      links.on && isCut && button("Reconnect", () => wire(site.name, false), "small", { "aria-label": `Reconnect ${site.name}` }),
     );
   }
 
   async function ping(name) {
     pings.set(name, { busy: true });
     draw();
-    const told = await post(path`/sites/${name}/ping`, undefined, signal).catch((error) => ({ ok: false, detail: error.message }));
-    pings.set(name, told);
-    if (!told.ok) toast(`${name}: ${told.detail}`, "bad");
+    const result = await post(path`/sites/${name}/ping`, undefined, signal).catch((error) => ({ ok: false, detail: error.message }));
+    pings.set(name, result);
+    if (!result.ok) toast(`${name}: ${result.detail}`, "bad");
     draw();
   }
 
@@ -94,8 +94,8 @@ export function sitesView(place, { signal }) {
 
   async function wire(name, off) {
     try {
-      wires = await (off ? remove(path`/demo/wires/${name}`) : put(path`/demo/wires/${name}`));
-      toast(off ? `${name} is cut from the others` : `${name} reaches the others again`);
+      links = await (off ? remove(path`/demo/wires/${name}`) : put(path`/demo/wires/${name}`));
+      toast(off ? `${name} is cut off` : `${name} is connected again`);
       draw();
       load();
     } catch (error) {
@@ -107,7 +107,7 @@ export function sitesView(place, { signal }) {
 
   fill(
     place,
-    h("div", { class: "head" }, h("div", { class: "title" }, h("h1", {}, "Sites"), h("p", { class: "lead" }, "As this site sees them.")), h("div", { class: "actions" }, button("Ping all", pingAll), link("/ui/new", h("span", { class: "button primary" }, "New resource")))),
+    h("div", { class: "head" }, h("div", { class: "title" }, h("h1", {}, "Sites"), h("p", { class: "lead" }, "All sites of the mesh, as this site sees them.")), h("div", { class: "actions" }, button("Ping all", pingAll), link("/ui/new", h("span", { class: "button primary" }, "New resource")))),
     body,
   );
   load();
@@ -117,5 +117,5 @@ export function sitesView(place, { signal }) {
 }
 
 function cutWords(pairs) {
-  return h("span", {}, `${plural(pairs.length, "pair")} without a way to each other: ${pairs.map((pair) => pair.join(" and ")).join("; ")}`);
+  return h("span", {}, `${plural(pairs.length, "pair of sites", "pairs of sites")} cannot reach each other: ${pairs.map((pair) => pair.join(" and ")).join("; ")}`);
 }

@@ -1,4 +1,4 @@
-// What happens, as it happens: one stream of server-sent events for the page. After a break it goes on at its place.
+// One stream of server-sent events for the page. After a lost connection it resumes where it stopped.
 
 const RETRY_MS = [500, 1000, 2000, 5000];
 const listeners = new Set();
@@ -24,7 +24,7 @@ export async function follow() {
         const wasLost = state !== "connecting";
         become("live");
         failures = 0;
-        if (wasLost) tell({ kind: "reset" }); // something may have been missed: look anew
+        if (wasLost) notify({ kind: "reset" }); // events may have been missed: every view reloads
         await read(answer.body);
       }
       become(answer.status === 401 ? "out" : "lost");
@@ -35,7 +35,7 @@ export async function follow() {
   }
 }
 
-/** Until it is time to try again, or somebody has signed in. */
+/** Waits until the next attempt, or until the user signed in. */
 function pause(ms) {
   return new Promise((done) => {
     const timer = setTimeout(done, ms);
@@ -58,11 +58,11 @@ async function read(body) {
 function take(message) {
   for (const line of message.split("\n")) {
     if (line.startsWith("id: ")) place = line.slice(4);
-    else if (line.startsWith("data: ")) tell(JSON.parse(line.slice(6)));
+    else if (line.startsWith("data: ")) notify(JSON.parse(line.slice(6)));
   }
 }
 
-function tell(event) {
+function notify(event) {
   for (const listener of [...listeners]) listener(event);
 }
 
@@ -72,7 +72,7 @@ function become(next) {
   for (const watcher of watchers) watcher(state);
 }
 
-/** Runs `load` when asked, one at a time, and rests between two: longer where it takes longer. */
+/** Runs `load` on request, one at a time, with a rest in between: the slower it is, the longer it rests. */
 export function refresher(load, signal, restMs = 150) {
   let running = false;
   let wanted = false;

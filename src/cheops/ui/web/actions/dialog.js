@@ -1,53 +1,53 @@
-// A change, before it is made: a form, beside it what it would do (a dry run, as one types), and then the doing.
+// The form of a change, with a dry run that follows the input, and the request itself.
 
 import { ApiError, isAbort, mayTryAgain } from "../api.js";
 import { fill, h } from "../dom.js";
-import { debounced, notice, toast } from "../parts.js";
-import { dryRun } from "./dryrun.js";
+import { debounced, notice, toast } from "../components.js";
+import { dryRun } from "./dry_run.js";
 
 const WAIT_MS = 250;
 
 /**
- * fields: elements of the form.
- * wish(): what is asked for, or {lacks: "what is missing"}.
- * preview(wish, signal): a dry run, or an element.
- * run(wish): does it; gives the text that is told.
+ * fields: the elements of the form.
+ * request(): the body of the request, or {missing: "what the user must still enter"}.
+ * preview(request, signal): the dry run, or an element to show instead.
+ * run(request): sends it; returns the text to show.
  */
-export function changeForm({ title, lead, verb, kind = "primary", fields, wish, preview, run, onDone, onCancel }) {
-  const told = h("div", { "aria-live": "polite", class: "form", vars: { gap: "8px" } });
+export function changeForm({ title, lead, verb, kind = "primary", fields, request, preview, run, onDone, onCancel }) {
+  const status = h("div", { "aria-live": "polite", class: "form", vars: { gap: "8px" } });
   const send = h("button", { class: `button ${kind}`, disabled: true }, verb);
   let asked = 0;
   let good = "";
   let leaving = new AbortController();
 
   async function look() {
-    const wanted = wish();
+    const wanted = request();
     const mine = (asked += 1);
     good = "";
     send.disabled = true;
     leaving.abort();
     leaving = new AbortController();
-    if (wanted.lacks) {
-      fill(told, h("p", { class: "muted" }, wanted.lacks));
+    if (wanted.missing) {
+      fill(status, h("p", { class: "muted" }, wanted.missing));
       return;
     }
     try {
       const found = await preview(wanted, leaving.signal);
       if (mine !== asked) return;
       const isElement = found instanceof Node;
-      fill(told, isElement ? found : dryRun(found));
+      fill(status, isElement ? found : dryRun(found));
       good = isElement || !found.refused ? JSON.stringify(wanted) : "";
       send.disabled = !good;
     } catch (error) {
       if (isAbort(error) || mine !== asked) return;
       if (!(error instanceof ApiError)) throw error;
-      fill(told, notice("", h("b", {}, "It would be refused"), error.message));
+      fill(status, notice("", h("b", {}, "It would be refused"), error.message));
     }
   }
 
   async function submit(event) {
     event.preventDefault();
-    const wanted = wish();
+    const wanted = request();
     if (send.disabled || JSON.stringify(wanted) !== good) return;
     send.disabled = true;
     fill(send, "Working…");
@@ -62,7 +62,7 @@ export function changeForm({ title, lead, verb, kind = "primary", fields, wish, 
         send.disabled = false;
         return submit(event);
       }
-      fill(told, h("div", { class: "problem", role: "alert" }, h("b", {}, "It was not done"), h("span", {}, error.message)));
+      fill(status, h("div", { class: "problem", role: "alert" }, h("b", {}, "Not done"), h("span", {}, error.message)));
     }
     fill(send, verb);
   }
@@ -72,7 +72,7 @@ export function changeForm({ title, lead, verb, kind = "primary", fields, wish, 
     { onsubmit: submit, "aria-label": title, class: "form" },
     title && h("div", { class: "form", vars: { gap: "4px" } }, h("h1", {}, title), lead && h("p", { class: "lead" }, lead)),
     fields,
-    h("div", { class: "form", vars: { gap: "6px" } }, h("h3", {}, "What it would do"), told),
+    h("div", { class: "form", vars: { gap: "6px" } }, h("h3", {}, "What it would do"), status),
     h("div", { class: "buttons" }, onCancel && h("button", { type: "button", class: "button", onclick: onCancel }, "Cancel"), send),
   );
   form.addEventListener("input", debounced(look, WAIT_MS));
@@ -90,10 +90,10 @@ export function openForm(options, onClose = () => {}) {
   addEventListener("popstate", close, { once: true });
 }
 
-/** What the agent says of an operation that was carried out; raises what failed at its origin. */
+/** The outcome of an operation as text; throws if it failed at its origin. */
 export function outcome(accepted) {
   const first = accepted.answers[0];
-  if (accepted.verdict === "VOID") throw new ApiError(0, `${accepted.operation} failed at ${first?.site ?? "its origin"}, so it is void: ${first?.detail || first?.output || "no reason was told"}`);
-  const rest = accepted.waiting_for.length ? `; on its way to ${accepted.waiting_for.join(", ")}` : "";
+  if (accepted.verdict === "VOID") throw new ApiError(0, `${accepted.operation} failed at ${first?.site ?? "its origin"}, so it is void: ${first?.detail || first?.output || "no reason given"}`);
+  const rest = accepted.waiting_for.length ? `; pending at ${accepted.waiting_for.join(", ")}` : "";
   return `${accepted.operation}: ${accepted.answers.map((one) => `${one.site} ${one.status}`).join(", ") || "accepted"}${rest}`;
 }

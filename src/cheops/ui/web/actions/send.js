@@ -1,4 +1,4 @@
-// Sends an operation to a resource that is there.
+// Send an operation to an existing resource.
 
 import { at as path, get, post } from "../api.js";
 import { openForm, outcome } from "./dialog.js";
@@ -16,9 +16,9 @@ export async function sendDialog(answer, onClose) {
       lead: `To ${id}, at ${answer.lanes.map((lane) => lane.site).join(", ")}.`,
       verb: "Send",
       fields: [type.element, command.element, files.element],
-      wish: () => (type.value() && command.value() ? { type: type.value(), command: command.value(), files: files.names() } : { lacks: "Say which type, and what is to be run." }),
-      preview: ({ files: _names, ...wish }, signal) => post(path`/resources/${id}/dry-run`, wish, signal),
-      run: async (wish) => outcome(await submitted(id, wish, files.files())),
+      request: () => (type.value() && command.value() ? { type: type.value(), command: command.value(), files: files.names() } : { missing: "Enter the type and the command." }),
+      preview: ({ files: _names, ...request }, signal) => post(path`/resources/${id}/dry-run`, request, signal),
+      run: async (request) => outcome(await submitted(id, request, files.files())),
     },
     onClose,
   );

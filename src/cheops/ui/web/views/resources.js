@@ -1,10 +1,10 @@
-// The resources of a site: searched, filtered and paged by the agent, so that many are as fast as few.
+// The resources of a site. The agent searches, filters and pages, so that many resources are as fast as few.
 
 import { at as path, get } from "../api.js";
 import { cut, fill, h, link, resourcePath } from "../dom.js";
 import { asOf, full, milliseconds, moment, number, offset } from "../format.js";
-import { onEvent, refresher } from "../live.js";
-import { blank, button, debounced, healthBadge, loaded, notice, select, siteBadge, syncBadge } from "../parts.js";
+import { onEvent, refresher } from "../events.js";
+import { blank, button, debounced, healthBadge, loaded, notice, select, siteBadge, syncBadge } from "../components.js";
 import { setQuery } from "../router.js";
 
 const PAGE = 50;
@@ -12,9 +12,9 @@ const SYNC = [["", "Any sync"], ["CONVERGED", "Converged"], ["CONVERGING", "Conv
 const HEALTH = [["", "Any outcome"], ["OK", "OK"], ["KO", "Failed"], ["UNKNOWN", "Unknown"], ["VOID", "Void"], ["PENDING", "Pending"], ["RUNNING", "Running"]];
 const HEADS = ["Resource", "Type", "Sync", "Health", "Sites", "Operations", "Last change"];
 
-export function siteView(place, { parts, query, signal }) {
+export function resourcesView(place, { parts, query, signal }) {
   const name = parts[0] ?? "";
-  const wish = Object.fromEntries(["search", "type", "overall", "outcome"].map((key) => [key, query.get(key) ?? ""]));
+  const request = Object.fromEntries(["search", "type", "overall", "outcome"].map((key) => [key, query.get(key) ?? ""]));
   let cursors = (query.get("after") ?? "").split("\n").filter(Boolean); // of this page and those before it
   let site = null;
   const head = h("div", { class: "head" });
@@ -23,23 +23,23 @@ export function siteView(place, { parts, query, signal }) {
   const types = h("span", { vars: { display: "contents" } });
 
   const load = refresher(async () => {
-    const params = { ...wish, site: site && !site.here ? site.name : "", cursor: cursors.at(-1) ?? "", limit: PAGE, fresh: 0.3 };
+    const params = { ...request, site: site && !site.here ? site.name : "", cursor: cursors.at(-1) ?? "", limit: PAGE, fresh: 0.3 };
     await loaded(list, () => get("/resources", params, signal), draw, load);
   }, signal);
 
   function ask(changes) {
-    Object.assign(wish, changes);
+    Object.assign(request, changes);
     turn([]);
   }
 
   function turn(next) {
     cursors = next;
-    setQuery({ ...wish, after: cursors.join("\n") });
+    setQuery({ ...request, after: cursors.join("\n") });
     load();
   }
 
   function draw(found) {
-    const isFiltered = Object.values(wish).some(Boolean);
+    const isFiltered = Object.values(request).some(Boolean);
     const body = found.resources.length ? table(found.resources) : nothing(isFiltered, found.next);
     fill(list, body);
     const first = cursors.length ? `after “${cursors.at(-1).slice(0, 40)}”` : "from the first";
@@ -51,10 +51,10 @@ export function siteView(place, { parts, query, signal }) {
   }
 
   function nothing(isFiltered, next) {
-    if (isFiltered && next) return blank("None among those looked at", "There are more: go on with “Next”.");
-    if (isFiltered) return blank("Nothing fits", "No resource is like that.", button("Show all", () => showAll(), "small"));
-    if (cursors.length) return blank("That was all", "There are no more behind this page.");
-    return blank("No resources yet", "Nothing that is known here is at this site.", link("/ui/new", h("span", { class: "button primary" }, "Make the first one")));
+    if (isFiltered && next) return blank("No match in the first 1,000", "There are more: continue with “Next”.");
+    if (isFiltered) return blank("No match", "No resource matches the filters.", button("Show all", () => showAll(), "small"));
+    if (cursors.length) return blank("No more resources", "This is the last page.");
+    return blank("No resources yet", "This site has no resources.", link("/ui/new", h("span", { class: "button primary" }, "Create the first one")));
   }
 
   function showAll() {
@@ -68,10 +68,10 @@ export function siteView(place, { parts, query, signal }) {
     h(
       "div",
       { class: "toolbar", vars: { flex: "1" } },
-      h("input", { class: "input search", type: "search", placeholder: "Search by id", "aria-label": "Search resources by id", value: wish.search, maxlength: 256, oninput: debounced((event) => ask({ search: event.target.value.trim() }), 180) }),
+      h("input", { class: "input search", type: "search", placeholder: "Search by id", "aria-label": "Search resources by id", value: request.search, maxlength: 256, oninput: debounced((event) => ask({ search: event.target.value.trim() }), 180) }),
       types,
-      select("Sync", SYNC, wish.overall, (overall) => ask({ overall })),
-      select("Health", HEALTH, wish.outcome, (outcome) => ask({ outcome })),
+      select("Sync", SYNC, request.overall, (overall) => ask({ overall })),
+      select("Health", HEALTH, request.outcome, (outcome) => ask({ outcome })),
     ),
   );
 
@@ -84,7 +84,7 @@ export function siteView(place, { parts, query, signal }) {
     drawHead(head, site);
     load();
     const kinds = await get("/types", {}, signal).catch(() => ({ types: [] }));
-    fill(types, select("Type", [["", "Any type"], ...kinds.types.map((one) => [one.name, one.name])], wish.type, (type) => ask({ type })));
+    fill(types, select("Type", [["", "Any type"], ...kinds.types.map((one) => [one.name, one.name])], request.type, (type) => ask({ type })));
   }
 
   begin();
@@ -93,10 +93,10 @@ export function siteView(place, { parts, query, signal }) {
 
 function drawHead(head, site) {
   if (!site) {
-    fill(head, h("div", { class: "title" }, h("h1", {}, "Resources"), h("p", { class: "lead" }, "All that this site has.")), h("div", { class: "actions" }, link("/ui/new", h("span", { class: "button primary" }, "New resource"))));
+    fill(head, h("div", { class: "title" }, h("h1", {}, "Resources"), h("p", { class: "lead" }, "All resources of this site.")), h("div", { class: "actions" }, link("/ui/new", h("span", { class: "button primary" }, "New resource"))));
     return;
   }
-  const own = site.here ? "All that this site has." : "Those that this site and that one share. What else is there, its own agent knows.";
+  const own = site.here ? "All resources of this site." : `Resources shared with ${site.name}. Open its UI for the rest.`;
   fill(
     head,
     h(
@@ -108,7 +108,7 @@ function drawHead(head, site) {
       h("div", { class: "strip" }, fact("Agent", site.url), !site.here && fact("Round trip", milliseconds(site.rtt_ms)), !site.here && fact("Clock", offset(site.clock_offset_ms)), fact("Services", site.services.join(", ") || "none"), fact("Version", site.version || "–")),
       site.problems.map((text) => notice("warn", text)),
     ),
-    h("div", { class: "actions" }, !site.here && h("a", { class: "button", href: `${site.url}/ui/`, target: "_blank", rel: "noopener" }, "Open its own pages"), link("/ui/new", h("span", { class: "button primary" }, "New resource"))),
+    h("div", { class: "actions" }, !site.here && h("a", { class: "button", href: `${site.url}/ui/`, target: "_blank", rel: "noopener" }, "Open its UI"), link("/ui/new", h("span", { class: "button primary" }, "New resource"))),
   );
 }
 

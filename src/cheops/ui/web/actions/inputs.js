@@ -1,13 +1,13 @@
-// Inputs that several forms have: sites chosen by clicking, a type from the matrix, a command.
+// Inputs of several forms: sites, the type of operation, a command, files.
 
 import { at as path, get, post, postWithFiles } from "../api.js";
 import { fill, h } from "../dom.js";
-import { field, group } from "../parts.js";
+import { field, group } from "../components.js";
 
-/** Sites as buttons that are in or out. `chosen()` gives their names. */
+/** Sites as toggle buttons. `chosen()` returns their names. */
 export function sitePicker(initial, signal) {
   const chosen = new Set(initial);
-  const box = h("div", { class: "choices", role: "group", "aria-label": "Sites" }, h("span", { class: "muted" }, "Looking who is there…"));
+  const box = h("div", { class: "choices", role: "group", "aria-label": "Sites" }, h("span", { class: "muted" }, "Loading sites…"));
   get("/sites", {}, signal).then(
     (found) => {
       const known = found.sites.filter((site) => site.state !== "forgotten").map((site) => site.name);
@@ -34,10 +34,10 @@ export function sitePicker(initial, signal) {
   return { element: group("Sites", box), chosen: () => [...chosen] };
 }
 
-/** Names as scope-lang takes them, whatever they hold. */
+/** A scope of these names, quoted as scope-lang needs them. */
 export const scopeOf = (names) => names.map((name) => `"${name.replace(/["\\]/g, "\\$&")}"`).join(" & ");
 
-/** A type of operation: those that the matrix names as buttons, any other by typing. */
+/** The type of an operation: the types of the matrix as buttons, any other as text. */
 export function typePicker(names) {
   const input = h("input", { class: "input", name: "type", maxlength: 100, required: true, spellcheck: "false", autocomplete: "off", value: names[0] ?? "" });
   const box = h("div", { class: "choices", role: "group", "aria-label": "Types of the matrix" });
@@ -56,30 +56,30 @@ export function typePicker(names) {
   }
   input.addEventListener("input", press);
   offer(names);
-  return { element: h("div", { class: "form", vars: { gap: "6px" } }, field("Type of operation", input, "As the matrix names it."), box), value: () => input.value.trim(), offer };
+  return { element: h("div", { class: "form", vars: { gap: "6px" } }, field("Type of operation", input, "As in the matrix."), box), value: () => input.value.trim(), offer };
 }
 
 export function commandInput(hint, required = true) {
   const input = h("textarea", { class: "input", name: "command", rows: 2, required, spellcheck: "false", autocomplete: "off", autocapitalize: "off" });
-  const told = h("span", {}, hint);
-  return { element: field("Command", input, told), value: () => input.value.trim(), hint: (text) => fill(told, text) };
+  const hintText = h("span", {}, hint);
+  return { element: field("Command", input, hintText), value: () => input.value.trim(), hint: (text) => fill(hintText, text) };
 }
 
-/** Files that a command names as {name}. */
+/** Files that the command refers to as {name}. */
 export function fileInput() {
   const input = h("input", { class: "input", type: "file", name: "files", multiple: true });
-  const element = h("details", {}, h("summary", {}, "With files"), field("Files", input, "A command names each as {its name}."));
+  const element = h("details", {}, h("summary", {}, "Attach files"), field("Files", input, "The command refers to each as {name}."));
   return { element, files: () => [...input.files], names: () => [...input.files].map((file) => file.name) };
 }
 
-/** Has an operation carried out, with files or without. */
-export function submitted(id, { files: _names, ...wish }, files) {
+/** Submits an operation, with or without files. */
+export function submitted(id, { files: _names, ...request }, files) {
   const where = `${path`/resources/${id}/operations`}?wait=first&timeout=20`;
-  return files.length ? postWithFiles(where, wish, files) : post(where, wish);
+  return files.length ? postWithFiles(where, request, files) : post(where, request);
 }
 
 export function allowed(type) {
-  if (!type) return "What is run at each site.";
-  if (!type.allow.length) return "This type allows no command.";
+  if (!type) return "The command to run at each site.";
+  if (!type.allow.length) return "This type allows no commands.";
   return `Allowed: ${type.allow.slice(0, 8).join("   ·   ")}${type.allow.length > 8 ? " …" : ""}`;
 }

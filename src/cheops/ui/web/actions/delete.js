@@ -1,4 +1,4 @@
-// Deletes a resource at all its sites: an operation that beats all others.
+// Delete a resource at all its sites: an operation that supersedes all others.
 
 import { at as path, post, remove } from "../api.js";
 import { openForm, outcome } from "./dialog.js";
@@ -6,7 +6,7 @@ import { commandInput } from "./inputs.js";
 
 export function deleteDialog(answer, onClose) {
   const id = answer.resource;
-  const command = commandInput("May be left empty where the type says how it is deleted.", false);
+  const command = commandInput("Optional if the type has a ‘reset’ command.", false);
   openForm(
     {
       title: "Delete this resource",
@@ -14,10 +14,10 @@ export function deleteDialog(answer, onClose) {
       verb: "Delete",
       kind: "danger",
       fields: [command.element],
-      wish: () => ({ type: "delete", kind: "delete", command: command.value() }),
-      preview: (wish, signal) => post(path`/resources/${id}/dry-run`, wish, signal),
-      run: async (wish) => {
-        const query = new URLSearchParams({ wait: "first", timeout: "20", ...(wish.command ? { command: wish.command } : {}) });
+      request: () => ({ type: "delete", kind: "delete", command: command.value() }),
+      preview: (request, signal) => post(path`/resources/${id}/dry-run`, request, signal),
+      run: async (request) => {
+        const query = new URLSearchParams({ wait: "first", timeout: "20", ...(request.command ? { command: request.command } : {}) });
         return outcome(await remove(`${path`/resources/${id}`}?${query}`));
       },
     },

@@ -1,14 +1,14 @@
-// Why the state is what it is, in the agent's own words.
+// Why the resource is in its state: the agent's explanation.
 
 import { at as path, get } from "../api.js";
 import { fill, h } from "../dom.js";
-import { onEvent, refresher } from "../live.js";
-import { loaded, notice } from "../parts.js";
+import { onEvent, refresher } from "../events.js";
+import { loaded, notice } from "../components.js";
 
 const KINDS = { CONVERGED: "ok", CONVERGING: "info", DIVERGED: "", UNREACHABLE: "warn" };
-const MOST = 300; // the oldest say little, and a page is no archive
+const MOST = 300; // the oldest steps matter least
 
-export function whyTab(card, id, signal) {
+export function explanationTab(card, id, signal) {
   const body = h("div", { class: "card-body" });
   const load = refresher(() => loaded(body, () => get(path`/resources/${id}/explain`, {}, signal), draw, load), signal);
 
@@ -17,7 +17,7 @@ export function whyTab(card, id, signal) {
     fill(
       body,
       notice(KINDS[found.overall] ?? "info", h("b", {}, found.conclusion)),
-      steps.length < found.steps.length && h("p", { class: "muted" }, `The last ${MOST} of ${found.steps.length} steps; “cheops explain” has all.`),
+      steps.length < found.steps.length && h("p", { class: "muted" }, `The last ${MOST} of ${found.steps.length} steps; “cheops explain” shows all.`),
       h("ol", { class: "steps" }, steps.map((one) => h("li", {}, h("span", {}, one.text)))),
     );
   }

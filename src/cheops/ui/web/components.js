@@ -1,13 +1,13 @@
-// Small parts that many views use: badges, blanks, problems, toasts, and a load that shows how it goes.
+// Components that many views use: badges, empty states, errors, toasts, form fields, and a loader with a skeleton.
 
 import { ApiError, isAbort } from "./api.js";
 import { fill, h } from "./dom.js";
 
 const SYNC = {
-  CONVERGED: ["ok", "Converged", "Every site has applied the same"],
-  CONVERGING: ["info", "Converging", "Something is on its way"],
-  DIVERGED: ["bad", "Diverged", "Replicas differ until somebody deals with it"],
-  UNREACHABLE: ["warn", "Unreachable", "Not every site can be asked now"],
+  CONVERGED: ["ok", "Converged", "All sites are in sync"],
+  CONVERGING: ["info", "Converging", "Operations are pending"],
+  DIVERGED: ["bad", "Diverged", "Replicas differ until an operator resolves it"],
+  UNREACHABLE: ["warn", "Unreachable", "At least one site is unreachable"],
 };
 const HEALTH = {
   OK: ["ok", "OK"],
@@ -28,7 +28,7 @@ export function syncBadge(overall, deleted = false) {
 
 export function healthBadge(status) {
   const [kind, text] = HEALTH[status] ?? ["", status];
-  return h("span", { class: `badge ${kind}`, title: "What became of the newest operation", "data-health": status }, text);
+  return h("span", { class: `badge ${kind}`, title: "Outcome of the newest operation", "data-health": status }, text);
 }
 
 export function siteBadge(state) {
@@ -45,7 +45,7 @@ export function skeleton(lines = 4) {
 }
 
 export function problem(error, retry) {
-  const title = error.status === 404 ? "It is not known here" : error.status === 0 ? "No answer" : "That did not work";
+  const title = error.status === 404 ? "Not found" : error.status === 0 ? "No response" : "Request failed";
   return h(
     "div",
     { class: "card-body" },
@@ -64,7 +64,7 @@ export function toast(text, kind = "") {
   setTimeout(() => one.remove(), kind === "bad" ? 9000 : 5000);
 }
 
-/** Fills a place with what a load gives. What is there stays until then: only the first time it is blank. */
+/** Loads data and draws it. The old content stays until then; the first time a skeleton is shown. */
 export async function loaded(place, load, draw, retry) {
   const waiting = place.childElementCount ? null : setTimeout(() => fill(place, skeleton()), 120);
   try {
@@ -94,7 +94,7 @@ export function select(label, options, value, onchange) {
   return h("select", { class: "input", "aria-label": label, onchange: (event) => onchange(event.target.value) }, made);
 }
 
-/** Calls at most once in so many milliseconds, with the last word. */
+/** Delays a call until there was no other for so many milliseconds. */
 export function debounced(call, waitMs) {
   let timer = 0;
   return (...given) => {
@@ -105,7 +105,7 @@ export function debounced(call, waitMs) {
 
 let fields = 0;
 
-/** An input under its name, and below it what helps; which is told as that, and is no part of the name. */
+/** An input with its label, and below it a hint, which screen readers announce as a description. */
 export function field(name, input, hint) {
   const id = `field-${(fields += 1)}`;
   const help = hint && h("span", { class: "hint", id: `${id}-hint` }, hint);
@@ -114,7 +114,7 @@ export function field(name, input, hint) {
   return h("div", { class: "field" }, h("label", { class: "name", for: id }, name), input, help);
 }
 
-/** A group of inputs under one name. */
+/** A group of inputs with one label. */
 export function group(name, content, hint) {
   return h("fieldset", { class: "field choices" }, h("legend", { class: "name" }, name), content, hint && h("span", { class: "hint" }, hint));
 }

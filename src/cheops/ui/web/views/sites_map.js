@@ -1,8 +1,8 @@
-// The sites as a map: nodes with their state, lines with the round-trip time and what is still on its way.
+// The sites as a map: nodes with their state, lines with the round-trip time and the pending operations.
 
 import { s, sitePath } from "../dom.js";
 import { asOf, milliseconds, plural } from "../format.js";
-import { placed } from "../map.js";
+import { placed } from "../layout.js";
 
 const WIDTH = 330;
 const HEIGHT = 280;
@@ -12,11 +12,11 @@ const RADIUS = 15;
 export const MOST = 40;
 const SIGNS = { up: "✓", down: "✕", suspect: "!", unknown: "?", forgotten: "–" };
 
-export function sitesGraph(found, wires) {
+export function sitesMap(found, links) {
   const sites = shown(found);
   const places = placed(found.here, sites.filter((site) => !site.here));
   const at = new Map([...places].map(([name, place]) => [name, onPaper(place)]));
-  const cut = new Set(wires.cut.map((pair) => pair.join(" ")));
+  const cut = new Set(links.cut.map((pair) => pair.join(" ")));
   const lines = [];
   const labels = [];
   sites.forEach((site, n) => {
@@ -32,7 +32,7 @@ export function sitesGraph(found, wires) {
   );
 }
 
-/** With many sites a drawing says nothing: then the nearest are drawn, and the table has all. */
+/** A map of very many sites is unreadable: then only the nearest are drawn, and the table has all. */
 function shown(found) {
   const present = found.sites.filter((site) => site.state !== "forgotten");
   if (present.length <= MOST) return present;
@@ -60,7 +60,7 @@ function draw(found, at, cut, one, other, lines, labels) {
   }
   const broken = isCut || far.state === "down";
   lines.push(s("line", { class: `edge ${broken ? "broken" : far.pending ? "busy" : ""}`, x1, y1, x2, y2 }));
-  const texts = [isCut ? "cut" : broken ? "no answer" : `${far.rtt_measured ? "" : "≈ "}${milliseconds(far.rtt_ms)}`];
+  const texts = [isCut ? "cut" : broken ? "no reply" : `${far.rtt_measured ? "" : "≈ "}${milliseconds(far.rtt_ms)}`];
   if (far.pending) texts.push(plural(far.pending, "operation") + " pending");
   label(labels, (x1 + x2) / 2, (y1 + y2) / 2, texts);
 }

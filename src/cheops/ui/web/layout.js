@@ -1,5 +1,5 @@
-// Where sites stand in a drawing: this one in the middle, the others around it, the farther the longer it takes to
-// reach them. Pure, and steady: a round trip that takes a little longer than the last one moves nobody.
+// Positions of sites on the map: this site in the middle, the others around it, at a distance that grows with the
+// round-trip time. The steps are coarse, so that small changes of a round-trip time do not move a site.
 
 const NEAREST = 0.62;
 
