@@ -30,11 +30,18 @@ from cheops.api.models import (
     Verification,
     WouldSupersede,
 )
-from cheops.cli.exec import draw_dry_run
+from cheops.cli.exec import (
+    ConnectionLostError,
+    Follower,
+    draw_accepted,
+    draw_dry_run,
+    exit_code,
+    named_sites,
+    reply_line,
+)
 from cheops.cli.history import draw_log, event_line
 from cheops.cli.options import Waiting
 from cheops.cli.output import age, short_time
-from cheops.cli.replies import ConnectionLostError, Follower, draw_accepted, exit_code, named_sites, reply_line
 from cheops.cli.resources import draw_open
 from cheops.cli.status import draw_checks, draw_status, draw_verification, verify_exit_code
 from cheops.log.operation import Kind, Status, Verdict

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cheops.demo.folder import DemoFolder
+from cheops.demo import guard
+from cheops.demo.sites import DemoFolder
 from tests.demo.terminal import Visitor, living, nothing_is_left
 from tests.support.command import run_process
 
@@ -64,7 +65,7 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         ran = run_process("demo", "--bare", "--port", str(port), env={**os.environ, "TMPDIR": str(tmp_path)})
     assert ran.code == 1
-    assert f"port {port} cannot be used: Address already in use. --port takes another" in ran.err
+    assert f"port {port} cannot be used: Address already in use. Choose another with --port" in ran.err
     nothing_is_left(tmp_path)
 
 
@@ -89,14 +90,13 @@ def test_what_a_dead_demo_left_goes_and_what_a_living_one_has_stays(
 
 
 def test_what_is_tied_to_a_dead_process_does_not_start(tmp_path: Path) -> None:
-    tied = Path(DemoFolder.__init__.__code__.co_filename).with_name("tied.py")
     made = tmp_path / "made"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", str(tied), "1", "touch", str(made)],
+        [sys.executable, "-I", "-S", guard.__file__, "tie", "1", "touch", str(made)],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 1
-    assert "its parent is gone already" in done.stderr
+    assert "the parent process is gone" in done.stderr
     assert not made.exists()

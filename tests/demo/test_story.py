@@ -8,41 +8,41 @@ from tests.demo.terminal import Visitor, nothing_is_left
 from tests.support.command import run_here
 
 ACTS = (
-    "One after the other",
-    "The network is cut, and everybody goes on",
+    "Three sites, one application",
+    "The network is cut, and every site keeps working",
     "The network is back",
-    "Who won, and why",
+    "Which operation won, and why",
     "A stock that never falls below zero",
-    "Services that nobody changed",
-    "One image at three sites",
+    "HTTP services, unchanged",
+    "One image, replicated at three sites",
 )
 CLAIMS = (
     "bread, milk and eggs at every site",
-    "three lists, as each site's users made them",
+    "three lists, one per site",
     "pizza at every site",
-    "every site says so: site2:2 beats site1:2 and site3:2, by rule 4",
+    "every site agrees: site2:2 supersedes site1:2 and site3:2, by rule 4",
     "50 left at site1, 49 at site2",
     "0 at both sites",
-    "both sites know which pair was refused, and where",
-    "debian at site1 and at site2, and each is its own",
-    "the server is at site1, and was made from the image of site2",
-    "fedora at every site, under an id of its own that nobody sees",
-    "both changes at every site",
+    "both sites report which pair was refused, and where",
+    "site1 and site2 each have a debian of their own",
+    "the server is at site1, made from the image of site2",
+    "every site has fedora, with a local id that clients do not see",
+    "both changes are at every site",
 )
 CLAIMS_OF_REDIS = (
     "7 at every site",
     "three numbers: 29, 20, -5",
     "29 at every site",
-    "every site says so: site1:2 beats site2:2 and site3:1, by rule 4",
+    "every site agrees: site1:2 supersedes site2:2 and site3:1, by rule 4",
 )
-HINT, PROMPT = "Enter to go on", "demo> "
+HINT, PROMPT = "Press Enter to continue", "demo> "
 WORDS = (
     ("cut site3", "cut: site1 and site3, site2 and site3"),
     ("cut", "cut: site1 and site2, site1 and site3, site2 and site3"),
-    ("heal", "every site reaches every other"),
-    ("cut site9", "there is no site 'site9' here"),
-    ("dance", "not understood. Type here: cut (no site"),
-    ("", "Type here: cut (no site"),
+    ("heal", "all sites are connected"),
+    ("cut site9", "the demo has no site 'site9'"),
+    ("dance", "unknown command. Type here: cut (all sites"),
+    ("", "Type here: cut (all sites"),
 )
 
 
@@ -58,7 +58,7 @@ def test_a_visitor_sees_the_story_and_plays_on(tmp_path: Path) -> None:
             visitor.await_text(PROMPT)
         visitor.type("quit")
         assert visitor.end() == 0
-    assert visitor.text.rstrip().endswith("The sites are stopped, and nothing of them is left.")
+    assert visitor.text.rstrip().endswith("The sites are stopped; nothing is left behind.")
     assert "\x1b[" in visitor.seen
     assert "Traceback" not in visitor.text
     places = [story.index(act) for act in ACTS]

@@ -1,4 +1,4 @@
-"""Three real agents whose pages are tested, on wires that can be cut, with services behind their gateways."""
+"""Three real agents whose pages are tested, on a network that can be cut, with services behind their gateways."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import yaml
 
 from cheops.api.models import SubmitRequest, Wait
 from cheops.client import Agent
-from cheops.demo.wires import WireControl, Wires
+from cheops.demo.network import Network, NetworkControl
 from tests.agent.rig import until
 from tests.agent.types import FILE, TALLY
 from tests.gateway.replicas.sites import SITES, Sites
@@ -24,14 +24,14 @@ class Mesh(Sites):
     def __init__(self, base: Path, socket: Path) -> None:
         super().__init__(base)
         ports = {site: int(self.rig.url(site).rpartition(":")[2]) for site in SITES}
-        self.wires = Wires(ports, lambda: {n: p.pid for n, p in self.rig.processes.items()})
-        self.desk = WireControl(self.wires, socket)
+        self.network = Network(ports, lambda: {n: p.pid for n, p in self.rig.processes.items()})
+        self.desk = NetworkControl(self.network, socket)
         for site in SITES:
             path = self.rig.folder(site) / "site.yaml"
             config = yaml.safe_load(path.read_text())
             types = yaml.safe_load(yaml.safe_dump(TYPES).replace("@FOLDER@", str(self.rig.folder(site))))
-            config |= {"types": types, "advertise": self.wires.urls[site], "demo": {"wires": str(socket)}}
-            config["peers"] = dict(self.wires.urls)
+            config |= {"types": types, "advertise": self.network.urls[site], "demo": {"wires": str(socket)}}
+            config["peers"] = dict(self.network.urls)
             path.write_text(yaml.safe_dump(config))
 
     def agent(self, site: str = "site1") -> Agent:
@@ -59,13 +59,13 @@ class Mesh(Sites):
     @contextlib.contextmanager
     def cut(self, *alone: str) -> Iterator[None]:
         """Sites without a way to the others, and these see it; in the end all are up."""
-        self.wires.cut(*alone)
+        self.network.cut(*alone)
         try:
             for site in alone or SITES:
                 until(lambda s=site: self._lost(s), f"for {site} to be cut off")  # type: ignore[misc]
             yield
         finally:
-            self.wires.heal()
+            self.network.heal()
             until(self._all_up, "for all to be up again")
 
     def _lost(self, site: str) -> bool:
@@ -75,11 +75,11 @@ class Mesh(Sites):
 @contextlib.contextmanager
 def running_mesh(base: Path) -> Iterator[Mesh]:
     base.mkdir()
-    mesh = Mesh(base / "rig", base / "wires.sock")
+    mesh = Mesh(base / "rig", base / "network.sock")
     try:
         mesh.start()
         yield mesh
     finally:
         mesh.rig.close()
         mesh.desk.close()
-        mesh.wires.close()
+        mesh.network.close()

@@ -54,7 +54,7 @@ def _story(sites: Sites) -> Iterator[View]:
     """What happens at the sites, with a look at it in between."""
     agents = {name: Agent(url) for name, url in sites.urls.items()}
     _together(sites, agents)
-    sites.wires.cut("site3")
+    sites.network.cut("site3")
     _wait(lambda: agents["site1"].site("site3").state == "down")
     _apart(agents)
     yield View("sites", "", "tr[data-site=site3] [data-state=down]")
@@ -66,7 +66,7 @@ def _story(sites: Sites) -> Iterator[View]:
         "[data-dry-run]",
         lambda page: page.get_by_label("Command").fill("note set shopping tea"),
     )
-    sites.wires.heal()
+    sites.network.heal()
     _wait(lambda: all(agents["site1"].status(id_).overall == "CONVERGED" for id_ in ("shopping", "counter")))
     yield View("resources", "resources", "tbody tr")
     yield View("lanes", "resources/shopping?op=site1:2", ".panel .reply")
@@ -138,7 +138,7 @@ def _wait(is_so: Callable[[], bool]) -> None:
 
 def _go_back(page: Page) -> None:
     """To when the sites were apart."""
-    slider = page.get_by_label("Moment")
+    slider = page.get_by_label("Time")
     expect(page.locator(".op").first).to_be_visible()
     slider.fill(str(int(slider.get_attribute("max") or 0) - 5))
 

@@ -1,1 +1,28 @@
-"""The `cheops` command: from the command line to one call, and its answer as a table, JSON or YAML."""
+"""The `cheops` command: from a command line to one call of the agent's API, and its response as a table, JSON or YAML.
+
+A command is one function. Its parameters are its options, its docstring is its help, and it calls one method of
+`cheops.client.Agent`, of which there is one per endpoint of the API (see `cheops.api`):
+
+    def status_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+        "Show whether all sites of a resource are in sync, and which are not."
+        response = agent(url).status(id_)
+        emit_answer(output, response, lambda out: draw_status(out, response))
+
+To add a command: write the function in the module of its group, add a `CommandEntry` with its name, panel and
+summary to `commands.COMMANDS`, and a section to docs/cli.md (a test compares both with the code).
+
+- `main`, `commands`   the entry point with its exit codes; the table of all commands, imported when called
+- `options`, `output`  options and exit codes that commands share; how everything is printed
+- `exec`               exec, show: run operations, and show the replies of the sites
+- `resources`          delete, sites, resolve: change a resource as a whole
+- `status`             status, wait, verify, check: is everything in order
+- `history`            log, explain, watch, audit: what happened, and why
+- `get`                get, describe: lists and details
+- `scope`, `matrix`    scope, matrix: try the two small languages without an agent
+- `agent`, `site`, `security`, `config`  run and set up a site: agent, site, ca, token, init, config
+- `demo`, `demo_story`, `sim`            the guided tour, and the simulator
+
+Commands raise `CheopsError`; `main` prints it to standard error and exits with 1. `commands` and `options` import
+neither Rich nor the client, because `cheops --help` and shell completion must be fast. The package may import every
+other package; no package imports it.
+"""

@@ -17,8 +17,8 @@ def agent_command(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages.")] = False,
 ) -> None:
     """Run the agent of one site until it is stopped (Ctrl-C or SIGTERM)."""
-    # A server is slow to import, and only this needs it. What is made now stays: nothing of it is to be
-    # looked through for garbage, neither meanwhile nor ever.
+    # The server is slow to import, and only this command needs it. Its modules live as long as the process, so the
+    # garbage collector is kept away from them, both during the import and later.
     gc.disable()
     from cheops.agent import run_agent  # noqa: PLC0415
 

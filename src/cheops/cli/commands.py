@@ -20,7 +20,7 @@ from cheops.cli.options import note_token_file
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """Where a command is: `module:name` below cheops.cli, a function or a Typer app."""
+    """A command: `where` is `module:name` below cheops.cli, a function or a Typer app."""
 
     name: str
     panel: str
@@ -29,7 +29,7 @@ class CommandEntry:
     example: str = ""
 
     def load(self) -> Any:
-        """The real command, with its options."""
+        """Import the command, with its options."""
         module, attribute = self.where.split(":")
         found = getattr(import_module(f"cheops.cli.{module}"), attribute)
         made = get_group(found) if isinstance(found, typer.Typer) else self._single(found)
@@ -46,7 +46,7 @@ class CommandEntry:
 
 
 def _add_token_file(command: Any) -> None:
-    """To each command that asks an agent, which is one with --url."""
+    """Add --token-file to each command that calls an agent, which is one with --url."""
     if any(parameter.name == "url" for parameter in command.params):
         command.params.append(_token_file())
     for below in getattr(command, "commands", {}).values():
@@ -54,7 +54,7 @@ def _add_token_file(command: Any) -> None:
 
 
 def _token_file() -> Any:
-    """The option by itself, as Typer makes it."""
+    """The option, as Typer builds it."""
     app = typer.Typer(add_completion=False)
 
     @app.command()
@@ -76,8 +76,8 @@ def _token_file() -> Any:
 
 
 def _make_readable(command: Any) -> None:
-    """Help as it is meant: paragraphs are wrapped to the window, and not where a source line ends; the usage
-    has arguments as we write them, with brackets around those that may be left out."""
+    """Fix what Typer prints: wrap paragraphs to the window, not where a source line ends, and show arguments in the
+    usage line as declared, with brackets around optional ones."""
     if command.help:
         command.help = "\n\n".join(" ".join(part.split()) for part in cleandoc(command.help).split("\n\n"))
     for parameter in command.params:
@@ -90,7 +90,7 @@ def _make_readable(command: Any) -> None:
 
 
 class LazyGroup(TyperGroup):
-    """Lists its commands from a table; the one that is called is imported."""
+    """Lists its commands from a table, and imports only the one that is called."""
 
     places: dict[str, CommandEntry] = {}  # noqa: RUF012 - set once, by the subclass
 
@@ -108,7 +108,7 @@ class LazyGroup(TyperGroup):
 
 
 def group_of(places: Iterable[CommandEntry]) -> type[LazyGroup]:
-    """A kind of group with these commands."""
+    """A Typer group class with these commands."""
     return type("Commands", (LazyGroup,), {"places": {place.name: place for place in places}})
 
 
@@ -274,7 +274,7 @@ _EXEC_OPTIONS = (
 
 
 def with_exec(argv: list[str]) -> list[str]:
-    """The command line, with the word `exec` where the papers' form leaves it out."""
+    """Insert the word `exec` if it was omitted, as in `cheops --id counter --type inc …`."""
     names = {place.name for place in COMMANDS}
     left = list(argv)
     while left:

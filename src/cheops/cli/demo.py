@@ -1,4 +1,4 @@
-"""`cheops demo`: three real sites on this machine play a story and then stay up; or a tour of scope-lang."""
+"""`cheops demo`: a guided tour with three real sites, which then stay up; or a tour of scope-lang without sites."""
 
 import shlex
 import shutil
@@ -14,26 +14,26 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from cheops.cli.demo_story import Stage, play_story
+from cheops.cli.demo_story import Stage, run_story
 from cheops.cli.output import console, print_error, print_table, table
+from cheops.demo.network import UnknownSiteError
 from cheops.demo.sites import NAMES, Sites
-from cheops.demo.wires import WireError
 from cheops.errors import CheopsError
 
 _EXEC = "cheops exec --id shopping"
 _TRY = (
-    ("what there is", "cheops get resources"),
-    ("is all well", "cheops status shopping"),
-    ("what happened, site by site", "cheops log shopping"),
-    ("another line", f"{_EXEC} --type add --command 'note add shopping tea'"),
-    ("what would a new list replace", f"{_EXEC} --type set --command 'note set shopping tea' --dry-run"),
-    ("the real state everywhere", "cheops verify shopping"),
+    ("list the resources", "cheops get resources"),
+    ("are the sites in sync?", "cheops status shopping"),
+    ("what happened at each site", "cheops log shopping"),
+    ("add a line", f"{_EXEC} --type add --command 'note add shopping tea'"),
+    ("what would a new list replace?", f"{_EXEC} --type set --command 'note set shopping tea' --dry-run"),
+    ("compare the real state of all sites", "cheops verify shopping"),
 )
-_HELP = "cut (no site reaches another), cut site3 (only that one is cut off), heal, quit"
+_HELP = "cut (all sites from each other), cut site3 (only that site), heal, quit"
 
 
 def stay_up(sites: Sites, out: Console, *, played: bool) -> None:
-    """Until the visitor ends it: with a word, or with Ctrl-C, which is raised as KeyboardInterrupt."""
+    """Read commands until the user quits, or presses Ctrl-C, which is raised as KeyboardInterrupt."""
     _show_hints(sites, out, played=played)
     is_terminal = sys.stdin.isatty()
     while True:
@@ -44,41 +44,41 @@ def stay_up(sites: Sites, out: Console, *, played: bool) -> None:
         if not line and is_terminal:
             return  # Ctrl-D
         while not line:
-            signal.pause()  # nobody will say anything any more: until a signal
+            signal.pause()  # standard input is closed: only a signal ends it
         if not _handle_input(sites, out, line.split()):
             return
 
 
 def _handle_input(sites: Sites, out: Console, words: list[str]) -> bool:
-    """Whether to go on."""
+    """Return whether to continue."""
     match words:
         case [] | ["help" | "?"]:
             out.print(f"Type here: {_HELP}")
         case ["cut", *alone]:
             try:
-                sites.wires.cut(*alone)
-            except WireError as error:
+                sites.network.cut(*alone)
+            except UnknownSiteError as error:
                 print_error(error)
             else:
                 out.print(_network(sites))
         case ["heal"]:
-            sites.wires.heal()
+            sites.network.heal()
             out.print(_network(sites))
         case ["quit" | "exit" | "q"]:
             return False
         case _:
-            out.print(f"not understood. Type here: {_HELP}", style="red")
+            out.print(f"unknown command. Type here: {_HELP}", style="red")
     return True
 
 
 def _network(sites: Sites) -> str:
-    severed = sorted(" and ".join(sorted(pair)) for pair in sites.wires.severed)
-    return f"cut: {', '.join(severed)}" if severed else "every site reaches every other"
+    severed = sorted(" and ".join(sorted(pair)) for pair in sites.network.severed)
+    return f"cut: {', '.join(severed)}" if severed else "all sites are connected"
 
 
 def _show_hints(sites: Sites, out: Console, *, played: bool) -> None:
     out.print()
-    out.print("The three sites stay up. In another terminal:", style="bold")
+    out.print("The three sites stay up. Try these in another terminal:", style="bold")
     out.print()
     if shutil.which("cheops") is None:
         _print_command(out, f"alias cheops={shlex.quote(_own_command())}")
@@ -89,10 +89,10 @@ def _show_hints(sites: Sites, out: Console, *, played: bool) -> None:
         _print_command(out, command, what)
     if played:
         images = f"curl {sites.cloud.url(first, 'image')}/images"
-        _print_command(out, f"{images} -H 'Scope: {{image: site2}}'", "the images of site2, asked at site1")
+        _print_command(out, f"{images} -H 'Scope: {{image: site2}}'", "the images of site2, through site1")
     out.print()
-    out.print(f"In a browser: {sites.urls[first]}/ui/ shows all this, and can cut sites off.", soft_wrap=True)
-    out.print(f"Their files are in {sites.path}, until the end.", soft_wrap=True)
+    out.print(f"In a browser: {sites.urls[first]}/ui/ shows the same, and can cut sites off.", soft_wrap=True)
+    out.print(f"Their files are in {sites.path} while the demo runs.", soft_wrap=True)
     out.print(f"Type here: {_HELP}")
 
 
@@ -101,38 +101,38 @@ def _print_command(out: Console, line: str, what: str = "") -> None:
 
 
 def _own_command() -> str:
-    """How this command is started where it is not in PATH."""
+    """How to start this command where it is not in PATH."""
     started = Path(sys.argv[0])
     return str(started.absolute()) if started.name == "cheops" else f"{sys.executable} -m cheops"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the visitor should look for, and the command that shows it; {sites} is the file of sites."""
+    """What to look for, and the command that shows it; {sites} stands for the file of sites."""
 
-    says: str
+    text: str
     command: str
 
 
 STEPS = (
     Step(
-        "A request says where it is executed. Here: servers at paris, made from the images of lyon.",
+        "A request says where it runs. Here: servers at paris, made from images at lyon.",
         "cheops scope parse '{compute: paris, image: lyon}'",
     ),
     Step(
-        "Before anything runs, Cheops says what it would do. One image, replicated at two sites:",
+        "Cheops can show what it would do before anything runs. One image, replicated at two sites:",
         "cheops scope explain '{image: paris & lyon}' --sites {sites}",
     ),
     Step(
-        "Stay near: whatever has the service within 10 ms of paris, nearest first.",
+        "Stay near: all sites with the service within 10 ms of paris, nearest first.",
         "cheops scope explain '{compute: around(paris, 10ms)}' --sites {sites}",
     ),
     Step(
-        "brest is cut off. Replicas catch up when it is back; a strong level goes on with a majority.",
+        "brest is unreachable. A strong level continues with a majority; brest catches up when it is back.",
         "cheops scope explain '{image: strong(paris & lyon & brest)}' --sites {sites}",
     ),
     Step(
-        "A mistake is refused, with the place and what was probably meant.",
+        "A mistake is refused, with its position and a suggestion.",
         "cheops scope explain '{image: paris & loyn}' --sites {sites}",
     ),
 )
@@ -142,15 +142,15 @@ def play_tour(context: typer.Context) -> None:
     out = console()
     with as_file(files("cheops.cli") / "demo_sites.yaml") as sites:
         for number, step in enumerate(STEPS, 1):
-            out.print(f"\n{number}. {step.says}", style="bold", soft_wrap=True)
+            out.print(f"\n{number}. {step.text}", style="bold", soft_wrap=True)
             out.print(f"$ {step.command.replace('{sites}', 'sites.yaml')}\n", style="green", soft_wrap=True)
             _run_step(context, step.command.replace("{sites}", shlex.quote(str(sites))))
-        out.print("\nNow you: try your own scope against the same four sites.", style="bold", soft_wrap=True)
+        out.print("\nNow try your own scope with the same four sites.", style="bold", soft_wrap=True)
         out.print(f"  cheops scope explain 'lyon ; paris' --service compute --sites {sites}", soft_wrap=True)
 
 
 def _run_step(context: typer.Context, command: str) -> None:
-    """Run a command line of ours in this process, errors shown as the command itself would."""
+    """Run a cheops command line in this process; errors are printed as the command itself would."""
     root = context.find_root().command
     try:
         root.main(args=shlex.split(command)[1:], prog_name="cheops", standalone_mode=False)
@@ -164,19 +164,19 @@ _INTERRUPTED = 130
 
 def demo_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     context: typer.Context,
-    fast: Annotated[bool, typer.Option("--fast", help="Play without pauses, then stay up.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Run without pauses, then stay up.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Play without pauses, and end; 0 if all went as told.")
+        bool, typer.Option("--check", help="Run without pauses, then stop; exit code 0 if every check passed.")
     ] = False,
-    bare: Annotated[bool, typer.Option("--bare", help="Without the story: three sites that stay up.")] = False,
+    bare: Annotated[bool, typer.Option("--bare", help="Skip the tour: only start three sites.")] = False,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65_533, help="Of site1; the others follow. 0: free ones.")
+        int, typer.Option("--port", min=0, max=65_533, help="The port of site1; the others follow. 0: free ports.")
     ] = 0,
-    tour: Annotated[bool, typer.Option("--tour", help="A tour of scope-lang instead, without any site.")] = False,
+    tour: Annotated[bool, typer.Option("--tour", help="A tour of scope-lang instead, without sites.")] = False,
 ) -> None:
     """Run a guided tour with three real sites on this machine: a network cut, a conflict, and how it is merged.
 
-    Then the sites stay up and can be tried, until Ctrl-C. Nothing is left behind, however it ends.
+    The sites then stay up for you to try, until Ctrl-C. Nothing is left behind, however it ends.
     """
     if tour:
         play_tour(context)
@@ -189,21 +189,21 @@ def demo_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     try:
         with _started(out, port) as sites:
             if not bare:
-                play_story(Stage(sites, context, out, pauses=not (fast or check)))
+                run_story(Stage(sites, context, out, pauses=not (fast or check)))
             played = True
             if not check:
                 stay_up(sites, out, played=not bare)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends already
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not stop the clean-up
             out.print()
     except (KeyboardInterrupt, typer.Abort):
         out.print()
         if not played:
             raise typer.Exit(_INTERRUPTED) from None
-    out.print("The sites are stopped, and nothing of them is left.")
+    out.print("The sites are stopped; nothing is left behind.")
 
 
 def _started(out: Console, port: int) -> Sites:
-    out.print("Three sites on this machine, each with an agent and applications of its own:")
+    out.print("Starting three sites on this machine, each with its own agent and applications:")
     sites = Sites(port)
     redis = "a Redis" if sites.redis_server else "no Redis: redis-server is not installed"
     made = table("SITE", "AGENT", "APPLICATIONS")

@@ -1,7 +1,7 @@
-"""The story of `cheops demo`, act by act, and the stage on which it runs: text, real commands, checks and pauses.
+"""The guided tour of `cheops demo`, step by step, and the `Stage` that runs it: text, real commands, checks, pauses.
 
-Every claim of the story is checked before it goes on, in every mode, against the applications themselves or an
-agent's response. A claim that does not come true ends the demo.
+Every claim of the tour is checked before it continues, in every mode, against the applications themselves or an
+agent's response. A claim that does not come true ends the demo with an error.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from cheops.cli.output import print_table, table
-from cheops.demo.cloud import HttpResponse, log_of, send_request
+from cheops.demo.cloud import HttpResponse, resource_log, send_request
 from cheops.demo.sites import NAMES, DemoError, Sites
 
 _PATIENCE_S = 60.0
@@ -30,7 +30,7 @@ _PAUSE_S = 8.0
 
 
 class Stage:
-    """The sites, the visitor's terminal, and how fast to go."""
+    """The sites, the user's terminal, and whether to pause between the steps."""
 
     def __init__(self, sites: Sites, context: typer.Context, out: Console, *, pauses: bool) -> None:
         self.sites = sites
@@ -49,32 +49,32 @@ class Stage:
         self._out.print(text)
 
     def cut(self) -> None:
-        """No site reaches another one any more."""
-        self.sites.wires.cut()
-        self._tell(f"network: {' | '.join(NAMES)}   (cut)", "bold yellow")
+        """Cut every site off from every other."""
+        self.sites.network.cut()
+        self._announce(f"network: {' | '.join(NAMES)}   (cut)", "bold yellow")
 
     def heal(self) -> None:
-        self.sites.wires.heal()
-        self._tell(f"network: {' — '.join(NAMES)}   (whole)", "bold green")
+        self.sites.network.heal()
+        self._announce(f"network: {' — '.join(NAMES)}   (connected)", "bold green")
 
-    def _tell(self, text: str, style: str) -> None:
+    def _announce(self, text: str, style: str) -> None:
         self._out.print()
         self._out.print(text, style=style)
 
     def run(self, site: str, *argv: str) -> None:
-        """Type a command at a site, and look that it ends as it should."""
+        """Run a command at a site. Raises DemoError if it fails."""
         self._out.print()
         line = f"cheops {shlex.join(argv)}"
         shown = line
         if len(line) + len(site) > self._out.width:
-            shown = line.replace(" --type ", " \\\n    --type ")  # still one that can be typed
+            shown = line.replace(" --type ", " \\\n    --type ")  # can still be copied as one command
         self._out.print(Text.assemble((f"{site}$ ", "bold cyan"), (shown, "green")), soft_wrap=True)
         sys.stdout.flush()
         with _with_agent(self.sites.urls[site]):
             code = self._root.main(args=list(argv), prog_name="cheops", standalone_mode=False)
         sys.stdout.flush()
         if code:
-            raise DemoError(f"'{line}' at {site} ended with {code}")
+            raise DemoError(f"'{line}' at {site} failed with exit code {code}")
 
     def curl(  # noqa: PLR0913 - what a request has
         self,
@@ -86,7 +86,7 @@ class Stage:
         data: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """A request to a service, by its gateway at a site; shown as curl would be told to make it."""
+        """Send a request to a service through the gateway of a site, and print it as a curl command."""
         url = self.sites.cloud.url(site, service)
         words = [word for name, value in (headers or {}).items() for word in ("-H", f"{name}: {value}")]
         words += ["-X", method] if method else []
@@ -96,18 +96,18 @@ class Stage:
         self._out.print(Text.assemble((f"{site}$ ", "bold cyan"), (line, "green")), soft_wrap=True)
         method = method or ("GET" if data is None else "POST")
         kind = {} if data is None else {"Content-Type": "application/x-www-form-urlencoded"}
-        answer = send_request(url, method, path, kind | dict(headers or {}), data)
-        self._out.print(Text(answer.body.decode().rstrip() or f"({answer.status})"), soft_wrap=True)
-        if answer.status >= 400:
-            raise DemoError(f"'{line}' at {site} was answered with {answer.status}")
-        return answer
+        response = send_request(url, method, path, kind | dict(headers or {}), data)
+        self._out.print(Text(response.body.decode().rstrip() or f"({response.status})"), soft_wrap=True)
+        if response.status >= 400:
+            raise DemoError(f"'{line}' at {site} failed with status {response.status}")
+        return response
 
     def exec(self, site: str, id_: str, type_: str, command: str, *more: str) -> None:
-        """An operation on a resource, made at a site."""
+        """Submit an operation on a resource at a site."""
         self.run(site, "exec", "--id", id_, *more, "--type", type_, "--command", command)
 
-    def shows(self, what: str, *command: str, at: tuple[str, ...], expected: tuple[str, ...]) -> None:
-        """Ask an application itself, at each of these sites, until it says what is expected."""
+    def expect_state(self, what: str, *command: str, at: tuple[str, ...], expected: tuple[str, ...]) -> None:
+        """Wait until the application itself, at each of these sites, prints what is expected."""
         found: list[str] = []
 
         def is_so() -> bool:
@@ -117,16 +117,16 @@ class Stage:
         self.expect(what, is_so, lambda: ", ".join(map(repr, found)))
 
     def expect(self, what: str, is_so: Callable[[], bool], found: Callable[[], str]) -> None:
-        """Wait until it is so."""
+        """Wait until a condition holds. `what` is printed then; `found` describes the state if it never does."""
         deadline_s = time.monotonic() + _PATIENCE_S
         while not is_so():
             if time.monotonic() > deadline_s:
-                raise DemoError(f"the demo does not go as it should: not {what}, but {found()}")
+                raise DemoError(f"the demo failed: expected {what}, but found {found()}")
             time.sleep(_LOOK_AGAIN_S)
         self._out.print(Text.assemble(("✓ ", "bold green"), what))
 
     def compare(self, *columns: tuple[str, tuple[str, ...]]) -> None:
-        """What the applications of the sites say themselves, side by side."""
+        """Print the state of the applications of all sites, side by side."""
         made = table("SITE", *(title for title, _ in columns))
         for site in NAMES:
             made.add_row(site, *(self.sites.state(site, *command) for _, command in columns))
@@ -138,15 +138,15 @@ class Stage:
         self._out.print()
 
     def pause(self) -> None:
-        """Until Enter, or for some seconds; only where somebody looks on."""
+        """Wait for Enter, or for some seconds; only on a terminal."""
         if not self._pauses:
             return
-        hint = "Enter to go on" if sys.stdin.isatty() else "…"
+        hint = "Press Enter to continue" if sys.stdin.isatty() else "…"
         self._out.print(Text(f"  {hint}", style="dim"), end="")
         sys.stdout.flush()
         if sys.stdin.isatty() and select.select([sys.stdin], [], [], _PAUSE_S)[0]:
             sys.stdin.readline()
-            self._out.file.write("\x1b[1A")  # the Enter went to the next line
+            self._out.file.write("\x1b[1A")  # Enter moved to the next line
         elif not sys.stdin.isatty():
             time.sleep(_PAUSE_S)
         self._out.file.write("\r\x1b[2K")
@@ -154,7 +154,7 @@ class Stage:
 
 @contextlib.contextmanager
 def _with_agent(url: str) -> Iterator[None]:
-    """CHEOPS_URL names this agent meanwhile."""
+    """Set CHEOPS_URL to this agent for a while."""
     before = os.environ.get("CHEOPS_URL")
     os.environ["CHEOPS_URL"] = url
     try:
@@ -172,54 +172,54 @@ _FILES = {site: f"the debian of {site}" for site in NAMES}
 
 
 def share(stage: Stage) -> None:
-    stage.act("Services that nobody changed")
+    stage.act("HTTP services, unchanged")
     stage.say(
-        "minicloud is two HTTP services: image, and compute, which makes servers from images. Each site has "
-        "its own, and they know nothing of Cheops. Its gateway stands before them. Without a scope a request "
-        "stays at its site:"
+        "minicloud has two HTTP services: image, and compute, which makes servers from images. Each site runs "
+        "its own instances, which know nothing of Cheops; the site's gateway is in front of them. A request "
+        "without a scope stays at its site:"
     )
     images = {site: _new_image(stage, site) for site in NAMES[:2]}
-    _expect_images(stage, "debian at site1 and at site2, and each is its own", "debian", at=NAMES[:2])
+    _expect_images(stage, "site1 and site2 each have a debian of their own", "debian", at=NAMES[:2])
     stage.pause()
-    stage.say("A scope says where. A server at site1, made from the image of site2, which site1 does not have:")
+    stage.say("A scope says where. A server at site1, from the image at site2, which site1 does not have:")
     scope = {"Scope": "{compute: site1, image: site2}"}
     data = json.dumps({"name": "vm", "image": images["site2"]})
     stage.curl("site1", "compute", "/servers", headers=scope, data=data)
     wanted = sha256(_FILES["site2"].encode()).hexdigest()
     stage.expect(
-        "the server is at site1, and was made from the image of site2",
+        "the server is at site1, made from the image of site2",
         lambda: _servers(stage, "site1").get("vm") == wanted,
         lambda: str(_servers(stage, "site1")),
     )
 
 
 def replicate(stage: Stage) -> None:
-    stage.act("One image at three sites")
-    stage.say("With & it is created at each site, and is one image from then on, with one id for all:")
+    stage.act("One image, replicated at three sites")
+    stage.say("With & the image is created at every site. Clients see one image, with one id:")
     headers = {"Scope": f"{{image: {_ALL_SITES}}}", "Cheops-Wait": "all", **_JSON}
     made = stage.curl("site1", "image", "/images", headers=headers, data='{"name": "fedora"}')
     meta_id: str = made.json["id"]
-    _expect_images(stage, "fedora at every site, under an id of its own that nobody sees", "fedora", at=NAMES)
+    _expect_images(stage, "every site has fedora, with a local id that clients do not see", "fedora", at=NAMES)
     stage.pause()
     stage.cut()
-    stage.say("Each site goes on with its own replica, and takes changes:")
+    stage.say("Each site continues with its own replica, and accepts changes:")
     path = f"/images/{meta_id}"
     stage.curl("site1", "image", path, method="PATCH", headers=_JSON, data='{"version": 42}')
     stage.curl("site2", "image", path, method="PATCH", headers=_JSON, data='{"os": "linux"}')
-    stage.say("And who wants site1, or else another, says so with ; or with all sites that are near:")
+    stage.say("With ; a request falls back to another site; around() selects the nearest that works:")
     for scope in ("{image: site1 ; site3}", "{image: around(site1, 10s)}"):
-        answer = stage.curl("site3", "image", path, headers={"Scope": scope})
-        _expect_site(stage, answer, "site3")
+        response = stage.curl("site3", "image", path, headers={"Scope": scope})
+        _expect_site(stage, response, "site3")
     stage.pause()
     stage.heal()
     stage.run("site1", "wait", meta_id, "--for=converged")
     stage.expect(
-        "both changes at every site",
+        "both changes are at every site",
         lambda: all(_versions(stage, site) == (42, "linux") for site in NAMES),
         lambda: str([_versions(stage, site) for site in NAMES]),
     )
-    answer = stage.curl("site3", "image", path, headers={"Scope": "{image: site1 ; site3}"})
-    _expect_site(stage, answer, "site1")
+    response = stage.curl("site3", "image", path, headers={"Scope": "{image: site1 ; site3}"})
+    _expect_site(stage, response, "site1")
     stage.run("site2", "get", "replicants")
 
 
@@ -229,7 +229,7 @@ def _new_image(stage: Stage, site: str) -> str:
     return id_
 
 
-# -- what is checked, past Cheops --------------------------------------------------------------------------
+# -- checks against the services themselves ----------------------------------------------------------------
 
 
 def _images(stage: Stage, site: str) -> dict[str, dict[str, Any]]:
@@ -255,9 +255,9 @@ def _expect_images(stage: Stage, what: str, name: str, at: tuple[str, ...]) -> N
     stage.expect(what, lambda: tuple(ids()) == at and len(set(ids().values())) == len(at), lambda: str(ids()))
 
 
-def _expect_site(stage: Stage, answer: HttpResponse, site: str) -> None:
-    served = answer.headers["Cheops-Site"]
-    stage.expect(f"{site} answered", lambda: served == site, lambda: f"{served} did")
+def _expect_site(stage: Stage, response: HttpResponse, site: str) -> None:
+    served = response.headers["Cheops-Site"]
+    stage.expect(f"served by {site}", lambda: served == site, lambda: f"served by {served}")
 
 
 _NOTE = ("note", "show", "shopping")
@@ -268,33 +268,33 @@ _EVERYWHERE = ("--sites", " & ".join(NAMES))
 _AT_ONCE = ("--wait", "first")
 
 
-def play_story(stage: Stage) -> None:
+def run_story(stage: Stage) -> None:
     for act in (_together, _cut, _heal, _why, _stock, share, replicate):
         act(stage)
         stage.pause()
 
 
 def _together(stage: Stage) -> None:
-    stage.act("One after the other")
-    stage.say("A shopping list: a plain file at each site. It is begun at site1, and goes on at the others.")
+    stage.act("Three sites, one application")
+    stage.say("A shopping list, stored as a plain file at each site. site1 creates it; the others add to it.")
     new = (*_EVERYWHERE, "--resource-type", "note")
     stage.exec("site1", "shopping", "set", "note set shopping bread", *new)
     stage.exec("site2", "shopping", "add", "note add shopping milk")
     stage.exec("site3", "shopping", "add", "note add shopping eggs")
-    _all_have(stage, "bread, milk and eggs", *_NOTE, expected="bread\nmilk\neggs")
+    _expect_everywhere(stage, "bread, milk and eggs", *_NOTE, expected="bread\nmilk\neggs")
     if stage.sites.redis_server:
         stage.pause()
-        stage.say("A counter, in the Redis of each site. No Redis knows of another.")
+        stage.say("A counter, stored in the Redis of each site. The Redis instances do not know of each other.")
         new = (*_EVERYWHERE, "--resource-type", "counter")
         stage.exec("site1", "counter", "set", "redis-cli set counter 0", *new)
         stage.exec("site2", "counter", "inc", "redis-cli incrby counter 7")
-        _all_have(stage, "7", *_COUNTER, expected="7")
+        _expect_everywhere(stage, "7", *_COUNTER, expected="7")
 
 
 def _cut(stage: Stage) -> None:
-    stage.act("The network is cut, and everybody goes on")
+    stage.act("The network is cut, and every site keeps working")
     stage.cut()
-    stage.say("No site reaches another one now. Each takes what its users want, at once:")
+    stage.say("No site reaches another now. Each accepts operations from its users at once:")
     stage.exec("site1", "shopping", "add", "note add shopping butter", *_AT_ONCE)
     stage.exec("site2", "shopping", "set", "note set shopping pizza", *_AT_ONCE)
     stage.exec("site3", "shopping", "add", "note add shopping salt", *_AT_ONCE)
@@ -303,60 +303,60 @@ def _cut(stage: Stage) -> None:
         stage.exec("site1", "counter", "set", "redis-cli set counter 29", *_AT_ONCE)
         stage.exec("site2", "counter", "inc", "redis-cli incrby counter 13", *_AT_ONCE)
         stage.exec("site3", "counter", "inc", "redis-cli incrby counter -12", *_AT_ONCE)
-    stage.say("So the sites differ now. What the applications themselves say:")
+    stage.say("The sites differ now. The state of the applications themselves:")
     stage.compare(*_columns(stage))
     old = "bread\nmilk\neggs"
     lists = (f"{old}\nbutter", "pizza", f"{old}\nsalt")
-    stage.shows("three lists, as each site's users made them", *_NOTE, at=NAMES, expected=lists)
+    stage.expect_state("three lists, one per site", *_NOTE, at=NAMES, expected=lists)
     if stage.sites.redis_server:
-        stage.shows("three numbers: 29, 20, -5", *_COUNTER, at=NAMES, expected=("29", "20", "-5"))
+        stage.expect_state("three numbers: 29, 20, -5", *_COUNTER, at=NAMES, expected=("29", "20", "-5"))
 
 
 def _heal(stage: Stage) -> None:
     stage.act("The network is back")
     stage.heal()
-    stage.say("The sites exchange what they missed, and each merges it by itself, by the same rules.")
+    stage.say("The sites exchange what they missed. Each one merges it by itself, with the same rules.")
     stage.run("site1", "wait", "shopping", "--for=converged")
     if stage.sites.redis_server:
         stage.run("site1", "wait", "counter", "--for=converged")
     stage.compare(*_columns(stage))
-    _all_have(stage, "pizza", *_NOTE, expected="pizza")
+    _expect_everywhere(stage, "pizza", *_NOTE, expected="pizza")
     if stage.sites.redis_server:
-        _all_have(stage, "29", *_COUNTER, expected="29")
+        _expect_everywhere(stage, "29", *_COUNTER, expected="29")
 
 
 def _why(stage: Stage) -> None:
-    stage.act("Who won, and why")
-    stage.say("The type says how two changes combine: a set replaces adds, also those made at the same time.")
+    stage.act("Which operation won, and why")
+    stage.say("The resource type says how two operations combine: a set replaces adds, even concurrent ones.")
     stage.run("site3", "explain", "shopping")
-    _beaten(stage, "shopping", ("site1:2", "site3:2"), by="site2:2")
+    _expect_superseded(stage, "shopping", ("site1:2", "site3:2"), by="site2:2")
     if stage.sites.redis_server:
         stage.pause()
-        stage.say("The same for the counter, as a log with a lane for each site:")
+        stage.say("The same for the counter, as a log with one lane per site:")
         stage.run("site3", "log", "counter")
-        _beaten(stage, "counter", ("site2:2", "site3:1"), by="site1:2")
+        _expect_superseded(stage, "counter", ("site2:2", "site3:1"), by="site1:2")
 
 
 def _stock(stage: Stage) -> None:
     stage.act("A stock that never falls below zero")
-    stage.say("100 pairs of shoes. While the network is cut, 50 are sold at site1 and 51 at site2.")
+    stage.say("100 pairs of shoes. While the network is cut, site1 sells 50 and site2 sells 51.")
     new = ("--sites", " & ".join(_TWO), "--resource-type", "stock")
     stage.exec("site1", "shoes", "set", "stock set shoes 100", *new)
     stage.cut()
     stage.exec("site1", "shoes", "take", "stock take shoes 50", *_AT_ONCE)
     stage.exec("site2", "shoes", "take", "stock take shoes 51", *_AT_ONCE)
-    stage.shows("50 left at site1, 49 at site2", *_STOCK, at=_TWO, expected=("50", "49"))
+    stage.expect_state("50 left at site1, 49 at site2", *_STOCK, at=_TWO, expected=("50", "49"))
     stage.pause()
     stage.heal()
-    stage.say("Now site1 refuses the 51 as a whole and site2 the 50. The type says: then one by one.")
+    stage.say("site1 refuses the 51 as a whole, and site2 the 50. The type then tries them one by one.")
     stage.run("site1", "wait", "shoes", "--for=converged")
-    stage.shows("0 at both sites", *_STOCK, at=_TWO, expected=("0", "0"))
-    stage.say("One pair was sold that is not there. That cannot be undone, but it is not hidden either:")
+    stage.expect_state("0 at both sites", *_STOCK, at=_TWO, expected=("0", "0"))
+    stage.say("One pair too many was sold. That cannot be undone, but it is reported:")
     stage.run("site1", "describe", "operation", "shoes", "site2:1")
-    _refused(stage)
+    _expect_refused(stage)
 
 
-# -- what is checked -------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------------
 
 
 def _columns(stage: Stage) -> list[tuple[str, tuple[str, ...]]]:
@@ -364,37 +364,37 @@ def _columns(stage: Stage) -> list[tuple[str, tuple[str, ...]]]:
     return [*columns, ("COUNTER (Redis)", _COUNTER)] if stage.sites.redis_server else columns
 
 
-def _all_have(stage: Stage, what: str, *command: str, expected: str) -> None:
-    stage.shows(f"{what} at every site", *command, at=NAMES, expected=(expected,) * len(NAMES))
+def _expect_everywhere(stage: Stage, what: str, *command: str, expected: str) -> None:
+    stage.expect_state(f"{what} at every site", *command, at=NAMES, expected=(expected,) * len(NAMES))
 
 
-def _beaten(stage: Stage, id_: str, losers: tuple[str, ...], by: str) -> None:
-    """Every site gives the same reason."""
+def _expect_superseded(stage: Stage, id_: str, losers: tuple[str, ...], by: str) -> None:
+    """Every site reports the same reason."""
     rule = 4  # replace wins over concurrent
 
     def reasons() -> list[dict[str, tuple[str | None, int | None]]]:
-        logs = [log_of(stage.sites.urls[site], id_) for site in NAMES]
+        logs = [resource_log(stage.sites.urls[site], id_) for site in NAMES]
         return [{op["id"]: (op["beaten_by"], op["rule"]) for op in log} for log in logs]
 
     def is_so() -> bool:
         return all(found.get(loser) == (by, rule) for found in reasons() for loser in losers)
 
-    what = f"every site says so: {by} beats {' and '.join(losers)}, by rule {rule}"
+    what = f"every site agrees: {by} supersedes {' and '.join(losers)}, by rule {rule}"
     stage.expect(what, is_so, lambda: str(reasons()))
 
 
-def _refused(stage: Stage) -> None:
-    """Both sites know which units were refused, and where."""
+def _expect_refused(stage: Stage) -> None:
+    """Both sites report which units were refused, and where."""
     expected = {
         ("site1:2", "site2"): "applied 49 units; unit 50 was refused:",
         ("site2:1", "site1"): "applied 50 units; unit 51 was refused:",
     }
 
-    def told() -> list[dict[tuple[str, str], str]]:
-        logs = [log_of(stage.sites.urls[site], "shoes") for site in _TWO]
+    def details() -> list[dict[tuple[str, str], str]]:
+        logs = [resource_log(stage.sites.urls[site], "shoes") for site in _TWO]
         return [{(op["id"], r["site"]): r["detail"] for op in log for r in op["replies"]} for log in logs]
 
     def is_so() -> bool:
-        return all(found.get(key, "").startswith(text) for found in told() for key, text in expected.items())
+        return all(found.get(key, "").startswith(text) for found in details() for key, text in expected.items())
 
-    stage.expect("both sites know which pair was refused, and where", is_so, lambda: str(told()))
+    stage.expect("both sites report which pair was refused, and where", is_so, lambda: str(details()))

@@ -45,41 +45,48 @@ if TYPE_CHECKING:
 SiteArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The site.")]
 
 
-def draw_site_list(out: Console, found: "Sites", *, wide: bool = False) -> None:
+def draw_site_list(out: Console, response: "Sites", *, wide: bool = False) -> None:
     more = ("URL", "VERSION", "CLOCK", "SERVICES") if wide else ()
-    made = table("SITE", "STATE", "AS OF", "RTT", *more)
-    for site in found.sites:
+    rows = table("SITE", "STATE", "AS OF", "RTT", *more)
+    for site in response.sites:
         extra = (site.url, site.version or "?", _clock(site), ", ".join(site.services) or "-") if wide else ()
         rtt = f"{'' if site.rtt_measured else '~'}{rounded_ms(site.rtt_ms)}" if site.rtt_ms is not None else "-"
         name = f"{site.name} (this agent)" if site.here else site.name
-        made.add_row(printable(name), styled_status(site.state), age(site.as_of_s), rtt, *extra)
-    print_table(out, made)
-    of_sites = (f"{site.name}: {said}" for site in found.sites for said in site.problems if said != site.state)
-    for problem in (*found.problems, *of_sites):
+        rows.add_row(printable(name), styled_status(site.state), age(site.as_of_s), rtt, *extra)
+    print_table(out, rows)
+    of_sites = (
+        f"{site.name}: {problem}" for site in response.sites for problem in site.problems if problem != site.state
+    )
+    for problem in (*response.problems, *of_sites):
         out.print(f"warning: {printable(problem)}", style="yellow", soft_wrap=True)
+
+
+def _site_problems(response: "Sites") -> Iterable[str]:
+    for site in response.sites:
+        yield from (f"{site.name}: {problem}" for problem in site.problems if problem != site.state)
 
 
 def _clock(site: "SiteView") -> str:
     return "-" if site.clock_offset_ms is None else f"{site.clock_offset_ms:+.0f} ms"
 
 
-def draw_pings(out: Console, found: "list[Ping]") -> None:
-    if not found:
+def draw_pings(out: Console, response: "list[Ping]") -> None:
+    if not response:
         out.print("no other sites")
         return
-    made = table("SITE", "REPLY", "TOOK", "URL", "DETAIL")
-    for ping in found:
+    rows = table("SITE", "REPLY", "TOOK", "URL", "DETAIL")
+    for ping in response:
         answer = styled_status("OK" if ping.ok else "failed")
-        made.add_row(ping.site, answer, rounded_ms(ping.took_ms), ping.url, printable(ping.detail) or "-")
-    print_table(out, made)
+        rows.add_row(ping.site, answer, rounded_ms(ping.took_ms), ping.url, printable(ping.detail) or "-")
+    print_table(out, rows)
 
 
-def draw_forgotten(out: Console, found: "Forgotten") -> None:
-    out.print(f"{printable(found.site)} is forgotten")
-    if found.resources:
+def draw_forgotten(out: Console, response: "Forgotten") -> None:
+    out.print(f"{printable(response.site)} is forgotten")
+    if response.resources:
         out.print(
-            f"it no longer counts for: {printable(listed(found.resources))}\n"
-            f"  To remove it from their site lists: cheops sites remove ID {printable(found.site)}",
+            f"it no longer counts for: {printable(listed(response.resources))}\n"
+            f"  To remove it from their site lists: cheops sites remove ID {printable(response.site)}",
             style="yellow",
             soft_wrap=True,
         )
@@ -91,15 +98,15 @@ describe_app = typer.Typer(no_args_is_help=True, help="Show the details of one r
 @describe_app.command("resource", epilog="Example: cheops describe resource counter")
 def resource_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show a resource: its sites, its state at each, and its matrix."""
-    found = agent(url).resource(id_)
-    emit_answer(output, found, lambda out: draw_resource(out, found, wide=output is Output.WIDE))
+    response = agent(url).resource(id_)
+    emit_answer(output, response, lambda out: draw_resource(out, response, wide=output is Output.WIDE))
 
 
 @describe_app.command("site", epilog="Example: cheops describe site site2")
 def site_command(name: SiteArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show what the agent knows about a site."""
-    found = agent(url).site(name)
-    emit_answer(output, found, lambda out: _draw_facts(out, _site_facts(found)))
+    response = agent(url).site(name)
+    emit_answer(output, response, lambda out: _draw_facts(out, _site_facts(response)))
 
 
 @describe_app.command("operation", epilog="Example: cheops describe operation counter site1:3")
@@ -112,57 +119,57 @@ def operation_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show an operation: its command, what it knew of, what superseded it, and its outcome at each site."""
-    found = agent(url).operation(id_, operation)
-    emit_answer(output, found, lambda out: draw_operation(out, found))
+    response = agent(url).operation(id_, operation)
+    emit_answer(output, response, lambda out: draw_operation(out, response))
 
 
 @describe_app.command("replicant", epilog="Example: cheops describe replicant c4e095a1-a357-8d5c-85fc-1e35020baf87")
 def replicant_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show a replicated HTTP resource: its sites, and its id in this site's own service."""
-    found = agent(url).replicant(id_)
-    emit_answer(output, found, lambda out: _draw_facts(out, _replicant_facts(found)))
+    response = agent(url).replicant(id_)
+    emit_answer(output, response, lambda out: _draw_facts(out, _replicant_facts(response)))
 
 
 def _draw_facts(out: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
-    made = table("FIELD", "VALUE")
+    rows = table("FIELD", "VALUE")
     for name, value in facts:
-        made.add_row(name, printable(value) if isinstance(value, str) else value)
-    print_table(out, made)
+        rows.add_row(name, printable(value) if isinstance(value, str) else value)
+    print_table(out, rows)
 
 
-def draw_resource(out: Console, found: "ResourceDetail", *, wide: bool = False) -> None:
-    _draw_facts(out, _resource_facts(found))
+def draw_resource(out: Console, response: "ResourceDetail", *, wide: bool = False) -> None:
+    _draw_facts(out, _resource_facts(response))
     out.print()
-    draw_site_states(out, found.sites, wide=wide)
+    draw_site_states(out, response.sites, wide=wide)
 
 
-def _resource_facts(found: "ResourceDetail") -> Iterable[tuple[str, str | Text]]:
-    yield "id", found.id
-    yield "type", found.type
-    yield "status", styled_status(found.overall).append(f": {found.sentence}")
-    yield "deleted", yes_no(found.deleted)
-    yield "operations", f"{found.operations} known, {found.effective} effective"
-    yield "last change", short_time(found.last_change)
-    yield "matrix", found.matrix
-    yield "order enforced", yes_no(not found.order_not_enforced)
-    if found.checkpoint:
-        yield "checkpoint", f"contains everything up to {vector(found.checkpoint)}"
-    if found.drafts:
-        yield "waiting here", ", ".join(found.drafts)
+def _resource_facts(response: "ResourceDetail") -> Iterable[tuple[str, str | Text]]:
+    yield "id", response.id
+    yield "type", response.type
+    yield "status", styled_status(response.overall).append(f": {response.sentence}")
+    yield "deleted", yes_no(response.deleted)
+    yield "operations", f"{response.operations} known, {response.effective} effective"
+    yield "last change", short_time(response.last_change)
+    yield "matrix", response.matrix
+    yield "order enforced", yes_no(not response.order_not_enforced)
+    if response.checkpoint:
+        yield "checkpoint", f"contains everything up to {vector(response.checkpoint)}"
+    if response.drafts:
+        yield "waiting here", ", ".join(response.drafts)
 
 
-def _replicant_facts(found: "ReplicantView") -> Iterable[tuple[str, str | Text]]:
-    yield "id", found.id
-    yield "service", found.service
-    yield "path", found.path or "-"
-    yield "sites", ", ".join(found.sites)
-    if found.gone:
-        yield "removed sites", ", ".join(found.gone)
-    yield "local id here", found.local_id or "-"
-    yield "status", styled_status(found.overall)
-    yield "deleted", yes_no(found.deleted)
-    if found.waits:
-        yield "waiting for", found.waits
+def _replicant_facts(response: "ReplicantView") -> Iterable[tuple[str, str | Text]]:
+    yield "id", response.id
+    yield "service", response.service
+    yield "path", response.path or "-"
+    yield "sites", ", ".join(response.sites)
+    if response.gone:
+        yield "removed sites", ", ".join(response.gone)
+    yield "local id here", response.local_id or "-"
+    yield "status", styled_status(response.overall)
+    yield "deleted", yes_no(response.deleted)
+    if response.waits:
+        yield "waiting for", response.waits
 
 
 def _site_facts(site: "SiteView") -> Iterable[tuple[str, str | Text]]:
@@ -182,14 +189,14 @@ def _site_facts(site: "SiteView") -> Iterable[tuple[str, str | Text]]:
 def draw_operation(out: Console, op: "OperationView") -> None:
     _draw_facts(out, _operation_facts(op))
     out.print()
-    made = table("SITE", "STATUS", "AT", "TOOK", "DETAIL", "OUTPUT")
+    rows = table("SITE", "STATUS", "AT", "TOOK", "DETAIL", "OUTPUT")
     for reply in op.replies:
         again = " (replay)" if reply.replayed else ""
         took = "-" if reply.took_ms is None else f"{reply.took_ms} ms"
         status = styled_status(reply.status).append(again)
         detail, output = one_line(reply.detail, 200) or "-", printable_lines(reply.output) or "-"
-        made.add_row(reply.site, status, short_time(reply.at), took, detail, output)
-    print_table(out, made)
+        rows.add_row(reply.site, status, short_time(reply.at), took, detail, output)
+    print_table(out, rows)
 
 
 def _operation_facts(op: "OperationView") -> Iterable[tuple[str, str | Text]]:
@@ -223,8 +230,8 @@ _LIST_EXAMPLE = "Example: cheops get resources --prefix shop -o wide"
 @get_app.command("sites", epilog="Example: cheops get sites -o wide")
 def sites_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the sites, with their state and distance."""
-    found = agent(url).sites()
-    emit_answer(output, found, lambda out: draw_site_list(out, found, wide=output is Output.WIDE))
+    response = agent(url).sites()
+    emit_answer(output, response, lambda out: draw_site_list(out, response, wide=output is Output.WIDE))
 
 
 @get_app.command("resources", epilog=_LIST_EXAMPLE)
@@ -234,22 +241,22 @@ def resources_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the resources of this agent's site, with their status."""
-    found = list(agent(url).all_resources(prefix))
-    emit_answer(output, found, lambda out: draw_resources(out, found, wide=output is Output.WIDE))
+    response = list(agent(url).all_resources(prefix))
+    emit_answer(output, response, lambda out: draw_resources(out, response, wide=output is Output.WIDE))
 
 
 @get_app.command("operations", epilog="Example: cheops get operations counter")
 def operations_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the operations on a resource, with their outcome."""
-    found = list(agent(url).all_operations(id_))
-    emit_answer(output, found, lambda out: draw_operations(out, found, wide=output is Output.WIDE))
+    response = list(agent(url).all_operations(id_))
+    emit_answer(output, response, lambda out: draw_operations(out, response, wide=output is Output.WIDE))
 
 
 @get_app.command("replicants", epilog="Example: cheops get replicants -o wide")
 def replicants_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the replicated HTTP resources of this agent's site, with their ids in its own service."""
-    found = list(agent(url).all_replicants())
-    emit_answer(output, found, lambda out: draw_replicants(out, found, wide=output is Output.WIDE))
+    response = list(agent(url).all_replicants())
+    emit_answer(output, response, lambda out: draw_replicants(out, response, wide=output is Output.WIDE))
 
 
 @get_app.command("requests", epilog="Example: cheops get requests --service image")
@@ -259,23 +266,23 @@ def requests_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the latest requests with a scope that this site's gateway served, newest first."""
-    found = list(agent(url).all_requests(service))
-    emit_answer(output, found, lambda out: draw_requests(out, found, wide=output is Output.WIDE))
+    response = list(agent(url).all_requests(service))
+    emit_answer(output, response, lambda out: draw_requests(out, response, wide=output is Output.WIDE))
 
 
 @get_app.command("flows", epilog="Example: cheops get flows -o wide")
 def flows_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the scopes cached in HAProxy at this site, and where their requests go."""
-    asked = agent(url)
-    page = asked.flows()
-    found, cursor = list(page.flows), page.next
+    client = agent(url)
+    page = client.flows()
+    response, cursor = list(page.flows), page.next
     while cursor is not None:
-        more = asked.flows(cursor)
-        found, cursor = [*found, *more.flows], more.next
-    emit_answer(output, found, lambda out: draw_flows(out, page, found))
+        more = client.flows(cursor)
+        response, cursor = [*response, *more.flows], more.next
+    emit_answer(output, response, lambda out: draw_flows(out, page, response))
 
 
-def draw_flows(out: Console, page: "Flows", found: "Sequence[FlowView]") -> None:
+def draw_flows(out: Console, page: "Flows", response: "Sequence[FlowView]") -> None:
     if page.plane != "haproxy":
         reason = "the agent forwards requests itself" if page.plane == "builtin" else "no service listens here"
         out.print(f"no flows: {reason}")
@@ -286,84 +293,84 @@ def draw_flows(out: Console, page: "Flows", found: "Sequence[FlowView]") -> None
     share = f"{page.fast / served:.1%} of {served:,} requests" if served else "no request yet"
     carried = f", {page.carried:,} carrier values" if page.carried else ""
     out.print(f"HAProxy: {page.total:,} flows{carried}; {share} bypassed the agent")
-    if not found:
+    if not response:
         return
-    made = table("SERVICE", "SCOPE", "ROUTE", "SITE")
-    for one in found:
-        made.add_row(printable(one.service), printable(one.scope), one.route, printable(one.site))
-    print_table(out, made)
+    rows = table("SERVICE", "SCOPE", "ROUTE", "SITE")
+    for one in response:
+        rows.add_row(printable(one.service), printable(one.scope), one.route, printable(one.site))
+    print_table(out, rows)
 
 
-def draw_resources(out: Console, found: "Sequence[ResourceSummary]", *, wide: bool = False) -> None:
-    if not found:
+def draw_resources(out: Console, response: "Sequence[ResourceSummary]", *, wide: bool = False) -> None:
+    if not response:
         out.print("no resources")
         return
     more = ("OPERATIONS", "LAST CHANGE") if wide else ()
-    made = table("ID", "TYPE", "STATUS", "SITES", *more)
-    for one in found:
+    rows = table("ID", "TYPE", "STATUS", "SITES", *more)
+    for one in response:
         sites = ", ".join(one.sites) if wide or len(one.sites) <= 5 else f"{len(one.sites)} sites"
         extra = (str(one.operations), short_time(one.last_change)) if wide else ()
-        made.add_row(printable(one.id), printable(one.type), _state(one), sites, *extra)
-    print_table(out, made)
+        rows.add_row(printable(one.id), printable(one.type), _state(one), sites, *extra)
+    print_table(out, rows)
 
 
-def draw_replicants(out: Console, found: "Sequence[ReplicantView]", *, wide: bool = False) -> None:
-    if not found:
+def draw_replicants(out: Console, response: "Sequence[ReplicantView]", *, wide: bool = False) -> None:
+    if not response:
         out.print("no replicants; for resources of commands see 'cheops get resources'")
         return
     more = ("PATH", "WAITS") if wide else ()
-    made = table("ID", "SERVICE", "LOCAL ID", "STATUS", "SITES", *more)
-    for one in found:
+    rows = table("ID", "SERVICE", "LOCAL ID", "STATUS", "SITES", *more)
+    for one in response:
         extra = (printable(one.path), one_line(one.waits or "-", 200)) if wide else ()
         local_id, sites = printable(one.local_id or "-"), printable(", ".join(one.sites))
-        made.add_row(one.id, printable(one.service), local_id, _state(one), sites, *extra)
-    print_table(out, made)
+        rows.add_row(one.id, printable(one.service), local_id, _state(one), sites, *extra)
+    print_table(out, rows)
 
 
-def draw_requests(out: Console, found: "Sequence[ServedRequest]", *, wide: bool = False) -> None:
-    if not found:
+def draw_requests(out: Console, response: "Sequence[ServedRequest]", *, wide: bool = False) -> None:
+    if not response:
         out.print("no requests with a scope since the agent started")
         return
     more = ("SCOPE", "TRIED BEFORE") if wide else ()
-    made = table("AT", "SERVICE", "REQUEST", "ROUTE", "SITE", "STATUS", "TOOK", *more)
-    for one in found:
-        asked = printable(f"{one.method} {one.path}") if wide else one_line(f"{one.method} {one.path}")
+    rows = table("AT", "SERVICE", "REQUEST", "ROUTE", "SITE", "STATUS", "TOOK", *more)
+    for one in response:
+        request = printable(f"{one.method} {one.path}") if wide else one_line(f"{one.method} {one.path}")
         extra = (printable(one.scope), printable(one.fallback or "-")) if wide else ()
         status, took = str(one.status or "aborted"), rounded_ms(one.took_ms)
-        made.add_row(
+        rows.add_row(
             short_time(one.at),
             printable(one.service),
-            asked,
+            request,
             one.route,
             printable(one.site),
             status,
             took,
             *extra,
         )
-    print_table(out, made)
+    print_table(out, rows)
 
 
 def _state(one: "ResourceSummary | ReplicantView") -> Text:
-    """Its verdict; of one that is deleted everywhere, that it is."""
+    """The status; `deleted` if it is deleted at every site."""
     return styled_status("deleted" if one.deleted and one.overall == "CONVERGED" else one.overall)
 
 
-def draw_operations(out: Console, found: "Sequence[OperationView]", *, wide: bool = False) -> None:
-    if not found:
+def draw_operations(out: Console, response: "Sequence[OperationView]", *, wide: bool = False) -> None:
+    if not response:
         out.print("no operations")
         return
     more = ("SUPERSEDED BY", "RULE") if wide else ()
-    made = table("OPERATION", "TYPE", "MADE AT", "EFFECT", "SITES", *more, "COMMAND")
-    for op in found:
+    rows = table("OPERATION", "TYPE", "MADE AT", "EFFECT", "SITES", *more, "COMMAND")
+    for op in response:
         extra = (op.beaten_by or "-", str(op.rule or "-")) if wide else ()
         command = printable(op.command) if wide else one_line(op.command)
-        made.add_row(
+        rows.add_row(
             op.id, printable(op.type), short_time(op.made_at), styled_status(op.effect), _done(op), *extra, command
         )
-    print_table(out, made)
+    print_table(out, rows)
 
 
 def _done(op: "OperationView") -> str:
-    """At how many sites nothing more is to come."""
+    """At how many of its sites the operation is finished."""
     done = sum(reply.status not in ("PENDING", "RUNNING", "UNKNOWN") for reply in op.replies)
     return f"{done}/{len(op.replies)}"

@@ -1,4 +1,4 @@
-"""`cheops log`, `explain`, `watch` and `audit`: what happened to a resource, why, what happens now, and who did it."""
+"""`cheops log`, `explain`, `watch` and `audit`: what happened to a resource and why, what happens now, who did it."""
 
 import json
 import sys
@@ -48,18 +48,18 @@ def audit_command(  # noqa: PLR0913, PLR0917 - one parameter per option
 
     Exit code: 1 if entries of the log were changed or are missing.
     """
-    found = agent(url).audit(since=since, who=who, outcome=outcome, limit=limit)
-    emit_answer(output, found, lambda out: draw_audit(out, found, wide=output is Output.WIDE))
-    if found.broken or found.trouble:
+    response = agent(url).audit(since=since, who=who, outcome=outcome, limit=limit)
+    emit_answer(output, response, lambda out: draw_audit(out, response, wide=output is Output.WIDE))
+    if response.broken or response.trouble:
         raise typer.Exit(FAILED)
 
 
-def draw_audit(out: Console, found: "AuditLog", *, wide: bool = False) -> None:
+def draw_audit(out: Console, response: "AuditLog", *, wide: bool = False) -> None:
     more = ("REASON", "LINE") if wide else ()
-    made = table("TIME", "WHO", "FROM", "OUTCOME", "WHAT", "RESOURCE", "OPERATION", *more)
-    for entry in found.entries:
+    rows = table("TIME", "WHO", "FROM", "OUTCOME", "WHAT", "RESOURCE", "OPERATION", *more)
+    for entry in response.entries:
         extra = (printable(entry.reason) or "-", str(entry.n)) if wide else ()
-        made.add_row(
+        rows.add_row(
             short_time(entry.at),
             printable(entry.who),
             printable(entry.source) or "-",
@@ -69,15 +69,15 @@ def draw_audit(out: Console, found: "AuditLog", *, wide: bool = False) -> None:
             entry.operation or "-",
             *extra,
         )
-    if found.entries:
-        print_table(out, made)
+    if response.entries:
+        print_table(out, rows)
     else:
         out.print("no matching entries")
     err = console(stderr=True)
-    for told in found.broken:
-        err.print(f"the log was altered or damaged: {printable(told)}", style="red", soft_wrap=True)
-    if found.trouble:
-        err.print(f"the log cannot be written: {printable(found.trouble)}", style="red", soft_wrap=True)
+    for problem in response.broken:
+        err.print(f"the log was altered or damaged: {printable(problem)}", style="red", soft_wrap=True)
+    if response.trouble:
+        err.print(f"the log cannot be written: {printable(response.trouble)}", style="red", soft_wrap=True)
 
 
 def _what(entry: "AuditEntry", *, wide: bool) -> str:
@@ -93,77 +93,77 @@ _MARKS = {  # the sign, its colour, and what it means
     "RUNNING": ("►", "yellow", "running"),
     "PENDING": ("○", "yellow", "received, not run yet"),
 }
-_UNHEARD = ("·", "dim", "not received yet, as far as known")
-_RAN_IN_VAIN = ("◌", "dim", "ran, then superseded")
+_NOT_RECEIVED = ("·", "dim", "not received yet, as far as known")
+_SUPERSEDED = ("◌", "dim", "ran, then superseded")
 _NOT_RUN = ("-", "dim", "received, need not run")
 
 
 def log_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the operations on a resource, with one lane per site and the rule that superseded each."""
-    found = agent(url).log(id_)
-    emit_answer(output, found, lambda out: draw_log(out, found, wide=output is Output.WIDE))
+    response = agent(url).log(id_)
+    emit_answer(output, response, lambda out: draw_log(out, response, wide=output is Output.WIDE))
 
 
 def explain_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Explain step by step why a resource is in its state, and what to do about it."""
-    found = agent(url).explain(id_)
-    emit_answer(output, found, lambda out: draw_explanation(out, found))
+    response = agent(url).explain(id_)
+    emit_answer(output, response, lambda out: draw_explanation(out, response))
 
 
-def draw_log(out: Console, found: "LogView", *, wide: bool = False) -> None:
+def draw_log(out: Console, response: "LogView", *, wide: bool = False) -> None:
     more = ("MADE AT", "COMMAND") if wide else ()
-    made = table("OPERATION", "TYPE", *more, *(lane.site for lane in found.lanes), "EFFECT")
-    places = {name: number for number, name in enumerate(found.effective, 1)}
+    rows = table("OPERATION", "TYPE", *more, *(lane.site for lane in response.lanes), "EFFECT")
+    places = {name: number for number, name in enumerate(response.effective, 1)}
     used = set()
-    for number, op in enumerate(found.operations):
+    for number, op in enumerate(response.operations):
         replies = {reply.site: reply for reply in op.replies}
-        signs = [_lane_mark(lane.marks[number], replies.get(lane.site)) for lane in found.lanes]
+        signs = [_lane_mark(lane.marks[number], replies.get(lane.site)) for lane in response.lanes]
         used.update(signs)
         cells = [Text(sign, style=style) for sign, style, _ in signs]
         extra = [short_time(op.made_at), one_line(op.command, 100)] if wide else []
-        made.add_row(op.id, printable(op.type), *extra, *cells, _effect(op, places.get(op.id)))
-    print_table(out, made)
-    _draw_notes(out, found)
+        rows.add_row(op.id, printable(op.type), *extra, *cells, _effect(op, places.get(op.id)))
+    print_table(out, rows)
+    _draw_notes(out, response)
     if used:
         meanings = {f"{sign} {meaning}" for sign, _, meaning in used}
         out.print("\n" + "   ".join(sorted(meanings)), style="dim", soft_wrap=True)
 
 
-def _draw_notes(out: Console, found: "LogView") -> None:
-    if found.checkpoint:
-        out.print(f"\na checkpoint contains everything up to {vector(found.checkpoint)}", soft_wrap=True)
-    if found.forgotten:
-        out.print(f"operations without effect may be deleted up to {vector(found.forgotten)}")
+def _draw_notes(out: Console, response: "LogView") -> None:
+    if response.checkpoint:
+        out.print(f"\na checkpoint contains everything up to {vector(response.checkpoint)}", soft_wrap=True)
+    if response.forgotten:
+        out.print(f"operations without effect may be deleted up to {vector(response.forgotten)}")
 
 
 def _lane_mark(mark: "Mark", reply: "ReplyView | None") -> tuple[str, str, str]:
-    """What a lane has for an operation. What lost its effect may have run before, or not at all."""
+    """The mark of an operation in a lane. A superseded operation may have run before, or never."""
     if mark.status == "VOID" and reply and reply.at:
         return _MARKS["KO"]
     if mark.status in ("SUPERSEDED", "VOID"):
         ran = reply is not None and reply.at is not None
-        return _RAN_IN_VAIN if ran else _NOT_RUN if mark.knows else _UNHEARD
-    return _MARKS[mark.status] if mark.knows or mark.status != "PENDING" else _UNHEARD
+        return _SUPERSEDED if ran else _NOT_RUN if mark.knows else _NOT_RECEIVED
+    return _MARKS[mark.status] if mark.knows or mark.status != "PENDING" else _NOT_RECEIVED
 
 
 def _effect(op: "OperationView", place: int | None) -> Text:
-    """What it counts for; of what does not count, what beat it and by which rule."""
-    said = styled_status(op.effect)
+    """Its position in the effective order; or what superseded it, and by which rule."""
+    text = styled_status(op.effect)
     if place is not None:
-        return said.append(f", position {place}")
+        return text.append(f", position {place}")
     if op.beaten_by:
-        said.append(f" by {op.beaten_by}")
+        text.append(f" by {op.beaten_by}")
     if op.rule is not None:
-        said.append(f": {op.sentence} (rule {op.rule})")
-    return said.append(f": {one_line(op.why, 100)}") if op.why else said
+        text.append(f": {op.sentence} (rule {op.rule})")
+    return text.append(f": {one_line(op.why, 100)}") if op.why else text
 
 
-def draw_explanation(out: Console, found: "Explanation") -> None:
-    width = len(str(len(found.steps)))
-    for number, step in enumerate(found.steps, 1):
+def draw_explanation(out: Console, response: "Explanation") -> None:
+    width = len(str(len(response.steps)))
+    for number, step in enumerate(response.steps, 1):
         out.print(Text.assemble((f"{number:>{width}}. ", "dim"), printable(step.text)), soft_wrap=True)
     out.print()
-    verdict, _, rest = printable(found.conclusion).partition(":")
+    verdict, _, rest = printable(response.conclusion).partition(":")
     out.print(Text.assemble(styled_status(verdict), f":{rest}" if rest else ""), soft_wrap=True)
 
 
@@ -185,24 +185,24 @@ def watch_command(
     With -o json one event per line, with -o yaml one document per event. If the agent stops, the command reconnects
     when it is back, without missing an event.
     """
-    from cheops.client import UnreachableError  # noqa: PLC0415 - see asking.py
+    from cheops.client import UnreachableError  # noqa: PLC0415 - slow to import
 
-    asked = agent(url)
-    last = since or asked.changes(id_ or None, limit=1).last
-    gone = False
+    client = agent(url)
+    last = since or client.changes(id_ or None, limit=1).last
+    lost = False
     while True:
         with suppress(UnreachableError):
-            for event in asked.events(id_ or None, last):
-                last, gone = event.place, False
+            for event in client.events(id_ or None, last):
+                last, lost = event.place, False
                 _write_event(event, output)
-        if not gone:
+        if not lost:
             console(stderr=True).print("lost the connection to the agent; reconnecting", style="yellow")
-        gone = True
+        lost = True
         time.sleep(_RECONNECT_S)
 
 
 def _write_event(event: "Event", output: Output) -> None:
-    from cheops.api.models import plain  # noqa: PLC0415 - see asking.py
+    from cheops.api.models import plain  # noqa: PLC0415 - slow to import
 
     match output:
         case Output.JSON:
@@ -215,7 +215,7 @@ def _write_event(event: "Event", output: Output) -> None:
 
 
 def event_line(event: "Event", *, wide: bool = False) -> Text:
-    """Time, what, and whom it is about; what does not apply is left out."""
+    """One line: time, kind, subject, status and details, as far as the event has them."""
     line = Text.assemble((short_time(event.time), "dim"), f"  {printable(event.kind):<18}")
     about = (event.resource, event.operation, event.type, ", ".join(event.sites), f"at {event.site}")
     line.append("  ".join(printable(part) for part in about if part))

@@ -1,9 +1,9 @@
 """The entry point: the tree of commands, and the one place where errors become messages and exit codes.
 
-Exit codes: 0 done; 1 refused, failed, or not as it should be, with the reason on standard error; 2 the
-command line itself is wrong; 3 not everywhere or not in time, but it goes on; 130 interrupted.
+Exit codes: 0 done; 1 refused or failed, with the reason on standard error; 2 wrong command line; 3 not everywhere or
+not in time, but it continues in the background; 130 interrupted.
 
-Commands are imported when they are called (lazy.py), so that each starts as fast as it can.
+Commands are imported when they are called (commands.py), so that each starts fast.
 """
 
 import gc
@@ -61,18 +61,18 @@ def _root(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line and give its exit code; nothing escapes as a traceback but a bug."""
+    """Run one command line and return its exit code. Only a bug shows a traceback."""
     code = _run_reporting_errors(sys.argv[1:] if argv is None else argv)
     if argv is None:
-        gc.freeze()  # the program ends: Python need not look for garbage in all that was imported
+        gc.freeze()  # the program ends: skip the garbage collection of everything imported
     return code
 
 
 def _run_reporting_errors(argv: list[str]) -> int:
-    """Run it, and say on standard error what went wrong."""
+    """Run the command line, and print errors to standard error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode is no reason to stop
+            stream.reconfigure(errors="backslashreplace")  # print what a terminal without Unicode can show
     try:
         return _run(argv)
     except CheopsError as error:

@@ -39,37 +39,37 @@ def check_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check a matrix for contradictions, and show what it means for every pair of types."""
-    from cheops.api.views.matrix import matrix_view  # noqa: PLC0415 - see asking.py
+    from cheops.api.views.matrix import matrix_view  # noqa: PLC0415 - slow to import
 
     read = read_matrix(file)
-    asked = _types_option(types) if types is not None else ()
-    found = matrix_view(read.matrix, _all_types(read, asked))
-    emit(output, _data(found), lambda console: _show(console, found, _meant(read, asked)))
+    extra_types = _types_option(types) if types is not None else ()
+    response = matrix_view(read.matrix, _all_types(read, extra_types))
+    emit(output, _data(response), lambda console: _show(console, response, _meant(read, extra_types)))
 
 
 @app.command("show", epilog="Example: cheops matrix show counter")
 def show_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show the matrix of a resource, and what it means for every pair of types."""
-    found = agent(url).matrix(id_)
-    emit_answer(output, found, lambda console: draw_matrix(console, found))
+    response = agent(url).matrix(id_)
+    emit_answer(output, response, lambda console: draw_matrix(console, response))
 
 
-def draw_matrix(out: Console, found: "MatrixView") -> None:
-    by = f", introduced by {found.introduced_by}" if found.introduced_by else ""
-    out.print(f"in force for {printable(found.resource or '')}{by}\n", style="bold", soft_wrap=True)
-    _show(out, found, {})
+def draw_matrix(out: Console, response: "MatrixView") -> None:
+    by = f", introduced by {response.introduced_by}" if response.introduced_by else ""
+    out.print(f"in force for {printable(response.resource or '')}{by}\n", style="bold", soft_wrap=True)
+    _show(out, response, {})
 
 
-def _all_types(read: MatrixFile, asked: tuple[str, ...]) -> tuple[str, ...]:
-    types = tuple(dict.fromkeys((*read.types, *asked)))
+def _all_types(read: MatrixFile, extra_types: tuple[str, ...]) -> tuple[str, ...]:
+    types = tuple(dict.fromkeys((*read.types, *extra_types)))
     if len(types) > MAX_TYPES:
         raise ClientError(f"--types: {len(types):,} types with those of the file; at most {MAX_TYPES} are accepted")
     return types
 
 
-def _meant(read: MatrixFile, asked: tuple[str, ...]) -> dict[str, str]:
+def _meant(read: MatrixFile, extra_types: tuple[str, ...]) -> dict[str, str]:
     """For a type of --types that the file does not know: the nearest that an entry mentions."""
-    near = {name: nearest(name, read.matrix.types) for name in asked if name not in read.types}
+    near = {name: nearest(name, read.matrix.types) for name in extra_types if name not in read.types}
     return {name: meant for name, meant in near.items() if meant}
 
 
@@ -80,9 +80,9 @@ def _types_option(text: str) -> tuple[str, ...]:
     return names
 
 
-def _data(found: "MatrixView") -> dict[str, Any]:
+def _data(response: "MatrixView") -> dict[str, Any]:
     return {
-        "types": list(found.types),
+        "types": list(response.types),
         "pairs": [
             {
                 "before": pair.before,
@@ -92,11 +92,11 @@ def _data(found: "MatrixView") -> dict[str, Any]:
                 "inferred": pair.inferred,
                 "concurrent": Result.TAKE_BOTH.value if pair.concurrent_both else None,
             }
-            for pair in found.pairs
+            for pair in response.pairs
         ],
-        "replaces": {name: list(replaced) for name, replaced in found.replaces.items()},
-        "never_mentioned": list(found.never_mentioned),
-        "hash": found.hash,
+        "replaces": {name: list(replaced) for name, replaced in response.replaces.items()},
+        "never_mentioned": list(response.never_mentioned),
+        "hash": response.hash,
     }
 
 
@@ -111,23 +111,23 @@ _STYLES = {1: "green", 2: "cyan", 3: "yellow"}
 _LEGEND = "class 1: commute, 2: one replaces the other, 3: order matters; * inferred, not in the file"
 
 
-def _show(console: Console, found: "MatrixView", meant: dict[str, str]) -> None:
-    _show_pairs(console, found)
-    for name in found.types:
-        console.print(_what_it_replaces(found, name), soft_wrap=True)
-    for name in found.never_mentioned:
+def _show(console: Console, response: "MatrixView", meant: dict[str, str]) -> None:
+    _show_pairs(console, response)
+    for name in response.types:
+        console.print(_what_it_replaces(response, name), soft_wrap=True)
+    for name in response.never_mentioned:
         console.print(_warning(name, meant.get(name)), style="yellow", soft_wrap=True)
-    console.print(f"hash {found.hash}", soft_wrap=True)
+    console.print(f"hash {response.hash}", soft_wrap=True)
 
 
-def _show_pairs(console: Console, found: "MatrixView") -> None:
-    if not found.types:
+def _show_pairs(console: Console, response: "MatrixView") -> None:
+    if not response.types:
         console.print("no types are mentioned: all pairs are ordered")
         return
-    listing = table("BEFORE \\ AFTER", *found.types)
-    cells = [_cell(pair) for pair in found.pairs]
-    width = len(found.types)
-    for row, before in enumerate(found.types):
+    listing = table("BEFORE \\ AFTER", *response.types)
+    cells = [_cell(pair) for pair in response.pairs]
+    width = len(response.types)
+    for row, before in enumerate(response.types):
         listing.add_row(Text(before, style="bold"), *cells[row * width : (row + 1) * width])
     print_table(console, listing)
     console.print(f"{_LEGEND}\n", style="dim", soft_wrap=True)
@@ -138,12 +138,12 @@ def _cell(pair: "MatrixPair") -> Text:
     return Text(f"{_WORDS[pair.result]} {pair.class_}{mark}", style=_STYLES[pair.class_])
 
 
-def _what_it_replaces(found: "MatrixView", name: str) -> str:
-    replaced = found.replaces.get(name)
+def _what_it_replaces(response: "MatrixView", name: str) -> str:
+    replaced = response.replaces.get(name)
     if replaced is None:
         return f"{name} replaces nothing"
-    both = {pair.before for pair in found.pairs if pair.after == name and pair.concurrent_both}
-    staying = [other for other in found.types if other in both and other in replaced]
+    both = {pair.before for pair in response.pairs if pair.after == name and pair.concurrent_both}
+    staying = [other for other in response.types if other in both and other in replaced]
     exception = f"; if concurrent with {in_words(staying)}, both stay, {name} first" if staying else ""
     return f"{name} replaces {', '.join(replaced)}{exception}"
 

@@ -1,6 +1,6 @@
-"""What commands that call an agent have in common: options, exit codes, and the client.
+"""Options, exit codes and the client: what all commands that call an agent share.
 
-The client and the models are imported by the commands that use them, when they run: they are slow to import.
+This module imports no models and no client: they are slow to import, and `cheops --help` needs neither.
 """
 
 from enum import StrEnum
@@ -35,7 +35,7 @@ TimeoutOption = Annotated[
 
 
 def agent(url: str | None) -> "Agent":
-    """The agent that --url, CHEOPS_URL or nothing names."""
+    """A client of the agent at --url or CHEOPS_URL; by default of the one on this machine."""
     from cheops.client import (  # noqa: PLC0415
         Agent,
         target_of,
@@ -44,8 +44,8 @@ def agent(url: str | None) -> "Agent":
     return Agent(target_of(url, token_file()))
 
 
-# The value of --token-file, an option that lazy.py gives to every command with --url. The token itself is
-# never on the command line: everybody on the machine can read those.
+# The value of --token-file, an option that commands.py adds to every command with --url. The token itself is
+# never on the command line, which every user of the machine can read.
 _token_files: list[Path] = []
 
 
@@ -70,7 +70,7 @@ AddressOption = Annotated[
 
 
 class Waiting(StrEnum):
-    """For which answers to wait; the same as the API's."""
+    """Which replies to wait for. The same values as the API's `Wait`, which is slow to import."""
 
     NONE = "none"
     FIRST = "first"

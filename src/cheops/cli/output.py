@@ -1,6 +1,6 @@
-"""How commands print: text for people, JSON or YAML for programs; statuses, ages, times and errors.
+"""How commands print: text for users, JSON or YAML for programs; statuses, ages, times and errors.
 
-Colours and wrapping to the window are for terminals only. A pipe gets plain text whose lines are as long as needed.
+Colours and line wrapping are for terminals only. A pipe gets plain text, with lines as long as needed.
 """
 
 import json
@@ -34,7 +34,7 @@ OutputOption = Annotated[
 
 
 def emit(output: Output, data: Any, show: Callable[[Console], None]) -> None:
-    """Write an answer: `data` to programs, whatever `show` draws to people."""
+    """Write a result: `data` for programs, what `show` prints for users."""
     match output:
         case Output.JSON:
             sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
@@ -44,15 +44,15 @@ def emit(output: Output, data: Any, show: Callable[[Console], None]) -> None:
             show(console())
 
 
-def emit_answer(output: Output, found: Any, draw: Callable[[Console], None]) -> None:
-    """Write what an agent answered: the model as data to programs, what `draw` makes of it to people."""
-    from cheops.api.models import plain  # noqa: PLC0415 - who asks no agent need not wait for the models
+def emit_answer(output: Output, response: Any, draw: Callable[[Console], None]) -> None:
+    """Write the response of an agent: the model as data for programs, what `draw` prints for users."""
+    from cheops.api.models import plain  # noqa: PLC0415 - slow; not every command needs it
 
-    emit(output, plain(found), draw)
+    emit(output, plain(response), draw)
 
 
 def as_yaml(data: Any) -> str:
-    import yaml  # noqa: PLC0415 - only who asks for it pays for it
+    import yaml  # noqa: PLC0415 - slow, and seldom needed
 
     return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
@@ -66,7 +66,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(*columns: str) -> Table:
-    """An empty table in the house style: headings, two blanks between columns, no lines."""
+    """An empty table: headings, two spaces between columns, no lines."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         made.add_column(column, overflow="fold")
@@ -74,7 +74,7 @@ def table(*columns: str) -> Table:
 
 
 def print_table(out: Console, made: Table) -> None:
-    """Print a table; into a pipe without the blanks that fill its last column."""
+    """Print a table; in a pipe without trailing spaces."""
     if out.is_terminal:
         out.print(made)
         return
@@ -89,7 +89,7 @@ def milliseconds(ms: float | None) -> str:
 
 
 def print_error(error: CheopsError) -> None:
-    """Say on standard error what is wrong."""
+    """Print an error to standard error."""
     out = console(stderr=True)
     out.print("error: ", style="bold red", end="", soft_wrap=True)
     for line in str(error).splitlines():
@@ -108,7 +108,7 @@ _HOUR_S = 3600.0
 
 
 def styled_status(word: str) -> Text:
-    """A status in the colour of its meaning."""
+    """A status in its colour."""
     return Text(word, style=_STYLES.get(word, ""))
 
 
@@ -126,7 +126,7 @@ def age(seconds: float | None) -> str:
 
 
 def short_time(at: str | None) -> str:
-    """A time of the API, for people: to the second."""
+    """A time of the API, to the second."""
     return "-" if at is None else at.replace("T", " ").split(".")[0].removesuffix("Z")
 
 
@@ -139,7 +139,7 @@ def yes_no(value: bool) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """What a command printed, harmless for a terminal."""
+    """The output of a command, without characters that a terminal would act on."""
     return "\n".join(map(printable, text.rstrip("\n").splitlines()))
 
 

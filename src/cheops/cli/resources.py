@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from cheops.api.models import Wait
+from cheops.cli.exec import draw_accepted, exit_code
 from cheops.cli.options import FAILED, IdArgument, TimeoutOption, UrlOption, Waiting, WaitOption, agent
 from cheops.cli.output import Output, OutputOption, console, emit_answer
-from cheops.cli.replies import draw_accepted, exit_code
 from cheops.errors import ClientError
 from cheops.text import in_words, printable
 
@@ -53,10 +54,8 @@ def delete_command(  # noqa: PLR0913, PLR0917 - one parameter per option
 
     Exit code: 0 if enough sites replied OK, 1 if one failed, 3 if too few replied in time.
     """
-    from cheops.api.models import Wait  # noqa: PLC0415 - see asking.py
-
-    found = agent(url).delete(id_, command, wait=Wait(wait.value), timeout_s=timeout)
-    _finish(found, timeout, output)
+    response = agent(url).delete(id_, command, wait=Wait(wait.value), timeout_s=timeout)
+    _finish(response, timeout, output)
 
 
 @sites_app.command("set", epilog="Example: cheops sites set counter site1 site2 site3")
@@ -116,7 +115,7 @@ def _request(sites: list[str], how: str, *, delete_copy: bool = False, delete_wi
     return ChangeSites(
         sites=" & ".join(sites),
         how=SitesChange(how),
-        delete_copy=delete_copy or bool(delete_with),  # who says what deletes it wants it deleted
+        delete_copy=delete_copy or bool(delete_with),  # a command to delete it implies the deletion
         delete_with=delete_with,
     )
 
@@ -124,15 +123,13 @@ def _request(sites: list[str], how: str, *, delete_copy: bool = False, delete_wi
 def _change(  # noqa: PLR0913, PLR0917 - what the three commands have
     id_: str, request: "ChangeSites", wait: Waiting, timeout: float, url: str | None, output: Output
 ) -> None:
-    from cheops.api.models import Wait  # noqa: PLC0415 - see asking.py
-
-    found = agent(url).change_sites(id_, request, wait=Wait(wait.value), timeout_s=timeout)
-    _finish(found, timeout, output)
+    response = agent(url).change_sites(id_, request, wait=Wait(wait.value), timeout_s=timeout)
+    _finish(response, timeout, output)
 
 
-def _finish(found: "Accepted", timeout: float, output: Output) -> None:
-    emit_answer(output, found, lambda out: draw_accepted(out, console(stderr=True), found, timeout))
-    raise typer.Exit(exit_code(found))
+def _finish(response: "Accepted", timeout: float, output: Output) -> None:
+    emit_answer(output, response, lambda out: draw_accepted(out, console(stderr=True), response, timeout))
+    raise typer.Exit(exit_code(response))
 
 
 # -- resolve ---------------------------------------------------------------------------------------------
@@ -167,19 +164,21 @@ def resolve_command(  # noqa: PLR0913, PLR0917 - one parameter per option
         status = agent(url).status(id_)
         emit_answer(output, status, lambda out: draw_open(out, status))
         raise typer.Exit(FAILED if status.overall == "DIVERGED" else 0)
-    asked = agent(url)
-    site, op = (site, op) if site else _only_open(asked.status(id_), op)
+    client = agent(url)
+    site, op = (site, op) if site else _only_open(client.status(id_), op)
     resolution = Resolution.HAPPENED if happened is Happened.YES else Resolution.NOT_HAPPENED
-    found = asked.resolve(id_, ResolveRequest(resolution=resolution, operation=op, site=site))
-    emit_answer(output, found, lambda out: _draw_resolved(out, found))
+    response = client.resolve(id_, ResolveRequest(resolution=resolution, operation=op, site=site))
+    emit_answer(output, response, lambda out: _draw_resolved(out, response))
 
 
-def _only_open(found: "ResourceStatus", op: str) -> tuple[str, str]:
-    """Site and operation of what is UNKNOWN, where there is no doubt which is meant. Of what is UNKNOWN where
-    it was made no other site has heard: that is left to the agent."""
+def _only_open(response: "ResourceStatus", op: str) -> tuple[str, str]:
+    """Site and operation of the only UNKNOWN one; raises if there are several.
+
+    One that is UNKNOWN at its origin was not sent to other sites and is not listed: the agent finds it.
+    """
     open_ = [
         (site.site, trouble.operation)
-        for site in found.sites
+        for site in response.sites
         for trouble in site.unknown
         if op in ("", trouble.operation)
     ]
@@ -189,21 +188,21 @@ def _only_open(found: "ResourceStatus", op: str) -> tuple[str, str]:
     return open_[0] if open_ else ("", op)
 
 
-def _draw_resolved(out: Console, found: "Resolved") -> None:
-    if found.resolution == "happened":
-        said = f"{found.operation} is recorded as done at {found.site}"
+def _draw_resolved(out: Console, response: "Resolved") -> None:
+    if response.resolution == "happened":
+        text = f"{response.operation} is recorded as done at {response.site}"
     else:
-        said = f"{found.operation} did not take effect at {found.site}; it runs there now"
-    out.print(said, soft_wrap=True)
+        text = f"{response.operation} did not take effect at {response.site}; it runs there now"
+    out.print(text, soft_wrap=True)
 
 
-def draw_open(out: Console, found: "ResourceStatus") -> None:
-    """What needs an operator's word, each with the command that gives it."""
-    id_ = shlex.quote(printable(found.id))
-    if found.overall != "DIVERGED":
-        out.print(f"nothing to resolve: {found.overall}, {found.sentence}", soft_wrap=True)
+def draw_open(out: Console, response: "ResourceStatus") -> None:
+    """Print what an operator must resolve, each with the command that does it."""
+    id_ = shlex.quote(printable(response.id))
+    if response.overall != "DIVERGED":
+        out.print(f"nothing to resolve: {response.overall}, {response.sentence}", soft_wrap=True)
         return
-    for site in found.sites:
+    for site in response.sites:
         for trouble in site.unknown:
             out.print(f"UNKNOWN   {trouble.operation} at {site.site}: {printable(trouble.detail)}", style="red")
             out.print(
@@ -211,11 +210,11 @@ def draw_open(out: Console, found: "ResourceStatus") -> None:
                 f"--site {shlex.quote(site.site)} --op {trouble.operation} --happened yes|no",
                 soft_wrap=True,
             )
-    failed = [(site.site, trouble) for site in found.sites for trouble in site.failed]
+    failed = [(site.site, trouble) for site in response.sites for trouble in site.failed]
     for name, trouble in failed:
         out.print(f"DIVERGED  {trouble.operation} at {name}: {printable(trouble.detail)}", style="red")
-    if failed or found.order_not_enforced or not any(site.unknown for site in found.sites):
-        sites = in_words([site.site for site in found.sites])
+    if failed or response.order_not_enforced or not any(site.unknown for site in response.sites):
+        sites = in_words([site.site for site in response.sites])
         out.print(
             f"  set a new base at {sites}: cheops exec --id {id_} --force --type TYPE --command COMMAND",
             soft_wrap=True,

@@ -87,12 +87,12 @@ def issue_command(  # noqa: PLR0913, PLR0917 - one per option
     if problem := name_problem(name):
         raise ClientError(f"SITE: {problem}")
     path = folder or Path(f"tls-{_file_name(name)}")
-    believed = Authorities(load_authorities(ca / AUTHORITIES))
-    authority = load_authority(ca / CA_KEY, believed)
+    trusted = Authorities(load_authorities(ca / AUTHORITIES))
+    authority = load_authority(ca / CA_KEY, trusted)
     key, signing_key = make_key(), make_signing_key()
     request = CertificateSpec(name, key.public_key(), raw_public_key(signing_key), tuple(address or ()))
     issued = authority.issue(request, time.time(), _valid_for_s(valid_for))
-    write_key_folder(KeyFolder(path, believed, issued, key, signing_key), force=force)
+    write_key_folder(KeyFolder(path, trusted, issued, key, signing_key), force=force)
     out = console()
     out.print(f"wrote the certificate and the keys of {name} into {path}", style="green", soft_wrap=True)
     out.print(f"Set in its configuration: security: {{folder: {path}}}", soft_wrap=True)
@@ -100,12 +100,12 @@ def issue_command(  # noqa: PLR0913, PLR0917 - one per option
 
 def _valid_for_s(text: str) -> float:
     try:
-        found = long_duration_s(text)
+        seconds = long_duration_s(text)
     except UnitError as error:
         raise ClientError(f"--valid-for: {error}") from None
-    if not 1 <= found <= MAX_VALID_FOR_S:
+    if not 1 <= seconds <= MAX_VALID_FOR_S:
         raise ClientError(f"--valid-for: expected a time from 1s to {MAX_VALID_FOR_S / _DAY_S:.0f}d")
-    return found
+    return seconds
 
 
 def _file_name(site: str) -> str:
@@ -145,9 +145,9 @@ def create_command(  # noqa: PLR0913, PLR0917 - what can be said of a token
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a token and print it. It is shown only once: the agent keeps its hash."""
-    from cheops.api.models import NewToken  # noqa: PLC0415 - see asking.py
+    from cheops.api.models import NewToken  # noqa: PLC0415 - slow to import
 
-    asked = NewToken(
+    request = NewToken(
         name=name,
         role=role,
         types=tuple(types) if types else None,
@@ -155,7 +155,7 @@ def create_command(  # noqa: PLR0913, PLR0917 - what can be said of a token
         sites=tuple(sites) if sites else None,
         lasts_s=_expires_s(expires),
     )
-    made = agent(url).create_token(asked)
+    made = agent(url).create_token(request)
     emit_answer(output, made, lambda out: _draw_made(out, made))
 
 
@@ -171,8 +171,8 @@ def _expires_s(text: str) -> float | None:
 def _draw_made(out: Console, made: "MadeToken") -> None:
     """The secret alone goes to standard output, so that it can go straight into a file."""
     ends = f"valid until {short_time(made.token.ends_at)}" if made.token.ends_at else "never expires"
-    told = f"{made.token.name}: {made.token.role.value}{_limits(made.token)}, {ends}. It is shown only once:"
-    console(stderr=True).print(printable(told), soft_wrap=True)
+    limits = f"{made.token.name}: {made.token.role.value}{_limits(made.token)}, {ends}. It is shown only once:"
+    console(stderr=True).print(printable(limits), soft_wrap=True)
     out.print(made.secret, soft_wrap=True)
     sys.stdout.flush()
 
@@ -180,8 +180,8 @@ def _draw_made(out: Console, made: "MadeToken") -> None:
 @token_app.command("list", epilog="Example: cheops token list")
 def list_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the tokens of a site, with their rights and expiry."""
-    found = agent(url).tokens()
-    emit_answer(output, found, lambda out: draw_tokens(out, found))
+    response = agent(url).tokens()
+    emit_answer(output, response, lambda out: draw_tokens(out, response))
 
 
 @token_app.command("revoke", epilog="Example: cheops token revoke ci")
@@ -191,20 +191,20 @@ def revoke_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Revoke a token: it is refused from now on, and its open sessions end."""
-    found = agent(url).revoke_token(name)
-    emit_answer(output, found, lambda out: out.print(f"{printable(found.name)} is revoked"))
+    response = agent(url).revoke_token(name)
+    emit_answer(output, response, lambda out: out.print(f"{printable(response.name)} is revoked"))
 
 
-def draw_tokens(out: Console, found: "TokenList") -> None:
-    if not found.tokens:
+def draw_tokens(out: Console, response: "TokenList") -> None:
+    if not response.tokens:
         out.print("no tokens; clients on the site's own machine need none")
         return
-    made = table("NAME", "ROLE", "LIMITED TO", "VALID UNTIL", "CREATED", "BY", "ID")
-    for token in found.tokens:
+    rows = table("NAME", "ROLE", "LIMITED TO", "VALID UNTIL", "CREATED", "BY", "ID")
+    for token in response.tokens:
         ends = short_time(token.ends_at) if token.ends_at else _FOR_EVER
         until = ends if token.good else f"{ends} (expired)"
         limits = _limits(token).removeprefix(", only ") or "-"
-        made.add_row(
+        rows.add_row(
             printable(token.name),
             token.role.value,
             limits,
@@ -213,10 +213,10 @@ def draw_tokens(out: Console, found: "TokenList") -> None:
             printable(token.made_by),
             token.id,
         )
-    print_table(out, made)
+    print_table(out, rows)
 
 
 def _limits(token: "TokenView") -> str:
     named = (("types", token.types), ("services", token.services), ("sites", token.sites))
-    told = [f"{what} {', '.join(map(printable, names))}" for what, names in named if names is not None]
-    return f", only {'; '.join(told)}" if told else ""
+    limits = [f"{what} {', '.join(map(printable, names))}" for what, names in named if names is not None]
+    return f", only {'; '.join(limits)}" if limits else ""

@@ -40,21 +40,21 @@ def invite_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Invite a new site: print a one-time code for its certificate. Needs an agent with ca_key."""
-    from cheops.api.models import InviteRequest  # noqa: PLC0415 - see asking.py
+    from cheops.api.models import InviteRequest  # noqa: PLC0415 - slow to import
 
     try:
         valid_for_s = long_duration_s(valid_for)
     except UnitError as error:
         raise ClientError(f"--valid-for: {error}") from None
-    wish = InviteRequest(site=name, addresses=tuple(address or ()), valid_for_s=valid_for_s)
-    found = agent(url).invite(wish)
-    emit_answer(output, found, lambda out: _draw_invitation(out, found))
+    request = InviteRequest(site=name, addresses=tuple(address or ()), valid_for_s=valid_for_s)
+    response = agent(url).invite(request)
+    emit_answer(output, response, lambda out: _draw_invitation(out, response))
 
 
-def _draw_invitation(out: "Console", found: "Invitation") -> None:
-    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.expires_ms / 1000))
-    out.print(f"{found.site} may join once, until {until}. On its machine:\n", soft_wrap=True)
-    out.print(f"  cheops site join {found.code}", soft_wrap=True, highlight=False)
+def _draw_invitation(out: "Console", response: "Invitation") -> None:
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(response.expires_ms / 1000))
+    out.print(f"{response.site} may join once, until {until}. On its machine:\n", soft_wrap=True)
+    out.print(f"  cheops site join {response.code}", soft_wrap=True, highlight=False)
 
 
 def join_command(  # noqa: PLR0913, PLR0917 - one per option
@@ -101,19 +101,19 @@ def join_command(  # noqa: PLR0913, PLR0917 - one per option
         refuse_to_overwrite((config, *(path / name for name in FILES)))
     inviter = Inviter(parsed)
     authority = inviter.authority()
-    place = _listen_address(listen, inviter.own_host)
-    url = _advertised_url(advertise, place)
+    address_ = _listen_address(listen, inviter.own_host)
+    url = _advertised_url(advertise, address_)
     hosts = tuple(
-        dict.fromkeys((address_of_url(url).host, *([] if place.is_wildcard else [place.host]), *(address or ())))
+        dict.fromkeys((address_of_url(url).host, *([] if address_.is_wildcard else [address_.host]), *(address or ())))
     )
-    text = _configuration(parsed, place, url, {parsed.inviter: parsed.url}, config, path)
-    parse_site(text, config)  # what is wrong with it is told before the invitation is used up
+    text = _configuration(parsed, address_, url, {parsed.inviter: parsed.url}, config, path)
+    parse_site(text, config)  # a mistake must show before the invitation is used up
     key, signing_key = make_key(), make_signing_key()
     welcome = inviter.join(authority, make_request(parsed.site, key, signing_key, hosts, parsed.secret))
     _check_welcome(parsed, welcome)
     write_key_folder(KeyFolder(path, welcome.authorities, welcome.identity, key, signing_key), force=force)
     peers = {name: at for name, at in welcome.peers.items() if name != parsed.site}
-    _write_config(config, _configuration(parsed, place, url, peers, config, path))
+    _write_config(config, _configuration(parsed, address_, url, peers, config, path))
     out = console()
     out.print(f"{parsed.site} has its certificate; wrote {path} and {config}", style="green", soft_wrap=True)
     out.print("Next:", style="bold")
@@ -172,8 +172,8 @@ app.command("join", epilog="Example: cheops site join CODE --listen 10.0.0.4:807
 @app.command("list", epilog="Example: cheops site list -o wide")
 def list_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the sites, with their state and distance."""
-    found = agent(url).sites()
-    emit_answer(output, found, lambda out: draw_site_list(out, found, wide=output is Output.WIDE))
+    response = agent(url).sites()
+    emit_answer(output, response, lambda out: draw_site_list(out, response, wide=output is Output.WIDE))
 
 
 @app.command("ping", epilog="Example: cheops site ping site2")
@@ -185,11 +185,11 @@ def ping_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Ping one site, or all, from the agent. Exit code: 1 if one does not reply."""
-    asked = agent(url)
-    names = [name] if name else [s.name for s in asked.sites().sites if s.state != "forgotten" and not s.here]
-    found = [asked.ping(one) for one in names]
-    emit_answer(output, found, lambda out: draw_pings(out, found))
-    raise typer.Exit(0 if all(ping.ok for ping in found) else FAILED)
+    client = agent(url)
+    names = [name] if name else [s.name for s in client.sites().sites if s.state != "forgotten" and not s.here]
+    response = [client.ping(one) for one in names]
+    emit_answer(output, response, lambda out: draw_pings(out, response))
+    raise typer.Exit(0 if all(ping.ok for ping in response) else FAILED)
 
 
 @app.command("forget", epilog="Example: cheops site forget site3 --force")
@@ -200,12 +200,12 @@ def forget_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Remove a site that is gone for good. Its resources no longer wait for it."""
-    found = agent(url).forget(name, force=force)
-    emit_answer(output, found, lambda out: draw_forgotten(out, found))
+    response = agent(url).forget(name, force=force)
+    emit_answer(output, response, lambda out: draw_forgotten(out, response))
 
 
 @app.command("admit", epilog="Example: cheops site admit site3")
 def admit_command(name: SiteArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """Admit a forgotten site again."""
-    found = agent(url).admit(name)
-    emit_answer(output, found, lambda out: out.print(f"{printable(found.name)} is part of the mesh again"))
+    response = agent(url).admit(name)
+    emit_answer(output, response, lambda out: out.print(f"{printable(response.name)} is part of the mesh again"))

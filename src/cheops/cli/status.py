@@ -1,4 +1,4 @@
-"""`cheops status`, `wait`, `verify` and `check`: are a resource, its application and the agent healthy."""
+"""`cheops status`, `wait`, `verify` and `check`: the health of a resource, of its application, and of the agent."""
 
 import shlex
 import time
@@ -36,20 +36,22 @@ def check_command(url: UrlOption = None, output: OutputOption = Output.TABLE) ->
 
     Configuration, store, clocks, security, peers, services, backends, versions. Exit code: 1 if a check failed.
     """
-    found = agent(url).check()
-    emit_answer(output, found, lambda out: draw_checks(out, found))
-    raise typer.Exit(0 if found.ok else FAILED)
+    response = agent(url).check()
+    emit_answer(output, response, lambda out: draw_checks(out, response))
+    raise typer.Exit(0 if response.ok else FAILED)
 
 
-def draw_checks(out: Console, found: "Checks") -> None:
-    for group, checks in groupby(found.checks, key=lambda check: check.group):
+def draw_checks(out: Console, response: "Checks") -> None:
+    for group, checks in groupby(response.checks, key=lambda check: check.group):
         out.print(group, style="bold")
         for check in checks:
             _draw_check(out, check)
     out.print()
-    bad = sum(not check.ok for check in found.checks)
-    warned = sum(check.level == "warning" for check in found.checks)
-    words = f"{found.site}: {len(found.checks)} checks, {bad} failed, {warned} warning{'' if warned == 1 else 's'}"
+    bad = sum(not check.ok for check in response.checks)
+    warned = sum(check.level == "warning" for check in response.checks)
+    words = (
+        f"{response.site}: {len(response.checks)} checks, {bad} failed, {warned} warning{'' if warned == 1 else 's'}"
+    )
     out.print(words, style="red" if bad else "yellow" if warned else "green")
 
 
@@ -76,9 +78,9 @@ def status_command(id_: IdArgument, url: UrlOption = None, output: OutputOption 
 
     Exit code: 0 if CONVERGED, 1 if DIVERGED, 3 if operations are pending or a site is unreachable.
     """
-    found = agent(url).status(id_)
-    emit_answer(output, found, lambda out: draw_status(out, found, wide=output is Output.WIDE))
-    raise typer.Exit(_CODES[found.overall])
+    response = agent(url).status(id_)
+    emit_answer(output, response, lambda out: draw_status(out, response, wide=output is Output.WIDE))
+    raise typer.Exit(_CODES[response.overall])
 
 
 def wait_command(
@@ -92,50 +94,55 @@ def wait_command(
 
     Exit code: 0 as soon as they are; after the timeout 1 if DIVERGED, else 3.
     """
-    found, is_so = _wait_for(id_, condition, timeout, url)
-    emit_answer(output, found, lambda out: draw_status(out, found, wide=output is Output.WIDE))
-    raise typer.Exit(0 if is_so else _CODES[found.overall] or NOT_YET)
+    response, reached = _wait_for(id_, condition, timeout, url)
+    emit_answer(output, response, lambda out: draw_status(out, response, wide=output is Output.WIDE))
+    raise typer.Exit(0 if reached else _CODES[response.overall] or NOT_YET)
 
 
 def _wait_for(id_: str, condition: Condition, timeout: float, url: str | None) -> "tuple[ResourceStatus, bool]":
-    """How it is, and whether that is what was waited for."""
-    asked, begun_s = agent(url), time.monotonic()
+    """The last status, and whether it is the one waited for."""
+    client, begun_s = agent(url), time.monotonic()
     while True:
-        found = asked.status(id_)
+        response = client.status(id_)
         waited_s = time.monotonic() - begun_s
-        is_so = found.overall == condition.upper() and _all_heard(found, waited_s)
-        if is_so or waited_s >= timeout:
-            return found, is_so
+        reached = response.overall == condition.upper() and _all_reported(response, waited_s)
+        if reached or waited_s >= timeout:
+            return response, reached
         time.sleep(min(_LOOK_AGAIN_S, timeout - waited_s))
 
 
-def _all_heard(found: "ResourceStatus", within_s: float) -> bool:
-    """Whether every site has spoken since then. What was heard of one before that may have gone away and come
-    back since, perhaps with an empty disk."""
-    return all(site.as_of_s is not None and site.as_of_s <= within_s for site in found.sites)
+def _all_reported(response: "ResourceStatus", within_s: float) -> bool:
+    """Whether every site has reported since the wait began.
+
+    An older report may be of a site that has since lost its disk, so it proves nothing.
+    """
+    return all(site.as_of_s is not None and site.as_of_s <= within_s for site in response.sites)
 
 
-def draw_status(out: Console, found: "ResourceStatus", *, wide: bool = False) -> None:
-    """The verdict first, then site by site."""
-    out.print(Text.assemble(styled_status(found.overall), f"  {printable(found.id)}: {found.sentence}"), soft_wrap=True)
+def draw_status(out: Console, response: "ResourceStatus", *, wide: bool = False) -> None:
+    """Print the overall status, then each site."""
+    out.print(
+        Text.assemble(styled_status(response.overall), f"  {printable(response.id)}: {response.sentence}"),
+        soft_wrap=True,
+    )
     out.print()
-    draw_site_states(out, found.sites, wide=wide)
-    if found.order_not_enforced:
+    draw_site_states(out, response.sites, wide=wide)
+    if response.order_not_enforced:
         out.print("\norder-not-enforced: operations ran here out of order", style="red")
-    if found.overall == "DIVERGED":
-        id_ = shlex.quote(printable(found.id))
+    if response.overall == "DIVERGED":
+        id_ = shlex.quote(printable(response.id))
         hint = f"reason: cheops explain {id_}   how to fix it: cheops resolve {id_}"
         out.print(hint, style="dim", soft_wrap=True)
 
 
 def draw_site_states(out: Console, sites: "tuple[SiteStatus, ...]", *, wide: bool) -> None:
-    made = table("SITE", "REACHABLE", "AS OF", "PENDING", "FAILED", "UNKNOWN", *(["DIGEST"] if wide else []))
+    rows = table("SITE", "REACHABLE", "AS OF", "PENDING", "FAILED", "UNKNOWN", *(["DIGEST"] if wide else []))
     for site in sites:
         reachable = Text("yes", style="green") if site.reachable else Text("no", style="red")
         counts = (str(site.pending), _names(site.failed), _names(site.unknown))
         digest = [site.digest or "-"] if wide else []
-        made.add_row(site.site, reachable, age(site.as_of_s), *counts, *digest)
-    print_table(out, made)
+        rows.add_row(site.site, reachable, age(site.as_of_s), *counts, *digest)
+    print_table(out, rows)
     if any(site.failed or site.unknown for site in sites):
         out.print()
     for site in sites:
@@ -162,41 +169,41 @@ def verify_command(
     Runs the type's read command at every site, whatever the log says. Exit code: 0 if all states are equal, 1 if they
     differ or one cannot be read, 3 if all replies are equal but a site did not reply.
     """
-    found = agent(url).verify(id_, command, timeout)
-    emit_answer(output, found, lambda out: draw_verification(out, found, wide=output is Output.WIDE))
-    raise typer.Exit(verify_exit_code(found))
+    response = agent(url).verify(id_, command, timeout)
+    emit_answer(output, response, lambda out: draw_verification(out, response, wide=output is Output.WIDE))
+    raise typer.Exit(verify_exit_code(response))
 
 
-def verify_exit_code(found: "Verification") -> int:
-    if found.same:
+def verify_exit_code(response: "Verification") -> int:
+    if response.same:
         return 0
-    answered = [state for state in found.states if state.status != "TIMEOUT"]
+    answered = [state for state in response.states if state.status != "TIMEOUT"]
     agree = len({state.output for state in answered}) <= 1 and all(s.status == "OK" for s in answered)
-    return NOT_YET if agree and len(answered) < len(found.states) else FAILED
+    return NOT_YET if agree and len(answered) < len(response.states) else FAILED
 
 
-def draw_verification(out: Console, found: "Verification", *, wide: bool = False) -> None:
-    made = table("SITE", "STATUS", "STATE")
-    for state in found.states:
+def draw_verification(out: Console, response: "Verification", *, wide: bool = False) -> None:
+    rows = table("SITE", "STATUS", "STATE")
+    for state in response.states:
         text = printable_lines(state.output) if wide else one_line(state.output)
-        made.add_row(state.site, styled_status(state.status), text)
-    print_table(out, made)
-    for site, lines in found.diff.items():
-        out.print(f"\ndifferences of {site} from {found.states[0].site}:", style="bold")
+        rows.add_row(state.site, styled_status(state.status), text)
+    print_table(out, rows)
+    for site, lines in response.diff.items():
+        out.print(f"\ndifferences of {site} from {response.states[0].site}:", style="bold")
         for line in lines:
             out.print(Text(printable(line.rstrip("\n")), _DIFF_STYLES.get(line[:1], "")), soft_wrap=True)
     out.print()
-    out.print(_verify_verdict(found), style="green" if found.same else "red", soft_wrap=True)
+    out.print(_verify_verdict(response), style="green" if response.same else "red", soft_wrap=True)
 
 
-def _verify_verdict(found: "Verification") -> str:
-    if found.same:
-        sites = [state.site for state in found.states]
+def _verify_verdict(response: "Verification") -> str:
+    if response.same:
+        sites = [state.site for state in response.states]
         return f"equal at all {len(sites)} sites" if len(sites) > 1 else f"only at {sites[0]}"
-    silent = [state.site for state in found.states if state.status == "TIMEOUT"]
-    if verify_exit_code(found) == NOT_YET:
+    silent = [state.site for state in response.states if state.status == "TIMEOUT"]
+    if verify_exit_code(response) == NOT_YET:
         return f"no reply from {', '.join(silent)}; the others are equal"
-    id_ = shlex.quote(printable(found.resource))
+    id_ = shlex.quote(printable(response.resource))
     return (
         f"the sites differ; reason: cheops explain {id_}\n"
         "  If that says CONVERGED, something other than Cheops changed the application. To make the sites "

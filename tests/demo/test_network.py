@@ -1,4 +1,4 @@
-"""The wires of the demo: what passes, what a cut breaks, and who is cut from whom."""
+"""The network of the demo: what passes, what a cut breaks, and who is cut from whom."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from cheops.demo.wires import WireError, Wires
+from cheops.demo.network import Network, UnknownSiteError
 
 # A caller that is another process: it connects, says hello, and prints what it hears, as often as it is told.
 CALLER = """
@@ -59,11 +59,11 @@ class World:
         ports = {name: stack.enter_context(echoing()) for name in ("site1", "site2", "site3")}
         options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._caller = stack.enter_context(subprocess.Popen([sys.executable, "-c", CALLER], **options))  # type: ignore[call-overload]
-        self.wires = Wires(ports, lambda: {"site1": os.getpid(), "site2": self._caller.pid})
-        stack.callback(self.wires.close)
+        self.network = Network(ports, lambda: {"site1": os.getpid(), "site2": self._caller.pid})
+        stack.callback(self.network.close)
 
     def address(self, site: str) -> tuple[str, int]:
-        host, _, port = self.wires.urls[site].removeprefix("http://").partition(":")
+        host, _, port = self.network.urls[site].removeprefix("http://").partition(":")
         return host, int(port)
 
     def reaches(self, caller: str, site: str) -> bool:
@@ -99,15 +99,15 @@ def reached(world: World) -> list[tuple[str, str]]:
 
 def test_cuts(world: World) -> None:
     assert reached(world) == PAIRS
-    world.wires.cut("site3")
+    world.network.cut("site3")
     assert reached(world) == [("site1", "site2"), ("site2", "site1")]
-    world.wires.cut("site1")
+    world.network.cut("site1")
     assert reached(world) == []
-    world.wires.heal()
+    world.network.heal()
     assert reached(world) == PAIRS
-    world.wires.cut("site2")
+    world.network.cut("site2")
     assert reached(world) == [("site1", "site3")]
-    world.wires.cut()
+    world.network.cut()
     assert reached(world) == []
 
 
@@ -119,7 +119,7 @@ def test_a_cut_breaks_what_is_open_and_spares_the_others(world: World) -> None:
         for call in (broken, spared):
             call.sendall(b"hello")
             assert call.recv(100) == b"hello"
-        world.wires.cut("site2")
+        world.network.cut("site2")
         with suppress(ConnectionResetError):
             assert broken.recv(100) == b"", "it has ended"
         spared.sendall(b"still there")
@@ -149,11 +149,11 @@ def test_a_stranger_does_not_get_around_a_cut(world: World) -> None:
         return subprocess.run(argv, input=line, capture_output=True, text=True, check=True).stdout
 
     assert heard() == "hello\n"
-    world.wires.cut("site1")
+    world.network.cut("site1")
     assert heard() == "nothing\n"
 
 
 def test_an_unknown_site_is_told(world: World) -> None:
-    with pytest.raises(WireError, match="there is no site 'site9' here: site1, site2, site3"):
-        world.wires.cut("site9")
+    with pytest.raises(UnknownSiteError, match="the demo has no site 'site9'; its sites are site1, site2, site3"):
+        world.network.cut("site9")
     assert reached(world) == PAIRS

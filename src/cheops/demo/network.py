@@ -1,11 +1,11 @@
-"""The network of the demo: TCP proxies ("wires") between the sites, which can be cut and healed.
+"""The network of the demo: a link (a TCP proxy in this process) to each agent and service, which can be cut.
 
-Users without rights have no network namespaces, so a cut is made where the traffic passes: each agent announces
-the addresses of its wires, small TCP proxies in this process, to the others. The caller is found by the process
-that has the other end of the connection (/proc), so any pair of sites can be cut. A cut breaks open connections and
-refuses new ones, in both directions. Users do not pass a wire: their agent answers, whatever is cut.
+Network namespaces need root, so a cut is made in the proxies: each agent announces the address of its link to the
+other sites instead of its own. A cut breaks open connections and refuses new ones, in both directions. The proxy
+finds the calling site by the process that holds the other end of the connection (/proc), so that any pair of sites
+can be cut. Users connect to an agent directly: it answers them whatever is cut.
 
-`WireControl` is the Unix socket by which the agents' pages cut and heal: one line of JSON in, such as
+`NetworkControl` is the Unix socket by which the agents' web pages cut and heal: one line of JSON in, such as
 {"do": "cut", "site": "site3"}, and one line out.
 """
 
@@ -29,40 +29,43 @@ T = TypeVar("T")
 Pids = Callable[[], Mapping[str, int]]
 
 
-class WireError(CheopsError):
-    """A wire could not be laid, or be cut as asked."""
+class UnknownSiteError(CheopsError):
+    """The demo has no site of this name."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Call:
-    """A connection to a site, from a port of whoever calls."""
+class _Connection:
+    """A connection to a site; `port` is the caller's."""
 
     port: int
     site: str
     ends: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         for end in self.ends:
             end.transport.abort()
 
 
-class Wires:
-    """The wires to these sites, whose agents listen at `ports`. `pids` says which process each agent is.
-    There may be `more` by which one comes to something else of an agent: a name, and the site and port.
+class Network:
+    """The links to the agents, which listen at `ports`, and to `endpoints`: other servers, as name: (site, port).
+
+    `pids` returns the process of each agent. The proxies run in a thread with its own event loop.
     """
 
-    def __init__(self, ports: Mapping[str, int], pids: Pids, more: Mapping[str, tuple[str, int]] | None = None) -> None:
+    def __init__(
+        self, ports: Mapping[str, int], pids: Pids, endpoints: Mapping[str, tuple[str, int]] | None = None
+    ) -> None:
         self._ports = ports
-        self._more = more or {}
+        self._endpoints = endpoints or {}
         self._pids = pids
-        self._calls: set[_Call] = set()
+        self._connections: set[_Connection] = set()
         self._severed: set[frozenset[str]] = set()
         self._servers: list[asyncio.Server] = []
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda _loop, _context: None)  # calls end in many ways
-        self._thread = threading.Thread(target=self._loop.run_forever, name="wires", daemon=True)
+        self._loop.set_exception_handler(lambda _loop, _context: None)  # cut connections end in many ways
+        self._thread = threading.Thread(target=self._loop.run_forever, name="demo network", daemon=True)
         self._thread.start()
-        self.urls: dict[str, str] = self.wait(self._lay())
+        self.urls: dict[str, str] = self.wait(self._open())
 
     @property
     def severed(self) -> frozenset[frozenset[str]]:
@@ -70,7 +73,7 @@ class Wires:
         return frozenset(self._severed)
 
     def cut(self, *alone: str) -> None:
-        """Cut these sites from all others; without a name, each from each."""
+        """Cut these sites off from all others; without a name, every site from every other."""
         self.wait(self.sever(*alone))
 
     def heal(self) -> None:
@@ -82,40 +85,40 @@ class Wires:
         self._severed = {pair for pair in self._severed if site not in pair}
 
     def close(self) -> None:
-        self.wait(self._take_up())
+        self.wait(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def _check(self, *names: str) -> None:
         if unknown := set(names) - self._ports.keys():
-            raise WireError(f"there is no site '{min(unknown)}' here: {', '.join(self._ports)}")
+            raise UnknownSiteError(f"the demo has no site '{min(unknown)}'; its sites are {', '.join(self._ports)}")
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Have something done in the loop of the wires."""
+        """Run a coroutine in the network's loop, and wait for its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     # -- in the loop -------------------------------------------------------------------------------------
 
-    async def _lay(self) -> dict[str, str]:
+    async def _open(self) -> dict[str, str]:
         urls = {}
         agents = {site: (site, port) for site, port in self._ports.items()}
-        for name, (site, port) in {**agents, **self._more}.items():
-            server = await asyncio.start_server(self._answer(site, port), _HOST, 0)
+        for name, (site, port) in {**agents, **self._endpoints}.items():
+            server = await asyncio.start_server(self._handler(site, port), _HOST, 0)
             self._servers.append(server)
             urls[name] = f"http://{_HOST}:{server.sockets[0].getsockname()[1]}"
         return urls
 
     async def sever(self, *alone: str) -> None:
-        """As `cut`, for those who are in this loop."""
+        """As `cut`, for code that runs in the network's loop."""
         self._check(*alone)
         pairs = {frozenset(pair) for pair in combinations(self._ports, 2)}
         self._severed = self._severed | {pair for pair in pairs if not alone or pair & set(alone)}
-        for call in list(self._calls):
-            if not self._lets(call.port, call.site):
-                call.hang_up()
+        for connection in list(self._connections):
+            if not self._allows(connection.port, connection.site):
+                connection.abort()
 
-    async def _take_up(self) -> None:
+    async def _close(self) -> None:
         for listener in self._servers:
             listener.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -123,58 +126,58 @@ class Wires:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    def _lets(self, port: int, site: str) -> bool:
-        """Whether a call from this port may go on. Who calls is asked only where it matters: that is slow."""
+    def _allows(self, port: int, site: str) -> bool:
+        """Whether a connection from this port may continue. Looks the caller up only if needed: that is slow."""
         cuts = [pair for pair in self._severed if site in pair]
         if not cuts or len(cuts) == len(self._ports) - 1:
             return not cuts
-        caller = _caller(port, self._pids())
+        caller = _calling_site(port, self._pids())
         return caller is not None and frozenset((caller, site)) not in self._severed
 
-    def _answer(self, site: str, to_port: int) -> Callable[..., Coroutine[Any, Any, None]]:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _handler(self, site: str, to_port: int) -> Callable[..., Coroutine[Any, Any, None]]:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError, asyncio.CancelledError):
-                await self._connect(site, to_port, reader, writer)
+                await self._forward(site, to_port, reader, writer)
             writer.transport.abort()
 
-        return answer
+        return handle
 
-    async def _connect(
+    async def _forward(
         self, site: str, to_port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         port = writer.get_extra_info("peername")[1]
-        if not self._lets(port, site):
+        if not self._allows(port, site):
             return
         there, to_there = await asyncio.open_connection(_HOST, to_port)
-        call = _Call(port, site, (writer, to_there))
-        self._calls.add(call)
+        connection = _Connection(port, site, (writer, to_there))
+        self._connections.add(connection)
         try:
-            if self._lets(port, site):  # it may have been cut meanwhile
-                await asyncio.gather(_pass_on(reader, to_there), _pass_on(there, writer))
+            if self._allows(port, site):  # a cut may have happened while connecting
+                await asyncio.gather(_copy(reader, to_there), _copy(there, writer))
         finally:
-            self._calls.discard(call)
-            call.hang_up()
+            self._connections.discard(connection)
+            connection.abort()
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while chunk := await reader.read(_CHUNK):
         writer.write(chunk)
         await writer.drain()
     writer.write_eof()
 
 
-def _caller(port: int, pids: Mapping[str, int]) -> str | None:
-    """The site whose agent has the connection that comes from this port."""
+def _calling_site(port: int, pids: Mapping[str, int]) -> str | None:
+    """The site whose agent holds the connection that comes from this port."""
     with contextlib.suppress(OSError):
         for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
             words = row.split()
             if int(words[1].rpartition(":")[2], 16) == port and words[9] != "0":
                 socket = f"socket:[{words[9]}]"
-                return next((site for site, pid in pids.items() if _has_open(pid, socket)), None)
+                return next((site for site, pid in pids.items() if _has_socket(pid, socket)), None)
     return None
 
 
-def _has_open(pid: int, wanted: str) -> bool:
+def _has_socket(pid: int, wanted: str) -> bool:
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
@@ -185,49 +188,49 @@ def _has_open(pid: int, wanted: str) -> bool:
 
 _MOST_BYTES = 65_536
 _BACKLOG = 16
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 
 
-class WireControl:
-    """Serves within the loop of the wires, until they are closed."""
+class NetworkControl:
+    """Serves in the network's loop until it is closed."""
 
-    def __init__(self, wires: Wires, path: Path) -> None:
-        self._wires = wires
-        wires.wait(self._open(path))
+    def __init__(self, network: Network, path: Path) -> None:
+        self._network = network
+        network.wait(self._open(path))
 
     async def _open(self, path: Path) -> None:
         listening = server.listen_local(path, _BACKLOG)
         self._server = await asyncio.start_unix_server(self._answer, sock=listening, limit=_MOST_BYTES)
 
     def close(self) -> None:
-        self._wires.wait(self._close())
+        self._network.wait(self._close())
 
     async def _close(self) -> None:
         self._server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                told = await self._told(await reader.readline())
-                writer.write(json.dumps(told).encode() + b"\n")
+            async with asyncio.timeout(_TIMEOUT_S):
+                response = await self._execute(await reader.readline())
+                writer.write(json.dumps(response).encode() + b"\n")
                 await writer.drain()
         except (OSError, TimeoutError, ValueError):
-            pass  # whoever asked has left, or said nothing that could be answered
+            pass  # the client has left, or sent no JSON
         finally:
             writer.close()
 
-    async def _told(self, line: bytes) -> dict[str, Any]:
-        wish = json.loads(line)
+    async def _execute(self, line: bytes) -> dict[str, Any]:
+        request = json.loads(line)
         try:
-            match wish.get("do"):
+            match request.get("do"):
                 case "cut":
-                    await self._wires.sever(str(wish.get("site")))
+                    await self._network.sever(str(request.get("site")))
                 case "join":
-                    self._wires.join(str(wish.get("site")))
+                    self._network.join(str(request.get("site")))
                 case "look":
                     pass
                 case other:
-                    return {"problem": f"nobody knows how to '{other}'"}
-        except WireError as error:
+                    return {"problem": f"unknown command '{other}'"}
+        except UnknownSiteError as error:
             return {"problem": str(error)}
-        return {"cut": sorted(sorted(pair) for pair in self._wires.severed)}
+        return {"cut": sorted(sorted(pair) for pair in self._network.severed)}
