@@ -59,7 +59,7 @@ def test_the_installed_wheel_plays_the_demo_without_redis(installed: Path, tmp_p
     ran = run(installed / "cheops", "demo", "--check", **env)
     assert "no Redis: redis-server is not installed" in ran.stdout
     assert "✓ pizza at every site" in ran.stdout
-    assert "✓ both sites know which pair was refused, and where" in ran.stdout
+    assert "✓ both sites report which pair was refused, and where" in ran.stdout
     assert "redis-cli" not in ran.stdout
     assert "\x1b" not in ran.stdout
     assert ran.stderr == ""
