@@ -8,32 +8,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cheops.api.models.agent import (
-    CHECK_GROUPS,
-    AuditLog,
-    Changes,
-    Check,
-    Checks,
-    Health,
-    Level,
-    MadeToken,
-    NewToken,
-    Problem,
-    Session,
-    SignIn,
-    TokenList,
-    TokenView,
-)
-from cheops.api.models.gateway import (
-    Flows,
-    FlowView,
-    Requests,
-    ScopeExplanation,
-    ScopeMethod,
-    ScopeMistake,
-    ScopeService,
-    ScopeSite,
-)
 from cheops.api.models.operations import (
     Accepted,
     ChangeSites,
@@ -65,20 +39,51 @@ from cheops.api.models.operations import (
     WouldSupersede,
 )
 from cheops.api.models.resources import (
+    Flows,
+    FlowView,
     LocalId,
     Overall,
     Replicants,
     ReplicantView,
+    Requests,
     ResourceDetail,
     Resources,
     ResourceStatus,
     ResourceSummary,
+    ScopeExplanation,
+    ScopeMethod,
+    ScopeMistake,
+    ScopeService,
+    ScopeSite,
     SiteStatus,
     Trouble,
     Types,
     TypeView,
 )
-from cheops.api.models.sites import Distance, Forgotten, Invitation, InviteRequest, Ping, Sites, SiteView, Wiring
+from cheops.api.models.site import (
+    CHECK_GROUPS,
+    AuditLog,
+    Changes,
+    Check,
+    Checks,
+    Distance,
+    Forgotten,
+    Health,
+    Invitation,
+    InviteRequest,
+    Level,
+    MadeToken,
+    NewToken,
+    Ping,
+    Problem,
+    Session,
+    SignIn,
+    Sites,
+    SiteView,
+    TokenList,
+    TokenView,
+    Wiring,
+)
 from cheops.gateway.request_log import ServedRequest
 from cheops.notify.event import Event, SiteResult
 from cheops.security.audit_entries import AuditEntry
