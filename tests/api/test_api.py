@@ -173,7 +173,7 @@ def _refusals(agent: Agent) -> None:
     assert (unknown.http_status, "no resource 'nobody' is known at site1" in str(unknown)) == (404, True)
     assert refused(agent.operation, "page0", "site9:1").http_status == 404
     assert refused(agent.type_matrix, "odd").http_status == 400
-    assert "a command's sites" in str(
+    assert "a command needs one site" in str(
         refused(agent.submit, "new", SubmitRequest(type="set", command="true", sites="site1 ; site2"))
     )
     assert refused(agent.submit, "new", SubmitRequest(type="set", command="true")).http_status == 400

@@ -147,4 +147,4 @@ def test_an_agent_serves_this_very_document_and_keeps_to_it(make_rig: MakeRig) -
         asked.add(operation.label)
     assert len(asked) == len(OPERATIONS) - 2
     assert agent.health().ok
-    assert "mistake in Cheops" not in rig.log("site1")
+    assert "bug in Cheops" not in rig.log("site1")

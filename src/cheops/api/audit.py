@@ -1,6 +1,6 @@
 """What the audit log and the counters of refusals record of a request.
 
-All changes are recorded, and every refusal. Of the content only names are: a resource, a type, an operation.
+All changes and all refusals are recorded. Of their content only names are: a resource, a type, an operation.
 """
 
 from collections.abc import Iterable
@@ -19,29 +19,29 @@ _MOST = 256  # characters of anything that came from outside
 
 @dataclass(slots=True)
 class AuditRecord:
-    """One request. Whoever learns more of it says so here."""
+    """What is known of one request so far. The guard creates it; the route and the handler add what they learn."""
 
     method: str
     source: str
     who: Principal = NOBODY
-    route: str = ""  # as the table of rights has it
+    route: str = ""  # the template of the path, as in the table of rights
     writes: bool = False
     resource: str = ""
     operation: str = ""
-    reason: str = ""  # why it is refused: the same words for all of its kind
-    is_counted: bool = False  # among what was refused, by whoever refused it
+    reason: str = ""  # why it is refused: a fixed text for each kind of refusal
+    is_counted: bool = False  # the code that refused it has counted the refusal already
     is_noted: bool = False
 
 
 def record_outcome(node: Node, act: AuditRecord, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """How it ended."""
+    """Record how a request ended, once."""
     if act.is_noted:
         return
     act.is_noted = True
     if status in REFUSED_STATUSES:
         if not act.is_counted:
             who = str(act.who) if act.who.name else act.source
-            node.refusals.count(act.reason or f"answered {status}", who)
+            node.refusals.count(act.reason or f"status {status}", who)
         node.audit.refused(_entry(node, act, status, "refused"))
     elif act.writes:
         act.operation = _operation(headers)
@@ -55,7 +55,7 @@ def _entry(node: Node, act: AuditRecord, status: int, outcome: str) -> AuditEntr
         at=node.audit.now(),
         who=_short(str(act.who)),
         source=act.source,
-        what=f"{act.method} {act.route or 'somewhere'}",
+        what=f"{act.method} {act.route or 'unknown path'}",
         resource=_short(act.resource),
         type=replica.type.name if replica else "",
         operation=act.operation,

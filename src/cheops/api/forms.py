@@ -1,11 +1,11 @@
-"""The form API of the original: `POST /exec/{id}` and `POST /show/{id}`, for its clients.
+"""The form API: `POST /exec/{id}` and `POST /show/{id}`, for clients of the original prototype.
 
-    exec   fields command, sites, type; config: the matrix, as a field or as the file config.json; further
-           files under their names. Answers 200 with one JSON object per line, as sites answer.
-    show   fields command, sites. Answers {site: {Status, Output}}.
+    exec   fields command, sites, type; config: the matrix, as a field or as the file config.json; further files under
+           their names. The response has status 200 and one JSON object per line, when each site responds.
+    show   fields command, sites. The response is {site: {Status, Output}}.
 
-Ours, in addition: `resource-type`, `timeout` in seconds, `force`. A site that is not involved forwards the
-request to one that is. What is wrong with a request is told with 400 and a reason.
+Cheops adds the fields `resource-type`, `timeout` (in seconds) and `force`. A site that is not involved forwards the
+request to one that is. A request that is not valid gets status 400 and the reason.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from starlette.types import Message, Receive
 from cheops.api.forwarder import forward
 from cheops.api.permissions import check_sites, check_type, principal_of, require_role
 from cheops.api.submission import (
-    NO_ANSWER_YET,
+    NO_REPLY_YET,
     SUPERSEDED,
     NotInvolvedError,
     OperationRequest,
@@ -54,12 +54,12 @@ class TooLargeError(ClientError):
     status = 413
 
 
-TIMEOUT_S = 30.0  # as long as the original waits
+TIMEOUT_S = 30.0  # as in the original prototype
 MAX_TIMEOUT_S = 3600.0
 MAX_FIELD_BYTES = 1024 * 1024
 MAX_FILES = 100
 MAX_FIELDS = 32
-MAX_QUESTION_BYTES = 4 * 1024 * 1024  # of a form without files
+MAX_PLAIN_FORM_BYTES = 4 * 1024 * 1024  # of a form without files
 MAX_FILE_NAME = 255
 _CONFIG = ("config", "config.json")
 _TRUE = ("1", "true", "yes", "on")
@@ -84,7 +84,7 @@ def form_routes(node: Node) -> list[Route]:
 async def _exec(node: Node, request: Request) -> Response:
     node.disk_quota.check()
     form = await read_form(request, node.config.clients.upload_bytes)
-    with ExitStack() as pins:  # files of an operation that is not kept yet
+    with ExitStack() as pins:  # they protect the files until an operation that names them is saved
         try:
             wanted = replace(await _wanted(node, request.path_params["id"], form, pins), by=principal_of(request))
             timeout_s = _timeout(form)
@@ -104,7 +104,7 @@ async def _wanted(node: Node, id_: str, form: FormData, pins: ExitStack) -> Oper
     command = _field(form, "command")
     sites = "&".join(str(value) for value in form.getlist("sites") if isinstance(value, str))
     if not command:
-        raise RequestError("the field 'command' is missing: what is to be run")
+        raise RequestError("the field 'command' is missing: what to run")
     if not sites.strip():
         raise RequestError("the field 'sites' is missing: where, such as 'site1 & site2'")
     if not _field(form, "type"):
@@ -148,7 +148,8 @@ async def keep_files(node: Node, form: FormData, pins: ExitStack) -> dict[str, s
 
 
 async def _keep_file(node: Node, upload: UploadFile, pins: ExitStack) -> str:
-    """Until the pin is there, another operation may go and take the same content with it: look again."""
+    """Before the pin is set, another operation with the same content may be discarded together with the file: so check
+    again after that, and repeat if the file is gone."""
     while True:
         await upload.seek(0)
         hash_ = await asyncio.to_thread(node.files.put, _chunks(upload))
@@ -159,7 +160,7 @@ async def _keep_file(node: Node, upload: UploadFile, pins: ExitStack) -> str:
 
 def _check_file_name(name: str) -> None:
     if not name.isprintable() or not 0 < len(name) <= MAX_FILE_NAME:
-        raise RequestError(f"a file's name has 1 to {MAX_FILE_NAME} characters that can be shown")
+        raise RequestError(f"a file's name has 1 to {MAX_FILE_NAME} printable characters")
 
 
 def _chunks(upload: UploadFile) -> Iterator[bytes]:
@@ -170,18 +171,18 @@ def _chunks(upload: UploadFile) -> Iterator[bytes]:
 async def _lines(
     wanted: OperationRequest, sites: tuple[str, ...], accepted: Answer, answers: AsyncIterator[Answer]
 ) -> AsyncIterator[bytes]:
-    heard: set[str] = set()
+    responded: set[str] = set()
     async for answer in answers:
         if answer.status in (None, Status.PENDING, Status.UNKNOWN):
             continue
-        heard.add(answer.site)
+        responded.add(answer.site)
         yield _line(wanted, sites, answer)
         is_void = answer.stage is Stage.DECIDED and answer.status is not Status.OK
-        if heard.issuperset(sites) or is_void:
+        if responded.issuperset(sites) or is_void:
             return
     for site in sites:
-        if site not in heard:
-            missing = Answer(accepted.request, Stage.SITE, accepted.op, site, None, NO_ANSWER_YET)
+        if site not in responded:
+            missing = Answer(accepted.request, Stage.SITE, accepted.op, site, None, NO_REPLY_YET)
             yield _line(wanted, sites, missing)
 
 
@@ -194,14 +195,14 @@ def _line(wanted: OperationRequest, sites: tuple[str, ...], answer: Answer) -> b
         "ResourceId": wanted.resource,
         "Status": {None: "TIMEOUT", Status.KO: "KO"}.get(answer.status, "OK"),
         "Input": wanted.command,
-        "Output": answer.output or answer.detail or _said(answer),
+        "Output": answer.output or answer.detail or _default_text(answer),
         "ExecutionTime": datetime.fromtimestamp(at_s, UTC).isoformat().replace("+00:00", "Z"),
         "Type": "REPLY",
     }
     return json.dumps(reply, ensure_ascii=False).encode() + b"\n"
 
 
-def _said(answer: Answer) -> str:
+def _default_text(answer: Answer) -> str:
     return SUPERSEDED if answer.status is Status.SUPERSEDED else ""
 
 
@@ -210,7 +211,7 @@ def _said(answer: Answer) -> str:
 
 async def _show(node: Node, request: Request) -> Response:
     id_ = request.path_params["id"]
-    form = await read_form(request, MAX_QUESTION_BYTES)
+    form = await read_form(request, MAX_PLAIN_FORM_BYTES)
     try:
         command = _field(form, "command")
         text = "&".join(str(value) for value in form.getlist("sites") if isinstance(value, str))
@@ -220,7 +221,7 @@ async def _show(node: Node, request: Request) -> Response:
     replica = await node.pump.replica(id_)
     sites = parse_sites(text, node) if text.strip() else replica.sites
     if not sites:
-        raise RequestError("no such resource is known here; say at which sites it is, with 'sites'")
+        raise RequestError("no such resource is known here; name its sites with 'sites'")
     check_showing(node, principal_of(request), replica, command, sites)
     shown = await asyncio.gather(*(show_at(node, site, id_, command) for site in sites))
     return JSONResponse(dict(zip(sites, shown, strict=True)))
@@ -230,7 +231,7 @@ async def show_at(node: Node, site: str, id_: str, command: str) -> dict[str, st
     if site == node.name:
         return await show_here(node, id_, command)
     if node.address_of(site) is None:
-        return {"Status": "TIMEOUT", "Output": f"nobody knows the address of {site}"}
+        return {"Status": "TIMEOUT", "Output": f"the address of {site} is not known"}
     body = {"resource": id_, "command": command}
     try:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
@@ -239,16 +240,16 @@ async def show_at(node: Node, site: str, id_: str, command: str) -> dict[str, st
             if answer.status != 200:
                 return {
                     "Status": "KO",
-                    "Output": str(shown.get("detail", f"{site} answered {answer.status}")),
+                    "Output": str(shown.get("detail", f"{site} responded with status {answer.status}")),
                 }
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        return {"Status": "TIMEOUT", "Output": f"{site} cannot be reached: {error or type(error).__name__}"}
+        return {"Status": "TIMEOUT", "Output": f"{site} is unreachable: {error or type(error).__name__}"}
     return {name: str(shown.get(name, "")) for name in ("Status", "Output")}
 
 
 def check_showing(node: Node, who: Principal, replica: Replica, command: str, sites: Collection[str]) -> None:
-    """Whether somebody may have the state shown there by this command; raises ForbiddenError. Where a type
-    does not say which commands only show, a command is a command."""
+    """Raises ForbiddenError if a client may not have the state shown by this command. If a type does not list the
+    commands that only show ('show'), the command may change something, and needs the role of an operator."""
     type_ = node.config.types.get(replica.type.name)
     if command and (type_ is None or (command != type_.read and type_.show is None)):
         require_role(who, Role.OPERATOR, "a command for a type without a list of commands that only show ('show')")
@@ -258,7 +259,7 @@ def check_showing(node: Node, who: Principal, replica: Replica, command: str, si
 
 
 async def show_here(node: Node, id_: str, command: str) -> dict[str, str]:
-    """The state of the application at this site, by the type's own command or one that may show it."""
+    """The state of the application at this site, read by the type's own command or by a given one."""
     replica = await node.pump.replica(id_)
     types = node.config.types
     rtype = replica.type.name or (next(iter(types)) if len(types) == 1 else "")
@@ -276,20 +277,20 @@ async def read_form(request: Request, most_bytes: int) -> FormData:
     if not content.startswith(("multipart/form-data", "application/x-www-form-urlencoded")):
         raise RequestError(f"expected a form (multipart/form-data), found '{printable(shortened(content))}'")
     is_plain = content.startswith("application/x-www-form-urlencoded")
-    counted = Request(
+    limited = Request(
         request.scope,
-        _counted(request.receive, min(most_bytes, MAX_QUESTION_BYTES) if is_plain else most_bytes),
+        _limited(request.receive, min(most_bytes, MAX_PLAIN_FORM_BYTES) if is_plain else most_bytes),
     )
     try:
-        return await counted.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
+        return await limited.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
     except TooLargeError:
         raise
     except Exception as error:  # Starlette's and the parser's own, which are not one family
         raise RequestError(f"the form cannot be read: {getattr(error, 'detail', error)}") from error
 
 
-def _counted(receive: Receive, most_bytes: int) -> Receive:
-    """What comes in, up to a limit."""
+def _limited(receive: Receive, most_bytes: int) -> Receive:
+    """The same messages, up to a limit of bytes."""
     left = most_bytes
 
     async def received() -> Message:

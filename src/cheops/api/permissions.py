@@ -1,4 +1,4 @@
-"""Which right a route needs, and which resources a client or another site may see and change."""
+"""Permissions: the right that each route needs, and the resources that a client or another site may read and change."""
 
 from collections.abc import Collection, Mapping
 
@@ -28,7 +28,7 @@ from cheops.text import in_words, listed, printable, shortened
 
 
 class ForbiddenError(ClientError):
-    """Whoever asks is known, and may not. `reason` is the same for all of its kind."""
+    """The client is authenticated, but has no right to do this. `reason` is a fixed text for each kind of refusal."""
 
     status = 403
 
@@ -42,73 +42,73 @@ def principal_of(request: Request) -> Principal:
     return found
 
 
-def may_see(who: Principal, replica: Replica) -> bool:
-    """Whether a resource may be looked at."""
-    return _has_type(who, replica.type.name) and who.reach.sees(sites_of(replica))
+def may_see(by: Principal, replica: Replica) -> bool:
+    """Whether a client may see a resource."""
+    return _has_type(by, replica.type.name) and by.reach.sees(sites_of(replica))
 
 
-def may_see_event(node: Node, who: Principal, event: Event) -> bool:
-    """Whether somebody may hear of an event."""
-    if not who.is_limited:
+def may_see_event(node: Node, by: Principal, event: Event) -> bool:
+    """Whether a client may see an event."""
+    if not by.is_limited:
         return True
     if not event.resource:
-        return who.reach.sees(event.sites or (event.site,))
+        return by.reach.sees(event.sites or (event.site,))
     replica = node.pump.site.replicas.get(event.resource)
     rtype = event.resource_type or (replica.type.name if replica else "")
     sites = (event.site, *event.sites, *(sites_of(replica) if replica else ()))
-    return _has_type(who, rtype) and who.reach.sees(sites)
+    return _has_type(by, rtype) and by.reach.sees(sites)
 
 
-async def check_resource(node: Node, who: Principal, id_: str, *, writes: bool) -> None:
-    """Whether somebody may look at a resource, or change it; raises ForbiddenError. What is not known here
-    is checked where its type and sites are made out, or there is nothing to see."""
-    if not who.is_limited and who.kind is not Kind.PEER:
+async def check_resource(node: Node, by: Principal, id_: str, *, writes: bool) -> None:
+    """Raises ForbiddenError if a client may not read, or change, a resource. A resource that is not known here passes:
+    for a new one `submission` checks type and sites, and otherwise there is nothing to see."""
+    if not by.is_limited and by.kind is not Kind.PEER:
         return
     replica = await node.pump.replica(id_)
     if not is_known(replica):
         return
-    if writes or who.kind is Kind.PEER:
-        check_change(node, who, replica, replica.type.name, sites_of(replica))
-    elif not may_see(who, replica):
+    if writes or by.kind is Kind.PEER:
+        check_change(node, by, replica, replica.type.name, sites_of(replica))
+    elif not may_see(by, replica):
         where = f"of type '{replica.type.name}', at {in_words(sites_of(replica))}"
-        raise _beyond_limits(who, f"'{printable(shortened(id_))}' is {where}")
+        raise _beyond_limits(by, f"'{printable(shortened(id_))}' is {where}")
 
 
-def check_change(node: Node, who: Principal, replica: Replica, rtype: str, sites: Collection[str]) -> None:
-    """Whether somebody may have an operation of this type run at these sites; raises ForbiddenError."""
-    if who.kind is Kind.PEER:
-        check_involved(node, who, replica, rtype)
-    check_type(who, rtype)
-    check_sites(who, sites)
+def check_change(node: Node, by: Principal, replica: Replica, rtype: str, sites: Collection[str]) -> None:
+    """Raises ForbiddenError if a client may not run an operation on a resource of this type at these sites."""
+    if by.kind is Kind.PEER:
+        check_involved(node, by, replica, rtype)
+    check_type(by, rtype)
+    check_sites(by, sites)
 
 
-def check_sites(who: Principal, sites: Collection[str]) -> None:
-    """Whether somebody may change what is at these sites; raises ForbiddenError."""
-    if beyond := who.reach.beyond(sites):
-        raise _beyond_limits(who, f"the resource is at {listed(beyond)} too")
+def check_sites(by: Principal, sites: Collection[str]) -> None:
+    """Raises ForbiddenError if a client may not change resources at these sites."""
+    if beyond := by.reach.beyond(sites):
+        raise _beyond_limits(by, f"the resource is at {listed(beyond)} too")
 
 
-def check_type(who: Principal, rtype: str) -> None:
-    if not _has_type(who, rtype):
+def check_type(by: Principal, rtype: str) -> None:
+    if not _has_type(by, rtype):
         service = service_of(rtype)
         what = f"service '{service}'" if service else f"type '{rtype}'"
-        raise _beyond_limits(who, f"the resource is of {what}")
+        raise _beyond_limits(by, f"the resource is of {what}")
 
 
-def check_site(who: Principal, site: str) -> None:
-    if not who.reach.sees((site,)):
-        raise _beyond_limits(who, f"this is about '{printable(shortened(site))}'")
+def check_site(by: Principal, site: str) -> None:
+    if not by.reach.sees((site,)):
+        raise _beyond_limits(by, f"this is about '{printable(shortened(site))}'")
 
 
-def check_involved(node: Node, who: Principal, replica: Replica, rtype: str = "") -> None:
-    """Whether another site has to do with a resource; raises ForbiddenError."""
-    if who.name in sites_of(replica):
+def check_involved(node: Node, by: Principal, replica: Replica, rtype: str = "") -> None:
+    """Raises ForbiddenError if another site is not involved in a resource, and may not forward requests for it."""
+    if by.name in sites_of(replica):
         return
     rtype = replica.type.name or rtype
-    if rtype and may_forward(node, who.name, rtype):
+    if rtype and may_forward(node, by.name, rtype):
         return
     raise ForbiddenError(
-        f"{who.name} is not involved in '{printable(shortened(replica.resource))}', so {node.name} does "
+        f"{by.name} is not involved in '{printable(shortened(replica.resource))}', so {node.name} does "
         f"nothing with it on its behalf; ask {node.name} itself, or say 'policy: {{operate: mesh}}' for the "
         f"type there",
         "site not involved",
@@ -116,33 +116,33 @@ def check_involved(node: Node, who: Principal, replica: Replica, rtype: str = ""
 
 
 def may_forward(node: Node, site: str, rtype: str) -> bool:
-    """Whether a site may hand on operations on resources of this type that do not involve it."""
+    """Whether a site may forward operations on resources of this type that do not involve it."""
     policy = node.pump.site.settings.policy_of(rtype)
     operate = policy.operate if policy else SiteGroup.MESH
     return site in operate if isinstance(operate, tuple) else operate is SiteGroup.MESH
 
 
-def require_role(who: Principal, role: Role, what: str) -> None:
-    """For what takes more than its route; raises ForbiddenError. Sites are judged by where they are."""
-    if who.kind is not Kind.PEER and not who.may(role):
-        raise ForbiddenError(f"{what} needs the role {role.value}, and {_role_of(who)}", "wrong role")
+def require_role(by: Principal, role: Role, what: str) -> None:
+    """Raises ForbiddenError unless a client has the role. Sites have no roles: they are judged by the resource."""
+    if by.kind is not Kind.PEER and not by.may(role):
+        raise ForbiddenError(f"{what} needs the role {role.value}, and {_role_of(by)}", "wrong role")
 
 
-def _has_type(who: Principal, rtype: str) -> bool:
-    return who.reach.has_type(rtype, service_of(rtype) if rtype else None)
+def _has_type(by: Principal, rtype: str) -> bool:
+    return by.reach.has_type(rtype, service_of(rtype) if rtype else None)
 
 
-def _beyond_limits(who: Principal, what: str) -> ForbiddenError:
-    reach = who.reach
+def _beyond_limits(by: Principal, what: str) -> ForbiddenError:
+    reach = by.reach
     limits = {"types": reach.types, "services": reach.services, "sites": reach.sites}
-    told = [f"{name} {listed(sorted(found))}" for name, found in limits.items() if found is not None]
-    token = f"the token '{who.name}'" if who.kind is Kind.TOKEN else "the token of whoever asked"
-    return ForbiddenError(f"{what}, and {token} is limited to {in_words(told)}", "beyond the token's limits")
+    limited = [f"{name} {listed(sorted(found))}" for name, found in limits.items() if found is not None]
+    token = f"the token '{by.name}'" if by.kind is Kind.TOKEN else "the client's token"
+    return ForbiddenError(f"{what}, and {token} is limited to {in_words(limited)}", "beyond the token's limits")
 
 
-def _role_of(who: Principal) -> str:
-    role = who.role.value if who.role else "nobody"
-    return f"the token '{who.name}' has the role {role}" if who.kind is Kind.TOKEN else f"{who} is {role}"
+def _role_of(by: Principal) -> str:
+    role = by.role.value if by.role else "nobody"
+    return f"the token '{by.name}' has the role {role}" if by.kind is Kind.TOKEN else f"{by} is {role}"
 
 
 _COUCH = (
@@ -157,7 +157,7 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
     ("GET", "/healthz"): ANYONE,
     ("GET", "/readyz"): ANYONE,
     ("GET", "/metrics"): READ_SITE,
-    # newcomers, who have no certificate yet: the code of their invitation counts
+    # newcomers, by have no certificate yet: the code of their invitation counts
     ("GET", "/join/authority"): ANYONE,
     ("POST", "/join"): Right(is_open=True, writes=True),
     # CouchDB's protocol: all documents of the site, as they are. Agents use nothing of it among themselves.
@@ -167,5 +167,5 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
 
 
 def right_to(method: str, template: str) -> Right | None:
-    """What it takes to ask a route; None: nobody may."""
+    """The right that a route needs; None: nobody has it."""
     return RIGHTS.get(("GET" if method == "HEAD" else method, template))

@@ -1,4 +1,4 @@
-"""Errors as answers: problem details (RFC 9457), with whose fault it is and whether asking again can help."""
+"""Errors as responses: problem documents (RFC 9457), with who can fix it and whether a retry may help."""
 
 import logging
 from http import HTTPStatus
@@ -20,11 +20,11 @@ def problem(status: int, detail: str, **members: object) -> JSONResponse:
 
 
 def of_error(error: CheopsError) -> JSONResponse:
-    answer = problem(error.status, str(error), fault=error.fault.value, definite=error.definite)
-    answer.headers.update(getattr(error, "headers", {}))
+    response = problem(error.status, str(error), fault=error.fault.value, definite=error.definite)
+    response.headers.update(getattr(error, "headers", {}))
     if error.status == HTTPStatus.UNAUTHORIZED:
-        answer.headers["WWW-Authenticate"] = 'Bearer realm="cheops"'
-    return answer
+        response.headers["WWW-Authenticate"] = 'Bearer realm="cheops"'
+    return response
 
 
 async def on_cheops_error(request: Request, error: Exception) -> Response:
@@ -37,4 +37,4 @@ async def on_cheops_error(request: Request, error: Exception) -> Response:
 
 async def on_any_error(request: Request, error: Exception) -> Response:
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return problem(500, "this is a mistake in Cheops; the agent's log has the details")
+    return problem(500, "this is a bug in Cheops; the agent's log has the details")

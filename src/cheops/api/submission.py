@@ -1,4 +1,8 @@
-"""From a client's request to an operation of the engine: checked, and at a site that may take it."""
+"""From the request of a client to an operation of the engine, for the API and the form API alike.
+
+`submission_event` checks everything that can be known before the engine sees the operation: names, sites, rights, the
+command, the policy of the type. `execute` submits it, and yields the responses of the sites as they come.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -21,81 +25,67 @@ from cheops.scope.parser import parse
 from cheops.scope.route import One, Replicas, resolve
 from cheops.scope.snapshot import SiteInfo
 from cheops.security.principal import NOBODY, Principal
-from cheops.security.principal import Kind as Asker
+from cheops.security.principal import Kind as ClientKind
 from cheops.security.refusals import AGAINST_POLICY
 from cheops.text import listed, printable, shortened
 
-NO_ANSWER_YET = "no reply yet; delivery continues in the background"
+NO_REPLY_YET = "no reply yet; delivery continues in the background"
 SUPERSEDED = "superseded by another operation"
 MAX_ID_CHARACTERS = 256
-_ACCEPTED_S = 2.0
+_ACCEPTANCE_S = 2.0  # an acceptance takes milliseconds; however short the client's timeout is, wait for it
 MAX_COMMAND_BYTES = 128 * 1024
 MAX_TYPE_CHARACTERS = 100
 
 
 class RequestError(ClientError):
-    """What a client asks for cannot be done as asked."""
-
-
-class RefusedError(ClientError):
-    """The site cannot take the operation."""
-
-    status = 409
-
-
-class NotAcceptedError(CheopsError):
-    """Nobody can say yet whether it is accepted."""
-
-    status = 503
-    definite = False
+    """The request is not valid, whatever the state of the system."""
 
 
 class NotInvolvedError(CheopsError):
-    """The operation belongs to other sites: to be forwarded, or told to the client."""
+    """Only other sites can take the operation: the caller forwards it to one of them, or reports this error."""
 
     status = 503
     definite = False
 
     def __init__(self, sites: tuple[str, ...], name: str) -> None:
-        super().__init__(
-            f"this site, {name}, is not involved, and none of {listed(sites)} can be reached from here now"
-        )
+        super().__init__(f"this site, {name}, is not involved, and none of {listed(sites)} is reachable from here now")
         self.sites = sites
 
 
 @dataclass(frozen=True, slots=True)
 class OperationRequest:
-    """An operation as a client asks for it."""
+    """An operation that a client wants to submit."""
 
     resource: str
     type: str
     command: str
-    sites: str = ""  # scope-lang, bare form; may be left out for a resource that is there
+    sites: str = ""  # scope-lang, bare form; can be left out for a resource that exists
     rtype: str = ""
     matrix: Matrix | None = None
     files: Mapping[str, str] = field(default_factory=dict)  # name → hash
     kind: Kind = Kind.NORMAL
-    names: tuple[str, ...] = ()  # the sites, where they are known already; instead of `sites`
-    by: Principal = NOBODY  # who asks; that it may do such things at all was seen to before
+    names: tuple[str, ...] = ()  # the sites, if they are resolved already; instead of `sites`
+    by: Principal = NOBODY  # the client; the guard has checked its right to the route
 
 
 def check_names(resource: str, type_: str = "-") -> None:
+    """Raises RequestError for the id of a resource, or the type of an operation, that Cheops does not accept."""
     for what, text, most in (("id", resource, MAX_ID_CHARACTERS), ("type", type_, MAX_TYPE_CHARACTERS)):
         if not text or text != text.strip():
-            raise RequestError(f"the {what} must not be empty, nor begin or end with a blank")
+            raise RequestError(f"the {what} must not be empty, nor begin or end with a space")
         if len(text) > most:
             raise RequestError(f"the {what} has {len(text)} characters; at most {most} are accepted")
         if not text.isprintable():
-            raise RequestError(f"the {what} '{printable(shortened(text))}' has characters that cannot be shown")
+            raise RequestError(f"the {what} '{printable(shortened(text))}' has characters that cannot be printed")
     if any(part in (".", "..") for part in resource.split("/")):
-        raise RequestError("the id has a part '.' or '..', which proxies and programs take out of addresses")
+        raise RequestError("the id has a part '.' or '..', which proxies and programs remove from addresses")
     if type_.startswith(("!", "*")):
         raise RequestError(f"the type '{printable(shortened(type_))}' begins with a reserved sign")
 
 
 def parse_sites(text: str, node: Node, also: Iterable[str] = ()) -> tuple[str, ...]:
-    """The sites that a bare scope names; raises the scope's own errors, with the known sites. Those of `also`
-    count as known, whatever became of them."""
+    """The sites that a bare scope names; raises ScopeError, or RequestError. The sites in `also` count as known, even
+    if they were removed from the mesh."""
     known = node.snapshot()
     lost = {name: SiteInfo(name) for name in also if name not in known.sites}
     known = replace(known, sites={**known.sites, **lost}) if lost else known
@@ -104,12 +94,12 @@ def parse_sites(text: str, node: Node, also: Iterable[str] = ()) -> tuple[str, .
         case One() | Replicas():
             return tuple(route.sites)
     raise RequestError(
-        f"'{shortened(text)}' leaves open where: a command's sites are one name, or several joined by '&'"
+        f"'{shortened(text)}' does not name fixed sites: a command needs one site, or several joined by '&'"
     )
 
 
 async def submission_event(node: Node, wanted: OperationRequest, request: str) -> Submitted:
-    """The event for the engine; raises ElsewhereError if another site must take it."""
+    """The event for the engine; raises NotInvolvedError if another site must take it."""
     check_names(wanted.resource, wanted.type)
     if len(wanted.command.encode()) > MAX_COMMAND_BYTES:
         raise RequestError(f"the command is longer than {MAX_COMMAND_BYTES} bytes")
@@ -118,7 +108,7 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
     site_list = views.sites_of(replica)
     where = site_list or named
     if not where:
-        raise RequestError("say at which sites the resource is to be, such as sites='site1 & site2'")
+        raise RequestError("name the sites of the new resource, such as sites='site1 & site2'")
     if node.name not in where:
         check_sites(wanted.by, where)
         raise NotInvolvedError(where, node.name)
@@ -143,25 +133,25 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
 
 
 def _check_policy(node: Node, by: Principal, replica: Replica, event: Submitted) -> None:
-    """Whether this site may do it, and the one that hands it on: or that one could have us do what it may not
-    do itself. Raises ForbiddenError."""
-    for site in (node.name, *((by.name,) if by.kind is Asker.PEER else ())):
+    """Raises ForbiddenError if the type's policy does not allow this site to do it, or the site that forwards it:
+    otherwise that site could have others do what it may not do itself."""
+    for site in (node.name, *((by.name,) if by.kind is ClientKind.PEER else ())):
         if problem := policy_violation(replica, event, site):
             raise ForbiddenError(f"{problem}; {_remedy(replica, site)}", AGAINST_POLICY)
 
 
 def _remedy(replica: Replica, site: str) -> str:
     listing = replica.history.site_list_op
-    maker = listing.origin.site if listing else ""
-    ask = f"ask the agent of {maker}, or change" if maker and maker != site else "change"
-    return f"{ask} 'types.{replica.type.name}.policy', which must be the same at all sites"
+    creator = listing.origin.site if listing else ""
+    remedy = f"submit it at {creator}, or change" if creator and creator != site else "change"
+    return f"{remedy} 'types.{replica.type.name}.policy', which must be the same at all sites"
 
 
 def _type_of(node: Node, replica: Replica, wanted: OperationRequest) -> str:
     """The resource's own type; for a new one that of the request, or the only one, or the default."""
     if replica.type.name:
         if wanted.rtype and wanted.rtype != replica.type.name:
-            raise RefusedError(f"the resource is of type '{replica.type.name}', not '{wanted.rtype}'")
+            raise ClientError(f"the resource is of type '{replica.type.name}', not '{wanted.rtype}'", status=409)
         return replica.type.name
     types = node.config.types
     only = next(iter(types)) if len(types) == 1 else DEFAULT_TYPE
@@ -171,14 +161,14 @@ def _type_of(node: Node, replica: Replica, wanted: OperationRequest) -> str:
 async def execute(
     node: Node, wanted: OperationRequest, timeout_s: float
 ) -> tuple[Answer, tuple[str, ...], AsyncGenerator[Answer, None]]:
-    """Submit; gives the acceptance, the sites involved, and what they answer until the time is over."""
+    """Submit an operation; returns the acceptance, the sites involved, and their responses until the time is over."""
     deadline_s = asyncio.get_running_loop().time() + timeout_s
     with ExitStack() as stack:
         answers = stack.enter_context(node.answers())
         node.submit(await submission_event(node, wanted, answers.request))
         accepted = await _first(answers, timeout_s, node)
         if accepted.stage is Stage.REFUSED:
-            raise RefusedError(accepted.detail)
+            raise ClientError(accepted.detail, status=409)
         if accepted.op:
             answers.accepted(wanted.resource, accepted.op)
         replica = await node.pump.replica(wanted.resource)
@@ -186,12 +176,13 @@ async def execute(
 
 
 async def _first(answers: Answers, timeout_s: float, node: Node) -> Answer:
-    """The acceptance. It is a matter of milliseconds, unless the store cannot save."""
+    """The acceptance. It takes milliseconds, unless the store cannot save."""
     try:
-        return await asyncio.wait_for(answers.next(), max(timeout_s, _ACCEPTED_S))
+        return await asyncio.wait_for(answers.next(), max(timeout_s, _ACCEPTANCE_S))
     except TimeoutError:
         why = node.pump.trouble or "its store is slow"
-        raise NotAcceptedError(f"{node.name} has not accepted it yet, and still may: {why}") from None
+        text = f"{node.name} has not accepted it yet, and still may: {why}"
+        raise CheopsError(text, status=503, definite=False) from None
 
 
 async def _until(deadline_s: float, answers: Answers, stack: ExitStack) -> AsyncGenerator[Answer, None]:

@@ -9,10 +9,11 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from threading import Lock
 
 from cheops.bounded import BoundedMap
-from cheops.errors import CheopsError
+from cheops.errors import CheopsError, ClientError
 from cheops.security.audit import AuditWriter
 from cheops.security.audit_entries import AuditEntry
 from cheops.text import printable, shortened
@@ -32,6 +33,8 @@ MOST_BUCKETS = 10_000
 
 def reason_of(error: CheopsError) -> str:
     """The kind of a refusal, without a word of what was sent: `command not allowed`."""
+    if type(error) in (ClientError, CheopsError):  # without a class of its own, the status has to do
+        return str(getattr(error, "reason", "")) or HTTPStatus(error.status).phrase.lower()
     words = re.findall("[A-Z][a-z]*", type(error).__name__.removesuffix("Error"))
     return str(getattr(error, "reason", "")) or " ".join(words).lower()
 

@@ -52,7 +52,7 @@ from cheops.api.models import (
 )
 from cheops.api.request import ApiRequest, InvalidError, decode_body, handles, json_response, read_body
 from cheops.api.submission import (
-    NO_ANSWER_YET,
+    NO_REPLY_YET,
     SUPERSEDED,
     NotInvolvedError,
     OperationRequest,
@@ -308,7 +308,7 @@ def _pending(operation: str, site: str) -> SiteAnswer:
         operation=operation,
         site=site,
         status=Status.PENDING,
-        detail=NO_ANSWER_YET,
+        detail=NO_REPLY_YET,
         output="",
         at=None,
         took_ms=None,
