@@ -1,5 +1,6 @@
-"""The contract of the engine and the life of an operation, as their pages say them."""
+"""The contract of the engine, the life of an operation and the owners of state, as their pages say them."""
 
+import ast
 import doctest
 import re
 
@@ -9,6 +10,7 @@ from cheops.engine.lifecycle import Phase, phase_at
 from cheops.log.operation import Kind, OpId
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab
+from tests.support.command import ROOT
 
 
 def test_the_example_in_the_contract_runs_as_it_says() -> None:
@@ -84,3 +86,21 @@ def test_an_operation_waits_as_decided_for_what_it_depends_on() -> None:
     assert phase_at(replica, later.id) is None
     replica.inbox.hold(later)
     assert phase_at(replica, later.id) is Phase.DECIDED
+
+
+def test_only_its_owner_changes_a_part_of_a_replica() -> None:
+    """No module assigns to `replica.applied.agreed` and the like: it calls a method of the owner."""
+    owners = {"applied", "slot", "drafts", "replies", "inbox", "outbox", "clients", "history"}
+    found = []
+    for path in sorted((ROOT / "src" / "cheops").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [getattr(node, "target", None)]
+            fields = [part for target in targets if target for part in ast.walk(target)]
+            found += [
+                f"{path.name}:{field.lineno} {field.value.attr}.{field.attr}"
+                for field in fields
+                if isinstance(field, ast.Attribute) and not isinstance(field.ctx, ast.Load)
+                if isinstance(field.value, ast.Attribute) and field.value.attr in owners
+                if isinstance(field.value.value, ast.Name) and field.value.value.id == "replica"
+            ]
+    assert found == []

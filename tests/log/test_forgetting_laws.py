@@ -76,7 +76,7 @@ _SEALING, _OUTSIDE = Origin("z", "1"), Origin("s", "1")
 
 
 def seal(after: Sequence[Operation], orphans: int, number: int, stable: Vector) -> Operation:
-    """Somebody who knows all these, and so many strangers, says that all up to `stable` is settled for
+    """Somebody who knows all these, and so many orphans, says that all up to `stable` is settled for
     good."""
     known: Vector = {_OUTSIDE: orphans} if orphans else {}
     for op in after:
@@ -89,7 +89,7 @@ def seal(after: Sequence[Operation], orphans: int, number: int, stable: Vector) 
     return replace(made, matrix=ref, sites=None, verdict=Verdict.OK, seal=Seal(stable, root))
 
 
-def stranger(like: Operation, number: int, *, is_void: bool) -> Operation:
+def orphan(like: Operation, number: int, *, is_void: bool) -> Operation:
     """The same, but made at a site that nobody knows of, and that knows of nobody."""
     stamp = Stamp(like.stamp.time_ms, like.stamp.counter, _OUTSIDE)
     deps = {_OUTSIDE: number - 1} if number > 1 else {}
@@ -102,9 +102,9 @@ def stranger(like: Operation, number: int, *, is_void: bool) -> Operation:
     )
 
 
-def with_strangers(past: tuple[Stage, ...], wish: bytes) -> tuple[list[list[Operation]], list[Vector]]:
-    """Per stage the operations in an order of delivery, with a seal at its end, and strangers in between. Seals
-    and strangers of earlier stages are known and settled everywhere, as anything else is."""
+def with_orphans(past: tuple[Stage, ...], wish: bytes) -> tuple[list[list[Operation]], list[Vector]]:
+    """Per stage the operations in an order of delivery, with a seal at its end, and orphans in between. Seals
+    and orphans of earlier stages are known and settled everywhere, as anything else is."""
     found, stables, before, outside = list[list[Operation]](), list[Vector](), list[Operation](), 0
     for number, stage in enumerate(past, start=1):
         earlier = {_SEALING: number - 1, _OUTSIDE: outside}
@@ -117,17 +117,17 @@ def with_strangers(past: tuple[Stage, ...], wish: bytes) -> tuple[list[list[Oper
             if byte % 4 == 0:
                 outside += 1
                 like = op if op.kind is not Kind.SEAL else stage.ops[0]
-                order.append(stranger(like, outside, is_void=byte % 8 == 0))
+                order.append(orphan(like, outside, is_void=byte % 8 == 0))
         found.append(order)
         stables.append(stable)
     return found, stables
 
 
 @given(stages(changes=True), wishes)
-def test_a_stranger_means_the_same_whether_the_past_is_forgotten_or_not(past: tuple[Stage, ...], wish: bytes) -> None:
-    told, stables = with_strangers(tuple(stage for stage in past if stage.ops), wish)
+def test_an_orphan_means_the_same_whether_the_past_is_forgotten_or_not(past: tuple[Stage, ...], wish: bytes) -> None:
+    stages, stables = with_orphans(tuple(stage for stage in past if stage.ops), wish)
     pruned, whole = history(()), history(())
-    for order, stable in zip(told, stables, strict=True):
+    for order, stable in zip(stages, stables, strict=True):
         for op in order:
             pruned.add(op)
             whole.add(op)
@@ -139,9 +139,9 @@ def test_a_stranger_means_the_same_whether_the_past_is_forgotten_or_not(past: tu
 
 
 @given(stages(), wishes, wishes)
-def test_strangers_may_come_in_any_order(past: tuple[Stage, ...], wish: bytes, order: bytes) -> None:
-    told, _ = with_strangers(tuple(stage for stage in past if stage.ops), wish)
-    ops = [op for stage in told for op in stage]
+def test_orphans_may_come_in_any_order(past: tuple[Stage, ...], wish: bytes, order: bytes) -> None:
+    stages, _ = with_orphans(tuple(stage for stage in past if stage.ops), wish)
+    ops = [op for stage in stages for op in stage]
     one, other = history(ops), history(delivered(ops[:18], order) if len(ops) <= 18 else ops[:1])
     if len(ops) <= 18:
         assert ids(one.effective) == ids(other.effective)

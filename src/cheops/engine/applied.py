@@ -51,7 +51,7 @@ class AppliedState:
         self.last_replay: tuple[OpId, ...] | None = None
         # The effective operations for which the commands of a logic plugin ran.
         self.rewritten: list[OpId] | None = None
-        # The checkpoint from which `entries` counts, and whether the application has been brought to it.
+        # The checkpoint from which `entries` counts, and whether the application is at it or beyond.
         self.base: Base | None = None
         self.base_applied = False
         # Everything up to here has been run or passed over at this site. Equal to `history.known` at rest.

@@ -2,7 +2,7 @@
 
 New documents of this site are pushed at once to the sites involved. Each message says what its sender knows. So
 each site knows what the others lack, and sends it again, its own and others', until they have it: loss, reordering
-and duplication of messages cost time only. When nobody lacks anything, nothing is sent. What nobody waits for (an
+and duplication of messages cost time only. When no site lacks anything, nothing is sent. What no client waits for (an
 acknowledgement, a reply to another site's operation) goes with the next tick, or with what is sent before that.
 
 Only sites involved in a resource get messages about it: see `Replica.targets`.
@@ -75,7 +75,7 @@ def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
         _send(replica, peer, _message(replica, ask=True), out)
         return
     if not covers(view.known, replica.history.floor):
-        # It lacks operations that nobody has any more.
+        # It lacks operations that this site has forgotten.
         view.note_batch(unfinished=True)
         _send(replica, peer, _snapshot(replica), out)
         return
@@ -83,8 +83,8 @@ def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
     ops, more_ops = _batch(sorted(ops, key=lambda op: op.stamp), replica.limits)
     replies, more_replies = _batch(replica.replies.beyond(view.known_replies), replica.limits)
     view.note_batch(unfinished=more_ops or more_replies)
-    brought = {op.matrix.hash for op in ops if op.matrix.introduced == op.stamp}
-    matrices = tuple(map(replica.history.find_matrix, sorted(brought)))
+    introduced = {op.matrix.hash for op in ops if op.matrix.introduced == op.stamp}
+    matrices = tuple(map(replica.history.find_matrix, sorted(introduced)))
     after = {reply.origin: view.known_replies.get(reply.origin, 0) for reply in replies}
     message = _message(
         replica, ops=tuple(ops), replies=tuple(replies), matrices=matrices, replies_after=after, ask=True

@@ -32,7 +32,7 @@ And three things stop it on its way:
     refused     by the origin's checks: it never becomes a draft. By the policy of a type, at another site: it stays
                 DECIDED there, and so does everything that depends on it (admission.py).
     not run     the application was not there (Result.RETRY): it is run again later.
-    unknown     nobody knows whether it ran: a timeout (Result.MAYBE), or a crash between Run and Ran. A replace
+    unknown     it may or may not have run: a timeout (Result.MAYBE), or a crash between Run and Ran. A replace
                 operation is run again. Anything else is Status.UNKNOWN, until the operator says what happened
                 (`Resolved`) or something runs that wipes it. As a draft it has no verdict until then.
 """

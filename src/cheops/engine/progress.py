@@ -43,7 +43,7 @@ class PeerProgress:
         self.known_replies: dict[Origin, int] = {}  # replies that it has
         self.settled: dict[Origin, int] = {}  # operations that it has run or passed over
         self.digest = ""  # of its applied state, when it had settled that
-        self.busy = False  # it may still make operations that nobody has heard of
+        self.busy = False  # it may still make operations that no other site knows
         self.last_contact_ms: int | None = None
         self.unfinished = False  # the last batch was not all: the next follows as soon as that is acknowledged
         self.resend = RetryTimer(limits.resend_ms, limits.resend_most_ms)
@@ -70,7 +70,7 @@ class PeerProgress:
             self.unfinished = False
 
     def mark_empty(self) -> None:
-        """The resource is new: nobody can have anything of it, so there is no need to ask."""
+        """The resource is new: the peer cannot have anything of it, so there is no need to ask."""
         self.is_unknown = False
 
     def note_batch(self, *, unfinished: bool) -> None:

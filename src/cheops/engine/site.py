@@ -358,7 +358,7 @@ class Site:
         )
 
     def _matrix_ref(self, replica: Replica, event: Submitted, new: MatrixRef, out: Effects) -> MatrixRef:
-        """The matrix in force, unless the client brings another one."""
+        """The matrix in force, unless the client sends another one."""
         in_force = matrix_in_force(replica)
         matrix = event.matrix or self.matrices.get(in_force.hash) or NO_RULES
         if matrix.hash not in self.matrices:

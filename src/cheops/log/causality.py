@@ -26,7 +26,7 @@ class Clock(NamedTuple):
         return Clock(now_ms, 0) if now_ms > self.time_ms else Clock(self.time_ms, self.counter + 1)
 
     def seen(self, stamp: Stamp) -> "Clock":
-        """The clock after somebody else's stamp was seen."""
+        """The clock after a stamp of another site was seen."""
         return max(self, Clock(stamp.time_ms, stamp.counter))
 
     def stamp(self, origin: Origin) -> Stamp:

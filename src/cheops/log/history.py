@@ -50,28 +50,43 @@ class History:
         self._clear()
 
     def _clear(self) -> None:
+        # The matrix in force, and the reference that was adopted: that with the greatest stamp of introduction.
         self.matrix = Matrix()
         self.adopted: MatrixRef | None = None
+        # Every operation that is kept, with a verdict. Each is effective, silent, or has a fate.
         self.ops: dict[OpId, Operation] = {}
+        # Why an operation has no effect (rule 8). An operation with a fate never becomes effective again, except when
+        # another matrix is adopted or a seal removes its superseder.
         self.fates: dict[OpId, Fate] = {}
+        # The effective operations in canonical order (rule 6).
         self.effective: list[Operation] = []
+        # Everything up to here was taken, per origin without gaps; it may be forgotten since.
         self.known: dict[Origin, int] = {}
-        self.floor: dict[Origin, int] = {}  # up to here, what is not in `ops` was forgotten on purpose
-        self.folded: dict[Origin, int] = {}  # up to here, a checkpoint holds the effect
+        # Up to here, what is not in `ops` was forgotten on purpose. Never beyond `known`.
+        self.floor: dict[Origin, int] = {}
+        # Up to here, a checkpoint holds the effect. Operations that are kept nevertheless have the fate FOLDED.
+        self.folded: dict[Origin, int] = {}
+        # The list of sites in force, and the operation that set it; and every site that was ever on a list.
         self.site_list: tuple[str, ...] = ()
         self.site_list_op: Operation | None = None
         self.ever_listed: set[str] = set()
-        self._listings: list[Operation] = []  # those operations in `ops` that set a list of sites
-        self._introducers: list[Operation] = []  # those operations in `ops` that introduced a matrix
+        # The greatest stamp of all operations: the site's clock must go beyond it.
         self.latest: Stamp | None = None
-        self._by_key: dict[str, dict[OpId, Operation]] = {}
-        self._silent: dict[OpId, None] = {}  # those in `ops` that touch no application
-        self.epochs: dict[Stamp, Epoch] = {}  # for each matrix ever introduced, by stamp
-        self.seals: list[Operation] = []  # those that count, in their order
-        self._sealing: dict[OpId, Operation] = {}  # those operations in `ops` that carry a seal
+        # For each matrix ever introduced, by the stamp of its introducer: what it found when it came.
+        self.epochs: dict[Stamp, Epoch] = {}
+        # The operations whose seals count, in the order of `seals.standing`; and what they orphan.
+        self.seals: list[Operation] = []
         self.orphans: dict[OpId, Fate] = {}
-        self.rejected_matrices: set[Stamp] = set()  # introduced by orphaned operations: never in force
-        self.lost_root = False  # what was forgotten here belonged to a resource that gives way to another
+        # Matrices that orphaned operations introduced, by stamp: never in force, even once the operation is forgotten.
+        self.rejected_matrices: set[Stamp] = set()
+        # What was forgotten here belonged to a resource that gives way to another; until `take_lost_root`.
+        self.lost_root = False
+        # Indexes into `ops`, so that nothing has to look at all of them.
+        self._listings: list[Operation] = []  # those that set a list of sites
+        self._introducers: list[Operation] = []  # those that introduced a matrix
+        self._by_key: dict[str, dict[OpId, Operation]] = {}  # the effective ones
+        self._silent: dict[OpId, None] = {}  # those that touch no application
+        self._sealing: dict[OpId, Operation] = {}  # those that carry a seal
 
     def restore(
         self,

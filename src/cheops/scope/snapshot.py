@@ -27,7 +27,7 @@ class SiteInfo:
 class Snapshot:
     """The sites known, by name, and the round-trip times known, by unordered pair.
 
-    `here` is the site that resolves; None where nobody in particular does (explaining without a file).
+    `here` is the site that resolves; None outside of any site (`cheops scope explain` without a configuration).
     """
 
     here: str | None

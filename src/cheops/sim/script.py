@@ -1,6 +1,6 @@
 """Scenario scripts: a course of events in a text file, with what happened written below each command.
 
-One command per line, and indented below it what it printed. `replayed` gives the whole file anew; a test
+One command per line, and indented below it what it printed. `replayed` gives the whole file again; a test
 compares, and a person reads the difference. So a scenario is an explanation, and stays true.
 
     sites a b c                                 they exist, are up, and see each other

@@ -138,7 +138,7 @@ def _described(op: Operation) -> str:
 
 
 def _here(replica: Replica, op: Operation) -> str:
-    """What is to be said of an operation at this very site, if anything."""
+    """A remark about an operation at this very site, or an empty text."""
     reply = replica.replies.get(op.id, replica.site)
     if replica.applied.unknown and replica.applied.unknown.id == op.id:
         return " (UNKNOWN here)"
