@@ -54,7 +54,7 @@ class Bench:
 
     def happen(self, events: Iterable[Event]) -> None:
         self.journal.append(events)
-        self.feed.tell()
+        self.feed.announce()
 
     async def end(self) -> None:
         for task in self.tasks:

@@ -31,7 +31,7 @@ class Desk:
 
     def happen(self, *numbers: int, resource: str = "n") -> None:
         self.journal.append(event(number, resource) for number in numbers)
-        self.feed.tell()
+        self.feed.announce()
 
     @asynccontextmanager
     async def waiting(self, since: Position, resource: str | None = None) -> AsyncIterator[asyncio.Task[Page]]:
@@ -164,7 +164,7 @@ def test_whom_an_event_concerns_is_woken_and_nobody_else(tmp_path: Path) -> None
             await desk.settle()
             assert (of_n.done(), of_m.done(), of_all.done()) == (True, False, True)
             assert numbers(await of_n) == numbers(await of_all) == [1]
-            desk.feed.tell()  # the journal was written, and no event came of it
+            desk.feed.announce()  # the journal was written, and no event came of it
             await desk.settle()
             assert not of_m.done()
             desk.happen(2, resource="m")
@@ -222,7 +222,7 @@ def test_what_happens_while_the_disk_is_read_is_not_missed(tmp_path: Path) -> No
         async with desk.waiting(desk.feed.at(1), "m") as of_m:
             while not desk.journal.tail.counts:
                 await asyncio.sleep(0.001)
-            desk.feed.tell()
+            desk.feed.announce()
             assert numbers(await of_m) == [2]
 
     on_desk(tmp_path, first)

@@ -49,7 +49,7 @@ class World:
 
     @property
     def waiting(self) -> PendingSummaries:
-        found = self.follower.awaited
+        found = self.follower.summaries
         assert found is not None
         return found
 

@@ -7,7 +7,6 @@ makes the target receive one event twice, with the same id.
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from cheops.backoff import Backoff
 from cheops.config.notify import EventKind, TargetConfig
 from cheops.notify.derivation import of_dropped
 from cheops.notify.event import Event
@@ -26,10 +26,10 @@ from cheops.store.interface import StoreError
 
 
 def wants(target: TargetConfig, event: Event, site: str) -> bool:
-    """Whether this site is to tell the target of an event. All filters must agree.
+    """Whether this site reports an event to the target. All filters must agree.
 
-    What happened at another site is that site's to tell, unless the target asks for `others`. So where all
-    sites have the same targets, each event is told by one of them.
+    Each site reports what happened there; a target with `others` also gets what happened elsewhere. So where all sites
+    have the same targets, one of them reports each event.
     """
     if event.kind == EventKind.DROPPED:
         return True
@@ -51,7 +51,7 @@ def _matches(resource: str, patterns: tuple[str, ...]) -> bool:
     return bool(resource) and any(fnmatchcase(resource, pattern) for pattern in patterns)
 
 
-_NEWS_S = 3600.0  # how long one reading waits for something new
+_READ_S = 3600.0  # how long one read waits for something new
 _FIRST_WAIT_S = 0.2
 _STORE_WAIT_S = 1.0
 _log = logging.getLogger(__name__)
@@ -61,19 +61,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TargetStatus:
-    """How a target is."""
+    """The state of a delivery."""
 
     name: str
-    told: int  # up to this number of the journal
-    failures: int  # in a row, of the event that is tried now
+    delivered: int  # up to this number of the journal
+    failures: int  # in a row, of the current event
     failing_since_ms: int | None
-    problem: str  # what went wrong last, while it is wrong
+    problem: str  # of the last attempt; empty if it succeeded
 
 
 class Delivery:
     """Belongs to one event loop; `in_thread` runs what blocks."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a delivery is between
+    def __init__(  # noqa: PLR0913, PLR0917 - source, target and threads
         self,
         target: TargetConfig,
         sender: Sender,
@@ -88,50 +88,48 @@ class Delivery:
         self._site = site
         self._in_thread = in_thread
         self._feed = feed
-        self._told = 0
+        self._delivered = 0
         self._failures = 0
         self._failing_since_ms: int | None = None
         self._problem = ""
 
     @property
     def status(self) -> TargetStatus:
-        return TargetStatus(self.target.name, self._told, self._failures, self._failing_since_ms, self._problem)
+        return TargetStatus(self.target.name, self._delivered, self._failures, self._failing_since_ms, self._problem)
 
     async def run(self) -> None:
-        """Tell until cancelled, or until the feed is closed."""
+        """Deliver until cancelled, or until the feed is closed."""
         name = self.target.name
-        self._told = await self._durably(lambda: self._in_thread(lambda: self._journal.cursor(name)))
+        self._delivered = await self._durably(lambda: self._in_thread(lambda: self._journal.cursor(name)))
         while not self._feed.is_closed:
-            await self._tell_all(await self._durably(self._read_on))
+            await self._deliver_page(await self._durably(self._read_on))
 
     async def _read_on(self) -> Page:
-        return await self._feed.read(self._feed.at(self._told), wait_s=_NEWS_S)
+        return await self._feed.read(self._feed.at(self._delivered), wait_s=_READ_S)
 
-    async def _tell_all(self, page: Page) -> None:
+    async def _deliver_page(self, page: Page) -> None:
         if page.reset:
             up_to = page.start.seq
-            await self._tell(of_dropped(self._site, self._journal.most_kept, up_to, wall_ms()))
+            await self._deliver(of_dropped(self._site, self._journal.most_kept, up_to, wall_ms()))
         for event in page.events:
             if wants(self.target, event, self._site):
-                await self._tell(event)
+                await self._deliver(event)
                 await self._move(event.sequence)
         await self._move(page.last.seq)
 
     async def _move(self, seq: int) -> None:
-        if seq > self._told:
-            self._told = seq
+        if seq > self._delivered:
+            self._delivered = seq
             name = self.target.name
             await self._durably(lambda: self._in_thread(lambda: self._journal.move(name, seq)))
 
-    async def _tell(self, event: Event) -> None:
-        """Until it is taken."""
-        wait_s = _FIRST_WAIT_S
+    async def _deliver(self, event: Event) -> None:
+        """Send an event until the target accepts it."""
+        backoff = Backoff(min(_FIRST_WAIT_S, self.target.retry_most_s), self.target.retry_most_s)
         message = msgspec.structs.replace(event, teller=self._site)
         while (problem := await self._try(message)) is not None:
             self._note_failure(event, problem)
-            most_s = self.target.retry_most_s
-            await asyncio.sleep(min(wait_s, most_s) * random.uniform(0.8, 1.2))  # noqa: S311 - only to spread them
-            wait_s = min(2 * wait_s, most_s)
+            await asyncio.sleep(backoff.next_s())
         if self._failures:
             _log.warning("notify %s: works again after %d failures", self.target.name, self._failures)
         self._failures, self._failing_since_ms, self._problem = 0, None, ""
@@ -141,7 +139,7 @@ class Delivery:
             await self._sender.send(event)
         except DeliveryError as error:
             return str(error)
-        except Exception as error:  # a mistake of ours must not end the telling
+        except Exception as error:  # a bug must not end the deliveries
             _log.exception("notify %s: sending %s failed", self.target.name, event.id)
             return f"a mistake in Cheops: {error!r}"
         return None
@@ -149,12 +147,12 @@ class Delivery:
     def _note_failure(self, event: Event, problem: str) -> None:
         if problem != self._problem:
             what = EventKind(event.kind).value
-            _log.warning("notify %s: %s was not taken: %s", self.target.name, what, problem)
+            _log.warning("notify %s: %s was not accepted: %s", self.target.name, what, problem)
         self._failing_since_ms = self._failing_since_ms or wall_ms()
         self._failures, self._problem = self._failures + 1, problem
 
     async def _durably(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Until the journal can be read and written."""
+        """Retry until the journal can be read and written."""
         while True:
             try:
                 return await work()

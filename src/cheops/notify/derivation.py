@@ -22,7 +22,7 @@ _VERDICTS = {
     Verdict.VOID: (EventKind.VOID, Status.VOID),
     Verdict.SUPERSEDED: (EventKind.SUPERSEDED, Status.SUPERSEDED),
 }
-# Of these the engine says so and nothing else does. The others follow from documents, which are never lost.
+# Only the engine reports these. All others follow from documents, which are never lost.
 NOTICES = {
     kind.value: kind
     for kind in (
@@ -34,8 +34,8 @@ NOTICES = {
         EventKind.COPY_NOT_DELETED,
     )
 }
-# Fates that an operation was decided with, or that say nothing new.
-_TOLD_ELSEWHERE = frozenset((Rule.VOID, Rule.BEATEN_AT_ORIGIN, Rule.FOLDED))
+# Fates that are reported with the decision of the operation, or that are nothing new.
+_REPORTED_ELSEWHERE = frozenset((Rule.VOID, Rule.BEATEN_AT_ORIGIN, Rule.FOLDED))
 
 
 def op_text(resource: str, op: OpId) -> str:
@@ -97,7 +97,7 @@ def _kind_of(reply: Reply, *, was_unknown: bool) -> EventKind | None:
 
 def of_fate(op: Operation, fate: Fate, at_ms: int) -> Event | None:
     """That an operation has lost its effect to others."""
-    if fate.rule in _TOLD_ELSEWHERE or op.kind is Kind.SEAL:
+    if fate.rule in _REPORTED_ELSEWHERE or op.kind is Kind.SEAL:
         return None
     kind = EventKind.ORPHANED if fate.rule is Rule.ORPHANED else EventKind.SUPERSEDED
     by = f"by {fate.by}: " if fate.by else ""
@@ -106,7 +106,7 @@ def of_fate(op: Operation, fate: Fate, at_ms: int) -> Event | None:
 
 
 def of_notice(notice: Notify, site: str, rtype: str, known: Vector, at_ms: int) -> Event | None:
-    """What the engine noticed. Of the same state it is the same event: it comes again with each load."""
+    """What the engine noticed. The engine repeats it with each load: the same state gives the same event."""
     kind = NOTICES.get(notice.what)
     if kind is None:
         return None
@@ -152,8 +152,8 @@ def of_summary(op: Operation, at_ms: int) -> Event:
     return _about_operation(op, EventKind.SUMMARY, at_ms)
 
 
-def words_of(reply: Reply) -> Iterator[tuple[OpId, SiteResult]]:
-    """What a reply says of operations, for their summaries. A replay speaks of many."""
+def results_of(reply: Reply) -> Iterator[tuple[OpId, SiteResult]]:
+    """What a reply says of operations, for their summaries. A replay covers many."""
     site = reply.origin.site
     if reply.op is not None:
         yield reply.op, SiteResult(site, reply.status, cut(reply.detail))

@@ -1,8 +1,8 @@
-"""The feed: the journal for all who read it, from any place on, and as it grows.
+"""The feed: the journal as readers see it, from any position on, and as it grows.
 
-Web hooks, commands and mails are sent from it, and the API's streams read it. What is new comes from memory
-(tail.py), and who follows a resource is woken only when something happened to it. A reader is nothing but a
-place, so a slow one costs no memory.
+Web hooks, commands and mails are sent from it, and the API's streams read it. New events come from memory
+(`journal.EventBuffer`). A reader of one resource is woken only by events of that resource. A reader is only a position,
+so a slow one costs no memory.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from cheops.notify.journal import EventRange, Journal
 
 MAX_PAGE = 1_000
 _PAGE = 100
-_PLACE = re.compile(r"([0-9a-f]{1,16})-([0-9]{1,18})")
+_POSITION = re.compile(r"([0-9a-f]{1,16})-([0-9]{1,18})")
 
 
 class Position(NamedTuple):
-    """Between two events. The token is the journal's: a place in one that was lost is none in the next."""
+    """A place between two events. The token is the journal's: a position means nothing in another journal."""
 
     token: str
     seq: int
@@ -31,15 +31,15 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Position":
-        found = _PLACE.fullmatch(text)
+        found = _POSITION.fullmatch(text)
         if not found:
-            raise ClientError("a place in the feed looks like 'a1b2c3-17': give back what an earlier answer said")
+            raise ClientError("a position in the feed looks like 'a1b2c3-17'; use one from an earlier response")
         return cls(found[1], int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Events in their order, and where to go on. `reset`: some that were asked for are gone."""
+    """Events in order, and where to continue. `reset`: some of the requested events are deleted."""
 
     events: tuple[Event, ...]
     last: Position
@@ -47,7 +47,7 @@ class Page:
 
     @property
     def start(self) -> Position:
-        """Right before the first of them."""
+        """Right before the first event."""
         return Position(self.last.token, self.events[0].sequence - 1) if self.events else self.last
 
 
@@ -60,23 +60,23 @@ class Feed:
         self._journal = journal
         self._in_thread = in_thread
         self._waiting: dict[str | None, set[asyncio.Future[int]]] = {}  # None: for events of any resource
-        self._told = journal.last  # of all events up to this number, those who wait have heard
+        self._announced = journal.last  # readers were woken for all events up to this number
         self.is_closed = False
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     @property
     def end(self) -> Position:
-        """After everything that is there now."""
+        """After the newest event."""
         return self.at(self._journal.last)
 
     def at(self, seq: int) -> Position:
         return Position(self._journal.token, seq)
 
     async def read(self, since: Position, limit: int = _PAGE, resource: str | None = None, wait_s: float = 0.0) -> Page:
-        """The events after a place, perhaps of one resource. If there are none, wait so long for the first.
+        """The events after a position, of all resources or of one. If there are none, wait for the first.
 
-        Of a place in another journal nobody can say what came after it: it goes on from now.
+        After a position in another journal the reader continues with new events: what it missed is unknown.
         """
         if since.token != self._journal.token or since.seq > self._journal.last:
             return Page((), self.end, reset=True)
@@ -90,7 +90,7 @@ class Feed:
             seq = await self._next(found.end, resource, left_s)
 
     async def follow(self, since: Position, resource: str | None = None, *, silent_s: float) -> AsyncIterator[Page]:
-        """Pages as things happen, and an empty one after so much silence; until the feed is closed."""
+        """Pages as events happen, and an empty one after each `silent_s` without any; until the feed is closed."""
         while not self.is_closed:
             page = await self.read(since, _PAGE, resource, silent_s)
             since = page.last
@@ -105,16 +105,16 @@ class Feed:
     # -- waiting ---------------------------------------------------------------------------------------------
 
     async def _next(self, seq: int, resource: str | None, wait_s: float) -> int:
-        """Wait for an event after this number; gives a number that none comes before."""
-        if self._told > seq:
-            return seq  # told while the disk was read
+        """Wait for an event after this number. Returns the number to read on from."""
+        if self._announced > seq:
+            return seq  # announced while the disk was read
         news: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(resource, set()).add(news)
         try:
             await asyncio.wait((news,), timeout=wait_s)
         finally:
             self._leave(resource, news)
-        return max(seq, news.result() if news.done() else self._told)
+        return max(seq, news.result() if news.done() else self._announced)
 
     def _leave(self, resource: str | None, news: asyncio.Future[int]) -> None:
         if waiting := self._waiting.get(resource):
@@ -122,13 +122,13 @@ class Feed:
             if not waiting:
                 del self._waiting[resource]
 
-    def tell(self) -> None:
-        """The journal was written: wake those for whom there is something."""
-        before, self._told = self._told, self._journal.last
-        if self._told == before or not self._waiting:
+    def announce(self) -> None:
+        """The journal has grown: wake the readers that have something to read."""
+        before, self._announced = self._announced, self._journal.last
+        if self._announced == before or not self._waiting:
             return
-        found = self._journal.tail.after(before, self._told - before)
-        if found is None:  # so much at once that it is not all in memory
+        found = self._journal.tail.after(before, self._announced - before)
+        if found is None:  # too many at once: they are not all in memory
             self._wake_all(before)
             return
         for event in found.events:
@@ -145,6 +145,6 @@ class Feed:
             self._wake(resource, before)
 
     def close(self) -> None:
-        """The agent stops: whoever follows goes home."""
+        """The agent stops: end all reads."""
         self.is_closed = True
-        self._wake_all(self._told)
+        self._wake_all(self._announced)

@@ -1,9 +1,9 @@
-"""From the store's feed to the journal: every decided operation and every reply becomes an event, once. A
-draft, which is in no feed, becomes one as it is committed.
+"""From the store's feed to the journal: every decided operation and every reply becomes an event, once. A draft, which
+is in no feed, becomes one when it is committed.
 
-`FollowedStore` stands before the store of the engine. Each commit is followed at once, in the same thread, so
-nothing can be forgotten before the journal has it; where the journal cannot be written the commit fails, and
-is tried again as a whole (which does no harm). What a crash leaves between the two is followed at the start.
+`JournaledStore` wraps the engine's store. Each commit is journalled at once, in the same thread, so that the store can
+forget nothing before the journal has it. If the journal cannot be written, the commit fails and is retried as a whole,
+which is harmless. What a crash leaves between the two is journalled at the next start.
 """
 
 import sqlite3
@@ -16,7 +16,7 @@ import msgspec
 from cheops.engine.documents import Document, Key, key_of, op_key
 from cheops.engine.events import Save
 from cheops.log.operation import Operation, OpId, Origin, Reply, Status, Verdict
-from cheops.notify.derivation import About, of_operation, of_reply, of_summary, op_text, words_of
+from cheops.notify.derivation import About, of_operation, of_reply, of_summary, op_text, results_of
 from cheops.notify.event import Event, SiteResult, cut
 from cheops.notify.journal import Journal, put_meta
 from cheops.notify.summaries import PendingSummaries
@@ -24,9 +24,9 @@ from cheops.store.codec import id_of, is_shared
 from cheops.store.interface import Store
 
 _PAGE = 500
-_REMEMBERED = 10_000  # operations of which the types are known without asking the store
+_REMEMBERED = 10_000  # operations whose types are known without reading the store
 _FORGETTABLE = ("op", "reply")
-_NOBODY_ELSE = {Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}
+_RUN_NOWHERE_ELSE = {Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}
 
 
 def wall_ms() -> int:
@@ -34,7 +34,7 @@ def wall_ms() -> int:
 
 
 class Follower:
-    """Keeps the journal up with the store. One thread at a time: the one that commits."""
+    """Keeps the journal up to date with the store. Used in one thread: the one that commits."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Follower:
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self.origin = Origin(site, store.incarnation)
-        self.awaited = PendingSummaries(journal, self.origin) if with_summaries else None
+        self.summaries = PendingSummaries(journal, self.origin) if with_summaries else None
         self._store = store
         self._journal = journal
         self._now_ms = now_ms
@@ -54,26 +54,26 @@ class Follower:
         self._begin()
 
     def _begin(self) -> None:
-        """A journal that is new, or was kept beside another store, begins with what happens from now on."""
+        """A journal that is new, or belongs to another store, begins with what happens from now on."""
         if self._journal.note("incarnation") != self._store.incarnation:
             with self._journal.writing() as db:
-                for table in ("told", "notices", "doubts", "awaited", "words"):
-                    db.execute(f"DELETE FROM {table}")  # noqa: S608 - our own words  # nosec B608
+                for table in ("reported_fates", "notices", "unknown_results", "pending_summaries", "results"):
+                    db.execute(f"DELETE FROM {table}")  # noqa: S608 - our own names  # nosec B608
                 put_meta(db, "incarnation", self._store.incarnation)
                 put_meta(db, "followed", self._store.last_seq())
-                put_meta(db, "looked", self._store.last_seq())
-            if self.awaited:
-                self.awaited.resources.clear()
+                put_meta(db, "examined", self._store.last_seq())
+            if self.summaries:
+                self.summaries.resources.clear()
         self._followed = int(str(self._journal.note("followed")))
         with self._journal.writing() as db:
-            self._doubts = {(str(op), str(site)) for op, site in db.execute("SELECT op, site FROM doubts")}
+            self._unknown = {(str(op), str(site)) for op, site in db.execute("SELECT op, site FROM unknown_results")}
 
     @property
     def followed(self) -> int:
         return self._followed
 
     def follow(self, documents: Iterable[Document] = (), last_seq: int | None = None) -> None:
-        """Take what is new in the feed. `documents` may hold it, up to this number, or else it is read."""
+        """Journal what is new in the feed. If `documents` hold all of it up to `last_seq`, the store is not read."""
         kept = {key_of(document): document for document in documents if _is_followed(document)}
         at_hand = {key: document for key, document in kept.items() if is_shared(document)}
         if last_seq is not None and _are_all_new(at_hand.values(), last_seq - self._followed):
@@ -89,26 +89,26 @@ class Follower:
             self._take_all(found, changes[-1].seq)
 
     def _take_all(self, documents: Iterable[Document | None], seq: int) -> None:
-        """All or nothing, up to this number of the feed."""
-        doubts, at_ms = set(self._doubts), self._now_ms()
+        """All or none, up to this number of the feed."""
+        unknown, at_ms = set(self._unknown), self._now_ms()
         try:
             with self._journal.writing() as db:
                 found = [event for document in documents for event in self._events_of(db, document, at_ms)]
                 self._journal.append_within(db, found)
                 put_meta(db, "followed", seq)
         except BaseException:
-            self._doubts = doubts
+            self._unknown = unknown
             raise
         self._followed = seq
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """What the store has forgotten need not be remembered here either."""
+        """Delete what was kept for documents that the store has forgotten."""
         gone = {(id_of(key),) for key in keys if key[0] == "op"}
         if gone:
             with self._journal.writing() as db:
-                db.executemany("DELETE FROM told WHERE op = ?", gone)
-                db.executemany("DELETE FROM doubts WHERE op = ?", gone)
-            self._doubts = {doubt for doubt in self._doubts if (doubt[0],) not in gone}
+                db.executemany("DELETE FROM reported_fates WHERE op = ?", gone)
+                db.executemany("DELETE FROM unknown_results WHERE op = ?", gone)
+            self._unknown = {result for result in self._unknown if (result[0],) not in gone}
 
     def resources_since(self, seq: int) -> set[str]:
         """The resources of operations that came after a number of the feed."""
@@ -126,43 +126,43 @@ class Follower:
                 self._remember(document)
                 if event := of_operation(document, at_ms):
                     yield event
-                if self.awaited and self._owes_summary(document):
-                    yield from self._await(db, self.awaited, document, at_ms)
+                if self.summaries and self._owes_summary(document):
+                    yield from self._await(db, self.summaries, document, at_ms)
             case Reply():
-                was_unknown = self._note_doubt(db, document)
+                was_unknown = self._note_unknown(db, document)
                 if event := of_reply(document, self._about_reply(document), at_ms, was_unknown=was_unknown):
                     yield event
-                if self.awaited:
-                    self.awaited.hear(db, document.resource, words_of(document))
+                if self.summaries:
+                    self.summaries.add_results(db, document.resource, results_of(document))
 
-    def _note_doubt(self, db: sqlite3.Connection, reply: Reply) -> bool:
-        """Remember where something is UNKNOWN; gives whether it was, and now is not."""
-        if reply.op is None or (not self._doubts and reply.status is not Status.UNKNOWN):
+    def _note_unknown(self, db: sqlite3.Connection, reply: Reply) -> bool:
+        """Remember UNKNOWN results. Returns whether this reply resolves one."""
+        if reply.op is None or (not self._unknown and reply.status is not Status.UNKNOWN):
             return False
-        doubt = (op_text(reply.resource, reply.op), reply.origin.site)
+        result = (op_text(reply.resource, reply.op), reply.origin.site)
         if reply.status is Status.UNKNOWN:
-            self._doubts.add(doubt)
-            db.execute("INSERT OR IGNORE INTO doubts VALUES (?, ?)", doubt)
+            self._unknown.add(result)
+            db.execute("INSERT OR IGNORE INTO unknown_results VALUES (?, ?)", result)
             return False
-        if doubt not in self._doubts:
+        if result not in self._unknown:
             return False
-        self._doubts.discard(doubt)
-        db.execute("DELETE FROM doubts WHERE op = ? AND site = ?", doubt)
+        self._unknown.discard(result)
+        db.execute("DELETE FROM unknown_results WHERE op = ? AND site = ?", result)
         return True
 
     def _owes_summary(self, op: Operation) -> bool:
         return op.verdict is not None and op.origin == self.origin and not op.is_silent
 
     def _await(self, db: sqlite3.Connection, awaited: PendingSummaries, op: Operation, at_ms: int) -> Iterator[Event]:
-        """A summary is to come; at once for what has no effect anywhere: no other site runs it."""
+        """A summary is due; at once for an operation without any effect: no other site runs it."""
         summary = of_summary(op, at_ms)
-        status = _NOBODY_ELSE.get(op.verdict) if op.verdict else None
+        status = _RUN_NOWHERE_ELSE.get(op.verdict) if op.verdict else None
         if status is None:
             awaited.add(db, op.resource, op.seq, summary)
         else:
-            yield _of_nobody_else(op, summary, SiteResult(op.origin.site, status, cut(op.why)))
+            yield _summary_of_origin(op, summary, SiteResult(op.origin.site, status, cut(op.why)))
 
-    # -- what a reply does not say ---------------------------------------------------------------------------
+    # -- types of operations -------------------------------------------------------------------------------
 
     def _remember(self, op: Operation) -> About:
         about = self._about[op.resource, op.id] = About(op.rtype, op.type)
@@ -183,26 +183,26 @@ class Follower:
 
 
 def _is_followed(document: Document) -> bool:
-    """Whether it is in the feed, or a draft: of what a site notes for itself nobody is told."""
+    """Whether it becomes an event: what is in the feed, and drafts. What a site keeps for itself does not."""
     return isinstance(document, Operation) or is_shared(document)
 
 
 def _are_all_new(documents: Collection[Document], numbers: int) -> bool:
-    """Whether a commit that gave so many numbers gave them to these: then the feed need not be read.
+    """Whether a commit that used so many feed numbers used them for these: then the feed need not be read.
 
-    A list of sites may give numbers to what was there before.
+    A new list of sites may give new numbers to older documents.
     """
     lists = any(isinstance(document, Operation) and document.sites for document in documents)
     return len(documents) == numbers and not lists
 
 
-def _of_nobody_else(op: Operation, summary: Event, word: SiteResult) -> Event:
+def _summary_of_origin(op: Operation, summary: Event, result: SiteResult) -> Event:
     status = Status.VOID if op.verdict is Verdict.VOID else Status.SUPERSEDED
-    return msgspec.structs.replace(summary, status=status, results=(word,))
+    return msgspec.structs.replace(summary, status=status, results=(result,))
 
 
 class JournaledStore:
-    """A store whose commits the journal follows. See `store.base.Store`."""
+    """A store whose commits are journalled (see `cheops.store.interface.Store`)."""
 
     def __init__(self, store: Store, journal: Journal, follower: Follower) -> None:
         self._store = store
@@ -224,7 +224,7 @@ class JournaledStore:
     def commit(self, saves: Sequence[Save]) -> int:
         forgotten = [key for save in saves for key in save.forget if key[0] in _FORGETTABLE]
         if forgotten:
-            self._journal.sync()
+            self._journal.sync()  # a power cut must not take events that cannot be derived again
         last_seq = self._store.commit(saves)
         self._follower.follow((document for save in saves for document in save.documents), last_seq)
         if forgotten:

@@ -35,7 +35,7 @@ class EventRange(NamedTuple):
 
     events: tuple[Event, ...]
     end: int
-    is_whole: bool = True  # False: some that were asked for are gone
+    is_whole: bool = True  # False: some of the requested events are deleted
 
 
 class EventBuffer:
@@ -55,7 +55,7 @@ class EventBuffer:
         return self._end
 
     def add(self, events: Iterable[Event]) -> None:
-        """Events with their numbers, which the journal has."""
+        """Events with their numbers, as the journal has them."""
         with self._lock:
             for event in events:
                 self._events.append(event)
@@ -74,7 +74,7 @@ class EventBuffer:
             del self._by_resource[oldest.resource]
 
     def after(self, seq: int, limit: int, resource: str | None = None) -> EventRange | None:
-        """The events after a number, perhaps of one resource only; None where the journal must be asked."""
+        """The events after a number, of all resources or of one; None if some are only in the journal."""
         with self._lock:
             if seq < self._start:
                 return None
@@ -105,16 +105,16 @@ CREATE TABLE events (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, resource TEXT NOT NULL, body BLOB NOT NULL);
 CREATE INDEX events_by_resource ON events (resource, seq);
 CREATE TABLE cursors (target TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE told (op TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE reported_fates (op TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE notices (resource TEXT, kind TEXT, id TEXT, PRIMARY KEY (resource, kind)) WITHOUT ROWID;
-CREATE TABLE doubts (op TEXT, site TEXT, PRIMARY KEY (op, site)) WITHOUT ROWID;
-CREATE TABLE awaited (
+CREATE TABLE unknown_results (op TEXT, site TEXT, PRIMARY KEY (op, site)) WITHOUT ROWID;
+CREATE TABLE pending_summaries (
     resource TEXT, seq INTEGER, without_effect INTEGER NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (resource, seq)) WITHOUT ROWID;
-CREATE TABLE words (
-    resource TEXT, seq INTEGER, site TEXT, is_last INTEGER NOT NULL, body BLOB NOT NULL,
+CREATE TABLE results (
+    resource TEXT, seq INTEGER, site TEXT, is_final INTEGER NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (resource, seq, site)) WITHOUT ROWID;
-CREATE INDEX last_words ON words (resource, site, seq) WHERE is_last;
+CREATE INDEX final_results ON results (resource, site, seq) WHERE is_final;
 """
 _AFTER = "SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
 _AFTER_OF_ONE = "SELECT seq, body FROM events WHERE seq > ? AND resource = ? ORDER BY seq LIMIT ?"
@@ -189,7 +189,7 @@ class Journal:
             self.append_within(db, events)
 
     def append_within(self, db: sqlite3.Connection, events: Iterable[Event]) -> None:
-        """Take events; that each is new is for the others to see to."""
+        """Add events within a transaction. The caller makes sure that each is new."""
         first = self.last + len(self._fresh) + 1
         numbered = list(enumerate(events, first))
         rows = [(seq, event.resource, encoded(event)) for seq, event in numbered]
@@ -215,7 +215,7 @@ class Journal:
 
     def _trim(self, db: sqlite3.Connection) -> None:
         last = _one(db, "SELECT coalesce(max(seq), 0) FROM events")
-        told = _one(db, "SELECT coalesce(min(seq), ?) FROM cursors", last)
+        delivered = _one(db, "SELECT coalesce(min(seq), ?) FROM cursors", last)
         keep_from = _one(
             db, "SELECT coalesce((SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?), 0)", self._kept
         )
@@ -224,14 +224,14 @@ class Journal:
             "SELECT coalesce((SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?), 0)",
             self._most_kept,
         )
-        up_to = max(min(told, keep_from), most)
+        up_to = max(min(delivered, keep_from), most)
         if db.execute("DELETE FROM events WHERE seq <= ?", (up_to,)).rowcount:
             put_meta(db, "trimmed", up_to)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     def after(self, seq: int, limit: int, resource: str | None = None) -> EventRange:
-        """The events after a number, perhaps of one resource only."""
+        """The events after a number, of all resources or of one."""
         with self._using() as db:
             if resource is None:
                 rows = db.execute(_AFTER, (seq, limit)).fetchall()
@@ -254,9 +254,9 @@ class Journal:
     # -- targets ---------------------------------------------------------------------------------------------
 
     def keep_targets(self, names: Sequence[str]) -> dict[str, int]:
-        """The targets that there are now. A new one hears of what happens from now on.
+        """Set the configured targets. A new one gets the events from now on.
 
-        Gives those that are gone, and how many events they had not been told of.
+        Returns the targets that are gone, and how many events each had not received.
         """
         with self.writing() as db:
             now = [(name, self.last) for name in names]
@@ -270,7 +270,7 @@ class Journal:
             return _one(db, "SELECT seq FROM cursors WHERE target = ?", target)
 
     def move(self, target: str, seq: int) -> None:
-        """A target has been told of everything up to here."""
+        """A target has received everything up to here."""
         with self.writing() as db:
             db.execute("UPDATE cursors SET seq = ? WHERE target = ?", (seq, target))
 

@@ -1,10 +1,11 @@
-"""The notifications of one site: made with its configuration, put before its store, started with its engine.
+"""The notifications of one site: wraps its store, observes its engine, and delivers to its targets.
 
 notifier = Notifier(config, runner)
-store = notifier.followed(store)         # blocks; from now on what is committed is journalled
+store = notifier.journal_commits(store)  # blocks; from now on each commit is journalled
 await notifier.start(pump)
 notifier.committed(saves, last_seq)      # after each commit, in the event loop
-notifier.noticed(effect); notifier.peer(event)
+notifier.report(effect)                  # what the engine noticed
+notifier.report_peer(event)              # a site went up or down
 await notifier.stop()                    # the journal itself is closed with the store
 """
 
@@ -40,15 +41,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NotifierStatus:
-    """How telling goes, for the operator."""
+    """The state of notifications, for the operator."""
 
     last: int  # the number of the newest event
     targets: tuple[TargetStatus, ...]
-    summaries_awaited: int  # resources with operations of this site that some site has not dealt with
+    summaries_awaited: int  # resources with operations of this site that some site has not finished
 
 
 class Notifier:
-    """Belongs to one event loop, but for `followed`, which is called where commits are made."""
+    """Belongs to one event loop, except `journal_commits`, which is called in the thread that commits."""
 
     def __init__(self, config: SiteConfig, runner: CommandRunner) -> None:
         self._config = config
@@ -57,13 +58,13 @@ class Notifier:
         self._tasks: list[asyncio.Task[None]] = []
         self._deliveries: list[Delivery] = []
         self._http: aiohttp.ClientSession | None = None
-        self._looks: EngineObserver | None = None
-        self._gone: dict[str, int] = {}  # targets that are no more, and how much they were not told of
+        self._observer: EngineObserver | None = None
+        self._gone: dict[str, int] = {}  # targets that are no longer configured, and their undelivered events
 
     # -- starting and stopping -------------------------------------------------------------------------------
 
     def journal_commits(self, store: Store) -> Store:
-        """The store, with a journal that follows it. Blocks. Raises StoreError."""
+        """The store, wrapped so that each commit is journalled. Blocks. Raises StoreError."""
         config = self._config
         self.journal = Journal(config.data / FILE)
         try:
@@ -78,11 +79,11 @@ class Notifier:
 
     async def start(self, engine: Engine) -> None:
         for name, count in self._gone.items():
-            _log.warning("notify %s: not configured any more; %d events will not be told there", name, count)
+            _log.warning("notify %s: not configured any more; %d events were not delivered", name, count)
         self.feed = Feed(self.journal, self._in_thread)
-        self._looks = EngineObserver(self.journal, self._follower, engine, self._in_thread, self.feed.tell)
+        self._observer = EngineObserver(self.journal, self._follower, engine, self._in_thread, self.feed.announce)
         self._http = webhook_session()
-        self._begin("looks", self._looks.run())
+        self._begin("observer", self._observer.run())
         for target in self._config.notify:
             sender = self._sender(target)
             delivery = Delivery(target, sender, self.journal, self._config.name, self._in_thread, self.feed)
@@ -90,7 +91,7 @@ class Notifier:
             self._begin(f"notify {target.name}", delivery.run())
 
     async def stop(self) -> None:
-        """End the telling; what is not told yet is told after the next start."""
+        """Stop the deliveries; undelivered events are delivered after the next start."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -115,7 +116,7 @@ class Notifier:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    # -- what happens ----------------------------------------------------------------------------------------
+    # -- input -----------------------------------------------------------------------------------------------
 
     def committed(self, saves: Sequence[Save], last_seq: int) -> None:
         """These are durable, and in the journal."""
@@ -125,27 +126,27 @@ class Notifier:
             for document in save.documents
             if isinstance(document, Operation | Reply)
         }
-        if resources and self._looks:
-            self._looks.mark(resources, last_seq)
-            self.feed.tell()
+        if resources and self._observer:
+            self._observer.mark(resources, last_seq)
+            self.feed.announce()
 
     def report(self, notice: Notify) -> None:
-        if self._looks:
-            self._looks.add_notice(notice)
+        if self._observer:
+            self._observer.add_notice(notice)
 
     def report_peer(self, event: PeerUp | PeerDown) -> None:
-        if self._looks:
-            self._looks.add_peer_event(event)
+        if self._observer:
+            self._observer.add_peer_event(event)
 
-    # -- how it is -------------------------------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------------------------
 
     @property
     def tasks(self) -> tuple[asyncio.Task[None], ...]:
-        """None of them ends before the feed is closed, unless something is broken."""
+        """None of them ends before the feed is closed, unless there is a bug."""
         return tuple(self._tasks)
 
     def status(self) -> NotifierStatus:
-        awaited = self._follower.awaited
+        awaited = self._follower.summaries
         return NotifierStatus(
             self.journal.last,
             tuple(delivery.status for delivery in self._deliveries),
@@ -154,5 +155,5 @@ class Notifier:
 
 
 def _file_name(target: str) -> str:
-    """One per target, whatever its name holds."""
+    """One file name per target, whatever characters its name has."""
     return f"{re.sub('[^A-Za-z0-9_-]', '_', target)[:50]}-{sha256(target.encode()).hexdigest()[:8]}.json"

@@ -1,9 +1,9 @@
-"""What the engine knows and no document says: which operations lost their effect, and how far the sites are.
+"""Observes what the engine knows and no document says: which operations lost their effect, and how far sites have got.
 
-A resource is looked at after an operation or a reply of it was committed, and when a site of it says that it
-got further. What was seen goes into the journal only after all that it rests on is durable and followed
-(`Engine.flushed`), so the journal never tells of what a crash could take back. How far looks have come is
-noted; after a crash the resources beyond that are looked at again. What was told is not told a second time.
+A resource is examined after a commit of one of its operations or replies, and when one of its sites reports progress.
+The result enters the journal only after everything it rests on is durable and journalled (`Engine.flushed`): the
+journal never reports what a crash could take back. The observer notes how far it has got; after a crash it examines the
+resources beyond that again. It reports nothing twice.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Engine(Protocol):
-    """What is asked of the pump."""
+    """The engine as the pump drives it (cheops/node/pump.py)."""
 
     site: Site
 
@@ -47,7 +47,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a look at one resource found."""
+    """The result of examining one resource."""
 
     resource: str
     fates: tuple[tuple[Operation, Fate], ...]
@@ -55,11 +55,11 @@ class Observation:
 
 
 class ReportedFates(NamedTuple):
-    """The fates of a replica at the last look: which, and what shows that there are no others."""
+    """The fates of a replica at the last examination, and what shows cheaply that there are no new ones."""
 
     fates: Mapping[OpId, Fate]
     last: OpId | None
-    told: set[OpId]
+    reported: set[OpId]
 
 
 class EngineObserver:
@@ -71,27 +71,27 @@ class EngineObserver:
         follower: Follower,
         engine: Engine,
         in_thread: InThread,
-        news: Callable[[], None],
+        announce: Callable[[], None],
     ) -> None:
         self._journal = journal
         self._follower = follower
         self._engine = engine
         self._in_thread = in_thread
-        self._news = news
+        self._announce = announce
         self._work = asyncio.Event()
         self._dirty: dict[str, None] = {}
-        self._looked = 0
+        self._examined = 0
         self._loose: list[Event] = []
-        self._told: WeakKeyDictionary[Replica, ReportedFates] = WeakKeyDictionary()
-        self._standings: dict[str, DeliveryState] = {}
-        self._asleep: list[str] = []  # resources that wait for a summary, to be loaded bit by bit
+        self._reported: WeakKeyDictionary[Replica, ReportedFates] = WeakKeyDictionary()
+        self._states: dict[str, DeliveryState] = {}
+        self._asleep: list[str] = []  # resources with pending summaries that are not loaded; woken a few at a time
 
-    # -- what happens ----------------------------------------------------------------------------------------
+    # -- input -----------------------------------------------------------------------------------------------
 
     def mark(self, resources: Iterable[str], last_seq: int) -> None:
         """These have new documents, up to this number of the feed."""
         self._dirty |= dict.fromkeys(resources)
-        self._looked = last_seq
+        self._examined = last_seq
         self._work.set()
 
     def add_notice(self, notice: Notify) -> None:
@@ -107,15 +107,15 @@ class EngineObserver:
             self._loose.append(event)
             self._work.set()
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- examining -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Examine resources until cancelled."""
         loop = asyncio.get_running_loop()
-        since = int(str(self._journal.note("looked")))
+        since = int(str(self._journal.note("examined")))
         unseen: set[str] = await self._in_thread(lambda: self._follower.resources_since(since))
         self._dirty |= dict.fromkeys(sorted(unseen))
-        self._looked = max(self._looked, self._follower.followed)
+        self._examined = max(self._examined, self._follower.followed)
         wake_at_s = loop.time()
         while True:
             if loop.time() >= wake_at_s:
@@ -128,8 +128,8 @@ class EngineObserver:
             except StoreError as error:
                 _log.warning("events wait to be written: %s", error)
                 await asyncio.sleep(_RETRY_S)
-            except Exception:  # a mistake of ours must not end the telling, nor the site
-                _log.exception("looking for events failed")
+            except Exception:  # a bug here must end neither the notifications nor the site
+                _log.exception("examining resources for events failed")
                 await asyncio.sleep(_RETRY_S)
             await self._until_work()
 
@@ -140,80 +140,80 @@ class EngineObserver:
             return
 
     def _poll(self) -> None:
-        """Sites get further without any new document here: they say what they have settled."""
-        awaited = self._follower.awaited
+        """Sites make progress without a new document here: their messages say what they have settled."""
+        awaited = self._follower.summaries
         if awaited is None:
             return
         for name, replica in self._engine.site.replicas.items():
-            if name in awaited.resources and delivery_state(replica) != self._standings.get(name):
+            if name in awaited.resources and delivery_state(replica) != self._states.get(name):
                 self._dirty[name] = None
 
     def _sleeping(self) -> list[str]:
-        awaited = self._follower.awaited
+        awaited = self._follower.summaries
         loaded = self._engine.site.replicas
         return [name for name in sorted(awaited.resources) if name not in loaded] if awaited else []
 
     async def _wake_some(self) -> None:
-        """Resources whose summary waits although all may be done: ask the others how far they are."""
+        """Load resources with pending summaries, and ask their sites how far they are: all may be done."""
         some, self._asleep = self._asleep[:_WAKE_AT_ONCE], self._asleep[_WAKE_AT_ONCE:]
         for name in some:
             await self._engine.replica(name, refresh=True)
 
     async def _round(self) -> None:
         self._work.clear()
-        names, loose, looked = tuple(self._dirty), tuple(self._loose), self._looked
+        names, loose, examined = tuple(self._dirty), tuple(self._loose), self._examined
         if not names and not loose:
             return
         self._dirty, self._loose = {}, []
         try:
-            seen = [self._look(await self._replica(name)) for name in names]
+            seen = [self._examine(await self._replica(name)) for name in names]
             await self._engine.flushed()
-            await self._in_thread(lambda: self._record(seen, loose, looked))
+            await self._in_thread(lambda: self._record(seen, loose, examined))
         except Exception:
             self._dirty = dict.fromkeys(names) | self._dirty
             self._loose = [*loose, *self._loose]
-            self._told.clear()
-            self._standings.clear()
+            self._reported.clear()
+            self._states.clear()
             raise
-        self._news()
+        self._announce()
 
     async def _replica(self, name: str) -> Replica:
         return self._engine.site.replicas.get(name) or await self._engine.replica(name)
 
-    def _look(self, replica: Replica) -> Observation:
+    def _examine(self, replica: Replica) -> Observation:
         fates = tuple(
             (op, replica.history.reason(id_) or replica.history.fates[id_])
             for id_ in self._new_fates(replica)
             if (op := replica.history.ops.get(id_))
         )
-        state = self._standings[replica.resource] = delivery_state(replica)
+        state = self._states[replica.resource] = delivery_state(replica)
         return Observation(replica.resource, fates, state)
 
     def _new_fates(self, replica: Replica) -> list[OpId]:
-        """Those that were not there at the last look. Mostly there are none, which is seen at once."""
-        fates, before = replica.history.fates, self._told.get(replica)
+        """The fates since the last examination. Mostly there are none, which the first test shows."""
+        fates, before = replica.history.fates, self._reported.get(replica)
         last = next(reversed(fates), None)
-        if before and before.fates is fates and (before.last, len(before.told)) == (last, len(fates)):
+        if before and before.fates is fates and (before.last, len(before.reported)) == (last, len(fates)):
             return []
-        new = sorted(fates.keys() - (before.told if before else ()), key=lambda id_: (id_.seq, id_.origin))
-        self._told[replica] = ReportedFates(fates, last, set(fates))
+        new = sorted(fates.keys() - (before.reported if before else ()), key=lambda id_: (id_.seq, id_.origin))
+        self._reported[replica] = ReportedFates(fates, last, set(fates))
         return new
 
-    # -- writing it down (in the thread) ---------------------------------------------------------------------
+    # -- recording (in the thread) --------------------------------------------------------------------------
 
-    def _record(self, seen: Iterable[Observation], loose: Iterable[Event], looked: int) -> None:
+    def _record(self, seen: Iterable[Observation], loose: Iterable[Event], examined: int) -> None:
         seen = tuple(seen)
         at_ms = wall_ms()
         with self._journal.writing() as db:
             self._journal.append_within(db, [event for event in loose if self._is_new(db, event)])
             for look in seen:
                 for op, fate in look.fates:
-                    self._tell_fate(db, op, fate, at_ms)
-            put_meta(db, "looked", looked)
+                    self._report_fate(db, op, fate, at_ms)
+            put_meta(db, "examined", examined)
         self._settle(seen, at_ms)
 
     def _is_new(self, db: sqlite3.Connection, event: Event) -> bool:
-        """A notice is repeated whenever its resource is loaded: one of the same state is not news."""
+        """The engine repeats a notice whenever it loads the resource: one of the same state is not new."""
         if event.kind not in NOTICES.values():
             return True
         done = db.execute(
@@ -222,19 +222,19 @@ class EngineObserver:
         )
         return done.rowcount > 0
 
-    def _tell_fate(self, db: sqlite3.Connection, op: Operation, fate: Fate, at_ms: int) -> None:
+    def _report_fate(self, db: sqlite3.Connection, op: Operation, fate: Fate, at_ms: int) -> None:
         if fate.rule is Rule.FOLDED:
-            return  # its effect is there
-        if self._follower.awaited:
-            self._follower.awaited.lose_effect(db, op.resource, op.id)
+            return  # its effect stays, in a checkpoint
+        if self._follower.summaries:
+            self._follower.summaries.lose_effect(db, op.resource, op.id)
         event = of_fate(op, fate, at_ms)
         name = (op_text(op.resource, op.id),)
-        if event and db.execute("INSERT OR IGNORE INTO told VALUES (?)", name).rowcount:
+        if event and db.execute("INSERT OR IGNORE INTO reported_fates VALUES (?)", name).rowcount:
             self._journal.append_within(db, [event])
 
     def _settle(self, seen: Iterable[Observation], at_ms: int) -> None:
-        awaited = self._follower.awaited
+        awaited = self._follower.summaries
         for look in seen if awaited else ():
-            assert awaited is not None  # noqa: S101 - said in the line above
+            assert awaited is not None  # noqa: S101 - checked in the line above
             if look.resource in awaited.resources:
                 awaited.settle(look.resource, look.state, at_ms)

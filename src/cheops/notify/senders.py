@@ -40,7 +40,7 @@ _MAX_SECRET_BYTES = 4_096
 
 
 class DeliveryError(CheopsError):
-    """A target could not be told; it will be tried again."""
+    """A target did not accept an event; the delivery is retried."""
 
     fault = Fault.APPLICATION
     definite = False
@@ -48,14 +48,14 @@ class DeliveryError(CheopsError):
 
 
 class Sender(Protocol):
-    """One way to one target."""
+    """Sends events to one target."""
 
     async def send(self, event: Event) -> None:
         """Return when the target has the event; raises DeliveryError."""
 
 
 def read_secret(path: Path) -> bytes:
-    """What a file holds, without the end of its line. Read each time: so it can be changed."""
+    """A secret from a file, without the line end. Read for each event, so that it can be changed."""
     try:
         with path.open("rb") as file:
             secret = file.read(_MAX_SECRET_BYTES + 1).rstrip(b"\r\n")
@@ -71,7 +71,7 @@ _MAX_OUTPUT_BYTES = 4_096
 
 
 class CommandSender:
-    """See `sending.Sender`. `path` is the target's own file, overwritten with each event."""
+    """See `Sender`. `path` is the target's own file, overwritten with each event."""
 
     def __init__(self, config: CommandConfig, timeout_s: float, runner: CommandRunner, path: Path) -> None:
         self._config = config
@@ -88,7 +88,7 @@ class CommandSender:
         except ClientError as error:
             raise DeliveryError(str(error)) from error
         if done.status is not CommandStatus.EXITED or done.exit_code != 0:
-            raise DeliveryError(_said(done))
+            raise DeliveryError(_failure_text(done))
 
     def _write(self, event: Event) -> None:
         try:
@@ -113,7 +113,7 @@ class CommandSender:
         )
 
 
-def _said(done: Completed) -> str:
+def _failure_text(done: Completed) -> str:
     how = f"exit code {done.exit_code}" if done.status is CommandStatus.EXITED else str(done.status)
     return f"{how}: {shortened(done.output.strip(), 300)}" if done.output.strip() else how
 
@@ -123,7 +123,7 @@ _log = logging.getLogger(__name__)
 
 
 class MailSender:
-    """See `sending.Sender`."""
+    """See `Sender`."""
 
     def __init__(self, config: MailConfig, timeout_s: float, site: str) -> None:
         self._config = config
@@ -131,7 +131,7 @@ class MailSender:
         self._site = site
 
     async def send(self, event: Event) -> None:
-        """In a thread that nobody has to wait for: a mail server may be silent until its time is over."""
+        """In a daemon thread: a silent mail server must not keep the agent from stopping."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[str] = loop.create_future()
 
@@ -149,7 +149,7 @@ class MailSender:
             raise DeliveryError(problem)
 
     def _try(self, event: Event) -> str:
-        """Send; gives what went wrong, or nothing."""
+        """Send. Returns the problem, or an empty text."""
         try:
             self._hand_over(message_of(event, self._config, self._site))
         except DeliveryError as error:
@@ -166,7 +166,7 @@ class MailSender:
             if config.user is not None and config.password_file is not None:
                 server.login(config.user, read_secret(config.password_file).decode("utf-8", "replace"))
             refused = server.send_message(message, config.sender, list(config.to))
-        if refused:  # some have it: to try again for the others would tell these again, and again
+        if refused:  # a retry for these would send the mail again to all others
             _log.warning("%s does not take mail for %s", config.smtp, ", ".join(sorted(refused)))
 
 
@@ -220,7 +220,7 @@ def webhook_session() -> aiohttp.ClientSession:
 
 
 class WebhookSender:
-    """See `sending.Sender`. Redirections are not followed: what is signed is for one receiver."""
+    """See `Sender`. Redirections are not followed: the signature is meant for one receiver."""
 
     def __init__(self, config: WebhookConfig, timeout_s: float, http: aiohttp.ClientSession) -> None:
         self._config = config
@@ -236,9 +236,9 @@ class WebhookSender:
                 headers=self._headers(event, body),
                 timeout=self._timeout,
                 allow_redirects=False,
-            ) as answer:
-                if not 200 <= answer.status < 300:
-                    raise DeliveryError(f"it answered {answer.status}")
+            ) as response:
+                if not 200 <= response.status < 300:
+                    raise DeliveryError(f"it answered {response.status}")
         except TimeoutError as error:
             raise DeliveryError(f"no answer within {self._timeout.total:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:

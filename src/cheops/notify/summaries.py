@@ -19,15 +19,15 @@ from cheops.log.operation import OpId, Origin, Status
 from cheops.notify.event import Event, SiteResult, decoded, encoded, shown_time
 from cheops.notify.journal import Journal
 
-_LAST_WORDS = (Status.OK, Status.KO)
+_FINAL = (Status.OK, Status.KO)
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryState:
-    """Per site of the list: up to which number it has settled what this site made."""
+    """Per site of the resource: up to which number it has settled the operations of this site."""
 
     settled: Mapping[str, int]
-    has_left: bool  # this site is not on the list any more, and may never hear the rest
+    has_left: bool  # this site no longer has the resource, and may never learn the rest
 
 
 def delivery_state(replica: Replica) -> DeliveryState:
@@ -52,12 +52,12 @@ class PendingSummary:
 
     seq: int
     summary: Event
-    words: Mapping[str, SiteResult]
+    results: Mapping[str, SiteResult]
     without_effect: bool
 
 
 def complete_summary(awaited: PendingSummary, state: DeliveryState, at_ms: int) -> Event | None:
-    """The summary, if every site has dealt with the operation, or if this site will not hear of it."""
+    """The summary, if every site has finished the operation, or if this site will not learn more of it."""
     results = tuple(_result(awaited, state, site) for site in sorted(state.settled))
     complete = bool(results) and all(result.status is not Status.PENDING for result in results)
     if not complete and not state.has_left:
@@ -72,9 +72,9 @@ def complete_summary(awaited: PendingSummary, state: DeliveryState, at_ms: int) 
 
 
 def _result(awaited: PendingSummary, state: DeliveryState, site: str) -> SiteResult:
-    word = awaited.words.get(site)
-    if word is not None and word.status in _LAST_WORDS:
-        return word
+    reported = awaited.results.get(site)
+    if reported is not None and reported.status in _FINAL:
+        return reported
     if state.settled[site] >= awaited.seq:
         return SiteResult(site, Status.SUPERSEDED if awaited.without_effect else Status.OK)
     return SiteResult(site, Status.PENDING)
@@ -94,68 +94,70 @@ _result_decoder = msgspec.json.Decoder(SiteResult)
 
 
 class PendingSummaries:
-    """Of the operations that `origin` made."""
+    """The pending summaries of the operations that `origin` made."""
 
     def __init__(self, journal: Journal, origin: Origin) -> None:
         self._journal = journal
         self._origin = origin
         with journal.writing() as db:
-            self.resources = {str(row[0]) for row in db.execute("SELECT DISTINCT resource FROM awaited")}
+            self.resources = {str(row[0]) for row in db.execute("SELECT DISTINCT resource FROM pending_summaries")}
 
-    # -- within the transactions of those who follow the store -----------------------------------------------
+    # -- within the transactions of the follower and the observer--------------------------------------------
 
     def add(self, db: sqlite3.Connection, resource: str, seq: int, summary: Event) -> None:
-        db.execute("INSERT OR IGNORE INTO awaited VALUES (?, ?, 0, ?)", (resource, seq, encoded(summary)))
+        db.execute("INSERT OR IGNORE INTO pending_summaries VALUES (?, ?, 0, ?)", (resource, seq, encoded(summary)))
         self.resources.add(resource)
 
-    def hear(self, db: sqlite3.Connection, resource: str, words: Iterable[tuple[OpId, SiteResult]]) -> None:
-        """What a site says. A last word is not taken back by one that is less, such as of a replay."""
+    def add_results(self, db: sqlite3.Connection, resource: str, results: Iterable[tuple[OpId, SiteResult]]) -> None:
+        """What a site reports. A final result is not replaced by one that is not, such as of a replay."""
         if resource not in self.resources:
             return
         rows = [
             (
                 resource,
                 op.seq,
-                word.site,
-                word.status in _LAST_WORDS,
-                msgspec.json.encode(word),
+                result.site,
+                result.status in _FINAL,
+                msgspec.json.encode(result),
                 resource,
                 op.seq,
             )
-            for op, word in words
+            for op, result in results
             if op.origin == self._origin
         ]
         db.executemany(
-            "INSERT INTO words SELECT ?, ?, ?, ?, ?"
-            " WHERE EXISTS (SELECT 1 FROM awaited WHERE resource = ? AND seq = ?)"
-            " ON CONFLICT DO UPDATE SET is_last = excluded.is_last, body = excluded.body"
-            " WHERE NOT words.is_last OR excluded.is_last",
+            "INSERT INTO results SELECT ?, ?, ?, ?, ?"
+            " WHERE EXISTS (SELECT 1 FROM pending_summaries WHERE resource = ? AND seq = ?)"
+            " ON CONFLICT DO UPDATE SET is_final = excluded.is_final, body = excluded.body"
+            " WHERE NOT results.is_final OR excluded.is_final",
             rows,
         )
 
     def lose_effect(self, db: sqlite3.Connection, resource: str, op: OpId) -> None:
         if op.origin == self._origin:
-            db.execute("UPDATE awaited SET without_effect = 1 WHERE resource = ? AND seq = ?", (resource, op.seq))
+            db.execute(
+                "UPDATE pending_summaries SET without_effect = 1 WHERE resource = ? AND seq = ?", (resource, op.seq)
+            )
 
     # -- finishing -------------------------------------------------------------------------------------------
 
     def settle(self, resource: str, state: DeliveryState, at_ms: int) -> int:
-        """Put the summaries that are due into the journal, in order; gives how many."""
+        """Journal the summaries that are complete, in order. Returns how many."""
         count = 0
         with self._journal.writing() as db:
             for awaited in self._awaited(db, resource, self._bound(db, resource, state)):
                 if event := complete_summary(awaited, state, at_ms):
                     self._finish(db, resource, awaited.seq, event)
                     count += 1
-            if not db.execute("SELECT 1 FROM awaited WHERE resource = ? LIMIT 1", (resource,)).fetchone():
+            if not db.execute("SELECT 1 FROM pending_summaries WHERE resource = ? LIMIT 1", (resource,)).fetchone():
                 self.resources.discard(resource)
         return count
 
     def _bound(self, db: sqlite3.Connection, resource: str, state: DeliveryState) -> int:
-        """Beyond this number nothing can be due: a site that is far behind costs no search."""
+        """No summary beyond this number can be complete: a site that is far behind costs no search."""
         if state.has_left:
             return 2**62
-        heard = "SELECT coalesce(max(seq), 0) FROM words WHERE resource = ? AND site = ? AND is_last"
+        heard = "SELECT coalesce(max(seq), 0) FROM results WHERE resource = ? AND site = ? AND is_final"
         return min(
             (
                 max(settled, int(db.execute(heard, (resource, site)).fetchone()[0]))
@@ -166,19 +168,20 @@ class PendingSummaries:
 
     def _awaited(self, db: sqlite3.Connection, resource: str, bound: int) -> list[PendingSummary]:
         rows = db.execute(
-            "SELECT seq, without_effect, body FROM awaited WHERE resource = ? AND seq <= ? ORDER BY seq LIMIT ?",
+            "SELECT seq, without_effect, body FROM pending_summaries"
+            " WHERE resource = ? AND seq <= ? ORDER BY seq LIMIT ?",
             (resource, bound, _AT_A_TIME),
         ).fetchall()
         return [
-            PendingSummary(seq, decoded(body), self._words(db, resource, seq), bool(without_effect))
+            PendingSummary(seq, decoded(body), self._results(db, resource, seq), bool(without_effect))
             for seq, without_effect, body in rows
         ]
 
-    def _words(self, db: sqlite3.Connection, resource: str, seq: int) -> dict[str, SiteResult]:
-        rows = db.execute("SELECT site, body FROM words WHERE resource = ? AND seq = ?", (resource, seq))
+    def _results(self, db: sqlite3.Connection, resource: str, seq: int) -> dict[str, SiteResult]:
+        rows = db.execute("SELECT site, body FROM results WHERE resource = ? AND seq = ?", (resource, seq))
         return {site: _result_decoder.decode(body) for site, body in rows}
 
     def _finish(self, db: sqlite3.Connection, resource: str, seq: int, event: Event) -> None:
         self._journal.append_within(db, [event])
-        db.execute("DELETE FROM awaited WHERE resource = ? AND seq = ?", (resource, seq))
-        db.execute("DELETE FROM words WHERE resource = ? AND seq = ?", (resource, seq))
+        db.execute("DELETE FROM pending_summaries WHERE resource = ? AND seq = ?", (resource, seq))
+        db.execute("DELETE FROM results WHERE resource = ? AND seq = ?", (resource, seq))
