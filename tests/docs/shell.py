@@ -1,12 +1,12 @@
-"""Plays a how-to: its `text` blocks are what is typed in one shell, and what is seen there.
+"""Replays a how-to: its `text` blocks are commands typed in one shell, with their output.
 
     $ cp -r examples ~/try && cd ~/try/redis
     $ cheops agent --config site1.yaml 2>> site1/log & echo $! > site1/pid
 
-The shell is a real one that lives from the first line to the last, so variables, directories and background
-jobs are as a reader has them. It stands in a copy of the examples in which ports are free ones; in the text
-they are 8081, 8082 and 8083. A reader is slower than agents start and miss each other: after a line that starts
-or ends agents, it is waited until those that run see each other, and none that does not.
+One real shell runs all blocks, so variables, directories and background jobs work as for a reader. It starts in a
+copy of the examples that uses free ports instead of 8081, 8082 and 8083. A reader is slower than agents are to start
+and to notice each other: after a line that starts or stops agents, the replay waits until the running agents see each
+other and no stopped one.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from tests.wan.tun import inside
 
 _BLOCK = re.compile(r"(?<=^```text\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTALL)
 _ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
-_HEADER = re.compile(r"^[A-Za-z][A-Za-z-]*(?=: )", re.MULTILINE)  # small letters where HAProxy forwards
+_HEADER = re.compile(r"^[A-Za-z][A-Za-z-]*(?=: )", re.MULTILINE)  # lower case if HAProxy forwards
 _PROMPT = "$ "
 _END = "-- the end of what this line printed --"
 _PATIENCE_S = 120.0
@@ -45,23 +45,23 @@ _VARYING = (
         re.compile(r"  [✓!] commands (?:do not|of types? .*) run as root.*\n(?: {6}.*\n)*"),
         "  commands may run as root\n",
     ),
-    (re.compile(r"^connection: close\r?\n", re.MULTILINE), ""),  # from a HAProxy that is reloaded just then
+    (re.compile(r"^connection: close\r?\n", re.MULTILINE), ""),  # HAProxy was reloaded at that moment
     (re.compile(r"\d+ warnings?$", re.MULTILINE), "SOME warnings"),
 )
 
 
-def alike(text: str) -> list[str]:
-    """The lines without what differs from run to run."""
+def normalized_lines(text: str) -> list[str]:
+    """The lines, without what differs between runs."""
     for pattern, word in _VARYING:
         text = pattern.sub(word, text)
     return comparable(_HEADER.sub(lambda name: name.group().lower(), text))
 
 
 class Reader:
-    """Somebody at a shell, with a home of their own below `folder`. A context manager: what they started ends."""
+    """A reader at a shell, with a home directory below `folder`. A context manager: its exit stops all processes."""
 
     def __init__(self, folder: Path, host: Host | None = None) -> None:
-        """On a host of a test bed all ports are free, and those of the text are used."""
+        """On a host of a test bed all ports are free, so the ports of the text are used."""
         self._home = folder / "home"
         self._home.mkdir()
         self._host = host
@@ -92,58 +92,58 @@ class Reader:
     ) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._shell.pid, number)  # without a terminal its jobs are of its own group
+                os.killpg(self._shell.pid, number)  # without a terminal, its jobs are in its own group
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._shell.communicate(timeout=_END_S)
 
     def read(self, text: str) -> str:
-        """A document as it would be if everything in it had been typed now."""
+        """The document with the output that its commands print now."""
         return _BLOCK.sub(lambda block: self._block(block.group()), text)
 
     def _block(self, block: str) -> str:
-        typed = (part.partition("\n") for part in f"\n{block}".split(f"\n{_PROMPT}")[1:])
-        return "".join(f"{_PROMPT}{line}\n{self._answer_as_in_the_text(line, seen)}" for line, _, seen in typed)
+        commands = (part.partition("\n") for part in f"\n{block}".split(f"\n{_PROMPT}")[1:])
+        return "".join(f"{_PROMPT}{line}\n{self._output_with_ids_of_text(line, shown)}" for line, _, shown in commands)
 
-    def _answer_as_in_the_text(self, line: str, in_the_text: str) -> str:
-        """Ids are others every time. Each is written as the text has it, and means the one that was seen."""
-        for told, seen in self._ids.items():
-            line = line.replace(told, seen)
-        answer = self._answer(line)
-        self._ids |= dict(zip(_ID.findall(in_the_text), _ID.findall(answer), strict=False))
-        for told, seen in self._ids.items():
-            answer = answer.replace(seen, told)
-        return answer
+    def _output_with_ids_of_text(self, line: str, shown: str) -> str:
+        """Ids differ in every run. The output gets those of the text, each for the one that was printed instead."""
+        for id_of_text, real_id in self._ids.items():
+            line = line.replace(id_of_text, real_id)
+        output = self._run(line)
+        self._ids |= dict(zip(_ID.findall(shown), _ID.findall(output), strict=False))
+        for id_of_text, real_id in self._ids.items():
+            output = output.replace(real_id, id_of_text)
+        return output
 
-    def _answer(self, line: str) -> str:
+    def _run(self, line: str) -> str:
         assert self._shell.stdin
         assert self._shell.stdout
         self._shell.stdin.write(f"{as_here(line, self._ports)}\necho '{_END}'\n")
         self._shell.stdin.flush()
-        seen = []
-        for found in self._shell.stdout:
-            if found.startswith(_END):
+        lines = []
+        for printed in self._shell.stdout:
+            if printed.startswith(_END):
                 break
-            seen.append(found)
+            lines.append(printed)
         else:
-            raise AssertionError(f"the shell ended after: {line}\n{''.join(seen)}")
+            raise AssertionError(f"the shell ended after: {line}\n{''.join(lines)}")
         if "/pid" in line:
             until(self._is_settled, f"for the agents to see each other after: {line}", _PATIENCE_S)
-        return as_in_the_text("".join(seen), self._ports).replace(str(self._home), "/home/you")
+        return as_in_the_text("".join(lines), self._ports).replace(str(self._home), "/home/you")
 
     # -- agents ------------------------------------------------------------------------------------------
 
     def _is_settled(self) -> bool:
-        """Every agent that runs sees those that do; on a host, what it stands in front of takes connections."""
+        """Every running agent sees exactly the running ones; on a host, its services accept connections."""
         running = {name for name, pid in self._pids() if _runs(pid)}
         for path in self._home.rglob("site*/log"):
-            assert "Traceback" not in (said := path.read_text()), said
+            assert "Traceback" not in (log := path.read_text()), log
         with inside(NAMESPACES / self._host.namespace) if self._host else contextlib.nullcontext():
             urls = [f"http://127.0.0.1:{self._port(name)}" for name in running]
-            seen = all(_sees(url) == running for url in urls)
-            return seen and (self._host is None or all(map(_serves, urls)))
+            complete = all(_sites_up(url) == running for url in urls)
+            return complete and (self._host is None or all(map(_services_accept, urls)))
 
     def _pids(self) -> list[tuple[str, int]]:
-        """The name of each site that was started, and the process of its agent."""
+        """The name of each started site, and the process id of its agent."""
         return [(path.parent.name, int(path.read_text())) for path in self._home.rglob("site*/pid")]
 
     def _port(self, name: str) -> int:
@@ -158,15 +158,15 @@ def _runs(pid: int) -> bool:
     return state != "Z"
 
 
-def _sees(url: str) -> set[str]:
-    """The sites that an agent sees up, itself among them; none while it does not answer."""
-    with contextlib.suppress(OSError), urlopen(f"{url}/api/v1/sites") as answer:  # noqa: S310 - an agent of ours
-        return {site["name"] for site in json.load(answer)["sites"] if site["state"] == "up"}
+def _sites_up(url: str) -> set[str]:
+    """The sites that are up for an agent, including itself; none while it does not respond."""
+    with contextlib.suppress(OSError), urlopen(f"{url}/api/v1/sites") as response:  # noqa: S310 - an agent of ours
+        return {site["name"] for site in json.load(response)["sites"] if site["state"] == "up"}
     return set()
 
 
-def _serves(url: str) -> bool:
-    """Whether what an agent stands in front of takes connections."""
-    with contextlib.suppress(OSError), urlopen(f"{url}/api/v1/check") as answer:  # noqa: S310 - as above
-        return all(one["ok"] for one in json.load(answer)["checks"] if one["group"] == "services")
+def _services_accept(url: str) -> bool:
+    """Whether the services of an agent's site accept connections."""
+    with contextlib.suppress(OSError), urlopen(f"{url}/api/v1/check") as response:  # noqa: S310 - as above
+        return all(check["ok"] for check in json.load(response)["checks"] if check["group"] == "services")
     return False

@@ -1,4 +1,4 @@
-"""The how-tos, typed by a test: every command is run, and prints what the text says."""
+"""Replays the how-tos and the README: every command runs, and must print what the text shows."""
 
 import re
 import shutil
@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.demo.terminal import nothing_is_left
-from tests.docs.shell import Reader, alike
+from tests.docs.shell import Reader, normalized_lines
 from tests.support.command import ROOT
 from tests.wan import Wan
 from tests.wan.bed import missing
@@ -18,7 +18,7 @@ NEEDS = {"redis": "redis-server", "files": "sh"}
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_how_to_shows_what_happens(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_how_to_shows_real_output(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if shutil.which(NEEDS[name]) is None:
         pytest.skip(f"needs {NEEDS[name]}, of the package of the same name")
     with Reader(tmp_path) as reader:
@@ -29,30 +29,30 @@ def test_a_how_to_shows_what_happens(name: str, tmp_path: Path, request: pytest.
 
 
 def check(path: Path, reader: Reader, request: pytest.FixtureRequest) -> None:
-    """Whether what is typed prints what the text says."""
+    """Every command prints what the text shows. `--update-transcripts` rewrites the page."""
     text = path.read_text(encoding="utf-8")
     now = reader.read(text)
     assert "no answer from the agent" not in now
     assert "No such" not in now
-    if request.config.getoption("--update-transcripts") and alike(now) != alike(text):
+    if request.config.getoption("--update-transcripts") and normalized_lines(now) != normalized_lines(text):
         path.write_text(now, encoding="utf-8")
         text = now
-    assert alike(text) == alike(now), "if the change is meant: pytest --update-transcripts"
+    assert normalized_lines(text) == normalized_lines(now), "if the change is meant: pytest --update-transcripts"
 
 
-def test_the_example_of_the_gateway_shows_what_happens(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """On a host of its own, for it uses many ports."""
-    if lacking := missing() or ("" if shutil.which("curl") else "needs curl"):
-        pytest.skip(lacking)
+def test_gateway_example_shows_real_output(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """On a separate host of the test bed, because it uses many ports."""
+    if reason := missing() or ("" if shutil.which("curl") else "needs curl"):
+        pytest.skip(reason)
     path = ROOT / "examples" / "minicloud" / "README.md"
     with Wan(["reader"]) as wan, Reader(tmp_path, wan.hosts["reader"]) as reader:
         check(path, reader, request)
 
 
-def test_the_readme_shows_what_happens(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Its reader has started the sites of the example first."""
-    if lacking := missing() or ("" if shutil.which("curl") else "needs curl"):
-        pytest.skip(lacking)
+def test_readme_shows_real_output(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Its reader first starts the sites of the example."""
+    if reason := missing() or ("" if shutil.which("curl") else "needs curl"):
+        pytest.skip(reason)
     example = (ROOT / "examples" / "minicloud" / "README.md").read_text(encoding="utf-8")
     start = re.search(r"^```text\n.*?^```$", example, re.MULTILINE | re.DOTALL)
     assert start
@@ -62,7 +62,7 @@ def test_the_readme_shows_what_happens(tmp_path: Path, request: pytest.FixtureRe
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_how_to_shows_the_type_as_it_is_in_the_example(name: str) -> None:
+def test_how_to_shows_the_type_of_the_example(name: str) -> None:
     text = (ROOT / "docs" / f"howto-{name}.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```yaml\n(types:.*?)^```$", text, re.MULTILINE | re.DOTALL)
     example = yaml.safe_load((ROOT / "examples" / name / "site1.yaml").read_text())

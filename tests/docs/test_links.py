@@ -1,4 +1,4 @@
-"""Links of the documentation lead somewhere: to a file that is there, and to a heading that it has."""
+"""Links of the documentation work: the file exists, and it has the heading."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -27,14 +27,14 @@ def links(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """As renderers make them of headings: small letters, no punctuation, blanks as hyphens."""
+    """As renderers derive them from headings: lower case, no punctuation, hyphens for spaces."""
     text = _FENCED.sub("", page.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_works(page: Path) -> None:
     for link in links(page):
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
@@ -43,30 +43,30 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert anchor in anchors(target), link
 
 
-def test_every_picture_is_shown_and_says_what_it_shows() -> None:
+def test_every_picture_is_used_and_has_a_description() -> None:
     shown = {link for page in PAGES for link in links(page) if link.startswith("pictures/")}
     assert shown == {str(path.relative_to(ROOT / "docs")) for path in PICTURES}
     for path in PICTURES:
-        root = ET.parse(path).getroot()  # noqa: S314 - our own
+        root = ET.parse(path).getroot()  # noqa: S314 - our own file
         assert root.get("role") == "img"
         assert root.get("aria-label")
         assert "prefers-color-scheme: dark" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
-def test_a_picture_is_small_and_needs_nothing_from_elsewhere(path: Path) -> None:
+def test_picture_is_small_and_self_contained(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(text) < 8_000
     assert not re.search(r"href|url\((?!#)|@import|<script", text)
 
 
-# -- pictures of the web interface ------------------------------------------------------------------------
+# -- screenshots of the web interface ------------------------------------------------------------------------
 
 _SHOWN = re.compile(r'(?:src|srcset)="([^"]+)"')
 _SHOTS = ROOT / "docs" / "pictures" / "ui"
 
 
-def test_every_picture_of_a_page_is_there_light_and_dark_and_shown() -> None:
+def test_every_screenshot_is_used_in_light_and_dark() -> None:
     shown = {(page.parent / link).resolve() for page in PAGES for link in _SHOWN.findall(page.read_text("utf-8"))}
     assert shown == set(_SHOTS.iterdir())
     names = {path.name for path in shown}

@@ -1,4 +1,4 @@
-"""Source files that the documentation mentions are there: a module that is renamed is renamed in the text too."""
+"""Source files that the documentation mentions exist, so that renaming a module also renames it in the text."""
 
 import re
 from pathlib import Path
@@ -34,11 +34,11 @@ def exists(path: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_source_file_that_is_mentioned_exists(page: Path) -> None:
+def test_every_mentioned_source_file_exists(page: Path) -> None:
     assert {path for path in mentioned(page) if not exists(path)} == set()
 
 
-def test_a_path_in_the_text_is_seen() -> None:
+def test_paths_in_the_text_are_found() -> None:
     assert {"src/cheops/log/rules.py", "tests/sim/planted.py"} <= {
         path for page in PAGES for path in re.findall(r"(?:src|tests)/[\w/]+\.py", page.read_text(encoding="utf-8"))
     }
