@@ -1,4 +1,4 @@
-"""The root of all errors that Cheops raises on purpose.
+"""The base classes of all errors that Cheops raises on purpose.
 
 The tree is shallow. An error answers three questions, so that the code that catches it need not know its class:
 whose fault it is (who can fix it), whether it is definite (the same request gives the same answer), and
@@ -20,7 +20,7 @@ class Fault(StrEnum):
 
 
 class CheopsError(Exception):
-    """Something Cheops refuses or could not do; its text says what is wrong, where, and what to do."""
+    """Something that Cheops refuses or cannot do. Its text says what is wrong, where, and what to do."""
 
     fault: Fault = Fault.US
     definite: bool = True
@@ -43,7 +43,7 @@ class CheopsError(Exception):
 
 
 class ClientError(CheopsError):
-    """The request itself cannot be right, whatever the state of the system."""
+    """The request is wrong, whatever the state of the system."""
 
     fault = Fault.CLIENT
     status = 400

@@ -1,11 +1,11 @@
-"""Words for messages, used wherever Cheops tells somebody what is wrong."""
+"""Text for messages: foreign text made safe to print, lists of names, and suggestions for misspelled names."""
 
 import difflib
 import unicodedata
 from collections.abc import Iterable
 
-# What cannot be seen, or reorders what is seen: control and format characters, lone surrogates (bytes that
-# were not UTF-8), line and paragraph separators, and the letters that Unicode leaves blank.
+# Characters that are invisible or reorder the text around them: control and format characters, lone surrogates (bytes
+# that were not UTF-8), line and paragraph separators, and letters that Unicode draws as a blank.
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _BLANK_LETTERS = frozenset(
     map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x2800, 0x3164, 0xFFA0))
@@ -23,29 +23,29 @@ def is_invisible(character: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """The text with a mark for each invisible character: same length, and harmless on a terminal."""
+    """The text with invisible characters replaced by a mark: same length, and safe to print on a terminal."""
     return "".join("\N{REPLACEMENT CHARACTER}" if is_invisible(c) else c for c in text)
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """A foreign text for a message, which it must not flood."""
+    """A foreign text, cut so that it does not dominate the message."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def code_point(character: str) -> str:
-    """`U+0007`, for a character that cannot be shown itself."""
+    """`U+0007`: the name of a character that cannot be printed itself."""
     return f"U+{ord(character):04X}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was most likely meant, whatever its case, or None."""
+    """The known name that was most likely meant, ignoring case, or None."""
     by_folded = {candidate.casefold(): candidate for candidate in sorted(known)}
     matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
     return by_folded[matches[0]] if matches else None
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
-    """Names for a message: sorted, and cut where the list would hide the message."""
+    """Names for a message: sorted, and cut so that a long list does not hide the message."""
     ordered = sorted(names)
     shown = ", ".join(ordered[:most]) or "none"
     return f"{shown} and {len(ordered) - most} more" if len(ordered) > most else shown
