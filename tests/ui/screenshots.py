@@ -1,7 +1,6 @@
-"""`python -m tests.ui.screenshots [FOLDER]`: pictures of every view, light and dark, of the sites of the demo.
+"""`python -m tests.ui.screenshots [FOLDER]`: take screenshots of every view, light and dark, of the demo.
 
-What they show has happened: the sites are those of `cheops demo`, the network is really cut, and the pages are
-looked at with a real browser.
+They show real sites: those of `cheops demo`, with a network that is really cut, in a real browser.
 """
 
 import base64
@@ -32,7 +31,7 @@ Scheme = Literal["light", "dark"]
 
 @dataclass(frozen=True)
 class View:
-    """A picture: its name, the address, what must be seen before it is taken, and what is done for that."""
+    """A screenshot: its name, the URL, the selector to wait for, and what to do on the page first."""
 
     name: str
     path: str
@@ -70,7 +69,7 @@ def _story(sites: Sites) -> Iterator[View]:
     _wait(lambda: all(agents["site1"].status(id_).overall == "CONVERGED" for id_ in ("shopping", "counter")))
     yield View("resources", "resources", "tbody tr")
     yield View("lanes", "resources/shopping?op=site1:2", ".panel .reply")
-    yield View("replay", "resources/shopping", "output:has-text('moment')", _go_back)
+    yield View("replay", "resources/shopping", "output:has-text('event ')", _go_back)
     yield View("failed", "resources/visits", ".word.failed")
     yield View("matrix", "resources/counter?tab=matrix", ".matrix td")
     yield View("why", "resources/shopping?tab=why", ".steps li")
@@ -92,7 +91,7 @@ def _together(sites: Sites, agents: dict[str, Agent]) -> None:
         _make(agents, "counter", "counter", "redis-cli set counter 0")
         _do(agents, "site2", "counter", "inc", "redis-cli incrby counter 7", Wait.ALL)
         _make(agents, "visits", "counter", "redis-cli set visits 0")
-        sites.state("site3", "redis-cli", "set", "visits", "many")  # somebody past Cheops
+        sites.state("site3", "redis-cli", "set", "visits", "many")  # a change without Cheops
         _do(agents, "site1", "visits", "inc", "redis-cli incrby visits 1", Wait.ALL)
     for name in ("debian", "alpine"):
         _ask(sites, "image", "POST", "/images", f"{{image: {_EVERYWHERE}}}", f'{{"name": "{name}"}}')

@@ -82,6 +82,6 @@ WaitOption = Annotated[
     Waiting,
     typer.Option(
         "--wait",
-        help="Which replies to wait for: from all sites, a majority, the first, or none (only until it is saved).",
+        help="Which replies to wait for: all, quorum (a majority), first, or none (only until it is saved).",
     ),
 ]

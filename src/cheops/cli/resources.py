@@ -140,7 +140,9 @@ def resolve_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     op: Annotated[str, typer.Option("--op", help="The operation to resolve.", show_default="the only one")] = "",
     happened: Annotated[
         Happened | None,
-        typer.Option("--happened", help="Whether the operation took effect.", show_default="list what needs resolving"),
+        typer.Option(
+            "--happened", help="Whether the operation took effect: yes or no.", show_default="list what needs resolving"
+        ),
     ] = None,
     site: Annotated[
         str, typer.Option("--site", help="The site where it is UNKNOWN.", show_default="the only one, or the agent's")
