@@ -199,7 +199,7 @@ def _refusals(agent: Agent) -> None:
     assert raw(agent, "PATCH", "/api/v1/resources")[0] == 405
     assert raw(agent, "GET", "/api/v1/resources?limit=0")[0] == 422
     assert raw(agent, "GET", "/api/v1/resources/%FF")[0] == 400
-    with pytest.raises(UnreachableError, match="no answer from the agent"):
+    with pytest.raises(UnreachableError, match="no response from the agent"):
         Agent("http://127.0.0.1:1").sites()
 
 

@@ -32,7 +32,7 @@ def check(path: Path, reader: Reader, request: pytest.FixtureRequest) -> None:
     """Every command prints what the text shows. `--update-transcripts` rewrites the page."""
     text = path.read_text(encoding="utf-8")
     now = reader.read(text)
-    assert "no answer from the agent" not in now
+    assert "no response from the agent" not in now
     assert "No such" not in now
     if request.config.getoption("--update-transcripts") and normalized_lines(now) != normalized_lines(text):
         path.write_text(now, encoding="utf-8")

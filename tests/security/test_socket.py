@@ -163,7 +163,7 @@ def test_it_says_whom_it_asked_where_nobody_answers(tmp_path: Path, monkeypatch:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(addresses, "USUAL_SOCKET", tmp_path / "usual.sock")
     assert target_of().url == "http://127.0.0.1:8079"
-    assert "usual address" in target_of().found
+    assert "usual address" in target_of().origin
     (tmp_path / "cheops.yaml").write_text("{this is: [not, right")
     assert target_of().url == "http://127.0.0.1:8079"
     (tmp_path / "cheops.yaml").write_text("site: a\ndata: here\n")

@@ -25,27 +25,27 @@ from cheops.peers.views import SiteView
 
 
 async def plane_checks(gateway: Gateway | None) -> Iterator[tuple[str, str, str]]:
-    """Name, what was found, and what to do where it is not right."""
+    """Name, what the check found, and what to do about it."""
     if gateway is None:
         return iter(())
     plane = gateway.plane
     if plane is None:
-        found, hint = "by the agent itself", ""
+        detail, hint = "by the agent itself", ""
         if why := gateway.without_haproxy:
-            found += f": {why}"
+            detail += f": {why}"
             hint = "fix HAProxy and restart the agent, or set gateway.data_plane to builtin"
-        return iter([("requests are forwarded", found, hint)])
+        return iter([("requests are forwarded", detail, hint)])
     await plane.refresh()
     served = plane.counters.by_haproxy + plane.counters.by_agent
     share = f"{plane.counters.by_haproxy / served:.1%} of {served:,} requests" if served else "no request yet"
     known = f"{len(plane.table):,} flows"
     if plane.carrier_cache is not None:
         known += f", {plane.carrier_cache.count:,} carrier values"
-    found = f"by HAProxy (process {plane.haproxy.pid}): {known}; {share} bypassed the agent"
+    detail = f"by HAProxy (process {plane.haproxy.pid}): {known}; {share} bypassed the agent"
     if plane.trouble:
         hint = f"see {plane.haproxy.folder / 'haproxy.log'}; the agent retries automatically"
-        return iter([("requests are forwarded", f"{found}; {plane.trouble}", hint)])
-    return iter([("requests are forwarded", found, "")])
+        return iter([("requests are forwarded", f"{detail}; {plane.trouble}", hint)])
+    return iter([("requests are forwarded", detail, "")])
 
 
 DOCUMENT = "docs/troubleshooting.md"
@@ -55,7 +55,7 @@ _CONNECT_S = 2.0
 
 async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
     peers = [view for view in node.mesh.sites(now()) if not view.here and view.state is not SiteState.FORGOTTEN]
-    found = [
+    results = [
         *await asyncio.to_thread(lambda: list(_configuration(node))),
         *await asyncio.to_thread(lambda: list(_store(node))),
         *(_clock(peer) for peer in peers if peer.clock),
@@ -63,12 +63,12 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *await asyncio.to_thread(lambda: list(security_checks(node))),
         *_peers(node, peers),
         *await asyncio.gather(*(_front(one) for one in node.config.services.values() if one.listener.listen)),
-        *(_check("services", *found) for found in await plane_checks(gateway)),
+        *(_check("services", *results) for results in await plane_checks(gateway)),
         *(_of_backend(finding) for finding in await node.backends.doctor()),
         *(_version(peer) for peer in peers if peer.version),
     ]
-    found.sort(key=lambda check: CHECK_GROUPS.index(check.group))  # a backend reports in the group where readers look
-    return Checks(site=node.name, ok=all(check.ok for check in found), checks=tuple(found))
+    results.sort(key=lambda check: CHECK_GROUPS.index(check.group))  # a backend reports in the group where readers look
+    return Checks(site=node.name, ok=all(check.ok for check in results), checks=tuple(results))
 
 
 def _check(group: str, name: str, detail: str, hint: str = "", level: Level | None = None) -> Check:
@@ -134,7 +134,7 @@ def _peers(node: Node, peers: list[SiteView]) -> Iterator[Check]:
 
 
 async def _front(service: ServiceConfig) -> Check:
-    """Other sites come by the address that they are told: the least is that it leads here from here."""
+    """Other sites use the address that this one advertises: check at least that it works from here."""
     url, name = service.listener.advertise, f"gateway listens for {service.name}"
     try:
         await _connected(url)
@@ -145,7 +145,7 @@ async def _front(service: ServiceConfig) -> Check:
 
 
 async def _connected(url: str) -> None:
-    """That somebody listens there; raises OSError or TimeoutError."""
+    """Raises OSError or TimeoutError if nothing listens there."""
     place = address_of_url(url)
     _reader, writer = await asyncio.wait_for(asyncio.open_connection(place.host, place.port), _CONNECT_S)
     writer.close()

@@ -318,9 +318,9 @@ def _field(form: FormData, name: str) -> str:
 def _timeout(form: FormData) -> float:
     text = _field(form, "timeout")
     try:
-        found = float(text or TIMEOUT_S)
+        timeout_s = float(text or TIMEOUT_S)
     except ValueError:
-        found = -1.0
-    if not 0 <= found <= MAX_TIMEOUT_S:
+        timeout_s = -1.0
+    if not 0 <= timeout_s <= MAX_TIMEOUT_S:
         raise RequestError(f"'timeout' is a number of seconds up to {MAX_TIMEOUT_S:.0f}, not '{shortened(text)}'")
-    return found
+    return timeout_s

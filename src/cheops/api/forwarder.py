@@ -119,11 +119,11 @@ async def post_to_site(  # noqa: PLR0913, PLR0917 - where, what, and on whose be
     sent = node.peer_client.request(site, "POST", path, data=body, headers=headers, timeout=timeout)
     try:
         async with sent as response:
-            found = await read_response(response, MAX_MESSAGE_BYTES)
+            content = await read_response(response, MAX_MESSAGE_BYTES)
             if response.status >= 400:
                 status = response.status if response.status in set(HTTPStatus) else 502
-                raise CheopsError(from_json(found, Problem).detail, status=status)
-            return from_json(found, kind)
+                raise CheopsError(from_json(content, Problem).detail, status=status)
+            return from_json(content, kind)
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, NoAddressError) as error:
         raise _unreachable(f"{site} is unreachable: {error}") from None
     except (aiohttp.ClientError, TimeoutError, OSError, *_UNREADABLE) as error:

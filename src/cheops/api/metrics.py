@@ -1,5 +1,5 @@
-"""Numbers for Prometheus, in its text format (version 0.0.4). Written here in a few lines: what is counted is
-counted elsewhere anyway, and one more library is one more to keep.
+"""Metrics for Prometheus, in its text format (version 0.0.4). A library is not worth it: other code keeps the counters,
+and the format takes a few lines.
 """
 
 import time
@@ -25,7 +25,7 @@ def _families(node: Node) -> Iterator[Iterable[str]]:
     yield _family(
         "cheops_events_total",
         "counter",
-        "What happened since the start, as /api/v1/events tells it.",
+        "Events since the start, as in /api/v1/events.",
         [({"kind": kind, "status": status}, n) for (kind, status), n in sorted(events.items())],
     )
     yield _family("cheops_ready", "gauge", "Whether operations are taken.", [({}, node.pump.trouble is None)])
@@ -45,7 +45,7 @@ def _families(node: Node) -> Iterator[Iterable[str]]:
     yield _family(
         "cheops_refused_total",
         "counter",
-        "What was refused for reasons of security, by reason and by whom it came from.",
+        "Requests refused for reasons of security, by reason and sender.",
         [({"reason": one.reason, "who": one.who}, one.times) for one in node.refusals.all()],
     )
     if node.keyring:
@@ -76,7 +76,7 @@ def _gateway(gateway: Gateway) -> Iterator[Iterable[str]]:
     yield _family(
         "cheops_gateway_requests_total",
         "counter",
-        "Requests to services, by what was done with them.",
+        "Requests to services, by route and status.",
         [
             ({"service": service, "route": route, "status": status}, n)
             for (service, route, status), n in sorted(record.requests.items())
@@ -85,14 +85,14 @@ def _gateway(gateway: Gateway) -> Iterator[Iterable[str]]:
     yield _family(
         "cheops_gateway_refused_total",
         "counter",
-        "What came in and was no request.",
+        "Input that was not a valid request.",
         [({"status": str(status)}, n) for status, n in sorted(record.refused.items())],
     )
     for name, help_, counts in (
-        ("fallbacks", "Requests that another site served, since the first did not.", record.fallbacks),
+        ("fallbacks", "Requests that another site served after the first one failed.", record.fallbacks),
         (
             "recovered_scopes",
-            "Calls of the application whose scope a carrier told the agent.",
+            "Requests of the application whose scope a carrier restored.",
             record.recovered,
         ),
     ):

@@ -58,9 +58,9 @@ def document_json() -> bytes:
     return msgspec.json.encode(document())
 
 
-def operations_of(found: Document) -> Iterator[tuple[str, str, Document]]:
+def operations_of(openapi: Document) -> Iterator[tuple[str, str, Document]]:
     """Method, path and description of each endpoint in a document."""
-    for path, methods in found["paths"].items():
+    for path, methods in openapi["paths"].items():
         for method, operation in methods.items():
             yield method.upper(), path, operation
 
@@ -162,10 +162,10 @@ def _schemas() -> tuple[Document, Document]:
     models: set[type] = {Problem}
     for endpoint in ENDPOINTS:
         models |= {one for one in (endpoint.response, endpoint.body, endpoint.lines) if one is not None}
-    _, found = msgspec.json.schema_components([*parameters, *models], ref_template=_REFERENCE + "{name}")
+    _, schemas = msgspec.json.schema_components([*parameters, *models], ref_template=_REFERENCE + "{name}")
     names = {one.__name__ for one in parameters}
-    components = {name: found[name] for name in sorted(found) if name not in names}
-    return {name: found[name] for name in names if name in found}, components
+    components = {name: schemas[name] for name in sorted(schemas) if name not in names}
+    return {name: schemas[name] for name in names if name in schemas}, components
 
 
 def _example_of(model: type) -> Any:

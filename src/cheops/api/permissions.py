@@ -38,8 +38,8 @@ class ForbiddenError(ClientError):
 
 
 def principal_of(request: Request) -> Principal:
-    found: Principal = request.scope.get("state", {}).get("principal", NOBODY)
-    return found
+    principal: Principal = request.scope.get("state", {}).get("principal", NOBODY)
+    return principal
 
 
 def may_see(by: Principal, replica: Replica) -> bool:
@@ -135,7 +135,7 @@ def _has_type(by: Principal, rtype: str) -> bool:
 def _beyond_limits(by: Principal, what: str) -> ForbiddenError:
     reach = by.reach
     limits = {"types": reach.types, "services": reach.services, "sites": reach.sites}
-    limited = [f"{name} {listed(sorted(found))}" for name, found in limits.items() if found is not None]
+    limited = [f"{name} {listed(sorted(names))}" for name, names in limits.items() if names is not None]
     token = f"the token '{by.name}'" if by.kind is Kind.TOKEN else "the client's token"
     return ForbiddenError(f"{what}, and {token} is limited to {in_words(limited)}", "beyond the token's limits")
 

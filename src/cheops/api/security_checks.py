@@ -97,18 +97,18 @@ def _files(node: Node) -> Iterator[Check]:
 def secret_files(config: SiteConfig) -> list[Path]:
     """All files that the configuration names for what they keep secret."""
     security = config.security
-    found = [security.ca_key] if security.ca_key else []
+    files = [security.ca_key] if security.ca_key else []
     if security.folder:
-        found += [security.folder / "site.key", security.folder / "signing.key"]
+        files += [security.folder / "site.key", security.folder / "signing.key"]
     providers = (one.replication.auth for one in config.services.values())
-    found += [auth.file for auth in providers if auth and auth.file]
+    files += [auth.file for auth in providers if auth and auth.file]
     for target in config.notify:
         channel = target.channel
         if isinstance(channel, WebhookConfig) and channel.secret_file:
-            found.append(channel.secret_file)
+            files.append(channel.secret_file)
         elif isinstance(channel, MailConfig) and channel.password_file:
-            found.append(channel.password_file)
-    return found
+            files.append(channel.password_file)
+    return files
 
 
 def _too_open(path: Path) -> str:
@@ -149,9 +149,9 @@ def _refusals(refused: Iterable[Refused], now_s: float) -> Check:
             lately[one.reason] += one.times
     if not lately:
         return _check(name, f"{sum(one.times for one in all_of_them)} since the start")
-    said = ", ".join(f"{reason}: {times}" for reason, times in lately.most_common(_MOST_NAMED))
+    reasons = ", ".join(f"{reason}: {times}" for reason, times in lately.most_common(_MOST_NAMED))
     hint = "'cheops audit' and the metric cheops_refused_total show the source"
-    return _check(name, f"refused in the last minutes: {said}", hint, anchor="refusals")
+    return _check(name, f"refused in the last minutes: {reasons}", hint, anchor="refusals")
 
 
 # -- commands --------------------------------------------------------------------------------------------
@@ -179,12 +179,12 @@ def _type(type_: TypeConfig) -> Iterator[Check]:
 
 
 _DOCUMENT = "docs/troubleshooting.md"
-_JUST_NOW_S = 120.0  # whoever has such documents offers them again every few seconds
+_JUST_NOW_S = 120.0  # a site that has such documents offers them again every few seconds
 _MAX_HELD = 20
 _HINTS = {
     intake.NOT_SIGNED: "it runs without 'security', or still has documents from before it had a key",
     intake.WRONG_SIGNATURE: "documents were altered or forged: find out who sends them",
-    intake.UNKNOWN_KEY: "no site that was asked knows its certificate: check that the site itself is reachable",
+    intake.UNKNOWN_KEY: "no reachable site knows its certificate: check that the site itself is reachable",
     intake.FOREIGN_STAMP: "its agent misbehaves: find out who runs it",
     intake.FORGOTTEN_ORIGIN: "they were made after the site was forgotten, and can be ignored",
     AGAINST_POLICY: "check that 'types.NAME.policy' is the same at all sites; if so, the sender lacks the permission",

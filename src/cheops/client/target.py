@@ -19,12 +19,12 @@ UNIX = "unix://"
 USUAL_SOCKET = Path("/var/lib/cheops/agent.sock")
 _CONFIG = Path("cheops.yaml")
 _SOCKET = "agent.sock"
-_MOST_CONFIG = 1024 * 1024
-_MOST_TOKEN = 4096
+_MAX_CONFIG_BYTES = 1024 * 1024
+_MAX_TOKEN_CHARACTERS = 4096
 
 
 class AgentError(CheopsError):
-    """The agent refuses, in its own words. `http_status` is its answer's, 0 if it was not even asked."""
+    """The agent refuses a request, in its own words. `http_status` is that of its response; 0: nothing was sent."""
 
     fault = Fault.CLIENT
 
@@ -34,7 +34,7 @@ class AgentError(CheopsError):
 
 
 class UnreachableError(CheopsError):
-    """The agent cannot be reached, or its answer was cut off."""
+    """The agent is unreachable, or its response was cut off."""
 
     fault = Fault.PEER
     definite = False
@@ -42,21 +42,18 @@ class UnreachableError(CheopsError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An agent: `http://…`, `https://…` or `unix:///path`; what to show to it, and whom to believe.
-
-    `found` says why this one is asked, where nobody named it.
-    """
+    """An agent: its address (`http://…`, `https://…` or `unix:///path`), and the credentials for it."""
 
     url: str = DEFAULT_URL
     token: str = ""
     ca: str = ""  # a file with the authority's certificate, for https
-    found: str = ""
+    origin: str = ""  # why this agent was chosen, if the user named none
 
     def __post_init__(self) -> None:
         check_url(self.url)
         if self.token and urlsplit(self.url).scheme == "http" and not _is_here(self.url):
             raise AgentError(
-                f"a token must not travel to {self.url} in plain text: everybody on the way could take it. Use https"
+                f"a token must not be sent to {self.url} in plain text: everybody on the way could read it. Use https"
             )
 
     @property
@@ -66,7 +63,7 @@ class Target:
 
     @property
     def base(self) -> str:
-        """What paths are added to."""
+        """The address that paths are added to."""
         return "http://localhost" if self.socket else self.url
 
     @property
@@ -115,15 +112,15 @@ def _socket_here() -> Path | None:
 
 
 def _socket_of_config() -> tuple[Path, ...]:
-    """In the data directory of the configuration file of this directory, if there is one. Whatever else is
-    wrong with the file is not for here."""
+    """The socket in the data directory of this directory's configuration file, if there is one. Errors in the file are
+    reported by the commands that use it."""
     try:
-        if not _CONFIG.exists() or _CONFIG.stat().st_size > _MOST_CONFIG:
+        if not _CONFIG.exists() or _CONFIG.stat().st_size > _MAX_CONFIG_BYTES:
             return ()
         import yaml  # noqa: PLC0415 - slow to import, and only who is here needs it
 
         content = yaml.safe_load(_CONFIG.read_text(encoding="utf-8"))
-    except Exception:  # see above
+    except Exception:  # a file that cannot be read names no socket
         return ()
     data = content.get("data", "data") if isinstance(content, dict) else None
     return ((Path.cwd() / Path(data).expanduser() / _SOCKET),) if isinstance(data, str) else ()
@@ -132,12 +129,12 @@ def _socket_of_config() -> tuple[Path, ...]:
 def _token(path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
-            found = file.read(_MOST_TOKEN).strip()
+            token = file.read(_MAX_TOKEN_CHARACTERS).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise AgentError(f"the token in {path} cannot be read: {error}") from error
-    if not found or len(found.split()) != 1:
+    if not token or len(token.split()) != 1:
         raise AgentError(f"{path} holds no token: one line is expected, as 'cheops token create' prints it")
-    return found
+    return token
 
 
 def _is_here(url: str) -> bool:
@@ -149,18 +146,18 @@ def _is_here(url: str) -> bool:
 
 
 def refusal(status: int, body: bytes) -> AgentError:
-    """What an answer of 400 or above says."""
+    """The error in a response with a status of 400 or above."""
     try:
         return AgentError(str(json.loads(body)["detail"]), status)
     except (ValueError, KeyError, TypeError):
-        said = body[:300].decode("utf-8", "replace")
-        return AgentError(f"the agent answered {status}: {said}", status)
+        text = body[:300].decode("utf-8", "replace")
+        return AgentError(f"the agent responded with status {status}: {text}", status)
 
 
 def unreachable(target: Target, error: BaseException) -> UnreachableError:
-    why = f" ({target.found})" if target.found else ""
+    why = f" ({target.origin})" if target.origin else ""
     return UnreachableError(
-        f"no answer from the agent at {target.url}{why}: {error or type(error).__name__}\n  {_hint(target, error)}"
+        f"no response from the agent at {target.url}{why}: {error or type(error).__name__}\n  {_hint(target, error)}"
     )
 
 
@@ -174,13 +171,13 @@ def _hint(target: Target, error: BaseException) -> str:
     return "Is it running ('cheops agent')? CHEOPS_URL or --url says where it is."
 
 
-_MOST_BYTES = 100  # of the address of a socket, everywhere
+_MAX_SOCKET_PATH = 100  # bytes of the path of a Unix socket that every system accepts
 
 
 @contextmanager
 def short_path(path: str) -> Iterator[str]:
-    """A name for the same socket that is short enough, for as long as this is open."""
-    if len(os.fsencode(path)) <= _MOST_BYTES:
+    """A path to the same socket that is short enough, valid inside the context."""
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         yield path
         return
     directory, name = os.path.split(path)

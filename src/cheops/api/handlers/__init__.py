@@ -7,6 +7,6 @@ the model that its endpoint declares:
     async def get_matrix(request: ApiRequest) -> MatrixView:
         return matrix_in_force(await load_resource(request.node, request.id))
 
-Handlers find out what is needed and whom to wait for; how a state is put into words and models is the task of
-`cheops.api.views`, which is pure.
+Handlers load what is needed and wait for other sites; `cheops.api.views`, which is pure, turns a state into words and
+models.
 """

@@ -1,6 +1,6 @@
 """What an operation would do, from what this site knows: nothing is run, saved or sent.
 
-The history is grown by the operation as if it had been made now and gone well, on a copy; the rules, the plan
+The operation is added to a copy of the history, as if it had just succeeded; the rules, the plan
 and the answer's words are those that decide in earnest.
 """
 
@@ -40,8 +40,8 @@ def dry_run(replica: Replica, event: Submitted, up: set[str], now_ms: int) -> Dr
         would_supersede=tuple(_beaten(replica, history, op)),
         superseded_by=_superseded(op, history.reason(op.id)),
         runs_here=tuple(_name(o, op) for o in here.run),
-        replayed={site: _again(replica, found, site, op) for site, found in plans.items()},
-        order_not_enforced=any(found.order_not_enforced for found in plans.values()),
+        replayed={site: _again(replica, plan_, site, op) for site, plan_ in plans.items()},
+        order_not_enforced=any(plan_.order_not_enforced for plan_ in plans.values()),
         unreachable=tuple(site for site in sites if site != replica.site and site not in up),
         refused=None,
         notes=tuple(_notes(replica, event, sites)),
@@ -86,14 +86,14 @@ def _grown(replica: Replica, event: Submitted, now_ms: int) -> tuple[Operation, 
 
 def _copied(history: History, find: FindMatrix) -> History:
     """A copy that can grow on its own: what it holds is immutable, but for its own collections."""
-    made = copy.copy(history)
+    copied = copy.copy(history)
     for name, value in vars(history).items():
         if isinstance(value, dict):
-            setattr(made, name, {key: _own(item) for key, item in value.items()})
+            setattr(copied, name, {key: _own(item) for key, item in value.items()})
         else:
-            setattr(made, name, _own(value))
-    made.find_matrix = find
-    return made
+            setattr(copied, name, _own(value))
+    copied.find_matrix = find
+    return copied
 
 
 def _own(value: Any) -> Any:
@@ -156,12 +156,12 @@ def _plan_at(replica: Replica, history: History, site: str) -> Plan:
     return plan(applied, history.effective, history.matrix, is_failed=failed.__contains__, has_start=start)
 
 
-def _again(replica: Replica, found: Plan, site: str, op: Operation) -> tuple[str, ...]:
+def _again(replica: Replica, plan_: Plan, site: str, op: Operation) -> tuple[str, ...]:
     """Those of a plan that the site has run before."""
-    if not found.replay:
+    if not plan_.replay:
         return ()
     ran = {id_ for (id_, at), _ in replica.replies.by_operation() if at == site}
-    return tuple(_name(o, op) for o in found.run if o.id in ran)
+    return tuple(_name(o, op) for o in plan_.run if o.id in ran)
 
 
 def _name(o: Operation, op: Operation) -> str:

@@ -31,17 +31,17 @@ _MOST_DETAIL = 200
 _UNITS = re.compile(r"applied \d+ units; ")  # how the engine begins what it says of unit steps
 
 
-def site_steps(replica: Replica, found: SiteStatus, now_ms: int) -> Iterator[ExplanationStep]:
-    site = found.site
+def site_steps(replica: Replica, status: SiteStatus, now_ms: int) -> Iterator[ExplanationStep]:
+    site = status.site
     if replay := _last_replay(replica, site):
         yield ExplanationStep(text=_replayed(replica, replay), site=site)
     for reply in _unlike_their_origin(replica, site):
         yield ExplanationStep(text=_other_way(reply), operation=str(reply.op), site=site)
-    for id_ in found.failed:
+    for id_ in status.failed:
         why = shortened(replica.replies[id_, site].detail, _MOST_DETAIL)
         text = f"{id_} succeeded at {id_.origin.site} but failed at {site}: {why}"
         yield ExplanationStep(text=text, operation=str(id_), site=site)
-    for id_ in found.unknown:
+    for id_ in status.unknown:
         why = shortened(replica.replies[id_, site].detail, _MOST_DETAIL)
         text = (
             f"it is unknown whether {id_} ran at {site}: {why}. Nothing more runs there until an operator "
@@ -50,7 +50,7 @@ def site_steps(replica: Replica, found: SiteStatus, now_ms: int) -> Iterator[Exp
         yield ExplanationStep(text=text, operation=str(id_), site=site)
     if site == replica.site and replica.applied.order_not_enforced:
         yield _unenforced(replica, site)
-    yield ExplanationStep(text=_how_far(replica, found, now_ms), site=site)
+    yield ExplanationStep(text=_how_far(replica, status, now_ms), site=site)
 
 
 # -- replays ---------------------------------------------------------------------------------------------
@@ -137,26 +137,26 @@ def _unenforced(replica: Replica, site: str) -> ExplanationStep:
     return ExplanationStep(text=text, site=site)
 
 
-def _how_far(replica: Replica, found: SiteStatus, now_ms: int) -> str:
-    site, is_here = found.site, found.site == replica.site
-    if found.last_contact_ms is None and not is_here:
+def _how_far(replica: Replica, status: SiteStatus, now_ms: int) -> str:
+    site, is_here = status.site, status.site == replica.site
+    if status.last_contact_ms is None and not is_here:
         silent = "has not reported on this resource yet"
-        return f"{site} {silent}" if found.reachable else f"{site} is unreachable and {silent}"
-    age_s = 0 if is_here else max(now_ms - (found.last_contact_ms or 0), 0) / 1000
+        return f"{site} {silent}" if status.reachable else f"{site} is unreachable and {silent}"
+    age_s = 0 if is_here else max(now_ms - (status.last_contact_ms or 0), 0) / 1000
     as_of = "" if is_here else f" (as of {age_s:.0f} s ago)"
-    if found.reachable:
-        return f"{site} {_progress(replica, found, 'is', 'has')}{as_of}"
-    return f"{site} is unreachable; when last seen it {_progress(replica, found, 'was', 'had')}{as_of}"
+    if status.reachable:
+        return f"{site} {_progress(replica, status, 'is', 'has')}{as_of}"
+    return f"{site} is unreachable; when last seen it {_progress(replica, status, 'was', 'had')}{as_of}"
 
 
-def _progress(replica: Replica, found: SiteStatus, is_: str, has: str) -> str:
+def _progress(replica: Replica, status: SiteStatus, is_: str, has: str) -> str:
     """`is_`, `has`: in the tense of what is known of the site."""
-    if not found.pending:
-        failed = " except for what failed" if found.failed else ""
+    if not status.pending:
+        failed = " except for what failed" if status.failed else ""
         return f"{is_} up to date{failed}"
-    settled = settled_at(replica, found.site)
+    settled = settled_at(replica, status.site)
     open_ = [op.id for op in replica.history.ops.values() if not contains(settled, op.id)]
-    if found.site == replica.site:
+    if status.site == replica.site:
         open_ += [draft.id for draft in replica.drafts]
     shown = [*names(open_[:_MOST_NAMED]), *(["others"] if len(open_) > _MOST_NAMED else [])]
     return f"still {has} to process {in_words(shown)}" if shown else f"{is_} still working"
@@ -173,15 +173,15 @@ _KINDS = {
 
 
 def explanation(replica: Replica, up: set[str], now_ms: int) -> Explanation:
-    found = resource_verdict(replica, up)
+    verdict = resource_verdict(replica, up)
     steps = [*_setting(replica), *_operations(replica), *_outcome(replica)]
-    for site in found.sites:
+    for site in verdict.sites:
         steps += site_steps(replica, site, now_ms)
     return Explanation(
         resource=replica.resource,
-        overall=word(found.overall),
+        overall=word(verdict.overall),
         steps=tuple(steps),
-        conclusion=_conclusion(replica, found, now_ms),
+        conclusion=_conclusion(replica, verdict, now_ms),
     )
 
 
@@ -276,22 +276,23 @@ def _outcome(replica: Replica) -> Iterator[ExplanationStep]:
 # -- the conclusion --------------------------------------------------------------------------------------
 
 
-def _conclusion(replica: Replica, found: ResourceStatus, now_ms: int) -> str:
-    return f"{found.overall.value}: {sentence(found, now_ms)}{_done_in_part(replica, found)}{_advice(replica, found)}"
+def _conclusion(replica: Replica, verdict: ResourceStatus, now_ms: int) -> str:
+    partial, advice = _done_in_part(replica, verdict), _advice(replica, verdict)
+    return f"{verdict.overall.value}: {sentence(verdict, now_ms)}{partial}{advice}"
 
 
-def _done_in_part(replica: Replica, found: ResourceStatus) -> str:
-    """Sites can agree, and an operation still not have had the effect that somebody counts on."""
+def _done_in_part(replica: Replica, verdict: ResourceStatus) -> str:
+    """Sites can be in sync although an operation did not have its full effect anywhere."""
     parts = [
         f"{in_words(names(refused))} at {site.site}"
-        for site in found.sites
+        for site in verdict.sites
         if (refused := refused_units(replica, site.site))
     ]
     return f"; only partly applied, because a unit was refused: {in_words(parts)}" if parts else ""
 
 
-def _advice(replica: Replica, found: ResourceStatus) -> str:
-    match found.overall:
+def _advice(replica: Replica, verdict: ResourceStatus) -> str:
+    match verdict.overall:
         case Overall.CONVERGED:
             return ""
         case Overall.CONVERGING:
@@ -299,12 +300,12 @@ def _advice(replica: Replica, found: ResourceStatus) -> str:
         case Overall.UNREACHABLE:
             return ". Unreachable sites catch up automatically"
         case Overall.DIVERGED:
-            return _cure(replica, found)
+            return _cure(replica, verdict)
 
 
-def _cure(replica: Replica, found: ResourceStatus) -> str:
+def _cure(replica: Replica, verdict: ResourceStatus) -> str:
     id_ = printable(replica.resource)
-    unknown = next(((site.site, site.unknown[0]) for site in found.sites if site.unknown), None)
+    unknown = next(((site.site, site.unknown[0]) for site in verdict.sites if site.unknown), None)
     if unknown:
         site, op = unknown
         return (

@@ -38,14 +38,14 @@ _STATES: dict[Status, LaneState] = {
 def lanes(replica: Replica, up: set[str], now_ms: int) -> Lanes:
     ops = by_stamp(replica)
     by_id = {op.id: op for op in ops}
-    found = resource_status(replica, up, now_ms)
-    status = {one.site: one for one in found.sites}
+    current = resource_status(replica, up, now_ms)
+    status = {one.site: one for one in current.sites}
     first_ran = _first_ran(replica)
     return Lanes(
         resource=replica.resource,
         type=replica.type.name,
-        overall=found.overall,
-        sentence=found.sentence,
+        overall=current.overall,
+        sentence=current.sentence,
         deleted=is_deleted(replica),
         operations=tuple(_operation(replica, op, by_id) for op in ops),
         lanes=tuple(_lane(replica, site, ops, status.get(site), first_ran) for site in sites_of(replica)),
@@ -116,14 +116,14 @@ def _state(replica: Replica, op: Operation, site: str, known: Vector) -> LaneSta
 
 def _first_ran(replica: Replica) -> dict[tuple[OpId, str], int]:
     """When each operation was first run at each site, from all that is kept of its replies."""
-    found: dict[tuple[OpId, str], int] = {}
+    first_ms: dict[tuple[OpId, str], int] = {}
     for reply in replica.replies:
         at_ms = reply.timing.at_ms
         ids = [reply.op] if reply.op else [applied.id for applied in reply.applied]
         for id_ in ids if at_ms else ():
             key = (id_, reply.origin.site)
-            found[key] = min(at_ms, found.get(key, at_ms))
-    return found
+            first_ms[key] = min(at_ms, first_ms.get(key, at_ms))
+    return first_ms
 
 
 def log_view(replica: Replica) -> LogView:

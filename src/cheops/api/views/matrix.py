@@ -58,7 +58,7 @@ def _pair(matrix: Matrix, before: str, after: str) -> MatrixPair:
 
 
 def _result_that_follows(matrix: Matrix, before: str, after: str) -> Result | None:
-    """What one could have written for a pair of which nobody wrote anything."""
+    """The entry that would mean the same, for a pair that the matrix does not name."""
     match matrix.replaces(after, before), matrix.replaces(before, after):
         case True, True:
             return Result.TAKE_ONE

@@ -33,10 +33,10 @@ def stamp_text(stamp: Stamp) -> str:
 
 def vector_text(vector: Vector) -> dict[str, int]:
     """Per site the highest number; of several incarnations that of the one that went furthest."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for origin, number in sorted(vector.items()):
-        found[origin.site] = max(number, found.get(origin.site, 0))
-    return found
+        numbers[origin.site] = max(number, numbers.get(origin.site, 0))
+    return numbers
 
 
 def by_stamp(replica: Replica) -> list[Operation]:
@@ -51,14 +51,14 @@ def full_name(id_: OpId) -> str:
 
 def find(replica: Replica, name: str) -> Operation:
     """The operation that is called `site1:3` or `site1@6f1c9a:3`; of several incarnations the newest."""
-    found = [op for op in by_stamp(replica) if name in (str(op.id), full_name(op.id))]
-    if not found:
+    matches = [op for op in by_stamp(replica) if name in (str(op.id), full_name(op.id))]
+    if not matches:
         newest = ", ".join(str(op.id) for op in by_stamp(replica)[-5:])
         raise NoSuchOperationError(
             f"no operation '{printable(shortened(name))}' of '{printable(shortened(replica.resource))}' is "
             f"known here; the newest are {newest or 'none'}. Old operations without effect are deleted"
         )
-    return found[-1]
+    return matches[-1]
 
 
 def names(ids: Iterable[OpId]) -> tuple[str, ...]:

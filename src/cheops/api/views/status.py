@@ -43,12 +43,12 @@ def sites_view(mesh: Mesh, now: Now, work: Mapping[str, Work] | None = None) -> 
 
 
 def site_view(mesh: Mesh, now: Now, name: str) -> SiteView:
-    found = {site.name: site for site in mesh.sites(now)}
-    if name not in found:
-        meant = nearest(name, found)
+    sites = {site.name: site for site in mesh.sites(now)}
+    if name not in sites:
+        meant = nearest(name, sites)
         hint = f"did you mean '{meant}'? " if meant else ""
-        raise NoSuchSiteError(f"unknown site '{printable(shortened(name))}'; {hint}Known sites: {listed(found)}")
-    return _view(mesh, found[name])
+        raise NoSuchSiteError(f"unknown site '{printable(shortened(name))}'; {hint}Known sites: {listed(sites)}")
+    return _view(mesh, sites[name])
 
 
 def _view(mesh: Mesh, site: views.SiteView) -> SiteView:
@@ -70,10 +70,10 @@ def _view(mesh: Mesh, site: views.SiteView) -> SiteView:
 
 
 def _problems(site: views.SiteView) -> list[str]:
-    found = [site.note] if site.note else []
+    problems = [site.note] if site.note else []
     if site.clock and clock_is_wrong(site):
-        found.append(f"its clock differs from ours by {site.clock.offset_ms:+,.0f} ms")
-    return found
+        problems.append(f"its clock differs from ours by {site.clock.offset_ms:+,.0f} ms")
+    return problems
 
 
 def clock_is_wrong(site: views.SiteView) -> bool:
@@ -85,14 +85,14 @@ _WORST_FIRST = (Status.UNKNOWN, Status.KO, Status.VOID, Status.RUNNING, Status.P
 
 
 def resource_status(replica: Replica, up: set[str], now_ms: int) -> ResourceStatus:
-    found = resource_verdict(replica, up)
+    verdict = resource_verdict(replica, up)
     return ResourceStatus(
         id=replica.resource,
-        overall=word(found.overall),
-        sentence=_with_blocked(sentence(found, now_ms), replica),
-        unreachable=found.unreachable,
-        order_not_enforced=found.order_not_enforced,
-        sites=tuple(_site(replica, site, now_ms) for site in found.sites),
+        overall=word(verdict.overall),
+        sentence=_with_blocked(sentence(verdict, now_ms), replica),
+        unreachable=verdict.unreachable,
+        order_not_enforced=verdict.order_not_enforced,
+        sites=tuple(_site(replica, site, now_ms) for site in verdict.sites),
     )
 
 
@@ -116,25 +116,25 @@ def last_outcome(replica: Replica) -> Status:
     newest = max((op for op in ops if op.kind is not Kind.SEAL), key=lambda op: op.stamp, default=None)
     if newest is None:
         return Status.OK if replica.applied.base else Status.PENDING
-    found = {status_at(replica, newest, site) for site in sites_of(replica)}
-    return next((status for status in _WORST_FIRST if status in found), Status.OK)
+    outcomes = {status_at(replica, newest, site) for site in sites_of(replica)}
+    return next((status for status in _WORST_FIRST if status in outcomes), Status.OK)
 
 
 def detail(replica: Replica, up: set[str], now_ms: int) -> ResourceDetail:
-    found = resource_status(replica, up, now_ms)
+    status = resource_status(replica, up, now_ms)
     return ResourceDetail(
         id=replica.resource,
         type=replica.type.name,
-        overall=found.overall,
-        sentence=found.sentence,
+        overall=status.overall,
+        sentence=status.sentence,
         deleted=is_deleted(replica),
         operations=len(replica.history.ops) + len(replica.drafts),
         effective=len(replica.history.effective),
         last_change=_last_change(replica),
         matrix=replica.matrix.hash,
-        sites=found.sites,
-        unreachable=found.unreachable,
-        order_not_enforced=found.order_not_enforced,
+        sites=status.sites,
+        unreachable=status.unreachable,
+        order_not_enforced=status.order_not_enforced,
         checkpoint=vector_text(replica.applied.base.vector) if replica.applied.base else None,
         drafts=names(draft.id for draft in replica.drafts),
     )
@@ -143,59 +143,59 @@ def detail(replica: Replica, up: set[str], now_ms: int) -> ResourceDetail:
 def resource_verdict(replica: Replica, up: set[str]) -> engine.ResourceStatus:
     """The engine's status. Before its first operation was run anywhere, a resource has no list of sites yet,
     and is on its way."""
-    found = engine.status(replica, up)
-    if found.sites:
-        return found
-    return engine.ResourceStatus(replica.resource, Overall.CONVERGING, (), found.order_not_enforced, ())
+    verdict = engine.status(replica, up)
+    if verdict.sites:
+        return verdict
+    return engine.ResourceStatus(replica.resource, Overall.CONVERGING, (), verdict.order_not_enforced, ())
 
 
-def sentence(found: engine.ResourceStatus, now_ms: int) -> str:
+def sentence(verdict: engine.ResourceStatus, now_ms: int) -> str:
     """The verdict in words, with the reason."""
-    match found.overall:
+    match verdict.overall:
         case Overall.CONVERGED:
-            return _in_sync(found)
+            return _in_sync(verdict)
         case Overall.CONVERGING:
-            return _still_to_come(found)
+            return _still_to_come(verdict)
         case Overall.DIVERGED:
-            return "; ".join(_differences(found)) or "the sites applied the same operations but differ"
+            return "; ".join(_differences(verdict)) or "the sites applied the same operations but differ"
         case Overall.UNREACHABLE:
-            return f"{_unreachable(found, now_ms)}; {_were_pending(found)}"
+            return f"{_unreachable(verdict, now_ms)}; {_were_pending(verdict)}"
 
 
-def _with_blocked(said: str, replica: Replica) -> str:
-    held = blocked_sentence(replica)
-    return f"{held}; {said}" if held else said
+def _with_blocked(text: str, replica: Replica) -> str:
+    blocked = blocked_sentence(replica)
+    return f"{blocked}; {text}" if blocked else text
 
 
 def blocked_sentence(replica: Replica) -> str:
     """What waits for operations that were refused here; empty if nothing does."""
-    said = []
+    parts = []
     for id_, waiting in waiting_for_refused(replica).items():
         verb = "is" if len(waiting) == 1 else "are"
         who = in_words(sorted(map(str, waiting))[:3])
-        said.append(f"{who} {verb} waiting here for {id_}, which was refused: {replica.inbox.refused[id_]}")
-    return "; ".join(said)
+        parts.append(f"{who} {verb} waiting here for {id_}, which was refused: {replica.inbox.refused[id_]}")
+    return "; ".join(parts)
 
 
-def _in_sync(found: engine.ResourceStatus) -> str:
-    match len(found.sites):
+def _in_sync(verdict: engine.ResourceStatus) -> str:
+    match len(verdict.sites):
         case 1:
-            return f"{found.sites[0].site}, its only site, is up to date"
+            return f"{verdict.sites[0].site}, its only site, is up to date"
         case 2:
             return "both sites are in sync"
         case count:
             return f"all {count} sites are in sync"
 
 
-def _still_to_come(found: engine.ResourceStatus) -> str:
-    behind = [f"{site.site} ({site.pending})" for site in found.sites if site.pending]
+def _still_to_come(verdict: engine.ResourceStatus) -> str:
+    behind = [f"{site.site} ({site.pending})" for site in verdict.sites if site.pending]
     if behind:
         return f"operations are pending at {in_words(behind)}"
-    return "the sites are comparing their states" if found.sites else "its first operation is running"
+    return "the sites are comparing their states" if verdict.sites else "its first operation is running"
 
 
-def _unreachable(found: engine.ResourceStatus, now_ms: int) -> str:
-    lost = [site for site in found.sites if site.site in found.unreachable]
+def _unreachable(verdict: engine.ResourceStatus, now_ms: int) -> str:
+    lost = [site for site in verdict.sites if site.site in verdict.unreachable]
     if len(lost) == 1:
         return f"{lost[0].site} is unreachable ({_last_seen(lost[0], now_ms)})"
     return f"{in_words(f'{site.site} ({_last_seen(site, now_ms)})' for site in lost)} are unreachable"
@@ -207,8 +207,8 @@ def _last_seen(site: engine.SiteStatus, now_ms: int) -> str:
     return f"last seen {max(now_ms - site.last_contact_ms, 0) / 1000:.0f} s ago"
 
 
-def _were_pending(found: engine.ResourceStatus) -> str:
-    behind = [site for site in found.sites if site.pending]
+def _were_pending(verdict: engine.ResourceStatus) -> str:
+    behind = [site for site in verdict.sites if site.pending]
     if not behind:
         return "no operation was pending"
     total = sum(site.pending for site in behind)
@@ -217,21 +217,21 @@ def _were_pending(found: engine.ResourceStatus) -> str:
     return f"{what} pending {f'({in_words(counts)})' if counts else f'at {behind[0].site}'}"
 
 
-def _differences(found: engine.ResourceStatus) -> list[str]:
-    said = []
-    for site in found.sites:
+def _differences(verdict: engine.ResourceStatus) -> list[str]:
+    differences = []
+    for site in verdict.sites:
         if site.failed:
-            said.append(f"{in_words(names(site.failed))} failed at {site.site} but not at its origin")
+            differences.append(f"{in_words(names(site.failed))} failed at {site.site} but not at its origin")
         if site.unknown:
-            said.append(f"it is unknown whether {in_words(names(site.unknown))} ran at {site.site}")
-    if found.order_not_enforced:
-        said.append("operations ran here out of order, and the order cannot be restored")
-    return said
+            differences.append(f"it is unknown whether {in_words(names(site.unknown))} ran at {site.site}")
+    if verdict.order_not_enforced:
+        differences.append("operations ran here out of order, and the order cannot be restored")
+    return differences
 
 
 def word(overall: Overall) -> OverallName:
-    found: OverallName = overall.value
-    return found
+    name: OverallName = overall.value
+    return name
 
 
 def is_deleted(replica: Replica) -> bool:
@@ -239,17 +239,17 @@ def is_deleted(replica: Replica) -> bool:
     return bool(effective) and effective[-1].kind is Kind.DELETE
 
 
-def _site(replica: Replica, found: engine.SiteStatus, now_ms: int) -> SiteStatus:
-    here = found.site == replica.site
-    heard_s = None if found.last_contact_ms is None else max(now_ms - found.last_contact_ms, 0) / 1000
+def _site(replica: Replica, status: engine.SiteStatus, now_ms: int) -> SiteStatus:
+    here = status.site == replica.site
+    age_s = None if status.last_contact_ms is None else max(now_ms - status.last_contact_ms, 0) / 1000
     return SiteStatus(
-        site=found.site,
-        reachable=found.reachable,
-        as_of_s=0.0 if here else heard_s,
-        digest=found.digest,
-        pending=found.pending,
-        failed=tuple(_trouble(replica, id_, found.site) for id_ in found.failed),
-        unknown=tuple(_trouble(replica, id_, found.site) for id_ in found.unknown),
+        site=status.site,
+        reachable=status.reachable,
+        as_of_s=0.0 if here else age_s,
+        digest=status.digest,
+        pending=status.pending,
+        failed=tuple(_trouble(replica, id_, status.site) for id_ in status.failed),
+        unknown=tuple(_trouble(replica, id_, status.site) for id_ in status.unknown),
     )
 
 
@@ -283,9 +283,9 @@ def not_here_text(replica: Replica, others: Iterable[str], address_of: AddressOf
     if is_known(replica):
         where = _named(sites_of(replica), address_of)
         return f"'{id_}' is no longer at {site}, which gets no news of it; ask {where}"
-    said = f"no resource '{id_}' is known at {site}; only the sites of a resource know it"
+    text = f"no resource '{id_}' is known at {site}; only the sites of a resource know it"
     where = _named(others, address_of)
-    return f"{said}. Other sites: {where}" if where else f"{said}, and no other site is known here"
+    return f"{text}. Other sites: {where}" if where else f"{text}, and no other site is known here"
 
 
 def _named(sites: Iterable[str], address_of: AddressOf) -> str:
