@@ -75,3 +75,8 @@ def test_every_screenshot_is_used_in_light_and_dark() -> None:
     for page in PAGES:
         for image in re.findall(r"<img [^>]*>", page.read_text("utf-8")):
             assert re.search(r'alt="[^"]{10,}"', image), image
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_has_conflict_markers(page: Path) -> None:
+    assert not re.search(r"^(<<<<<<<|>>>>>>>) ", page.read_text(encoding="utf-8"), re.MULTILINE)
