@@ -26,13 +26,17 @@ def _stable(replica: Replica) -> dict[Origin, int]:
     and is still on its way to us, need not depend on any of it.
     """
     views = [replica.peer(peer) for peer in replica.targets()]
+    # Their operations may still be on the way to us: then nothing can be said about what they are concurrent to.
     if not all(covers(replica.history.known, view.known) for view in views):
         return {}
     return common([replica.applied.settled, *(view.settled for view in views)])
 
 
 def _sealed(replica: Replica) -> dict[Origin, int]:
-    """Up to where every site knows that all is settled for good."""
+    """Up to where every site knows that all is settled for good.
+
+    A seal counts once it is stable itself: only then does every site judge late operations by it.
+    """
     stable = _stable(replica) if replica.history.seals else {}
     newest = latest([op for op in replica.history.seals if contains(stable, op.id)])
     return common([stable, newest.seal.stable]) if newest and newest.seal else {}
@@ -67,6 +71,7 @@ def seal_due(replica: Replica, *, at_rest: bool) -> Vector | None:
     if not idle and not (at_rest and replica.applied.wants_seal):
         return None
     stable = _stable(replica)
+    # Every site may see that a seal is due; without a rule all of them would make one at the same time.
     if at_rest and (replica.site != min(replica.sites, default="") or not covers(stable, history.known)):
         return None
     newest = latest(history.seals)
@@ -100,6 +105,7 @@ def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
     out.drop(op_key(replica.resource, id_) for id_ in gone)
     drafts = {draft.id for draft in replica.drafts}
     views = [replica.peer(peer) for peer in replica.targets()]
+    # A reply that some site lacks is kept: that site must be able to take its origin's replies without a gap.
     everywhere = common([replica.replies.known, *(view.known_replies for view in views)])
     deletion = _last_deletion(replica)
 

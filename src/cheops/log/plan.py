@@ -44,12 +44,13 @@ def plan(
     is_failed: IsFailed = lambda _id: False,
     has_start: bool = False,
 ) -> Plan:
-    """The plan for these lists. An operation that failed here is not run again but in a replay."""
+    """The plan for these lists. An operation that failed here is run again only as part of a replay."""
     wanted = [op for op in effective if not is_failed(op.id)]
     if [a.id for a in applied] == [op.id for op in wanted]:
         return Plan()
     here = {a.id for a in applied}
     missing = tuple(op for op in wanted if op.id not in here)
+    # Case 1. Whether it leads there is tried out rather than deduced: the same function then checks every other case.
     if same_state(after_running(applied, missing, matrix), wanted, matrix):
         return Plan(missing)
     return (
@@ -64,7 +65,7 @@ def _from_last_base(
 ) -> Plan | None:
     """The step that comes first: the replay, or what is missing before it and must not come after it."""
     here = {a.id for a in applied}
-    for place in range(len(effective) - 1, -1, -1):
+    for place in range(len(effective) - 1, -1, -1):  # the last base that will do repeats the least
         base = effective[place]
         if not matrix.is_replace_type(base.key):
             continue

@@ -24,12 +24,14 @@ class Span:
 class ScopeError(ClientError):
     """A scope is refused."""
 
-    def __init__(self, problem: str, *, place: Span | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self, problem: str, *, place: Span | None = None, hint: str | None = None, status: int | None = None
+    ) -> None:
         self.problem = problem
         self.place = place
         self.hint = hint
         lines = [problem, *([pointed(place)] if place else []), *([f"  {hint}"] if hint else [])]
-        super().__init__("\n".join(lines))
+        super().__init__("\n".join(lines), status=status)
 
 
 class ScopeSyntaxError(ScopeError):
@@ -40,12 +42,6 @@ class ScopeResolutionError(ScopeError):
     """The scope is well formed, but does not fit the sites and services that are known now."""
 
     definite = False
-
-
-class NowhereError(ScopeResolutionError):
-    """Nothing that is known now is where the scope points."""
-
-    status = 503
 
 
 def pointed(place: Span) -> str:

@@ -209,7 +209,7 @@ def _pronoun(names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InvolvedSite:
-    """A site and its part in the route, in the order in which it is turned to."""
+    """A site and its part in the route, in the order in which sites are tried."""
 
     site: str
     role: str
@@ -307,7 +307,7 @@ def _them(sites: Collection[str]) -> str:
 
 
 def _expansion_notes(location: Location, context: Context, functions: Functions) -> Iterator[str]:
-    """What functions could not find: an alternative that is not there now is passed over, not silently."""
+    """What functions could not find: an alternative that does not exist now is left out, and that is shown."""
     calls = list(_calls(location))
     for call in calls:
         if isinstance(expanded := expand(call, context, functions), Nowhere):

@@ -28,7 +28,7 @@ from itertools import product
 from math import prod
 from typing import TypeAlias
 
-from cheops.scope.errors import NowhereError, ScopeResolutionError, find_name
+from cheops.scope.errors import ScopeResolutionError, find_name
 from cheops.scope.functions import BUILTIN, Context, Functions, expand
 from cheops.scope.snapshot import Snapshot
 from cheops.scope.tree import Across, And, At, Call, Consistency, Leveled, Location, Nowhere, Otherwise, Scope, sites_in
@@ -114,7 +114,7 @@ def resolve(scope: Scope, service: str | None, snapshot: Snapshot, functions: Fu
 
 
 def location_for(scope: Scope, context: Context) -> Location:
-    """What the scope says of a service, all its names checked; one that it does not name stays here."""
+    """The location of a service, with all names of the scope checked; a service that it does not name stays here."""
     check_names(scope, context)
     location = scope.location_of(context.service)
     if location is not None:
@@ -131,7 +131,8 @@ def location_for(scope: Scope, context: Context) -> Location:
 def route(location: Location, context: Context) -> Route:
     """The route of a location that holds operators only (see `expand`)."""
     if isinstance(location, Nowhere):
-        raise NowhereError(location.why, hint=location.hint or None)
+        # No site is there now, but one may be later: the client may try again.
+        raise ScopeResolutionError(location.why, hint=location.hint or None, status=503)
     _check_size(location)
     alternatives = tuple(dict.fromkeys(_alternatives(location, context)))
     return alternatives[0] if len(alternatives) == 1 else Fallback(alternatives)
@@ -234,8 +235,8 @@ def _with_level(direct: Direct, level: Consistency, location: Location) -> Direc
 
 
 def check_names(scope: Scope, context: Context) -> None:
-    """Refuse a scope that names an unknown site or service anywhere, also for another service:
-    a typo must not show half-way through a workflow."""
+    """Refuse a scope that names an unknown site or service anywhere, even for another service: a typo must not show up
+    half-way through a workflow."""
     services, sites = context.snapshot.services, context.snapshot.sites.keys()
     for service in (context.service, *(binding.service for binding in scope.bindings)):
         if service is not None:

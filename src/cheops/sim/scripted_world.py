@@ -47,10 +47,6 @@ _QUIET_MS = 10_000  # longer than the longest pause between two attempts to send
 _PATIENCE_MS = 600_000
 
 
-class NotQuietError(Exception):
-    """Sites go on sending although no site lacks anything."""
-
-
 class Trouble(Enum):
     """What the next run of an application meets."""
 
@@ -175,7 +171,7 @@ class ScriptedWorld:
             self.pass_time()
             quiet_since_ms = self.now_ms if len(self.output) != before else quiet_since_ms
             if self.now_ms > start_ms + _PATIENCE_MS:
-                raise NotQuietError(f"messages after {_PATIENCE_MS // 1000} s: {self.flights}")
+                raise RuntimeError(f"still messages after {_PATIENCE_MS // 1000} s: {self.flights}")
 
     # -- events and effects ------------------------------------------------------------------------
 

@@ -43,10 +43,6 @@ _POLICY = Policy(sites=SiteGroup.INVOLVED, matrix=SiteGroup.INVOLVED)
 _FINAL = (Status.OK, Status.KO, Status.SUPERSEDED)
 
 
-class RunawayError(Exception):
-    """It does not come to rest."""
-
-
 class CrashError(Exception):
     """The node stopped between two effects."""
 
@@ -219,7 +215,7 @@ class World:
                 decided = self.decided.setdefault(document.resource, {})
                 decided[document.id] = document
                 if len(decided) > _MAX_OPERATIONS * self.profile.operations:
-                    raise RunawayError(f"{document.resource} gets operation after operation by itself")
+                    raise RuntimeError(f"{document.resource} gets operation after operation by itself")
 
     def _run(self, node: Node, run: Run) -> None:
         life = node.life
@@ -242,7 +238,7 @@ class World:
 
     def _check_rest(self, node: Node) -> None:
         if len(node.log) > _MAX_RUNS_PER_OPERATION * self.profile.operations:
-            raise RunawayError(f"{node.name} runs and runs, and does not come to rest")
+            raise RuntimeError(f"{node.name} runs commands without end, and does not come to rest")
 
     def _answered(self, node: Node, answer: Answer) -> None:
         if answer.stage in (Stage.DECIDED, Stage.SITE) and answer.status in _FINAL:
