@@ -33,7 +33,7 @@ def test_a_site_is_cut_off_and_joined_again_by_its_page_without_a_reload(mesh: M
         expect(page.get_by_text("The demo's network is cut")).to_be_visible()
         expect(page.locator('svg a.node[aria-label="site3: down"]')).to_be_visible()
         expect(page.locator('tr[data-site="site2"] [data-state="up"]')).to_be_visible()
-        page.get_by_role("button", name="Reconnect site3").click()
+        page.get_by_role("button", name="Rejoin site3").click()
         expect(page.locator('tr[data-site="site3"] [data-state="up"]')).to_be_visible()
         expect(page.get_by_text("The demo's network is cut")).to_have_count(0)
     finally:

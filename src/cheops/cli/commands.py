@@ -1,4 +1,4 @@
-"""The commands: one table that says where each is found, and a group that imports a command when it is called.
+"""The commands: one table with the place of each, and a group that imports a command when it is called.
 
 The table has each command's summary, so that the list of commands and the completion of their names import no
 command. A summary must be the first line of the command's docstring; a test compares them.
@@ -31,12 +31,12 @@ class CommandEntry:
     def load(self) -> Any:
         """Import the command, with its options."""
         module, attribute = self.where.split(":")
-        found = getattr(import_module(f"cheops.cli.{module}"), attribute)
-        made = get_group(found) if isinstance(found, typer.Typer) else self._single(found)
-        made.name = self.name
-        _add_token_file(made)
-        _make_readable(made)
-        return made
+        target = getattr(import_module(f"cheops.cli.{module}"), attribute)
+        command = get_group(target) if isinstance(target, typer.Typer) else self._single(target)
+        command.name = self.name
+        _add_token_file(command)
+        _make_readable(command)
+        return command
 
     def _single(self, function: Any) -> Any:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -206,11 +206,11 @@ def _started(out: Console, port: int) -> Sites:
     out.print("Starting three sites on this machine, each with its own agent and applications:")
     sites = Sites(port)
     redis = "a Redis" if sites.redis_server else "no Redis: redis-server is not installed"
-    made = table("SITE", "AGENT", "APPLICATIONS")
+    rows = table("SITE", "AGENT", "APPLICATIONS")
     for name in NAMES:
-        made.add_row(name, sites.urls[name], f"plain files, minicloud, {redis}")
+        rows.add_row(name, sites.urls[name], f"plain files, minicloud, {redis}")
     out.print()
-    print_table(out, made)
+    print_table(out, rows)
     sys.stdout.flush()
     return sites
 

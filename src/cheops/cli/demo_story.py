@@ -108,33 +108,33 @@ class Stage:
 
     def expect_state(self, what: str, *command: str, at: tuple[str, ...], expected: tuple[str, ...]) -> None:
         """Wait until the application itself, at each of these sites, prints what is expected."""
-        found: list[str] = []
+        states: list[str] = []
 
-        def is_so() -> bool:
-            found[:] = [self.sites.state(site, *command) for site in at]
-            return tuple(found) == expected
+        def holds() -> bool:
+            states[:] = [self.sites.state(site, *command) for site in at]
+            return tuple(states) == expected
 
-        self.expect(what, is_so, lambda: ", ".join(map(repr, found)))
+        self.expect(what, holds, lambda: ", ".join(map(repr, states)))
 
-    def expect(self, what: str, is_so: Callable[[], bool], found: Callable[[], str]) -> None:
-        """Wait until a condition holds. `what` is printed then; `found` describes the state if it never does."""
+    def expect(self, what: str, holds: Callable[[], bool], actual: Callable[[], str]) -> None:
+        """Wait until a condition holds. `what` is printed then; `actual` describes the state if it never does."""
         deadline_s = time.monotonic() + _PATIENCE_S
-        while not is_so():
+        while not holds():
             if time.monotonic() > deadline_s:
-                raise DemoError(f"the demo failed: expected {what}, but found {found()}")
+                raise DemoError(f"the demo failed: expected {what}, but found {actual()}")
             time.sleep(_LOOK_AGAIN_S)
         self._out.print(Text.assemble(("✓ ", "bold green"), what))
 
     def compare(self, *columns: tuple[str, tuple[str, ...]]) -> None:
         """Print the state of the applications of all sites, side by side."""
-        made = table("SITE", *(title for title, _ in columns))
+        rows = table("SITE", *(title for title, _ in columns))
         for site in NAMES:
-            made.add_row(site, *(self.sites.state(site, *command) for _, command in columns))
+            rows.add_row(site, *(self.sites.state(site, *command) for _, command in columns))
         self._out.print()
         if self._out.is_terminal:
-            self._out.print(Padding(made, (0, 0, 0, 2)))
+            self._out.print(Padding(rows, (0, 0, 0, 2)))
         else:
-            print_table(self._out, made)
+            print_table(self._out, rows)
         self._out.print()
 
     def pause(self) -> None:
@@ -197,8 +197,8 @@ def replicate(stage: Stage) -> None:
     stage.act("One image, replicated at three sites")
     stage.say("With & the image is created at every site. Clients see one image, with one id:")
     headers = {"Scope": f"{{image: {_ALL_SITES}}}", "Cheops-Wait": "all", **_JSON}
-    made = stage.curl("site1", "image", "/images", headers=headers, data='{"name": "fedora"}')
-    meta_id: str = made.json["id"]
+    response = stage.curl("site1", "image", "/images", headers=headers, data='{"name": "fedora"}')
+    meta_id: str = response.json["id"]
     _expect_images(stage, "every site has fedora, with a local id that clients do not see", "fedora", at=NAMES)
     stage.pause()
     stage.cut()
@@ -233,14 +233,14 @@ def _new_image(stage: Stage, site: str) -> str:
 
 
 def _images(stage: Stage, site: str) -> dict[str, dict[str, Any]]:
-    found = stage.sites.cloud.own(site, "image", "/images").json["images"]
-    return {image["name"]: image for image in found}
+    images = stage.sites.cloud.own(site, "image", "/images").json["images"]
+    return {image["name"]: image for image in images}
 
 
 def _servers(stage: Stage, site: str) -> dict[str, str]:
     """The name of each server of a site, and the checksum of the image that it was made from."""
-    found = stage.sites.cloud.own(site, "compute", "/servers").json["servers"]
-    return {server["name"]: server["image_sha256"] for server in found}
+    servers = stage.sites.cloud.own(site, "compute", "/servers").json["servers"]
+    return {server["name"]: server["image_sha256"] for server in servers}
 
 
 def _versions(stage: Stage, site: str) -> tuple[Any, Any]:
@@ -376,11 +376,11 @@ def _expect_superseded(stage: Stage, id_: str, losers: tuple[str, ...], by: str)
         logs = [resource_log(stage.sites.urls[site], id_) for site in NAMES]
         return [{op["id"]: (op["beaten_by"], op["rule"]) for op in log} for log in logs]
 
-    def is_so() -> bool:
+    def holds() -> bool:
         return all(found.get(loser) == (by, rule) for found in reasons() for loser in losers)
 
     what = f"every site agrees: {by} supersedes {' and '.join(losers)}, by rule {rule}"
-    stage.expect(what, is_so, lambda: str(reasons()))
+    stage.expect(what, holds, lambda: str(reasons()))
 
 
 def _expect_refused(stage: Stage) -> None:
@@ -394,7 +394,7 @@ def _expect_refused(stage: Stage) -> None:
         logs = [resource_log(stage.sites.urls[site], "shoes") for site in _TWO]
         return [{(op["id"], r["site"]): r["detail"] for op in log for r in op["replies"]} for log in logs]
 
-    def is_so() -> bool:
+    def holds() -> bool:
         return all(found.get(key, "").startswith(text) for found in details() for key, text in expected.items())
 
-    stage.expect("both sites report which pair was refused, and where", is_so, lambda: str(details()))
+    stage.expect("both sites report which pair was refused, and where", holds, lambda: str(details()))

@@ -104,7 +104,7 @@ def _dry_run(client: Agent, id_: str, request: SubmitRequest, output: Output) ->
     raise typer.Exit(FAILED if response.refused else 0)
 
 
-def _submit(  # noqa: PLR0913, PLR0917 - what can be said of an operation
+def _submit(  # noqa: PLR0913, PLR0917 - one parameter per option
     client: Agent,
     id_: str,
     request: SubmitRequest,
@@ -120,7 +120,7 @@ def _submit(  # noqa: PLR0913, PLR0917 - what can be said of an operation
     raise typer.Exit(exit_code(response))
 
 
-def _follow(  # noqa: PLR0913, PLR0917 - what can be said of an operation
+def _follow(  # noqa: PLR0913, PLR0917 - one parameter per option
     client: Agent, id_: str, request: SubmitRequest, files: dict[str, Path], wait: Waiting, timeout: float
 ) -> None:
     """For users: each reply as it arrives."""

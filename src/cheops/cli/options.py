@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Exit codes beyond 0 (done) and 2 (a wrong command line).
 FAILED = 1  # refused, failed, or not as it should be
-NOT_YET = 3  # not everywhere, or not in time: it goes on
+NOT_YET = 3  # not everywhere, or not in time: it continues in the background
 
 UrlOption = Annotated[
     str | None,

@@ -59,27 +59,27 @@ def as_yaml(data: Any) -> str:
 
 def console(*, stderr: bool = False) -> Console:
     """A console on the stream as it is now; plain and unwrapped unless it is a terminal."""
-    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if not made.is_terminal:
-        made.width = _PIPE_WIDTH
-    return made
+    stream = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not stream.is_terminal:
+        stream.width = _PIPE_WIDTH
+    return stream
 
 
 def table(*columns: str) -> Table:
     """An empty table: headings, two spaces between columns, no lines."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        made.add_column(column, overflow="fold")
-    return made
+        rows.add_column(column, overflow="fold")
+    return rows
 
 
-def print_table(out: Console, made: Table) -> None:
+def print_table(out: Console, rows: Table) -> None:
     """Print a table; in a pipe without trailing spaces."""
     if out.is_terminal:
-        out.print(made)
+        out.print(rows)
         return
     with out.capture() as captured:
-        out.print(made)
+        out.print(rows)
     for line in captured.get().splitlines():
         out.print(line.rstrip(), soft_wrap=True)
 

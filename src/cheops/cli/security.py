@@ -44,13 +44,13 @@ def init_command(
 
     if not force:
         refuse_to_overwrite((folder / AUTHORITIES, folder / CA_KEY))
-    made = make_authority(time.time())
+    authority = make_authority(time.time())
     make_directory(folder)
-    write_file(folder / CA_KEY, key_pem(made.key), secret=True)
-    write_file(folder / AUTHORITIES, Authorities([made.certificate]).pem, secret=False)
+    write_file(folder / CA_KEY, key_pem(authority.key), secret=True)
+    write_file(folder / AUTHORITIES, Authorities([authority.certificate]).pem, secret=False)
     out = console()
     out.print(f"wrote {folder / AUTHORITIES} and {folder / CA_KEY}", style="green", soft_wrap=True)
-    out.print(f"fingerprint (SHA-256): {fingerprint(made.certificate).hex(':')}", soft_wrap=True)
+    out.print(f"fingerprint (SHA-256): {fingerprint(authority.certificate).hex(':')}", soft_wrap=True)
     out.print("The owner of the key decides who is a site: keep it secret, with a backup elsewhere.")
 
 
@@ -121,7 +121,7 @@ _LIMIT = "default: no limit. Repeatable."
 
 
 @token_app.command("create", epilog="Example: cheops token create ci --role operator --type counter --expires 30d")
-def create_command(  # noqa: PLR0913, PLR0917 - what can be said of a token
+def create_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     name: TokenNameArgument,
     role: Annotated[
         Role, typer.Option("--role", help="A viewer reads, an operator changes resources, an admin may do everything.")
@@ -155,8 +155,8 @@ def create_command(  # noqa: PLR0913, PLR0917 - what can be said of a token
         sites=tuple(sites) if sites else None,
         lasts_s=_expires_s(expires),
     )
-    made = agent(url).create_token(request)
-    emit_answer(output, made, lambda out: _draw_made(out, made))
+    response = agent(url).create_token(request)
+    emit_answer(output, response, lambda out: _draw_new_token(out, response))
 
 
 def _expires_s(text: str) -> float | None:
@@ -168,12 +168,14 @@ def _expires_s(text: str) -> float | None:
         raise typer.BadParameter(f"{error}, or '{_FOR_EVER}'", param_hint="--expires") from None
 
 
-def _draw_made(out: Console, made: "MadeToken") -> None:
+def _draw_new_token(out: Console, response: "MadeToken") -> None:
     """The secret alone goes to standard output, so that it can go straight into a file."""
-    ends = f"valid until {short_time(made.token.ends_at)}" if made.token.ends_at else "never expires"
-    limits = f"{made.token.name}: {made.token.role.value}{_limits(made.token)}, {ends}. It is shown only once:"
-    console(stderr=True).print(printable(limits), soft_wrap=True)
-    out.print(made.secret, soft_wrap=True)
+    ends = f"valid until {short_time(response.token.ends_at)}" if response.token.ends_at else "never expires"
+    summary = (
+        f"{response.token.name}: {response.token.role.value}{_limits(response.token)}, {ends}. It is shown only once:"
+    )
+    console(stderr=True).print(printable(summary), soft_wrap=True)
+    out.print(response.secret, soft_wrap=True)
     sys.stdout.flush()
 
 

@@ -197,8 +197,8 @@ class Sites:
             holder.bind((_HOST, port))
         except OSError as error:
             raise DemoError(f"port {port} cannot be used: {error.strerror}. Choose another with --port") from None
-        found: int = holder.getsockname()[1]
-        return found
+        reserved: int = holder.getsockname()[1]
+        return reserved
 
     # -- processes ---------------------------------------------------------------------------------------
 

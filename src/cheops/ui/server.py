@@ -90,21 +90,21 @@ def _scripts(view: str) -> tuple[str, ...]:
 
 @lru_cache(1)
 def _bodies() -> dict[str, bytes]:
-    found = (path for path in sorted(_FOLDER.rglob("*")) if path.suffix in _KINDS)
-    return {str(path.relative_to(_FOLDER)): path.read_bytes() for path in found}
+    paths = (path for path in sorted(_FOLDER.rglob("*")) if path.suffix in _KINDS)
+    return {str(path.relative_to(_FOLDER)): path.read_bytes() for path in paths}
 
 
 def _imported(name: str) -> list[str]:
     """A script and everything that it imports, directly or not."""
-    found, left = [name], [name]
+    scripts, left = [name], [name]
     while left:
         script = left.pop()
         for match in _IMPORT.finditer(_bodies()[script].decode()):
             other = normpath(f"{PurePosixPath(script).parent}/{match[1]}")
-            if other not in found:
-                found.append(other)
+            if other not in scripts:
+                scripts.append(other)
                 left.append(other)
-    return found
+    return scripts
 
 
 def _file(name: str, body: bytes) -> File:
@@ -167,8 +167,8 @@ class WebInterface:
             return RedirectResponse(f"{ROOT}/", 308, _HEADERS)
         if not path.startswith(_STATIC):
             return _response(scope, page(*preloads(_raw_path(scope).removeprefix(ROOT), _query(scope))))
-        found = files().get(path.removeprefix(_STATIC))
-        return _response(scope, found) if found else PlainTextResponse("no such file", 404, _HEADERS)
+        file = files().get(path.removeprefix(_STATIC))
+        return _response(scope, file) if file else PlainTextResponse("no such file", 404, _HEADERS)
 
 
 def _raw_path(scope: Scope) -> str:

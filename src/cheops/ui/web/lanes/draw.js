@@ -121,7 +121,7 @@ function heads(answer, width) {
       "div",
       { class: `lane-name${lane.reachable ? "" : " off"}`, vars: { width: `${width}px` }, title: `${lane.site}: ${label}`, "data-lane": lane.site },
       h("b", {}, h("bdi", {}, lane.site)),
-      h("span", {}, lane.here ? "this site" : lane.reachable ? "reachable" : `unreachable ${lane.as_of_s === null ? "" : asOf(lane.as_of_s).replace("as of ", "")}`),
+      h("span", {}, lane.here ? "this site" : lane.reachable ? "reachable" : "unreachable"),
       h("span", {}, lane.pending ? plural(lane.pending, "missing", "missing") : "up to date"),
     );
   });

@@ -77,7 +77,7 @@ export function sitesView(place, { signal }) {
       result && h("span", { class: "small muted", title: result.detail }, result.busy ? "pinging…" : result.ok ? milliseconds(result.took_ms) : "no reply"),
       !site.here && button("Ping", () => ping(site.name), "small", { "aria-label": `Ping ${site.name}` }),
       links.on && !isCut && button("Cut off", () => wire(site.name, true), "small danger", { "aria-label": `Cut ${site.name} off` }),
-      links.on && isCut && button("Reconnect", () => wire(site.name, false), "small", { "aria-label": `Reconnect ${site.name}` }),
+      links.on && isCut && button("Rejoin", () => wire(site.name, false), "small", { "aria-label": `Rejoin ${site.name}` }),
     );
   }
 
