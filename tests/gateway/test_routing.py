@@ -2,14 +2,13 @@
 
 import pytest
 
-from cheops.errors import CheopsError
+from cheops.errors import CheopsError, Fault
 from cheops.gateway.routing import (
     Decision,
     Forward,
     InTurn,
     Local,
     Replicate,
-    UnsupportedScopeError,
     decide,
     decide_forwarded,
     method_of,
@@ -114,7 +113,9 @@ def test_what_was_forwarded_goes_no_further(text: str, expected: Decision) -> No
 
 
 def test_what_does_not_exist_yet_is_our_fault() -> None:
-    assert UnsupportedScopeError.status == 501
+    with pytest.raises(CheopsError) as refused:
+        decision("near % far")
+    assert (refused.value.status, refused.value.fault) == (501, Fault.US)
 
 
 def test_methods() -> None:

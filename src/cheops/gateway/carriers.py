@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
 
-from cheops.errors import CheopsError, ClientError, Fault
+from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import Header, Headers, RequestHead, first, without
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
@@ -58,12 +58,6 @@ class AmbiguousScopeError(ClientError):
 
     status = 409
     definite = False
-
-
-class TooManyScopesError(CheopsError):
-    fault = Fault.US
-    definite = False
-    status = 503
 
 
 def carriers_in(head: RequestHead, names: Iterable[str]) -> list[Carrier]:
@@ -187,7 +181,9 @@ class Carriers:
                     self.observer.on_begin(one, scope)
             elif scope is not None:
                 self.end(kept, scope)
-                raise TooManyScopesError("too many requests with scopes are under way; try again later")
+                raise CheopsError(
+                    "too many requests with scopes are under way; try again later", definite=False, status=503
+                )
         return CarrierUse(self, tuple(kept), scope)
 
     def end(self, carriers: Iterable[Carrier], scope: KnownScope) -> None:

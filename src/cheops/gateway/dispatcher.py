@@ -34,7 +34,7 @@ from cheops.gateway.interfaces import Body, DryRunResult, Replication, Response,
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request import ReceivedRequest, Request
 from cheops.gateway.responses import informational_relay
-from cheops.gateway.routing import Decision, Forward, Local, Replicate, Target, UnsupportedScopeError
+from cheops.gateway.routing import Decision, Forward, Local, Replicate, Target
 from cheops.gateway.upstream import (
     DisconnectWatch,
     PreparedBody,
@@ -230,7 +230,7 @@ class Dispatcher:
         match target:
             case Replicate(route):
                 if self.replication is None:
-                    raise UnsupportedScopeError("replication (&) of HTTP requests is not set up at this site")
+                    raise CheopsError("replication (&) of HTTP requests is not set up at this site", status=501)
                 return await self.replication.handle(service, self._received(request), route)
             case Forward(site):
                 if is_only and not self._peers.is_up(site):

@@ -37,13 +37,6 @@ _KNOWN_FOR_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-class UntrustedSenderError(CheopsError):
-    """The sender is not a site, or not the one that it claims to be."""
-
-    fault = Fault.PEER
-    status = 403
-
-
 class PeerGateways:
     """The gateways of other sites."""
 
@@ -59,7 +52,7 @@ class PeerGateways:
         return self._node.keyring
 
     async def sender(self, client: ClientConnection, head: RequestHead, *, is_mesh: bool) -> str | None:
-        """The site whose gateway sent a request; None for a client, whatever it claims. Raises UntrustedSenderError
+        """The site whose gateway sent a request; None for a client, whatever it claims. Raises CheopsError
         at the address that is for gateways only."""
         if is_mesh:
             return self._proved(client, head)
@@ -106,9 +99,9 @@ class PeerGateways:
         except ValueError:
             return None
 
-    def _untrusted(self, reason: str, who: str, detail: str) -> UntrustedSenderError:
+    def _untrusted(self, reason: str, who: str, detail: str) -> CheopsError:
         self._node.refusals.count(reason, who, detail)
-        return UntrustedSenderError(detail)
+        return CheopsError(detail, fault=Fault.PEER, status=403)
 
     def address(self, site: str, service: str) -> UpstreamAddress:
         """The address of a site's gateway for a service."""

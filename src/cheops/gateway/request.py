@@ -90,33 +90,15 @@ class Listener:
         return self.kind in (ListenerKind.OUTBOUND, ListenerKind.PROXY)
 
 
-class UnknownHostError(ClientError):
-    """The proxy forwards to services only."""
-
-    status = 403
-
-
-class UnknownServiceError(ClientError):
-    """Another gateway sent a request for a service that is not at this site."""
-
-    status = 404
-
-
-class LoopError(ClientError):
-    status = 508
-
-
-class NoTunnelError(ClientError):
-    status = 501
-
-
 def find_service(head: RequestHead, listener: Listener, hosts: Mapping[str, str]) -> tuple[str, RequestHead]:
     """The service that a request is for, and the request with path and query alone as its target.
 
     `hosts` are the names by which the application calls services, for the proxy.
     """
     if head.method == "CONNECT":
-        raise NoTunnelError("CONNECT is not possible here: nobody sees the scope in a tunnel. Use http:// for services")
+        raise ClientError(
+            "CONNECT is not possible here: nobody sees the scope in a tunnel. Use http:// for services", status=501
+        )
     target, authority = _origin_form(head.target)
     if listener.kind is ListenerKind.PROXY:
         if authority is None:
@@ -157,9 +139,10 @@ def _service_called(authority: str, hosts: Mapping[str, str]) -> str:
     if service is None:
         meant = nearest(host, hosts)
         hint = f"Did you mean '{meant}'? " if meant else ""
-        raise UnknownHostError(
+        raise ClientError(
             f"'{printable(shortened(host))}' is no service of this site. {hint}Known here: {listed(hosts)}. "
-            "What is not a service is reached directly: name it in NO_PROXY"
+            "What is not a service is reached directly: name it in NO_PROXY",
+            status=403,
         )
     return service
 
@@ -168,7 +151,7 @@ def _service_named(head: RequestHead, services: set[str]) -> str:
     service = decode_name(first(head, SERVICE) or "")
     if service not in services:
         shown = printable(shortened(service))
-        raise UnknownServiceError(f"this site has no service '{shown}'; it has {listed(services)}")
+        raise ClientError(f"this site has no service '{shown}'; it has {listed(services)}", status=404)
     return service
 
 
@@ -235,7 +218,9 @@ class RequestParser:
         if is_mesh or (first(head, HOP) is not None and not listener.is_for_application):
             sender = await self._peers.sender(client, head, is_mesh=is_mesh)
             if sender is None and has_passed_through(head, self._here):
-                raise LoopError(f"this request came through {self._here} before, and would go round for ever")
+                raise ClientError(
+                    f"this request came through {self._here} before, and would go round for ever", status=508
+                )
             purpose = (first(head, PURPOSE) or "") if sender else ""
         if listener.is_from_peer:
             sender = _ANOTHER

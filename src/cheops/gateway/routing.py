@@ -11,7 +11,7 @@ Raises for what cannot be routed: an invalid scope, unknown sites, and what the 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from cheops.errors import CheopsError, Fault
+from cheops.errors import CheopsError
 from cheops.gateway.headers import EFFECT, SAFE_METHODS, Headers, RequestHead, is_idempotent
 from cheops.gateway.interfaces import NoGatewayError, SiteDownError, UpstreamError
 from cheops.scope.errors import ScopeSyntaxError
@@ -27,13 +27,6 @@ _METHODS = {
     "POST": Method.CREATE,
     "DELETE": Method.DELETE,
 }
-
-
-class UnsupportedScopeError(CheopsError):
-    """Valid scope-lang that the gateway does not support."""
-
-    fault = Fault.US
-    status = 501
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +87,8 @@ def decide(route: Route | None, snapshot: Snapshot, *, reading: bool) -> Decisio
     if route is None:
         return Local()
     if any(isinstance(one, Cross) for one in _alternatives(route)):
-        raise UnsupportedScopeError(
-            "resources that span sites (%) do not exist yet; use & to have one at each site, or one site"
+        raise CheopsError(
+            "resources that span sites (%) do not exist yet; use & to have one at each site, or one site", status=501
         )
     targets = tuple(_target_of(one, snapshot) for one in in_order(route, snapshot, reading=reading))
     return targets[0] if len(targets) == 1 else InTurn(targets)

@@ -14,7 +14,6 @@ from cheops.backends.http.payload import (
     KeptResponse,
     PayloadError,
     Request,
-    RequestTooLargeError,
     command_of,
     decode_response,
     encode_response,
@@ -24,9 +23,10 @@ from cheops.backends.http.payload import (
     request_of,
     with_body,
 )
-from cheops.backends.http.request import ReplicationRequestError, Wait, preferences_of
+from cheops.backends.http.request import Wait, preferences_of
 from cheops.backends.http.translation import decompressed
 from cheops.config.services import ReplicationConfig
+from cheops.errors import ClientError
 from cheops.gateway.headers import RequestHead
 from cheops.gateway.interfaces import Response
 from cheops.log.operation import Command
@@ -81,8 +81,9 @@ def test_what_is_no_request_is_run_nowhere(line: str) -> None:
 
 
 def test_a_head_that_is_too_large_is_refused() -> None:
-    with pytest.raises(RequestTooLargeError):
+    with pytest.raises(ClientError, match="bytes without its body; to be replicated") as refused:
         command_of(Request(method="POST", path="/a", query="x" * MAX_LINE_BYTES))
+    assert refused.value.status == 431
 
 
 @pytest.mark.parametrize(
@@ -170,5 +171,5 @@ def test_how_long_and_for_whom(headers: tuple[tuple[str, str], ...], wait: Wait,
 
 
 def test_a_key_that_is_too_long_is_refused() -> None:
-    with pytest.raises(ReplicationRequestError):
+    with pytest.raises(ClientError, match="an Idempotency-Key has at most 255 characters"):
         preferences_of(RequestHead("POST", "/", (("Idempotency-Key", "x" * 256),)))

@@ -2,8 +2,9 @@
 
 import pytest
 
-from cheops.backends.http.request import NotMetError, check_conditions
+from cheops.backends.http.request import check_conditions
 from cheops.backends.http.translation import is_partial_json
+from cheops.errors import ClientError
 from cheops.gateway.headers import RequestHead
 from cheops.gateway.interfaces import Response
 from tests.agent.rig import until
@@ -102,8 +103,9 @@ def test_conditions_are_those_of_http(
     if holds:
         check_conditions(asked, 200, tuple(headers))
     else:
-        with pytest.raises(NotMetError):
+        with pytest.raises(ClientError) as refused:
             check_conditions(asked, 200, tuple(headers))
+        assert refused.value.status == 412
 
 
 def test_of_two_at_once_with_the_same_tag_one_wins(three: Sites) -> None:

@@ -19,7 +19,7 @@ from cheops.backends.command.line import CommandLineError, CommandNotAllowedErro
 from cheops.backends.command.runner import CommandRunner
 from cheops.backends.http.copies import Copy, Index
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError
-from cheops.backends.http.ids import Form, LocalIdTranslator, MetaIdTranslator, NoCopyError, TooDeepError, meta_id_of
+from cheops.backends.http.ids import Form, LocalIdTranslator, MetaIdTranslator, NoCopyError, meta_id_of
 from cheops.backends.http.payload import PayloadError, request_of
 from cheops.backends.http.translation import ResponseIds
 from cheops.client.agent import events_in
@@ -30,7 +30,7 @@ from cheops.documents import DocumentError
 from cheops.engine.events import Effect, Load, Loaded, Outcome, PeerUp, Ran, Received, Result, Run, Save, Send, Tick
 from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
-from cheops.errors import ClientError
+from cheops.errors import CheopsError, ClientError
 from cheops.gateway.client_connection import check_headers, check_raw_head, parse_headers, refuse_early
 from cheops.gateway.headers import RequestHead
 from cheops.gateway.interfaces import GatewayRequestError
@@ -298,7 +298,7 @@ PURE: dict[str, Target] = {
     "heartbeat": Target(_heartbeat, samples.HEARTBEATS, (MeshError,), JSON_TOKENS, 40),
     "gzip": Target(_unpacked, samples.GZIP, (CouchError,), (), 20),
     "http-payload": Target(_http_payload, samples.REQUESTS, (PayloadError,), JSON_TOKENS, 30),
-    "http-answer-json": Target(_to_meta, samples.BODIES, (TooDeepError,), JSON_TOKENS, 30),
+    "http-answer-json": Target(_to_meta, samples.BODIES, (CheopsError,), JSON_TOKENS, 30),
     "http-body-json": Target(_to_local, (*samples.BODIES, meta_id_of("image", "5").encode()), (NoCopyError,), (meta_id_of("x").encode(),), 20),
     "event-stream": Target(_events, samples.EVENTS, (msgspec.DecodeError,), JSON_TOKENS, 15),
     "api-body": Target(_api_body, samples.API_BODIES, (ClientError,), JSON_TOKENS, 40),

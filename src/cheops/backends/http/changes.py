@@ -26,11 +26,8 @@ from cheops.backends.http.payload import (
 from cheops.backends.http.reads import ReadHandler
 from cheops.backends.http.request import (
     DEFAULT_WAIT_S,
-    NoReplicaError,
-    NoReplicantError,
     Preferences,
     Target,
-    UnderWayError,
     check_conditions,
     is_conditional,
     preferences_of,
@@ -39,6 +36,7 @@ from cheops.backends.http.submission import Change, find_previous, response_to, 
 from cheops.backends.http.translation import close_body, form_of, translate_body
 from cheops.config.services import BASE, PATCH, ReplicationConfig, type_name
 from cheops.engine.replica import Replica
+from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import RequestHead, first, without
 from cheops.gateway.interfaces import IncomingRequest, Response, UpstreamError, UpstreamServices
 from cheops.gateway.routing import parse_scope
@@ -74,8 +72,10 @@ async def forward_change(  # noqa: PLR0913, PLR0917 - where from, where to, and 
 ) -> Response:
     """To the next site only where the one before certainly did nothing, and the body is still to be had."""
     if incoming.is_forwarded:
-        raise NoReplicaError(
-            f"another site sent this to {node.name}, which is not among the sites of the resource: {in_words(sites)}"
+        raise CheopsError(
+            f"another site sent this to {node.name}, which is not among the sites of the resource: {in_words(sites)}",
+            status=503,
+            definite=False,
         )
     body, failed = _OneTimeBody(incoming), []
     for site in nearest_first(node, sites):
@@ -88,8 +88,10 @@ async def forward_change(  # noqa: PLR0913, PLR0917 - where from, where to, and 
             if error.may_have_had_effect or body.is_begun:
                 raise
             failed.append(f"{site} ({error.why})")
-    raise NoReplicaError(
-        f"this site, {node.name}, is not involved, and no site that is can be reached: {in_words(failed)}"
+    raise CheopsError(
+        f"this site, {node.name}, is not involved, and no site that is can be reached: {in_words(failed)}",
+        status=503,
+        definite=False,
     )
 
 
@@ -108,7 +110,7 @@ class ConditionGuard:
 
     @asynccontextmanager
     async def held(self, service: str, incoming: IncomingRequest, target: Target) -> AsyncIterator[None]:
-        """While the condition of a request holds, if it has one. Raises NotMetError or UnderWayError."""
+        """While the condition of a request holds, if it has one. Raises ClientError or CheopsError."""
         if not is_conditional(incoming.head):
             yield
             return
@@ -128,7 +130,9 @@ class ConditionGuard:
         while (await self._node.pump.replica(meta_id)).drafts:
             if asyncio.get_running_loop().time() >= end_s:
                 here = self._node.name
-                raise UnderWayError(f"a change of {meta_id} is under way at {here}; try again later")
+                raise CheopsError(
+                    f"a change of {meta_id} is under way at {here}; try again later", status=503, definite=False
+                )
             await asyncio.sleep(_LOOK_S)
 
 
@@ -214,11 +218,11 @@ class ChangeHandler:
         if self._node.name not in sites:
             sites = sites or await self._locations.sites_of(target.meta_id)
             if not sites:
-                raise NoReplicantError(f"no site that can be asked now knows of {target.meta_id}")
+                raise ClientError(f"no site that can be asked now knows of {target.meta_id}", status=404)
             return await self.hand_on(service, incoming, sites)
         replica = await self._node.pump.replica(target.meta_id)
         if replica.type.name != type_name(service):
-            raise NoReplicantError(f"{target.meta_id} is of {replica.type.name}, not of {type_name(service)}")
+            raise ClientError(f"{target.meta_id} is of {replica.type.name}, not of {type_name(service)}", status=404)
         if not (target.is_named and incoming.head.method == "PUT"):
             await self._reading.refuse_deleted(target)
         return await self._submit(service, incoming, target, preferences_of(incoming.head), None)

@@ -189,13 +189,6 @@ _BLANK = b" \t\r\n"
 JsonPath = tuple[str | None, ...]
 
 
-class TooDeepError(CheopsError):
-    """The service's JSON cannot be translated."""
-
-    fault = Fault.APPLICATION
-    status = 502
-
-
 class IdLookup(Protocol):
     """What a site knows of its replicants."""
 
@@ -282,7 +275,9 @@ class MetaIdTranslator:
         elif len(self._open) < MAX_DEPTH:
             self._open.append((*self._here(), None) if mark == b"[" else self._here())
         else:
-            raise TooDeepError(f"the answer of the service is nested more than {MAX_DEPTH} deep")
+            raise CheopsError(
+                f"the answer of the service is nested more than {MAX_DEPTH} deep", fault=Fault.APPLICATION, status=502
+            )
         self._name = None
 
     def _here(self) -> JsonPath:

@@ -14,8 +14,8 @@ from urllib.parse import quote
 import aiohttp
 
 from cheops.backends.http.ids import may_be_made_at
-from cheops.backends.http.request import NoReplicaError
 from cheops.backends.http.submission import sites_of
+from cheops.errors import CheopsError
 from cheops.node.node import Node
 from cheops.peers.client import read_json_response
 from cheops.text import listed
@@ -35,7 +35,7 @@ class Locations:
         self._known: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
 
     async def sites_of(self, meta_id: str) -> tuple[str, ...]:
-        """The sites of a replicant, nearest first; none where there is no such thing. Raises NoReplicaError
+        """The sites of a replicant, nearest first; none where there is no such thing. Raises CheopsError
         where those who would know cannot be asked."""
         here = await self.known_here(meta_id)
         if here:
@@ -74,7 +74,9 @@ class Locations:
             if group is makers and makers and not silent:
                 return ()  # who made it would know
         if silent:
-            raise NoReplicaError(f"nobody here knows of {meta_id}, and {listed(silent)} cannot be asked now")
+            raise CheopsError(
+                f"nobody here knows of {meta_id}, and {listed(silent)} cannot be asked now", status=503, definite=False
+            )
         return ()
 
     async def _ask_site(self, site: str, meta_id: str) -> tuple[str, ...] | None:

@@ -153,10 +153,6 @@ class PayloadError(ClientError):
     """An operation's payload is not a request."""
 
 
-class RequestTooLargeError(ClientError):
-    status = 431
-
-
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a site sends to its service. `item` is where the resource is found once it is there: with `{id}`
     for what the service names, as it stands for what the client named."""
@@ -213,8 +209,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 def command_of(request: Request, file_hash: str = "") -> Command:
     line = msgspec.json.encode(request)  # fields in the order above, so one spelling
     if len(line) > MAX_LINE_BYTES:
-        raise RequestTooLargeError(
-            f"the request has {len(line)} bytes without its body; to be replicated, {MAX_LINE_BYTES} at most"
+        raise ClientError(
+            f"the request has {len(line)} bytes without its body; to be replicated, {MAX_LINE_BYTES} at most",
+            status=431,
         )
     return Command(line.decode(), ((BODY, file_hash),) if file_hash else ())
 

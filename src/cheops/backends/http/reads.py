@@ -8,7 +8,7 @@ from cheops.backends.http.ids import Form, LocalIdTranslator, LocalOf, MetaIdTra
 from cheops.backends.http.locations import Locations, nearest_first
 from cheops.backends.http.paths import filled, item_of, joined, split_target
 from cheops.backends.http.payload import credentials_of, id_in
-from cheops.backends.http.request import NoReplicaError, NoReplicantError, NotTranslatableError, Target
+from cheops.backends.http.request import Target
 from cheops.backends.http.sender import below_base
 from cheops.backends.http.submission import is_deleted
 from cheops.backends.http.translation import (
@@ -27,6 +27,7 @@ from cheops.backends.http.translation import (
     translate_body,
     without_body_headers,
 )
+from cheops.errors import CheopsError, ClientError, Fault
 from cheops.gateway.headers import CREDENTIALS, ForwardingInfo, RequestHead, first, without
 from cheops.gateway.interfaces import Body, IncomingRequest, Response, UpstreamError, UpstreamServices
 from cheops.node.node import Node
@@ -36,6 +37,7 @@ _PATHS = ("location", "content-location", "link")
 _CREATED = 201
 _log = logging.getLogger(__name__)
 _LEFT_ALONE = ("scope", "cookie", "authorization")
+_NO_REPLICA = 503  # how another site says that it has no copy that can be read
 
 
 class ReadHandler:
@@ -61,18 +63,20 @@ class ReadHandler:
         return await self.at_nearest(service, incoming, await self._others(target), target.meta_id)
 
     async def refuse_deleted(self, target: Target) -> None:
-        """Raises NoReplicantError where it is gone, be it with what it was part of."""
+        """Raises ClientError where it is gone, be it with what it was part of."""
         for meta_id in dict.fromkeys((target.meta_id, *reversed(meta_ids_in(target.path)))):
             if is_deleted(await self._node.pump.replica(meta_id)):
                 whole = "" if meta_id == target.meta_id else f", with {meta_id} of which it was a part"
-                raise NoReplicantError(f"{target.meta_id} was deleted{whole}")
+                raise ClientError(f"{target.meta_id} was deleted{whole}", status=404)
 
     async def _here(self, service: str, incoming: IncomingRequest, target: Target) -> Response:
         if target.meta_id not in self._copies.index.copies:
             if not await self._locations.known_here(target.meta_id):
-                raise NoReplicantError(f"{target.meta_id} is not known at {self._node.name}")
+                raise ClientError(f"{target.meta_id} is not known at {self._node.name}", status=404)
             await self.refuse_deleted(target)
-            raise NoReplicaError(f"{self._node.name} has no copy of {target.meta_id} yet, or not any more")
+            raise CheopsError(
+                f"{self._node.name} has no copy of {target.meta_id} yet, or not any more", status=503, definite=False
+            )
         _, query = split_target(incoming.head.target)
         head = RequestHead(incoming.head.method, joined(target.path, query), incoming.head.headers)
         return await self.local(service, head, incoming)
@@ -84,7 +88,7 @@ class ReadHandler:
     async def at_nearest(self, service: str, incoming: IncomingRequest, sites: tuple[str, ...], what: str) -> Response:
         """A read at the first of these sites that can be reached."""
         if not sites:
-            raise NoReplicantError(f"no site that can be asked now knows of {what}")
+            raise ClientError(f"no site that can be asked now knows of {what}", status=404)
         head = self.for_peers(service, incoming.head)
         failed: list[str] = []
         for site in nearest_first(self._node, sites):
@@ -94,12 +98,12 @@ class ReadHandler:
             except UpstreamError as error:
                 failed.append(f"{site} ({error.why})")
                 continue
-            if answer.status != NoReplicaError.status:
+            if answer.status != _NO_REPLICA:
                 return self.told(incoming, head, answer)
             await close_body(answer.body)
             failed.append(f"{site} (503)")
         self._locations.forget(what)
-        raise NoReplicaError(f"no replica of {what} can be read now: {in_words(failed)}")
+        raise CheopsError(f"no replica of {what} can be read now: {in_words(failed)}", status=503, definite=False)
 
     def for_peers(self, service: str, head: RequestHead) -> RequestHead:
         """A request as another site gets it: without the client's credentials, unless the service says so."""
@@ -153,7 +157,11 @@ class ReadHandler:
         answer = await self._services.local(service, whole, None, timeout_s, forwarding)
         if is_partial_json(answer):
             await close_body(answer.body)
-            raise NotTranslatableError("the service gives parts of its answer, though nobody asked for parts")
+            raise CheopsError(
+                "the service gives parts of its answer, though nobody asked for parts",
+                fault=Fault.APPLICATION,
+                status=502,
+            )
         return answer
 
     async def _forget_reused_id(self, service: str, asked: RequestHead, answer: Response) -> Response:
@@ -183,7 +191,11 @@ class ReadHandler:
         if not is_translatable(answer):
             return answer
         if has_unknown_encoding(answer):
-            raise NotTranslatableError("the service packed its answer in a way that nobody asked for or can open")
+            raise CheopsError(
+                "the service packed its answer in a way that nobody asked for or can open",
+                fault=Fault.APPLICATION,
+                status=502,
+            )
         headers = without_body_headers(headers)
         if asked.method == "HEAD":
             return replace(answer, headers=headers)

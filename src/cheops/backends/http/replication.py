@@ -17,15 +17,13 @@ from cheops.backends.http.paths import canonical, is_listed, split_target, trimm
 from cheops.backends.http.payload import COLLECTING, NAMING, is_json, media_type
 from cheops.backends.http.reads import ReadHandler
 from cheops.backends.http.request import (
-    LevelError,
-    NoReplicantError,
-    ReplicationRequestError,
     Target,
     refuse_moving,
     refuse_whole,
     target_of,
 )
 from cheops.backends.http.submission import is_collection
+from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import SAFE_METHODS, RequestHead, first
 from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
 from cheops.node.node import Node
@@ -92,7 +90,7 @@ class HttpReplication:
         await self._reading.refuse_deleted(target)
         sites = await self._locations.sites_of(target.meta_id)
         if not sites:
-            raise NoReplicantError(f"no site that can be asked now knows of {target.meta_id}")
+            raise ClientError(f"no site that can be asked now knows of {target.meta_id}", status=404)
         return DryRunResult(target.meta_id, sites, goes_everywhere=head.method not in SAFE_METHODS)
 
     def to_local(self, _service: str, head: RequestHead) -> RequestHead:
@@ -122,9 +120,10 @@ class HttpReplication:
             return await self._changing.hand_on(service, incoming, route.sites)
         if await self._locations.known_here((target := self._named(service, incoming.head)).meta_id):
             return await self._changing.change(service, incoming, target)  # it is on its way to this site
-        raise NoReplicantError(
+        raise ClientError(
             f"nothing that is replicated is at {incoming.head.target}, so {method} cannot be done at "
-            f"{' & '.join(route.sites)}; without '&' it goes to one site"
+            f"{' & '.join(route.sites)}; without '&' it goes to one site",
+            status=404,
         )
 
     async def _creates_part(self, service: str, head: RequestHead, target: Target) -> bool:
@@ -146,11 +145,12 @@ class HttpReplication:
 
     def _check(self, service: str, route: Replicas) -> None:
         if route.consistency is not Consistency.EVENTUAL:
-            raise LevelError(
+            raise CheopsError(
                 f"the level '{route.consistency.value}' is not there yet for HTTP; without a level replicas "
-                "become equal as soon as they can reach each other"
+                "become equal as soon as they can reach each other",
+                status=501,
             )
         known = self._node.snapshot().sites
         lacking = [site for site in route.sites if site in known and known[site].lacks(service)]
         if lacking:
-            raise ReplicationRequestError(f"there is no service '{service}' at {listed(lacking)}")
+            raise ClientError(f"there is no service '{service}' at {listed(lacking)}")

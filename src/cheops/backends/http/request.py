@@ -9,85 +9,9 @@ from cheops.backends.http.copies import Copy, Index
 from cheops.backends.http.ids import is_meta_id
 from cheops.backends.http.paths import ID, below, canonical, collection_of, prefixes, split_target, trimmed
 from cheops.config.services import EXISTS
-from cheops.errors import CheopsError, ClientError, Fault
+from cheops.errors import ClientError
 from cheops.gateway.headers import Headers, RequestHead, every, first
-from cheops.gateway.interfaces import UpstreamError
 from cheops.text import in_words, printable, shortened
-
-
-class ReplicationRequestError(ClientError):
-    """A request that cannot be meant so."""
-
-
-class NoReplicantError(ClientError):
-    """Nothing replicated is there."""
-
-    status = 404
-
-
-class NotMetError(ClientError):
-    """A condition of the request (`If-Match` and the like) does not hold."""
-
-    status = 412
-
-
-class NotPossibleError(ClientError):
-    """It cannot be taken as things are."""
-
-    status = 409
-
-
-class UnderWayError(CheopsError):
-    """A change that was taken before decides, and it is not done yet."""
-
-    status = 503
-    definite = False
-
-
-class OtherRequestError(ClientError):
-    """An `Idempotency-Key` comes again with another request."""
-
-    status = 422
-
-
-class LevelError(CheopsError):
-    """A level of consistency that this version does not have."""
-
-    status = 501
-
-
-class MovingError(ClientError):
-    """MOVE and COPY of what is replicated."""
-
-    status = 501
-
-
-class WholeError(ClientError):
-    """A collection, or something else that holds replicants and is none."""
-
-    status = 409
-
-
-class NoReplicaError(CheopsError):
-    """No replica can be reached now."""
-
-    status = 503
-    definite = False
-
-
-class NotTranslatableError(CheopsError):
-    """The service's answer cannot be shown: nobody could tell which ids it holds."""
-
-    fault = Fault.APPLICATION
-    status = 502
-
-
-class UnknownOutcomeError(UpstreamError):
-    """The service may have done it or not."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text, "unknown outcome", may_have_had_effect=True, status=504)
-
 
 _CONDITIONS = ("If-Match", "If-None-Match", "If-Unmodified-Since")
 
@@ -97,16 +21,16 @@ def is_conditional(head: RequestHead) -> bool:
 
 
 def check_conditions(head: RequestHead, status: int, headers: Headers) -> None:
-    """Raises NotMetError. `status` and `headers` are what the replica answers; 404 where there is none."""
+    """Raises ClientError. `status` and `headers` are what the replica answers; 404 where there is none."""
     found = RequestHead("GET", "", headers)
     exists, tag = 200 <= status < 300, first(found, "ETag")
     if wanted := every(head, "If-Match"):
         if not exists or not _any_matches(wanted, tag, weakly=False):
-            raise NotMetError(f"If-Match: the replica here {_describe(exists=exists, tag=tag)}")
+            raise ClientError(f"If-Match: the replica here {_describe(exists=exists, tag=tag)}", status=412)
     elif (since := first(head, "If-Unmodified-Since")) and _is_later(first(found, "Last-Modified"), since):
-        raise NotMetError("If-Unmodified-Since: the replica here is newer, or does not say how old it is")
+        raise ClientError("If-Unmodified-Since: the replica here is newer, or does not say how old it is", status=412)
     if exists and _any_matches(every(head, "If-None-Match"), tag, weakly=True):
-        raise NotMetError(f"If-None-Match: the replica here {_describe(exists=exists, tag=tag)}")
+        raise ClientError(f"If-None-Match: the replica here {_describe(exists=exists, tag=tag)}", status=412)
 
 
 def _describe(*, exists: bool, tag: str | None) -> str:
@@ -158,7 +82,7 @@ class Preferences:
 
 
 def preferences_of(head: RequestHead) -> Preferences:
-    """Raises ReplicationRequestError."""
+    """Raises ClientError."""
     return Preferences(
         Wait(_one_of(head, "Cheops-Wait", tuple(Wait)) or Wait.FIRST),
         _wait_s(", ".join(every(head, "Prefer"))),
@@ -171,7 +95,7 @@ def _one_of(head: RequestHead, name: str, known: tuple[str, ...]) -> str:
     value = (first(head, name) or "").strip().lower()
     if value and value not in known:
         shown = printable(shortened(value))
-        raise ReplicationRequestError(f"{name} is one of {', '.join(known)}, not '{shown}'")
+        raise ClientError(f"{name} is one of {', '.join(known)}, not '{shown}'")
     return value
 
 
@@ -183,7 +107,7 @@ def _wait_s(prefer: str) -> float:
 
 def _key(key: str) -> str:
     if len(key) > MAX_KEY_CHARACTERS:
-        raise ReplicationRequestError(f"an Idempotency-Key has at most {MAX_KEY_CHARACTERS} characters")
+        raise ClientError(f"an Idempotency-Key has at most {MAX_KEY_CHARACTERS} characters")
     return key
 
 
@@ -254,9 +178,10 @@ def refuse_moving(index: Index, service: str, head: RequestHead, *, has_scope: b
     if not has_scope and not touched:
         return
     what = f"{touched[0]} is, or holds, something replicated" if touched else "its scope has '&'"
-    raise MovingError(
+    raise ClientError(
         f"{head.method} is not done for what is replicated, and {what}. Instead: PUT it under its new "
-        "name with the same sites in the scope" + (", then DELETE the old one" if head.method == "MOVE" else "")
+        "name with the same sites in the scope" + (", then DELETE the old one" if head.method == "MOVE" else ""),
+        status=501,
     )
 
 
@@ -272,9 +197,10 @@ def refuse_whole(index: Index, service: str, head: RequestHead) -> None:
         return
     held = sorted(index.copies[one].path for one in index.below_path(service, path))
     shown = in_words([*held[:_MAX_SHOWN], *([f"{len(held) - _MAX_SHOWN:,} more"] if len(held) > _MAX_SHOWN else [])])
-    raise WholeError(
+    raise ClientError(
         f"{path} holds something replicated, {shown}, which {head.method} would change at this site alone. "
-        f"First {head.method} what is replicated, each by its own path: that is done at all of its sites"
+        f"First {head.method} what is replicated, each by its own path: that is done at all of its sites",
+        status=409,
     )
 
 

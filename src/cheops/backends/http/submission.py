@@ -19,9 +19,10 @@ from cheops.backends.http.payload import (
     decode_response,
     request_of,
 )
-from cheops.backends.http.request import NotPossibleError, OtherRequestError, Preferences, UnknownOutcomeError, Wait
+from cheops.backends.http.request import Preferences, Wait
 from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
+from cheops.errors import ClientError
 from cheops.gateway.headers import Header, Headers, without
 from cheops.gateway.interfaces import Response, UpstreamError
 from cheops.log.matrix import Matrix
@@ -94,7 +95,7 @@ async def submit(node: Node, change: Change, preferences: Preferences) -> Submis
             text = f"{node.name} has not accepted it yet, and still may: {why}"
             raise UpstreamError(text, "not accepted", may_have_had_effect=True, status=503) from None
         if accepted.stage is Stage.REFUSED or accepted.op is None:
-            raise NotPossibleError(accepted.detail)
+            raise ClientError(accepted.detail, status=409)
         answers.accepted(change.meta_id, accepted.op)
         replica = await node.pump.replica(change.meta_id)
         told = SubmissionResult(accepted.op, sites_of(replica), preferences.wait)
@@ -194,7 +195,7 @@ def is_deleted(replica: Replica) -> bool:
 
 
 def find_previous(replica: Replica, command: Command) -> OpId | None:
-    """The operation that the same Idempotency-Key made before; raises OtherRequestError if it was another."""
+    """The operation that the same Idempotency-Key made before; raises ClientError if it was another."""
     wanted = request_of(command)
     if not wanted.key:
         return None
@@ -203,7 +204,7 @@ def find_previous(replica: Replica, command: Command) -> OpId | None:
         if found.key != wanted.key or op.why:  # what failed may be tried again
             continue
         if _content(found, op.payload) != _content(wanted, command):
-            raise OtherRequestError("this Idempotency-Key came before, with another request")
+            raise ClientError("this Idempotency-Key came before, with another request", status=422)
         return op.id
     return None
 
@@ -232,12 +233,12 @@ def response_to(told: SubmissionResult, meta_id: str, agent: str, location: str)
             f"{told.unknown}. See what the service there has, then say so: "
             f"cheops resolve {meta_id} --op {told.op} --happened yes (or no)"
         )
-        raise UnknownOutcomeError(text)
+        raise UpstreamError(text, "unknown outcome", may_have_had_effect=True, status=504)
     if not told.is_enough or told.decided is None:
         return _pending(told, meta_id, where, (*own, *_location(location)))
     decided = told.decided
     if decided.status is Status.SUPERSEDED:
-        raise NotPossibleError(f"{told.op} was beaten by another operation before it ran; see {where}")
+        raise ClientError(f"{told.op} was beaten by another operation before it ran; see {where}", status=409)
     said = decode_response(decided.output or decided.detail)
     if decided.status is Status.OK:
         return _ok(said or KeptResponse(status=200), own, location)

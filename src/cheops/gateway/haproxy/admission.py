@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeVar
 
-from cheops.errors import CheopsError, Fault
+from cheops.errors import CheopsError
 from cheops.gateway.carriers import TRACEPARENT, Carrier, Carriers, KnownScope, RecoveredScope, carriers_in
 from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.flows import FlowTable
@@ -185,14 +185,6 @@ _SETTLED_S = 2.0
 _At = TypeVar("_At", int, Carrier)
 
 
-class CarrierUpdateError(CheopsError):
-    """The cache in HAProxy cannot be updated, so it may hold an outdated scope."""
-
-    fault = Fault.US
-    definite = False
-    status = 503
-
-
 def call_key(head: RequestHead, names: Iterable[str]) -> str | None:
     """The carriers of a call as HAProxy writes them (see frontends); None for a call that the agent must see."""
     values = []
@@ -347,9 +339,11 @@ class CarrierCache:
             async with asyncio.timeout(_SETTLED_S):
                 await self._map_updater.wait_applied(change)
         except TimeoutError:
-            raise CarrierUpdateError(
+            raise CheopsError(
                 "HAProxy does not answer, and might take the calls that this request causes for those of "
-                "another; try again later"
+                "another; try again later",
+                definite=False,
+                status=503,
             ) from None
 
 

@@ -79,10 +79,6 @@ def _drop_last(headers: list[Header], name: str, value: str | None = None) -> No
             return
 
 
-class UnixSocketError(CheopsError):
-    """The Unix socket cannot be created."""
-
-
 def listen(path: Path, backlog: int) -> socket.socket:
     """A socket at this path, for its owner only. The folder is the agent's own, so whatever has the name was
     left by an agent that is gone."""
@@ -99,7 +95,7 @@ def listen(path: Path, backlog: int) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
-        raise UnixSocketError(f"{path} cannot be created: {error.strerror}") from error
+        raise CheopsError(f"{path} cannot be created: {error.strerror}") from error
     return listening
 
 
