@@ -177,7 +177,7 @@ class UpstreamServices(Protocol):
         ...
 
     async def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
-        """Remember the scope of a request that goes to this site's own instance by another way, so that the
-        calls that the application makes for it can be told: the headers with what it may pass on, and what is
-        to be called when it is answered."""
+        """Remember the scope of a request that replication sends to this site's instance itself, so that the calls
+        that the application makes for it are recognized. Gives the headers with a carrier, and a function to call
+        when the response is complete."""
         ...

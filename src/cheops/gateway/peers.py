@@ -81,9 +81,9 @@ class PeerGateways:
             raise self._untrusted(NO_SITE, client.peer, "only gateways of other sites may ask here")
         if out := rejection_of(self._node.mesh, identity, time.time()):
             raise self._untrusted(out.reason, identity.site, out.detail)
-        said = decode_name(first(head, HOP) or "")
-        if said != identity.site:
-            detail = f"'{identity.site}' cannot ask as '{printable(shortened(said))}'"
+        claimed = decode_name(first(head, HOP) or "")
+        if claimed != identity.site:
+            detail = f"'{identity.site}' cannot ask as '{printable(shortened(claimed))}'"
             raise self._untrusted(FORGED_SENDER, identity.site, detail)
         if der and self.on_proved:
             self.on_proved(der, identity)
@@ -160,9 +160,9 @@ class PeerGateways:
 
     def _log_doubt(self, site: str, peer: str) -> None:
         """Log a false claim once per pair, so that nobody can fill the log."""
-        said = printable(shortened(f"{site} from {peer}"))
-        if said not in self._doubted and len(self._doubted) < 1_000:
-            self._doubted.add(said)
+        claim = printable(shortened(f"{site} from {peer}"))
+        if claim not in self._doubted and len(self._doubted) < 1_000:
+            self._doubted.add(claim)
             _log.warning(
                 "%s says that it is the gateway of %s, which has no such address: taken for a client",
                 peer,

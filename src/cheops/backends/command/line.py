@@ -1,4 +1,4 @@
-"""From the line that an operator wrote to the words that are executed.
+"""Turns a command line into the words that are executed.
 
 The line is split into words as a POSIX shell would (quotes and backslashes, nothing else), checked
 against the type's patterns, and only then filled in: `__ID__` becomes the resource's id and `{name}` the
@@ -34,7 +34,7 @@ _SEEN = 60
 
 
 class CommandLineError(ClientError):
-    """The command itself cannot be right."""
+    """The command line is malformed."""
 
 
 class CommandNotAllowedError(ClientError):
@@ -45,7 +45,7 @@ class CommandNotAllowedError(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """What is executed, and variables it needs for that."""
+    """The words to execute, and the environment variables that they refer to."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ def invocation(line: str, settings: CommandSettings, *, resource: str, files: Ma
 
 
 def _placeholder(values: Mapping[str, str]) -> re.Pattern[str]:
-    """All at once, so that what is filled in is not filled in again."""
+    """All placeholders in one pattern, so that a value that looks like a placeholder is not replaced again."""
     return re.compile("|".join(map(re.escape, values)))
 
 
@@ -86,7 +86,7 @@ def _checked_words(line: str, settings: CommandSettings, resource: str = _ID) ->
     if not line.strip():
         raise CommandLineError("the command is empty")
     if settings.shell and settings.allow == (EVERYTHING,):
-        return []  # it is the shell's to split: there are here-documents, comments, …
+        return []  # only the shell can split it: there may be here-documents, comments, …
     words = _split(line)
     filled_in = [word.replace(_ID, resource) for word in words]
     if not any(parse_pattern(pattern).matches(words, filled_in) for pattern in settings.allow):
@@ -109,7 +109,7 @@ def _check_shell(line: str) -> None:
 
 
 def _check_id(line: str, words: Sequence[str], resource: str) -> None:
-    """Where only the shell can split the line, what blanks make of it will do."""
+    """Refuse an id that a program would take for an option. A shell line is split at blanks for this check."""
     words = words or line.split()
     place = next((n for n, word in enumerate(words) if word.lstrip("\"'").startswith(_ID)), None)
     if place is not None and resource.startswith("-") and "--" not in words[:place]:
@@ -133,7 +133,7 @@ def _split(line: str) -> list[str]:
 
 
 def _at(line: str, place: int, problem: str) -> str:
-    """The problem, and a mark under its place."""
+    """The problem, and the line with a mark below the position."""
     first = max(0, place - _SEEN)
     shown = printable(line[first : place + _SEEN])
     return f"{problem} (character {place + 1}):\n  {shown}\n  {' ' * (place - first)}^"
@@ -160,9 +160,9 @@ def _check_names(line: str, files: Mapping[str, Path], *, shell: bool) -> None:
 
 
 def _in_shell(line: str, values: Mapping[str, str], *, expands: bool) -> Invocation:
-    """`expands`: whether the shell may make several words of one that has a * in it."""
+    """`expands`: whether the shell may expand * and the like into several words."""
     names = {text: "CHEOPS_ID" if text == _ID else f"CHEOPS_FILE_{place}" for place, text in enumerate(values)}
-    forms = {"": '"${%s}"', '"': "${%s}", "'": "'\"${%s}\"'"}  # whatever the quotes around it, one word
+    forms = {"": '"${%s}"', '"': "${%s}", "'": "'\"${%s}\"'"}  # in any kind of quotes the value stays one word
     used: dict[str, str] = {}
     parts: list[str] = []
     quotes, end = dict(_quotes(line)), 0
@@ -176,7 +176,7 @@ def _in_shell(line: str, values: Mapping[str, str], *, expands: bool) -> Invocat
 
 
 def _quotes(line: str) -> Iterator[tuple[int, str]]:
-    """Where the quoting changes, and the quote that holds from there on (none: an empty text).
+    """The positions where quoting changes, and the quote from there on (empty: none).
 
     Nested substitutions and comments are not understood. That can cost a shell line the quotes around
     a value, which is then split at blanks; it is still no code.
@@ -196,7 +196,7 @@ def _quotes(line: str) -> Iterator[tuple[int, str]]:
 
 
 def _unquoted(line: str) -> str:
-    """The line with a blank in place of every character that quotes or a backslash make harmless."""
+    """The line with a blank for every character that is quoted or escaped."""
     parts, end, quote = [], 0, ""
     for place, now in _quotes(line):
         parts.append(" " * (place - end) if quote else _without_escapes(line[end:place]))

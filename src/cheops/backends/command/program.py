@@ -1,4 +1,4 @@
-"""Start one command: the quick way (posix_spawn copies nothing), or by a fork that first changes itself.
+"""Starts one program: with posix_spawn, which is fast because it copies nothing, or with fork.
 
 Only another user and resource limits need the fork, as posix_spawn knows neither. Either way the command
 leads its own session, reads from /dev/null, writes both streams into one pipe, has all signals as at boot
@@ -25,7 +25,7 @@ _LIMITS = (resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_NOFILE, reso
 
 
 class NotStartedError(Exception):
-    """The program did not run; the text says why."""
+    """The program was not started; the text says why."""
 
 
 class _User(NamedTuple):
@@ -43,7 +43,7 @@ def start(order: Order, output: int) -> int:
     try:
         return _spawn(order, output)
     finally:
-        os.chdir("/")  # a worker must not hold on to a directory
+        os.chdir("/")  # a worker must not keep a directory in use, or it could not be unmounted
 
 
 def _spawn(order: Order, output: int) -> int:
@@ -79,7 +79,7 @@ def _fork(order: Order, output: int) -> int:
         _become(order, user, output, complain)
     os.close(complain)
     try:
-        if text := os.read(complaint, 65536):  # the pipe closes silently when the program takes over
+        if text := os.read(complaint, 65536):  # empty if exec succeeded: the pipe is close-on-exec
             os.waitpid(pid, 0)
             raise NotStartedError(text.decode(errors="replace"))
     finally:
@@ -88,7 +88,7 @@ def _fork(order: Order, output: int) -> int:
 
 
 def _become(order: Order, user: _User | None, output: int, complain: int) -> NoReturn:
-    """In the forked child: turn into the command, or say why not."""
+    """In the forked child: execute the command, or report through the pipe why not."""
     try:
         os.setsid()
         os.dup2(output, _STDOUT)
@@ -144,7 +144,7 @@ def _limit(order: Order) -> None:
         if limit is not None:
             _, most = resource.getrlimit(kind)
             soft = limit if most == resource.RLIM_INFINITY else min(limit, most)
-            # At the soft CPU limit the command is told (SIGXCPU), a second later it is killed.
+            # At the soft limit the command gets SIGXCPU, a second later it is killed.
             hard = soft + 1 if kind == resource.RLIMIT_CPU and soft == limit != most else soft
             resource.setrlimit(kind, (soft, hard))
 
@@ -170,7 +170,7 @@ def _enter(directory: bytes) -> None:
 
 
 def _find(name: bytes, environment: dict[bytes, bytes]) -> bytes:
-    """Where the program is, by the PATH that it is given rather than the agent's."""
+    """The path of the program, by the PATH of the command, not the agent's."""
     if b"/" in name:
         return name
     path = environment.get(b"PATH", b"")

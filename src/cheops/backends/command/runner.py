@@ -1,4 +1,4 @@
-"""Run an operator's command on this machine, and leave nothing of it behind.
+"""Runs commands on this machine, and leaves no process of them behind.
 
     async with CommandRunner() as runner:
         done = await runner.run("redis-cli incrby __ID__ 13", settings, resource="counter")
@@ -26,10 +26,10 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def environment(settings: CommandSettings) -> dict[str, str]:
-    """The variables of the commands of a type."""
+    """The environment of the commands of a type."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     if settings.user is not None:
-        inherited.pop("HOME", None)  # the worker knows that user's
+        inherited.pop("HOME", None)  # the worker sets that user's
     return {"PATH": _DEFAULT_PATH} | inherited | dict(settings.env)
 
 
@@ -42,7 +42,7 @@ def where_is(program: str, settings: CommandSettings) -> Path | None:
 
 
 MAX_IDLE_WORKERS = 16
-_SLACK_S = 10.0  # how much longer than a command may last its worker may take to say so
+_SLACK_S = 10.0  # so long after the command's timeout a worker without a report is given up
 _STOPPING = "the agent is stopping"
 _NO_FILES: Mapping[str, Path] = MappingProxyType({})
 
@@ -60,12 +60,12 @@ class Completed:
     output: str
     duration_s: float
     left_behind: int = 0
-    passing: bool = False  # not started for want of something that comes back by itself
-    exact: bool = True  # the output is all there was, and was valid text
+    passing: bool = False  # it was not started for a temporary reason
+    exact: bool = True  # the output is complete and was valid UTF-8
 
 
 class CommandRunner:
-    """Runs commands, at most `max_parallel` at a time; others wait in the order they came."""
+    """Runs commands, at most `max_parallel` at a time; others wait in order."""
 
     def __init__(self, *, max_parallel: int = 64, slack_s: float = _SLACK_S) -> None:
         self._slots = asyncio.Semaphore(max_parallel)
@@ -86,11 +86,11 @@ class CommandRunner:
         await self.close()
 
     async def start(self) -> None:
-        """Start the spawner and a first worker, so that what is wrong shows now."""
+        """Start the spawner and a first worker, so that errors show at the agent's start."""
         self._give_back(await self._new_worker(without_new_privileges=True))
 
     async def close(self) -> None:
-        """Cancel what runs, and return when nothing of it is left."""
+        """Cancel all commands, and return when no process of them is left."""
         self._is_closed = True
         ended = [event.wait() for event in self._busy.values()]
         for worker in self._busy:
@@ -111,9 +111,9 @@ class CommandRunner:
         files: Mapping[str, Path] = _NO_FILES,
         with_errors: bool = True,
     ) -> Completed:
-        """Run a command to its end; without errors, what it writes on standard error is dropped.
+        """Run a command to its end. Without `with_errors` its standard error is dropped.
 
-        Raises ClientError for one that is not allowed or makes no sense.
+        Raises ClientError for a command that is malformed or not allowed.
         """
         order = _order(invocation(line, settings, resource=resource, files=files), settings)
         order = order._replace(with_errors=with_errors)
@@ -138,11 +138,11 @@ class CommandRunner:
     # -- workers -----------------------------------------------------------------------------------------
 
     async def _worker(self, *, without_new_privileges: bool) -> Worker:
-        """One that is idle, or else a new one."""
+        """An idle worker, or a new one."""
         if self._is_closed:
             raise SpawnerError(_STOPPING)
         if self._spawner is None or not self._spawner.is_alive:
-            self._drop_idle()  # nobody would clean up after them
+            self._drop_idle()  # without their spawner, nothing cleans up if they are killed
         for place in range(len(self._idle) - 1, -1, -1):
             if self._idle[place].without_new_privileges is without_new_privileges:
                 worker = self._idle.pop(place)
@@ -238,7 +238,7 @@ def _is_exact(report: Report) -> bool:
 
 
 def _text(report: Report) -> str:
-    """The output; where it was cut, without the half character there, and with a line that says so."""
+    """The output. If it was cut, without an incomplete character at its end, and with a line that says so."""
     cut = report.dropped_bytes > 0
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(report.text, final=not cut)
     if not cut:

@@ -1,9 +1,8 @@
-"""The agent's ends of the spawner and its workers.
+"""The agent's side of the helper processes: the spawner and its workers.
 
-One spawner per agent; a worker is asked for when all others are busy, and asked for one at a time, so
-that the control socket never holds more than one message. A worker that does not answer in time, or whose
-stream ends, is given up: its command may or may not have run. The spawner is told to kill it, and kills
-what it leaves.
+There is one spawner per agent. A new worker is requested when all others are busy, one at a time, so that the control
+socket never holds more than one message. A worker that does not report in time, or whose stream ends, is given up: its
+command may or may not have run. The spawner then kills it and what it leaves.
 """
 
 import asyncio
@@ -28,13 +27,13 @@ _BOOT = "import sys; sys.path.append(sys.argv[1]); from cheops.backends.command.
 
 
 class SpawnerError(CheopsError):
-    """The helper process cannot be started, or does not answer."""
+    """A helper process cannot be started, or does not respond."""
 
     definite = False
 
 
 class Worker(asyncio.Protocol):
-    """One worker, seen from the agent; asks one thing at a time."""
+    """The connection to one worker process, which runs one command at a time."""
 
     def __init__(self, spawner: "Spawner", without_new_privileges: bool, stream: socket.socket) -> None:
         self.spawner = spawner
@@ -46,7 +45,7 @@ class Worker(asyncio.Protocol):
         self._answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is one, but does not inherit it
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's transport does not inherit from it
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -62,7 +61,7 @@ class Worker(asyncio.Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Asked of the socket itself, since the event loop may not have seen the end of the stream yet."""
+        """Checks the socket itself: the event loop may not have seen the end of the stream yet."""
         if not self.is_open:
             return False
         try:
@@ -77,13 +76,13 @@ class Worker(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def greeting(self) -> bytes | None:
-        """What the new worker says first."""
+        """The first message of a new worker: its process id."""
         body = await self._answer
         self.pid = int(body or 0)
         return body
 
     async def run(self, order: Order, within_s: float) -> Report | None:
-        """How the command ended; None if the worker was lost or did not answer in time.
+        """How the command ended; None if the worker was lost or did not report in time.
 
         When this is cancelled, the command is ended first. When it is cancelled again, at once.
         """
@@ -108,7 +107,7 @@ class Worker(asyncio.Protocol):
         body = await asyncio.shield(self._answer)
         report = unpack_report(body) if body else None
         if report is None or not report.is_clean:
-            self.drop()  # it goes on until it has killed everything, but not with us
+            self.drop()  # it still has processes to kill, and must not get another command
         return report
 
     async def _end(self) -> None:
@@ -126,19 +125,19 @@ class Worker(asyncio.Protocol):
             self._transport.write(data)
 
     def give_up(self) -> None:
-        """It hangs: have it killed, as only so its command ends too."""
+        """The worker hangs: kill it, so that its command ends, too."""
         self.spawner.kill(self.pid)
         self.drop()
 
     def drop(self) -> None:
-        """Let it go; it kills what it still runs, and ends."""
+        """Close the connection; the worker kills what it still runs, and ends."""
         if self._transport is not None:
             self._transport.abort()
         self._settle(None)
 
 
 class Spawner:
-    """The helper process of which all workers are forked."""
+    """The helper process that forks all workers."""
 
     def __init__(self) -> None:
         try:
@@ -155,7 +154,7 @@ class Spawner:
                 stdout=subprocess.DEVNULL,
                 env={name: os.environ[name] for name in _NEEDED_BY_PYTHON if name in os.environ},
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for the agent alone
+                start_new_session=True,  # so that Ctrl-C reaches the agent only
             )
         except OSError as error:
             self._control.close()
@@ -172,7 +171,7 @@ class Spawner:
         return self._process.poll() is None
 
     async def worker(self, *, without_new_privileges: bool) -> Worker:
-        """A new worker. Only one may be asked for at a time."""
+        """Start a new worker; one call at a time."""
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
@@ -212,13 +211,13 @@ class Spawner:
             self._control.send(KILL_WORKER + str(worker).encode())
 
     def abandon(self) -> None:
-        """It is dead or does not answer. Its workers end when the agent lets them go."""
+        """Kill a spawner that is dead or does not respond. Its workers end when the agent drops them."""
         self._control.close()
         self._process.kill()
         self._process.wait()
 
     async def close(self, within_s: float) -> bool:
-        """End when the last worker has; False if that takes too long: a process cannot be killed."""
+        """Wait until the last worker has ended; False if one of its processes cannot be killed in time."""
         self._control.close()
         deadline = asyncio.get_running_loop().time() + within_s
         while self.is_alive:

@@ -1,4 +1,4 @@
-"""What the agent and a worker say to each other: one order, one report, over a stream socket.
+"""The messages between the agent and a worker: one order, one report, over a stream socket.
 
 Both ends are this package, started from the same files, so there are no versions. A frame is its length and
 its body. Words of a command cannot hold a NUL byte, so NUL separates them. While a command runs the agent
@@ -39,7 +39,7 @@ _STATUSES = tuple(CommandStatus)
 
 
 class Order(NamedTuple):
-    """Start this."""
+    """A command to run."""
 
     argv: tuple[bytes, ...]
     environment: tuple[bytes, ...]  # NAME=value
@@ -59,7 +59,7 @@ class Order(NamedTuple):
 
 
 class Report(NamedTuple):
-    """This is how it ended; `text` is its output, or why it was not started."""
+    """How a command ended; `text` is its output, or why it was not started."""
 
     status: CommandStatus
     text: bytes
@@ -75,7 +75,7 @@ def frame(body: bytes) -> bytes:
 
 
 def unframe(buffer: bytearray) -> bytes | None:
-    """Take the first whole frame out of what has arrived."""
+    """Remove the first complete frame from the buffer; None if there is none yet."""
     if len(buffer) < _LENGTH.size:
         return None
     end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
@@ -87,7 +87,7 @@ def unframe(buffer: bytearray) -> bytes | None:
 
 
 def read_frame(stream: socket.socket) -> bytes | None:
-    """Wait for a frame; None when the other end is gone."""
+    """Wait for a frame; None if the other side has closed."""
     head = _read_exactly(stream, _LENGTH.size)
     return _read_exactly(stream, _LENGTH.unpack(head)[0]) if head is not None else None
 

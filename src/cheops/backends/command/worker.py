@@ -52,8 +52,8 @@ def inherit_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def renounce_privileges() -> None:
-    """From now on no program gains rights by being setuid; cannot be undone, and children inherit it."""
+def forbid_new_privileges() -> None:
+    """No program can gain rights by being setuid from now on; inherited by children, and irrevocable."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -65,7 +65,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def children() -> list[int]:
-    """The direct children of this process, the dead that nobody waited for among them."""
+    """The direct children of this process, including zombies."""
     me = os.getpid()
     try:
         return [int(pid) for pid in _content(f"/proc/self/task/{me}/children").split()]
@@ -101,13 +101,13 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def kill_group(leader: int, number: int) -> None:
-    """Signal a process group at once; only while its leader has not been waited for."""
+    """Signal a process group; only before its leader is waited for, or the id could belong to another group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
 
 
 def kill_children(spared: Container[int] = ()) -> bool:
-    """Kill all but these and forget the dead; whether any was there (its children come to us next)."""
+    """Kill all children but these and reap the dead. True if there was any: its own children come here next."""
     strays = [pid for pid in children() if pid not in spared]
     for pid in strays:
         kill(pid)
@@ -116,8 +116,8 @@ def kill_children(spared: Container[int] = ()) -> bool:
     return bool(strays)
 
 
-def forget_dead_orphans(leader: int) -> None:
-    """Wait for orphans that ended by themselves, so that a long run does not collect zombies."""
+def reap_orphans(leader: int) -> None:
+    """Reap orphans that ended by themselves, so that a long command does not collect zombies."""
     for pid in children():
         if pid != leader:
             with contextlib.suppress(ChildProcessError):
@@ -125,13 +125,13 @@ def forget_dead_orphans(leader: int) -> None:
 
 
 class Sweep:
-    """Kill until nothing is left below this process; `killed` counts what had to be killed."""
+    """Kills until no process is left below this one; `killed` counts them."""
 
     def __init__(self) -> None:
         self.killed = 0
 
     def finish(self, within_s: float) -> bool:
-        """False if something could not be killed in time: the kernel holds it, as on a dead disk."""
+        """False if a process could not be killed in time: the kernel holds it, for example on a failed disk."""
         deadline = monotonic() + within_s
         while self._anything_left():
             if monotonic() >= deadline:
@@ -152,18 +152,18 @@ class Sweep:
 
 
 _PIECE_BYTES = 65536
-_LAST_PIECES = 64  # what a pipe can hold at most when all who wrote to it are dead
+_LAST_PIECES = 64  # more than a pipe can hold
 _TICK_S = 1.0
 _FOREVER_S = 1e9
 
 
 def serve_orders(agent: socket.socket) -> None:
-    """Carry out orders until the agent is gone."""
+    """Run commands until the agent closes the connection."""
     inherit_orphans()
     agent.sendall(frame(str(os.getpid()).encode()))
     while (body := read_frame(agent)) is not None:
         if not body:
-            continue  # a CANCEL that came when its command had just ended
+            continue  # a CANCEL that came too late
         report = _run(unpack_order(body), agent)
         agent.sendall(frame(pack_report(report)))
         if not report.is_clean:
@@ -188,7 +188,7 @@ def _run(order: Order, agent: socket.socket) -> Report:
 
 
 class _Watch:
-    """One command, from its start to the end of everything it started."""
+    """Watches one command from its start to the end of everything that it started."""
 
     def __init__(self, order: Order, agent: socket.socket, pid: int, output: int) -> None:
         self._agent, self._pid, self._output = agent, pid, output
@@ -218,7 +218,7 @@ class _Watch:
         )
 
     def _wait(self) -> None:
-        """Until the first process has ended, which is left to be waited for: so its id stays its own."""
+        """Wait until the first process has ended, but do not reap it: its id must not be reused yet."""
         ended = os.pidfd_open(self._pid)
         try:
             poller = select.poll()
@@ -242,13 +242,13 @@ class _Watch:
         if monotonic() >= self._deadline:
             self._stop(CommandStatus.TIMED_OUT)
         if monotonic() >= self._next_tick:
-            forget_dead_orphans(self._pid)
+            reap_orphans(self._pid)
             self._next_tick = monotonic() + _TICK_S
         return False
 
     def _listen(self) -> bool:
-        """A word while a command runs means CANCEL; none means that there is nobody to report to."""
-        if self._hears_word():
+        """Handle a message: CANCEL while a command runs, or the end of the agent."""
+        if self._has_message():
             if self._status is CommandStatus.EXITED:
                 self._stop(CommandStatus.CANCELLED)
             return True
@@ -256,14 +256,14 @@ class _Watch:
         self._stop(CommandStatus.CANCELLED)
         return False
 
-    def _hears_word(self) -> bool:
+    def _has_message(self) -> bool:
         try:
             return bool(self._agent.recv(64))
         except ConnectionError:
             return False
 
     def _stop(self, reason: CommandStatus) -> None:
-        """First ask, then force."""
+        """SIGTERM the first time, SIGKILL after that."""
         if self._status is CommandStatus.EXITED:
             self._status = reason
             kill_group(self._pid, signal.SIGTERM)
@@ -272,18 +272,18 @@ class _Watch:
         self._deadline = monotonic() + GRACE_S
 
     def _read(self) -> bool:
-        """Take what has been written; False at the end of the stream."""
+        """Read output; False at its end."""
         try:
             piece = os.read(self._output, _PIECE_BYTES)
         except BlockingIOError:
             return True
-        room = self._most - len(self._kept)
-        self._kept += piece[:room]
-        self._dropped += max(0, len(piece) - room)
+        left = self._most - len(self._kept)
+        self._kept += piece[:left]
+        self._dropped += max(0, len(piece) - left)
         return bool(piece)
 
     def _read_rest(self) -> None:
-        """All writers are dead; if one is not, the pipe was handed to a stranger, and is not waited for."""
+        """Read what is left in the pipe. A process outside may still have it open, so its end is not awaited."""
         for _ in range(_LAST_PIECES):
             if not select.select([self._output], [], [], 0)[0] or not self._read():
                 return
@@ -337,7 +337,7 @@ class _Spawner:
         agent.set_inheritable(False)
         try:
             pid = os.fork()
-        except OSError:  # no more processes: say so by an empty greeting
+        except OSError:  # the limit of processes is reached: an empty greeting reports that
             agent.sendall(frame(b""))
             agent.close()
             return
@@ -354,11 +354,11 @@ class _Spawner:
             for pidfd in self._workers:
                 os.close(pidfd)
             if without_new_privileges:
-                renounce_privileges()
+                forbid_new_privileges()
             serve_orders(agent)
-        except ConnectionError:  # the agent went away in mid-sentence
+        except ConnectionError:  # the agent ended in the middle of a message
             pass
-        except BaseException:  # a forked child must not go on as its parent
+        except BaseException:  # a forked child must never return into the code of its parent
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(0)

@@ -1,4 +1,4 @@
-"""Run operations against this site's instance of a service.
+"""The HTTP backend: runs operations against this site's instance of a service.
 
 A create gives the resource a local id here, which is kept (`copies`) before the engine learns the outcome. To run
 it again does nothing: the copy is there. Everything that goes to the service has local ids, everything that is
@@ -47,7 +47,7 @@ from cheops.node.node import Node
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An operation, with all that is needed to run it."""
+    """An operation and what is needed to run it."""
 
     service: ServiceConfig
     meta_id: str
@@ -56,12 +56,12 @@ class Task:
 
 
 def nothing_to_do(note: str) -> Outcome:
-    """The service need not be asked."""
+    """The outcome of an operation that needs no request to the service."""
     return Outcome(Result.OK, encode_response(KeptResponse(status=200, note=note)))
 
 
-def result_for(request: Request, method: str, answered: SentReply) -> Result:
-    status, own = answered.reply.status, answered.own_credentials
+def result_for(request: Request, method: str, sent: SentReply) -> Result:
+    status, own = sent.reply.status, sent.own_credentials
     return result_of(method, status, may_repeat=bool(request.key), own_credentials=own)
 
 
@@ -71,8 +71,8 @@ _MULTI_STATUS = 207
 
 
 def may_exist(request: Request, status: int) -> bool:
-    """Whether a service may mean by this that what is to be created is there. To MKCOL it says then that the
-    method is not allowed; 409 can also be said of a collection that is missing above it."""
+    """Whether this status may mean that the resource to be created exists. WebDAV responds to MKCOL with "method not
+    allowed" then; 409 can also mean that the collection above is missing."""
     if not request.creates:
         return False
     return status in _CONFLICTS or (request.creates_collection and status in _NO_SUCH_METHOD)
@@ -84,7 +84,7 @@ class ExistingResources:
         self._copies = copies
 
     async def resolve(self, task: Task, path: str, reply: ServiceReply) -> Outcome:
-        """The service has it already: leave it at that, take it for our copy, or write over it."""
+        """The service has the resource already: fail, adopt it as our copy, or overwrite it, as the policy says."""
         policy = task.request.exists or task.service.replication.exists
         kept = self._sending.kept(task.service, path, reply)
         if policy == "abort":
@@ -104,10 +104,10 @@ class ExistingResources:
         return await self._overwrite(task, copy)
 
     async def _is_there(self, task: Task, path: str) -> bool:
-        """Whether the service has this collection: WebDAV's own question."""
+        """Whether the service has this collection, by WebDAV's PROPFIND."""
         asked = Request(method="PROPFIND", path=path, headers=(("Depth", "0"),), ticket=task.request.ticket)
-        answered = await self._sending.send(task.service, asked, path, b"")
-        return answered.reply.status == _MULTI_STATUS
+        sent = await self._sending.send(task.service, asked, path, b"")
+        return sent.reply.status == _MULTI_STATUS
 
     async def _existing(self, task: Task, reply: ServiceReply) -> Copy | None:
         if copy := self._sending.new_copy(task.service, task.meta_id, task.request, reply):
@@ -119,7 +119,7 @@ class ExistingResources:
         return Copy(task.meta_id, task.service.name, task.request.item, str(found), is_number)
 
     async def _found(self, task: Task) -> str | int | None:
-        """The id of what `find` finds: exactly one item, by what the request says of it."""
+        """The id of the one item that `find` of the configuration lists; None if it is not exactly one."""
         find = task.service.replication.find
         if not find or not isinstance(task.body, bytes):
             return None
@@ -130,21 +130,21 @@ class ExistingResources:
             find = find.replace(f"{{{name}}}", quote(str(value), safe=""))
         path, query = split_target(find)
         request = Request(method="GET", path=path, query=query, ticket=task.request.ticket)
-        answered = await self._sending.send(task.service, request, path, b"")
-        if answered.reply.status != 200:
+        sent = await self._sending.send(task.service, request, path, b"")
+        if sent.reply.status != 200:
             return None
-        return first_id_in(answered.reply.body, task.service.replication.id or ("id",))
+        return first_id_in(sent.reply.body, task.service.replication.id or ("id",))
 
     async def _overwrite(self, task: Task, copy: Copy) -> Outcome:
         path = self._sending.local_path(copy)
         for method in ("PUT", "PATCH"):
-            answered = await self._sending.send(task.service, task.request, path, task.body, method=method)
-            if answered.reply.status not in _NO_SUCH_METHOD:
+            sent = await self._sending.send(task.service, task.request, path, task.body, method=method)
+            if sent.reply.status not in _NO_SUCH_METHOD:
                 break
-        result = result_for(task.request, method, answered)
+        result = result_for(task.request, method, sent)
         if result is Result.OK:
             await self._copies.bind(copy)
-        kept = self._sending.kept(task.service, path, answered.reply)
+        kept = self._sending.kept(task.service, path, sent.reply)
         return Outcome(result, encode_response(msgspec.structs.replace(kept, note="it existed, and was overwritten")))
 
 
@@ -159,7 +159,7 @@ _ONLY_IF_NEW: tuple[Header, ...] = (("If-None-Match", "*"),)
 
 
 class HttpBackend(Backend):
-    """Runs the requests that operations are, and owns this site's copies."""
+    """Runs operations that are HTTP requests, and owns this site's copies."""
 
     releases_files = True  # a body is needed only until every site has its copy: a create that ran is not run again
 
@@ -214,7 +214,7 @@ class HttpBackend(Backend):
             if ended or (is_undecided and self._needs_client_credentials(service.name, request)):
                 return ended or Outcome(Result.KO, _CREDENTIALS_LOST)
             body = self._body(run, step, request, is_base=is_base)
-            return body if isinstance(body, Outcome) else await self._asked(Task(service, run.resource, request, body))
+            return body if isinstance(body, Outcome) else await self._send(Task(service, run.resource, request, body))
         except PayloadError as error:
             return Outcome(Result.KO, str(error))
         except (NoCopyError, CredentialsError) as error:
@@ -224,7 +224,7 @@ class HttpBackend(Backend):
             return Outcome(in_doubt if error.may_have_had_effect else Result.RETRY, str(error))
 
     def _result_without_request(self, meta_id: str, request: Request) -> Outcome | None:
-        """How it ends where there is nothing to be asked of the service."""
+        """The outcome, if no request to the service is needed."""
         has_copy = meta_id in self.copies.index.copies
         if request.base:
             return nothing_to_do("nothing is asked of the service")
@@ -239,12 +239,12 @@ class HttpBackend(Backend):
         return Outcome(Result.KO, f"there is no copy of {meta_id} at this site")
 
     def _needs_client_credentials(self, service: str, request: Request) -> bool:
-        """Whether it would be run with this site's own credentials, though nobody has seen that those of its
-        client suffice: they are remembered for a while, and not over a restart."""
+        """Whether the client's credentials are forgotten (they are kept for a while, and not over a restart). It must
+        not run with this site's own credentials: no service has seen that the client may do it."""
         return self.sending.has_own_credentials(service) and self.sending.is_forgotten(request.ticket)
 
     def _body(self, run: Run, step: Step, request: Request, *, is_base: bool) -> bytes | Path | Outcome:
-        """What to send; or how it ends without that."""
+        """The body to send; or the outcome, if it is missing."""
         if request.file_bytes is None:
             return request.inline
         hash_ = dict(step.payload.files).get(BODY, "")
@@ -258,21 +258,21 @@ class HttpBackend(Backend):
             return nothing_to_do("it ran here before, and what follows leads to the same state without it")
         return Outcome(Result.KO, "the body of the request is gone: every site that it was for had applied it")
 
-    async def _asked(self, task: Task) -> Outcome:
+    async def _send(self, task: Task) -> Outcome:
         request = task.request
         path = text_to_local(request.path, self.copies.index.local_of, Form.URL)
         only_if_new = request.named and request.exists in ("abort", "adopt")
         more = _ONLY_IF_NEW if only_if_new else ()
-        answered = await self.sending.send(task.service, request, path, task.body, more=more)
-        if may_exist(request, answered.reply.status):
-            return await self._existing.resolve(task, path, answered.reply)
-        result = result_for(request, request.method, answered)
+        sent = await self.sending.send(task.service, request, path, task.body, more=more)
+        if may_exist(request, sent.reply.status):
+            return await self._existing.resolve(task, path, sent.reply)
+        result = result_for(request, request.method, sent)
         if result is Result.OK and request.creates:
-            copy = self.sending.new_copy(task.service, task.meta_id, request, answered.reply)
+            copy = self.sending.new_copy(task.service, task.meta_id, request, sent.reply)
             if copy is not None:
                 await self.copies.bind(copy)
                 path = self.sending.local_path(copy)
-        kept = self.sending.kept(task.service, path, answered.reply)
+        kept = self.sending.kept(task.service, path, sent.reply)
         if request.method == "POST" and not request.creates and kept.status == _CREATED:
             where = f"services.{task.service.name}.items"
             note = f"what was created has an id of its own at each site; {where} would make it a replicant"
@@ -292,11 +292,11 @@ class HttpBackend(Backend):
             return Outcome(Result.KO, f"there is no copy of {resource} at this site")
         path = self.sending.local_path(copy)
         try:
-            answered = await self.sending.send(service, Request(method="GET", path=path), path, b"")
+            sent = await self.sending.send(service, Request(method="GET", path=path), path, b"")
         except (NoCopyError, UpstreamError, CredentialsError) as error:
             return Outcome(Result.KO, str(error))
-        kept = self.sending.kept(service, path, answered.reply)
-        return Outcome(Result.OK if answered.reply.status < 300 else Result.KO, _canonical(kept))
+        kept = self.sending.kept(service, path, sent.reply)
+        return Outcome(Result.OK if sent.reply.status < 300 else Result.KO, _canonical(kept))
 
     def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:
         """Changes come through the gateway; without it a client may only delete, as the backend itself would."""
@@ -344,7 +344,7 @@ def http_backend(node: Node) -> HttpBackend:
 
 
 def _canonical(kept: KeptResponse) -> str:
-    """A state to be compared with that of other sites: names in order, no spacing."""
+    """A state that can be compared between sites: sorted names, no spacing."""
     if kept.status >= 300:
         return f"the service answers {kept.status}: {kept.text[:1000]}"
     if kept.cut_bytes:

@@ -50,7 +50,7 @@ from cheops.text import in_words
 
 
 class _OneTimeBody:
-    """A body that can be read once: whether anybody has begun."""
+    """A body that can be read once; `is_begun` says whether it was."""
 
     def __init__(self, incoming: IncomingRequest) -> None:
         self._incoming = incoming
@@ -70,7 +70,7 @@ async def forward_change(  # noqa: PLR0913, PLR0917 - where from, where to, and 
     head: RequestHead,
     sites: tuple[str, ...],
 ) -> Response:
-    """To the next site only where the one before certainly did nothing, and the body is still to be had."""
+    """Forward to the nearest site; to the next one only if that did nothing for certain and the body is unread."""
     if incoming.is_forwarded:
         raise CheopsError(
             f"another site sent this to {node.name}, which is not among the sites of the resource: {in_words(sites)}",
@@ -105,12 +105,12 @@ _NOT_FOR_READING = (
 class ConditionGuard:
     def __init__(self, node: Node, reading: ReadHandler) -> None:
         self._node = node
-        self._reading = reading
+        self._reads = reading
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def held(self, service: str, incoming: IncomingRequest, target: Target) -> AsyncIterator[None]:
-        """While the condition of a request holds, if it has one. Raises ClientError or CheopsError."""
+        """Check the condition of a request, if it has one, and keep it true meanwhile. Raises ClientError."""
         if not is_conditional(incoming.head):
             yield
             return
@@ -118,14 +118,13 @@ class ConditionGuard:
         async with lock:
             await self._until_done_here(target.meta_id)
             head = RequestHead("GET", target.path, without(incoming.head.headers, *_NOT_FOR_READING))
-            answer = await self._reading.local(service, head, incoming, with_body=False)
+            answer = await self._reads.local(service, head, incoming, with_body=False)
             await close_body(answer.body)
             check_conditions(incoming.head, answer.status, answer.headers)
             yield
 
     async def _until_done_here(self, meta_id: str) -> None:
-        """Wait for what was taken here before, whether its client does so or not: the replica is to be asked
-        for its state after that."""
+        """Wait for the operations accepted here before: the condition is about the state after them."""
         end_s = asyncio.get_running_loop().time() + DEFAULT_WAIT_S
         while (await self._node.pump.replica(meta_id)).drafts:
             if asyncio.get_running_loop().time() >= end_s:
@@ -149,7 +148,7 @@ class SpooledBody:
 
 
 async def spool(node: Node, body: AsyncIterator[bytes], pins: ExitStack) -> SpooledBody:
-    """Read a body to its end, without ever holding more of it than a block."""
+    """Read a body to its end, holding at most one block of it in memory."""
     begun = bytearray()
     try:
         async for piece in body:
@@ -184,11 +183,11 @@ class ChangeHandler:
     def __init__(self, node: Node, services: UpstreamServices, reading: ReadHandler, locations: Locations) -> None:
         self._node = node
         self._services = services
-        self._reading = reading
+        self._reads = reading
         self._locations = locations
         self._backend = http_backend(node)
         self._functions = scope_functions()
-        self._guarding = ConditionGuard(node, reading)
+        self._condition_guard = ConditionGuard(node, reading)
 
     async def create(
         self, service: str, incoming: IncomingRequest, sites: tuple[str, ...], within: str = ""
@@ -213,7 +212,7 @@ class ChangeHandler:
         return await self._submit(service, incoming, target, preferences, sites, creates=True)
 
     async def change(self, service: str, incoming: IncomingRequest, target: Target) -> Response:
-        """An update or a deletion of something that is there."""
+        """An update or deletion of an existing resource."""
         sites = await self._locations.known_here(target.meta_id)
         if self._node.name not in sites:
             sites = sites or await self._locations.sites_of(target.meta_id)
@@ -224,17 +223,17 @@ class ChangeHandler:
         if replica.type.name != type_name(service):
             raise ClientError(f"{target.meta_id} is of {replica.type.name}, not of {type_name(service)}", status=404)
         if not (target.is_named and incoming.head.method == "PUT"):
-            await self._reading.refuse_deleted(target)
+            await self._reads.refuse_deleted(target)
         return await self._submit(service, incoming, target, preferences_of(incoming.head), None)
 
     async def hand_on(self, service: str, incoming: IncomingRequest, sites: tuple[str, ...]) -> Response:
-        """To one of these sites: this one is none of them."""
-        head = sent = self._reading.for_peers(service, incoming.head)
+        """Forward to one of these sites, of which this is none."""
+        head = sent = self._reads.for_peers(service, incoming.head)
         most_s = int(self._config(service).timeout_s)  # after that nobody here would wait for the other site
         if preferences_of(head).wait_s > most_s:
             head = replace(head, headers=(*without(head.headers, "Prefer"), ("Prefer", f"wait={most_s}")))
         answer = await forward_change(self._node, self._services, service, incoming, head, sites)
-        return self._reading.told(incoming, sent, answer)
+        return self._reads.from_peer(incoming, sent, answer)
 
     # -- one operation -------------------------------------------------------------------------------------
 
@@ -249,13 +248,13 @@ class ChangeHandler:
         creates: bool = False,
     ) -> Response:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._guarding.held(service, incoming, target))
+            await stack.enter_async_context(self._condition_guard.held(service, incoming, target))
             pins = stack.enter_context(ExitStack())
             request, file_hash = await self._request(service, incoming, target, preferences, pins, creates=creates)
             command = command_of(request, file_hash)
             replica = await self._node.pump.replica(target.meta_id)
             if before := find_previous(replica, command):
-                told = await wait_for_previous(self._node, target.meta_id, before, preferences)
+                result = await wait_for_previous(self._node, target.meta_id, before, preferences)
             else:
                 is_new = not sites_of(replica)
                 type_, kind = _type_and_kind(incoming.head, target, creates=creates)
@@ -270,12 +269,12 @@ class ChangeHandler:
                     sites if is_new else None,
                     self._config(service).matrix if is_new else None,
                 )
-                told = await submit(self._node, change, preferences)
-        location = filled(target.item, target.meta_id) if creates and self._is_there(target, told.decided) else ""
-        return response_to(told, target.meta_id, self._node.config.advertise, location)
+                result = await submit(self._node, change, preferences)
+        location = filled(target.item, target.meta_id) if creates and self._is_there(target, result.decided) else ""
+        return response_to(result, target.meta_id, self._node.config.advertise, location)
 
     def _is_there(self, target: Target, decided: object) -> bool:
-        """Whether it has, or will have, an id: an action that was replicated has none."""
+        """Whether the resource has or will have an id: a replicated action creates none."""
         return decided is None or target.meta_id in self._backend.copies.index.copies
 
     async def _request(  # noqa: PLR0913 - as above
@@ -288,12 +287,12 @@ class ChangeHandler:
         *,
         creates: bool,
     ) -> tuple[Request, str]:
-        """The request as all sites get it, and the hash of its body where that is a file."""
+        """The request for all sites, and the hash of its body if that is a file."""
         head, config = incoming.head, self._config(service)
         _, query = split_target(head.target)
         body = incoming.body()
         if form_of(head):
-            body = translate_body(body, MetaIdTranslator(self._reading.answering(service, head)))
+            body = translate_body(body, MetaIdTranslator(self._reads.answering(service, head)))
         spooled = await spool(self._node, body, pins)
         passes = config.credentials == "pass"
         credentials = credentials_of(head.headers, config)
@@ -317,14 +316,14 @@ class ChangeHandler:
         return request, spooled.file_hash
 
     def _check_references(self, request: Request, target: Target) -> None:
-        """What a request speaks of must be here; at other sites it may still be on its way."""
+        """The replicants that a request names must be at this site; other sites may get them later."""
         headers = " ".join(value for _, value in request.headers)
         for meta_id in meta_ids_in(f"{request.path} {request.query} {headers} {request.text}"):
             if meta_id != target.meta_id and meta_id not in self._backend.copies.index.copies:
                 raise NoCopyError(meta_id)
 
     async def _lay_base(self, service: str, replica: Replica) -> None:
-        """Before the first PATCH: from where PATCHes can be run again, should they meet others."""
+        """Submit a base before the first PATCH: from there PATCHes are replayed if concurrent ones arrive."""
         matrix = replica.matrix
         if not matrix.replaces(BASE, PATCH):
             return
@@ -333,7 +332,7 @@ class ChangeHandler:
         change = Change(replica.resource, type_name(service), BASE, command_of(BASE_REQUEST))
         await submit(self._node, change, Preferences(wait_s=0.0))
 
-    # -- words ---------------------------------------------------------------------------------------------
+    # -- paths ---------------------------------------------------------------------------------------------
 
     def _config(self, service: str) -> ReplicationConfig:
         return self._node.config.services[service].replication
@@ -343,15 +342,15 @@ class ChangeHandler:
         return self._backend.copies.index.path_with_meta_ids(service, canonical(path))
 
     def _public_query(self, query: str) -> str:
-        """Values that are local ids beyond doubt become meta-ids."""
+        """The query with meta-ids for values that are certainly local ids."""
         parts = (part.partition("=") for part in query.split("&"))
         known = self._backend.copies.index.anywhere
         return "&".join(f"{name}{sign}{known(value) or value}" for name, sign, value in parts)
 
 
 def _scope_of_others(header: str | None, service: str, functions: Functions) -> str:
-    """What a scope says of other services, for the calls that the application makes to them. Its own is done
-    at each site by that site's instance, and what it asks of itself is not replicated once more."""
+    """The part of a scope about other services, for the calls that the application makes to them. The service itself
+    runs at each site, so its own part must not replicate the call again."""
     scope = parse_scope([header] if header else [], service, functions)
     kept = tuple(one for one in scope.bindings if one.service != service) if scope else ()
     return str(Scope(kept)) if kept else ""
@@ -366,7 +365,7 @@ def _type_and_kind(head: RequestHead, target: Target, *, creates: bool) -> tuple
 
 
 def _names_item(head: RequestHead, target: Target, *, creates: bool) -> bool:
-    """Whether an operation says where its resource is: one that makes it be there, or be gone."""
+    """Whether an operation carries the path of its resource: if it creates or deletes it."""
     if creates:
         return True
     return not target.sub_path and (head.method == "DELETE" or (target.is_named and head.method in NAMING))

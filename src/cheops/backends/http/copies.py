@@ -74,7 +74,7 @@ class Index:
     # -- changing ------------------------------------------------------------------------------------------
 
     def add(self, copy: Copy) -> None:
-        """Take in a copy. Whoever had its place has none any more: the service used an id again."""
+        """Add a copy. Another copy at the same path is dropped: the service has reused an id."""
         self.drop(copy.meta_id)
         if before := self.whose_place(copy):
             self.drop(before)
@@ -91,7 +91,7 @@ class Index:
                 self._distinctive.setdefault(copy.local_id, {})[copy.meta_id] = None
 
     def whose_place(self, copy: Copy) -> str | None:
-        """The other replicant that is at the local path of a copy."""
+        """The other replicant at the local path of a copy."""
         found = self._paths.get(self._place(copy))
         return None if found == copy.meta_id else found
 
@@ -124,11 +124,11 @@ class Index:
         return None
 
     def is_at(self, service: str, path: str) -> bool:
-        """Whether a local path is that of a copy."""
+        """Whether a copy is at a local path."""
         return self.whose_path(service, path) is not None
 
     def whose_path(self, service: str, path: str) -> str | None:
-        """The replicant whose copy a local path is that of."""
+        """The replicant whose copy is at a local path."""
         return self._paths.get((service, trimmed(canonical(path))))
 
     def has_below(self, service: str, path: str) -> bool:
@@ -147,7 +147,7 @@ class Index:
         return self.below_path(*self._places[meta_id])
 
     def below_path(self, service: str, path: str) -> list[str]:
-        """The copies below a local path: a walk through all, if there are any."""
+        """The copies below a local path. Looks at all copies of the site, if there are any."""
         if not self.has_below(service, path):
             return []
         places, start = self._places.items(), f"{trimmed(canonical(path)).rstrip('/')}/"

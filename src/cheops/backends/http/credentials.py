@@ -30,7 +30,7 @@ Header = tuple[str, str]
 
 
 class CredentialsError(CheopsError):
-    """This site's own credentials cannot be had. The text never holds what was read."""
+    """This site's own credentials cannot be read. The text never contains them."""
 
     status = 503
     definite = False
@@ -55,7 +55,7 @@ class CredentialProvider:
         return self._headers
 
     def forget(self) -> None:
-        """The service did not take them: ask anew."""
+        """The service refused them: read them again the next time."""
         self._until_s = 0.0
 
     async def _text(self) -> str:
@@ -87,7 +87,7 @@ class CredentialProvider:
 
 
 class Tickets:
-    """The credentials of clients whose requests are about to run here. In memory alone, and not for long."""
+    """Credentials of clients whose requests are about to run here: in memory only, for a short time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -101,7 +101,7 @@ class Tickets:
         return ticket
 
     def credentials(self, ticket: str) -> tuple[Header, ...] | None:
-        """None: nobody knows them any more, or here."""
+        """None: they are forgotten, or belong to another site's ticket."""
         until_s, found = self._kept.get(ticket, (0.0, None))
         return found if until_s >= self._clock() else None
 

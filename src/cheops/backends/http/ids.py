@@ -85,7 +85,7 @@ LocalOf: TypeAlias = Callable[[str], Local | None]
 
 
 class NoCopyError(CheopsError):
-    """A request speaks of a replicant that this site has no copy of, or not yet."""
+    """A request names a replicant that this site has no copy of, or not yet."""
 
     status = 409
     definite = False
@@ -107,12 +107,12 @@ class Form(Enum):
 
 
 def text_to_local(text: str, local_of: LocalOf, form: Form) -> str:
-    """A path, a query or a header with local ids; raises NotHereError."""
+    """A path, a query or a header with local ids; raises NoCopyError."""
     return META_ID.sub(lambda found: _written(_known(found[0], local_of), form), text)
 
 
 class LocalIdTranslator:
-    """A body on its way to the service, in pieces. Raises NotHereError."""
+    """Translates a request body, in pieces. Raises NoCopyError."""
 
     def __init__(self, local_of: LocalOf, form: Form) -> None:
         self._local_of = local_of
@@ -190,7 +190,7 @@ JsonPath = tuple[str | None, ...]
 
 
 class IdLookup(Protocol):
-    """What a site knows of its replicants."""
+    """Finds the meta-ids of local ids."""
 
     def in_text(self, text: str, place: JsonPath) -> str | None:
         """The text with meta-ids in it, or None where it speaks of no replicant."""
@@ -202,7 +202,7 @@ class IdLookup(Protocol):
 
 
 class MetaIdTranslator:
-    """A body on its way from the service, in pieces."""
+    """Translates a response body, in pieces."""
 
     def __init__(self, known: IdLookup) -> None:
         self._known = known

@@ -1,4 +1,4 @@
-"""Where a replicated resource is, as seen from a site that may never have heard of it.
+"""Finds the sites of a replicated resource, also one that this site does not have.
 
 Only the sites of a resource know of it. Others ask: first the site that made the meta-id, whose mark is in it,
 then the rest, nearest first. Their answers are cached for a while.
@@ -35,8 +35,8 @@ class Locations:
         self._known: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
 
     async def sites_of(self, meta_id: str) -> tuple[str, ...]:
-        """The sites of a replicant, nearest first; none where there is no such thing. Raises CheopsError
-        where those who would know cannot be asked."""
+        """The sites of a replicant, nearest first; empty if it does not exist. Raises CheopsError if the sites that
+        would know cannot be reached."""
         here = await self.known_here(meta_id)
         if here:
             return nearest_first(self._node, here)
@@ -67,20 +67,20 @@ class Locations:
         rest = [site for site in others if site not in makers][:_MAX_ASKED]
         silent: list[str] = []
         for group in (makers, *(rest[at : at + _AT_ONCE] for at in range(0, len(rest), _AT_ONCE))):
-            said = await asyncio.gather(*(self._ask_site(site, meta_id) for site in group))
-            if found := next((sites for sites in said if sites), None):
+            replies = await asyncio.gather(*(self._ask_site(site, meta_id) for site in group))
+            if found := next((sites for sites in replies if sites), None):
                 return found
-            silent += [site for site, sites in zip(group, said, strict=True) if sites is None]
+            silent += [site for site, sites in zip(group, replies, strict=True) if sites is None]
             if group is makers and makers and not silent:
-                return ()  # who made it would know
+                return ()  # the site that made it would know it
         if silent:
             raise CheopsError(
-                f"nobody here knows of {meta_id}, and {listed(silent)} cannot be asked now", status=503, definite=False
+                f"{meta_id} is not known here, and {listed(silent)} cannot be reached now", status=503, definite=False
             )
         return ()
 
     async def _ask_site(self, site: str, meta_id: str) -> tuple[str, ...] | None:
-        """What a site says; None where it cannot be asked."""
+        """The sites that another site reports; None if it cannot be reached."""
         if self._node.address_of(site) is None or not self._node.snapshot().is_up(site):
             return None
         found = await _answer_of(self._node, site, meta_id)
@@ -89,7 +89,7 @@ class Locations:
 
 
 async def local_id_at(node: Node, site: str, meta_id: str) -> str | None:
-    """What the service of another site calls a replicant; None: nothing, or it cannot be asked."""
+    """The local id of a replicant at another site; None if it has none, or cannot be reached."""
     found = await _answer_of(node, site, meta_id) if node.address_of(site) else None
     local_id = found.get("local_id") if found else None
     return local_id if isinstance(local_id, str) else None

@@ -50,7 +50,7 @@ class ReadHandler:
     # -- replicas ------------------------------------------------------------------------------------------
 
     async def read(self, service: str, incoming: IncomingRequest, target: Target) -> Response:
-        """From the replica here, or from the nearest that can be reached."""
+        """Read the replica here, or the nearest one that can be reached."""
         has_copy = target.meta_id in self._copies.index.copies
         if has_copy or incoming.is_forwarded:
             try:
@@ -63,7 +63,7 @@ class ReadHandler:
         return await self.at_nearest(service, incoming, await self._others(target), target.meta_id)
 
     async def refuse_deleted(self, target: Target) -> None:
-        """Raises ClientError where it is gone, be it with what it was part of."""
+        """Raises ClientError (404) if the resource, or what it is part of, was deleted."""
         for meta_id in dict.fromkeys((target.meta_id, *reversed(meta_ids_in(target.path)))):
             if is_deleted(await self._node.pump.replica(meta_id)):
                 whole = "" if meta_id == target.meta_id else f", with {meta_id} of which it was a part"
@@ -86,7 +86,7 @@ class ReadHandler:
         return tuple(site for site in sites if site != self._node.name)
 
     async def at_nearest(self, service: str, incoming: IncomingRequest, sites: tuple[str, ...], what: str) -> Response:
-        """A read at the first of these sites that can be reached."""
+        """Read at the first of these sites that can be reached."""
         if not sites:
             raise ClientError(f"no site that can be asked now knows of {what}", status=404)
         head = self.for_peers(service, incoming.head)
@@ -99,14 +99,14 @@ class ReadHandler:
                 failed.append(f"{site} ({error.why})")
                 continue
             if answer.status != _NO_REPLICA:
-                return self.told(incoming, head, answer)
+                return self.from_peer(incoming, head, answer)
             await close_body(answer.body)
             failed.append(f"{site} (503)")
         self._locations.forget(what)
         raise CheopsError(f"no replica of {what} can be read now: {in_words(failed)}", status=503, definite=False)
 
     def for_peers(self, service: str, head: RequestHead) -> RequestHead:
-        """A request as another site gets it: without the client's credentials, unless the service says so."""
+        """A request for another site: without the client's credentials, unless the service passes them."""
         config = self._node.config.services[service].replication
         if config.credentials == "pass":
             return head
@@ -114,8 +114,8 @@ class ReadHandler:
         return replace(head, headers=without(head.headers, *secret))
 
     @staticmethod
-    def told(incoming: IncomingRequest, sent: RequestHead, answer: Response) -> Response:
-        """The answer of another site, and whether that got the client's credentials."""
+    def from_peer(incoming: IncomingRequest, sent: RequestHead, answer: Response) -> Response:
+        """The response of another site, marked if the client's credentials were dropped."""
         if len(sent.headers) == len(incoming.head.headers):
             return answer
         return replace(answer, headers=(*answer.headers, (CREDENTIALS, "dropped")))
@@ -125,7 +125,7 @@ class ReadHandler:
     async def local(
         self, service: str, head: RequestHead, incoming: IncomingRequest, *, with_body: bool = True
     ) -> Response:
-        """A request to this site's instance, for a client. Meta-ids become local ids; raises NotHereError."""
+        """Send a client's request to this site's instance, with local ids. Raises NoCopyError."""
         form = form_of(head)
         kept = without(head.headers, "Accept-Encoding", *(BODY_HEADERS if form else ()))
         asked = self.to_local(replace(head, headers=(*kept, ("Accept-Encoding", "identity"))))
@@ -139,15 +139,15 @@ class ReadHandler:
         return await self._with_meta_ids(service, asked, answer)
 
     def to_local(self, head: RequestHead) -> RequestHead:
-        """A head as this site's instance gets it; raises NotHereError."""
+        """A head with local ids; raises NoCopyError."""
         local_of = self._copies.index.local_of
         path, query = (text_to_local(part, local_of, Form.URL) for part in split_target(head.target))
         headers = tuple((name, _header_to_local(name, value, local_of)) for name, value in head.headers)
         return RequestHead(head.method, joined(path, query), headers)
 
     async def _asked(self, service: str, head: RequestHead, body: Body | None, forwarding: ForwardingInfo) -> Response:
-        """What the service says. Where that is a part of what must be translated as a whole, it is asked for
-        the whole: nobody is bound to heed `Range`, and what has it is a GET."""
+        """The service's response. A part of a document (`Range`) cannot be translated, so the whole is requested
+        instead: HTTP allows a server to ignore `Range`."""
         timeout_s = self._node.config.services[service].replication.timeout_s
         answer = await self._services.local(service, head, body, timeout_s, forwarding)
         if not is_partial_json(answer):
@@ -165,8 +165,8 @@ class ReadHandler:
         return answer
 
     async def _forget_reused_id(self, service: str, asked: RequestHead, answer: Response) -> Response:
-        """Something new is no replicant, so one that had its id before is gone from the service: deleted with
-        something else, or past the gateway."""
+        """A resource was just created without replication. If a copy had its path or id, that copy was deleted in the
+        service, without the gateway: forget it."""
         config, index = self._node.config.services[service], self._copies.index
         if location := first(RequestHead("", "", answer.headers), "Location"):
             gone = index.whose_path(service, below_base(config, location))
@@ -182,7 +182,7 @@ class ReadHandler:
         return answer
 
     async def _with_meta_ids(self, service: str, asked: RequestHead, answer: Response) -> Response:
-        """An answer of this site's instance, as clients get to see it."""
+        """A response of this site's instance, with meta-ids."""
         answering = self.answering(service, asked)
         headers = tuple(
             (name, answering.in_header(value) if name.lower() in _PATHS else value) for name, value in answer.headers
@@ -203,7 +203,7 @@ class ReadHandler:
         return Response(answer.status, headers, await buffer_if_small(body, length_of(answer.headers)))
 
     def answering(self, service: str, asked: RequestHead) -> ResponseIds:
-        """What is known of ids in what is said in answer to a request, or in the request itself."""
+        """The lookup of ids in a request and its response."""
         config = self._node.config.services[service]
         hosts = hosts_of(config, first(asked, "Host") or "")
         path, _ = split_target(asked.target)

@@ -41,8 +41,8 @@ class HttpReplication:
         self._backend.sending.carry = services.carry
         self._copies = self._backend.copies
         self._locations = Locations(node)
-        self._reading = ReadHandler(node, services, self._locations)
-        self._changing = ChangeHandler(node, services, self._reading, self._locations)
+        self._reads = ReadHandler(node, services, self._locations)
+        self._changes = ChangeHandler(node, services, self._reads, self._locations)
 
     def guard_runs(self, guard: RunGuard | None) -> None:
         self._backend.guard = guard
@@ -71,34 +71,32 @@ class HttpReplication:
         if target is None:
             return await self._handle_unknown(service, incoming, route)
         if head.method in SAFE_METHODS:
-            return await self._reading.read(service, incoming, target)
+            return await self._reads.read(service, incoming, target)
         if head.method in COLLECTING and target.is_named and not target.sub_path:
-            return await self._reading.local(service, head, incoming)  # it is there, as the service will say
+            return await self._reads.local(service, head, incoming)  # it is there, as the service will say
         if await self._creates_part(service, head, target):
             sites = route.sites if route else await self._locations.sites_of(target.meta_id)
             within = target.meta_id if target.is_named else ""
-            return await self._changing.create(service, incoming, sites, within)
-        return await self._changing.change(service, incoming, target)
+            return await self._changes.create(service, incoming, sites, within)
+        return await self._changes.change(service, incoming, target)
 
     async def dry_run(self, service: str, head: RequestHead, route: Replicas | None) -> DryRunResult | None:
-        """See seam.Replication."""
         if route is not None:
             self._check(service, route)
         target = self._target(service, head, route)
         if target is None:
             return None
-        await self._reading.refuse_deleted(target)
+        await self._reads.refuse_deleted(target)
         sites = await self._locations.sites_of(target.meta_id)
         if not sites:
             raise ClientError(f"no site that can be asked now knows of {target.meta_id}", status=404)
         return DryRunResult(target.meta_id, sites, goes_everywhere=head.method not in SAFE_METHODS)
 
     def to_local(self, _service: str, head: RequestHead) -> RequestHead:
-        """See seam.Replication."""
-        return self._reading.to_local(head)
+        return self._reads.to_local(head)
 
     def _target(self, service: str, head: RequestHead, route: Replicas | None) -> Target | None:
-        """The replicant that a request speaks of. Raises what is to be said where it must not be done."""
+        """The replicant that a request names. Raises ClientError for requests that must not be executed."""
         path, _ = split_target(head.target)
         refuse_moving(self._copies.index, service, head, has_scope=route is not None)
         target = target_of(self._copies.index, service, path)
@@ -109,17 +107,17 @@ class HttpReplication:
     async def _handle_unknown(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
         method = incoming.head.method
         if route is None:
-            return await self._reading.local(service, incoming.head, incoming)
+            return await self._reads.local(service, incoming.head, incoming)
         if method in SAFE_METHODS:
             if self._node.name in route.sites:
-                return await self._reading.local(service, incoming.head, incoming)
-            return await self._reading.at_nearest(service, incoming, route.sites, incoming.head.target)
+                return await self._reads.local(service, incoming.head, incoming)
+            return await self._reads.at_nearest(service, incoming, route.sites, incoming.head.target)
         if method == "POST" or method in NAMING:
-            return await self._changing.create(service, incoming, route.sites)
+            return await self._changes.create(service, incoming, route.sites)
         if self._node.name not in route.sites:
-            return await self._changing.hand_on(service, incoming, route.sites)
+            return await self._changes.hand_on(service, incoming, route.sites)
         if await self._locations.known_here((target := self._named(service, incoming.head)).meta_id):
-            return await self._changing.change(service, incoming, target)  # it is on its way to this site
+            return await self._changes.change(service, incoming, target)  # it is on its way to this site
         raise ClientError(
             f"nothing that is replicated is at {incoming.head.target}, so {method} cannot be done at "
             f"{' & '.join(route.sites)}; without '&' it goes to one site",
@@ -138,7 +136,7 @@ class HttpReplication:
         return is_collection(await self._node.pump.replica(target.meta_id))
 
     def _named(self, service: str, head: RequestHead) -> Target:
-        """What a client calls so, if there is such a thing."""
+        """The target of a path that a client chose."""
         sent = canonical(split_target(head.target)[0])
         path = trimmed(sent)
         return Target(meta_id_of("path", service, path), sent, path, is_named=True)

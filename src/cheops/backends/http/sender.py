@@ -1,4 +1,4 @@
-"""Requests of operations to this site's instance of a service.
+"""Sends the requests of operations to this site's instance of a service.
 
 On the way out, meta-ids become local ids, and credentials and the scope for the application's own calls are
 added. On the way back, local ids become meta-ids. An error says whether the request may have had an effect.
@@ -41,7 +41,7 @@ Header = tuple[str, str]
 
 
 class ServiceReply(NamedTuple):
-    """An answer: the beginning of its body, and how large that is as a whole."""
+    """A response: the beginning of its body, and the size of the whole."""
 
     status: int
     headers: tuple[Header, ...]
@@ -90,8 +90,7 @@ _UNAUTHORIZED = 401
 _PATHS = ("location", "content-location", "link")
 _BODY_HEADERS = ("content-length", "content-md5", "digest", "content-digest", "repr-digest", "accept-ranges")
 
-# Remembers the scope of a request to a service: the headers with what tells the calls that it causes, and
-# what is to be called at its end.
+# Remembers the scope of a request to a service; gives its headers with a carrier, and a function to call at its end.
 Carry: TypeAlias = Callable[[str, tuple[Header, ...], str], Awaitable[tuple[tuple[Header, ...], Callable[[], None]]]]
 
 
@@ -101,7 +100,7 @@ class SentReply(NamedTuple):
 
 
 class OperationSender:
-    """What all requests of operations have in common."""
+    """Sends requests with local ids, credentials and the scope for the application's own calls."""
 
     def __init__(
         self,
@@ -173,7 +172,7 @@ class OperationSender:
     async def _carried(
         self, service: ServiceConfig, headers: tuple[Header, ...], scope: str
     ) -> AsyncIterator[tuple[Header, ...]]:
-        """Headers with the scope, for an application that passes it on, and with what leads back to it."""
+        """Headers with the scope, and with a carrier that leads back to it; see gateway.carriers."""
         ended: Callable[[], None] | None = None
         if self.carry is not None:
             headers, ended = await self.carry(service.name, headers, scope)
@@ -195,7 +194,7 @@ class OperationSender:
         return await provider.headers(), provider
 
     def _is_own(self, service: ServiceConfig, request: Request) -> bool:
-        """Whether the request is made with this site's own credentials."""
+        """Whether the request is sent with this site's own credentials."""
         known = self._tickets.credentials(request.ticket) is not None if request.ticket else False
         passed = credentials_of(request.headers, service.replication)
         return service.name in self._providers and not known and not passed
@@ -204,7 +203,7 @@ class OperationSender:
         return service in self._providers
 
     def is_forgotten(self, ticket: str) -> bool:
-        """Whether a client's credentials were remembered under a ticket once, and are not any more."""
+        """Whether the client's credentials that a ticket stands for are gone."""
         return bool(ticket) and self._tickets.credentials(ticket) is None
 
     async def _ready(self, body: bytes | Path, form: Form | None) -> bytes | FileBody:
@@ -225,10 +224,10 @@ class OperationSender:
                 yield translating.feed(piece)
         yield translating.finish()
 
-    # -- the way back --------------------------------------------------------------------------------------
+    # -- responses ----------------------------------------------------------------------------------------
 
     def new_copy(self, service: ServiceConfig, meta_id: str, request: Request, reply: ServiceReply) -> Copy | None:
-        """The copy that an answer to a create tells of, or None where it names no id."""
+        """The copy that the response to a create names; None if it names no id."""
         if request.named:
             local_id = last_segment(request.item)
             return Copy(meta_id, service.name, trimmed(request.item), local_id, is_named=True)
@@ -248,7 +247,7 @@ class OperationSender:
         return f"{self._copies.index.path_with_meta_ids(service.name, collection).rstrip('/')}/{ID}"
 
     def kept(self, service: ServiceConfig, path: str, reply: ServiceReply) -> KeptResponse:
-        """What is kept of an answer to a request at a local path, with meta-ids."""
+        """The part of a response that the log keeps, with meta-ids."""
         hosts = hosts_of(service)
         answering = ResponseIds(self._copies.index, service.name, service.replication, path, hosts)
         body, size, headers = reply.body, reply.size, reply.headers
@@ -268,8 +267,7 @@ class OperationSender:
 
 
 def below_base(service: ServiceConfig, location: str) -> str:
-    """The path that a URL of the service has for clients: without its host, and without the path below which
-    the whole service is."""
+    """The path of a service's URL as clients see it: without the host and without the service's base path."""
     path, base = urlsplit(location).path, urlsplit(service.url).path
     return path[len(base) :] if base and path.startswith(f"{base}/") else path
 

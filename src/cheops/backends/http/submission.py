@@ -49,7 +49,7 @@ class Change:
 
 @dataclass(slots=True)
 class SubmissionResult:
-    """What is known of an operation by the time its client is answered."""
+    """What is known of an operation when its client gets a response."""
 
     op: OpId
     sites: tuple[str, ...]
@@ -67,14 +67,14 @@ class SubmissionResult:
 
     @property
     def is_enough(self) -> bool:
-        """What failed at its first site runs nowhere else, so nobody else will answer."""
+        """An operation that failed at its first site runs nowhere else, so no other site will reply."""
         if self.decided is None:
             return False
         return self.decided.status is not Status.OK or len(self.answers) >= self.wait.needed(len(self.sites))
 
 
 async def submit(node: Node, change: Change, preferences: Preferences) -> SubmissionResult:
-    """Have it carried out, and wait as long as the client wants to."""
+    """Submit an operation, and wait for it as long as the client wants."""
     deadline_s = asyncio.get_running_loop().time() + preferences.wait_s
     with node.answers() as answers:
         event = Submitted(
@@ -98,27 +98,27 @@ async def submit(node: Node, change: Change, preferences: Preferences) -> Submis
             raise ClientError(accepted.detail, status=409)
         answers.accepted(change.meta_id, accepted.op)
         replica = await node.pump.replica(change.meta_id)
-        told = SubmissionResult(accepted.op, sites_of(replica), preferences.wait)
-        while not told.is_enough and (left_s := deadline_s - asyncio.get_running_loop().time()) > 0:
+        result = SubmissionResult(accepted.op, sites_of(replica), preferences.wait)
+        while not result.is_enough and (left_s := deadline_s - asyncio.get_running_loop().time()) > 0:
             try:
-                told.take(await asyncio.wait_for(answers.next(), min(left_s, _LOOK_S)))
+                result.take(await asyncio.wait_for(answers.next(), min(left_s, _LOOK_S)))
             except TimeoutError:
-                told.unknown = _doubt(await node.pump.replica(change.meta_id), accepted.op)
-                if told.unknown is not None:
+                result.unknown = _unknown_reason(await node.pump.replica(change.meta_id), accepted.op)
+                if result.unknown is not None:
                     break
-    return told
+    return result
 
 
 async def wait_for_previous(node: Node, meta_id: str, op: OpId, preferences: Preferences) -> SubmissionResult:
-    """The same of an operation that is there already."""
+    """The same for an operation that was submitted before."""
     deadline_s = asyncio.get_running_loop().time() + preferences.wait_s
     while True:
         replica = await node.pump.replica(meta_id)
-        told = SubmissionResult(op, sites_of(replica), preferences.wait, unknown=_doubt(replica, op))
+        result = SubmissionResult(op, sites_of(replica), preferences.wait, unknown=_unknown_reason(replica, op))
         for answer in _answers_in(replica, op):
-            told.take(answer)
-        if told.is_enough or told.unknown or asyncio.get_running_loop().time() >= deadline_s:
-            return told
+            result.take(answer)
+        if result.is_enough or result.unknown or asyncio.get_running_loop().time() >= deadline_s:
+            return result
         await asyncio.sleep(_LOOK_S)
 
 
@@ -132,7 +132,7 @@ def _answers_in(replica: Replica, op: OpId) -> Iterator[Answer]:
             yield Answer("", stage, op, site, reply.status, reply.detail, reply.output, reply.timing)
 
 
-def _doubt(replica: Replica, op: OpId) -> str | None:
+def _unknown_reason(replica: Replica, op: OpId) -> str | None:
     if replica.applied.unknown is None or replica.applied.unknown.id != op:
         return None
     reply = replica.replies.get(op, replica.site)
@@ -155,7 +155,7 @@ def is_collection(replica: Replica) -> bool:
 
 
 def _request(op: Operation) -> Request:
-    """What an operation asks of a service: nothing, where it is none of HTTP."""
+    """The request of an operation; an empty one if its payload is not HTTP."""
     try:
         return request_of(op.payload)
     except PayloadError:
@@ -189,7 +189,7 @@ def deletion_command(replica: Replica) -> Command | None:
 
 
 def is_deleted(replica: Replica) -> bool:
-    """Whether the last thing that counts is a deletion."""
+    """Whether the last effective operation is a deletion."""
     effective = replica.history.effective
     return bool(effective) and effective[-1].kind is Kind.DELETE
 
@@ -210,7 +210,7 @@ def find_previous(replica: Replica, command: Command) -> OpId | None:
 
 
 def _content(request: Request, command: Command) -> tuple[Request, tuple[tuple[str, str], ...]]:
-    """What makes two requests the same: not who tells of himself in which headers."""
+    """What makes two requests the same; headers may differ."""
     return msgspec.structs.replace(request, ticket="", headers=()), command.files
 
 
@@ -222,35 +222,35 @@ MEDIA_TYPE = "application/problem+json"
 _MAX_NAMED = 64  # sites in a header
 
 
-def response_to(told: SubmissionResult, meta_id: str, agent: str, location: str) -> Response:
+def response_to(result: SubmissionResult, meta_id: str, agent: str, location: str) -> Response:
     """`agent` is the URL of this site's agent, where the operation can be asked for; `location` the path of
     what is created, or nothing."""
-    where = f"{agent}/api/v1/resources/{quote(meta_id)}/operations/{quote(str(told.op), safe=':')}"
-    own = _operation_headers(told, where)
-    if told.unknown is not None:
+    where = f"{agent}/api/v1/resources/{quote(meta_id)}/operations/{quote(str(result.op), safe=':')}"
+    own = _operation_headers(result, where)
+    if result.unknown is not None:
         text = (
-            f"{told.op} of {meta_id} may have had an effect at {told.op.origin.site}, and nobody knows: "
-            f"{told.unknown}. See what the service there has, then say so: "
-            f"cheops resolve {meta_id} --op {told.op} --happened yes (or no)"
+            f"{result.op} of {meta_id} may have had an effect at {result.op.origin.site}, and nobody knows: "
+            f"{result.unknown}. See what the service there has, then say so: "
+            f"cheops resolve {meta_id} --op {result.op} --happened yes (or no)"
         )
         raise UpstreamError(text, "unknown outcome", may_have_had_effect=True, status=504)
-    if not told.is_enough or told.decided is None:
-        return _pending(told, meta_id, where, (*own, *_location(location)))
-    decided = told.decided
+    if not result.is_enough or result.decided is None:
+        return _pending(result, meta_id, where, (*own, *_location(location)))
+    decided = result.decided
     if decided.status is Status.SUPERSEDED:
-        raise ClientError(f"{told.op} was beaten by another operation before it ran; see {where}", status=409)
-    said = decode_response(decided.output or decided.detail)
+        raise ClientError(f"{result.op} was beaten by another operation before it ran; see {where}", status=409)
+    kept = decode_response(decided.output or decided.detail)
     if decided.status is Status.OK:
-        return _ok(said or KeptResponse(status=200), own, location)
-    return _refused(said, decided.detail, own)
+        return _ok(kept or KeptResponse(status=200), own, location)
+    return _refused(kept, decided.detail, own)
 
 
-def _operation_headers(told: SubmissionResult, where: str) -> Headers:
-    words = {site: answer.status.value for site, answer in told.answers.items() if answer.status}
-    shown = (f"{quote(site)}; status={words.get(site, 'PENDING')}" for site in told.sites[:_MAX_NAMED])
-    sites = ", ".join([*shown, *(["..."] if len(told.sites) > _MAX_NAMED else [])])
+def _operation_headers(result: SubmissionResult, where: str) -> Headers:
+    words = {site: answer.status.value for site, answer in result.answers.items() if answer.status}
+    shown = (f"{quote(site)}; status={words.get(site, 'PENDING')}" for site in result.sites[:_MAX_NAMED])
+    sites = ", ".join([*shown, *(["..."] if len(result.sites) > _MAX_NAMED else [])])
     return (
-        (OPERATION, quote(str(told.op), safe=":")),
+        (OPERATION, quote(str(result.op), safe=":")),
         (REPLICAS, sites),
         ("Link", f'<{where}>; rel="monitor"'),
     )
@@ -260,25 +260,25 @@ def _location(location: str) -> Headers:
     return (("Location", location),) if location else ()
 
 
-def _ok(said: KeptResponse, own: Headers, location: str) -> Response:
-    more: list[Header] = [(NOTE, said.note)] if said.note else []
-    if said.cut_bytes:
-        more.append((CUT, f"{said.cut_bytes} bytes of the answer were not kept"))
-    headers = said.headers if not location else (*without(said.headers, "Location"), *_location(location))
-    return Response(said.status, (*headers, *_dated(), *own, *more), said.body)
+def _ok(kept: KeptResponse, own: Headers, location: str) -> Response:
+    more: list[Header] = [(NOTE, kept.note)] if kept.note else []
+    if kept.cut_bytes:
+        more.append((CUT, f"{kept.cut_bytes} bytes of the response were not kept"))
+    headers = kept.headers if not location else (*without(kept.headers, "Location"), *_location(location))
+    return Response(kept.status, (*headers, *_dated(), *own, *more), kept.body)
 
 
-def _refused(said: KeptResponse | None, detail: str, own: Headers) -> Response:
-    if said is None:
+def _refused(kept: KeptResponse | None, detail: str, own: Headers) -> Response:
+    if kept is None:
         return _problem(409, detail, own)
-    if said.note:
-        return _problem(said.status, f"{said.note}. The service says: {said.text[:1000]}", own)
-    return Response(said.status, (*said.headers, *_dated(), *own), said.body)
+    if kept.note:
+        return _problem(kept.status, f"{kept.note}. The service responds: {kept.text[:1000]}", own)
+    return Response(kept.status, (*kept.headers, *_dated(), *own), kept.body)
 
 
-def _pending(told: SubmissionResult, meta_id: str, where: str, own: Headers) -> Response:
-    waiting = [site for site in told.sites if site not in told.answers]
-    body = {"operation": str(told.op), "resource": meta_id, "waiting_for": waiting, "ask": where}
+def _pending(result: SubmissionResult, meta_id: str, where: str, own: Headers) -> Response:
+    waiting = [site for site in result.sites if site not in result.answers]
+    body = {"operation": str(result.op), "resource": meta_id, "waiting_for": waiting, "ask": where}
     return Response(202, (("Content-Type", "application/json"), *_dated(), *own), msgspec.json.encode(body))
 
 

@@ -145,13 +145,13 @@ def _name(place: JsonPath) -> str:
 
 
 def _is_item(index: Index, service: str, path: str) -> bool:
-    """Whether a path leads to one thing, rather than to a list or a search, as far as can be told: that of a
-    replicant does, and one that ends with what looks like an id."""
+    """Whether a path leads to one thing, rather than to a list or a search: the path of
+    a replicant does, and one whose end looks like an id."""
     last = path.rpartition("/")[2]
     return index.is_at(service, path) or last.isdigit() or is_distinctive(last)
 
 
-WHOLE_BYTES = 256 * 1024  # up to this a body is held as a whole, so that its length can be said
+WHOLE_BYTES = 256 * 1024  # up to this size a body is held as a whole, so that its length is known
 _FORM = "application/x-www-form-urlencoded"
 # What is not true any more of a body that was translated.
 BODY_HEADERS = ("Content-Length", "Content-MD5", "Digest", "Content-Digest", "Repr-Digest")
@@ -201,8 +201,8 @@ async def iterate_body(body: Body) -> AsyncIterator[bytes]:
 
 
 async def buffer_if_small(body: AsyncIterator[bytes], size: int | None) -> Body:
-    """A small body as a whole, so that its new length can be said. Any other as it comes: one without a
-    length may be a stream that never ends, and one that was packed may be much larger than it seemed."""
+    """A small body as a whole, so that its new length is known; any other in pieces. A body without a length may be a
+    stream that never ends, and a compressed one may be much larger than it seems."""
     if size is None or size > WHOLE_BYTES:
         return body
     begun: list[bytes] = []

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from cheops.security.keyring import Keyring
 
 
-# By the status that HAProxy has for it: what is answered and said, and whether nothing can have happened.
-_SAID = {
+# HAProxy's own error statuses: the status and text of the response, and whether the request had no effect.
+_ERRORS = {
     400: (400, "the request is not HTTP/1.1, or could be understood in two ways", True),
     408: (408, "the request did not come in time", True),
     413: (413, "the request is too large", True),
@@ -49,14 +49,14 @@ _SAID = {
 
 def error_files(here: str) -> dict[str, bytes]:
     """The error responses that HAProxy sends by itself: file names and contents."""
-    return {f"{status}.http": _answer(here, *said) for status, said in _SAID.items()}
+    return {f"{status}.http": _error_response(here, *error) for status, error in _ERRORS.items()}
 
 
-def _answer(here: str, status: int, detail: str, had_no_effect: bool) -> bytes:
+def _error_response(here: str, status: int, detail: str, had_no_effect: bool) -> bytes:
     phrase = HTTPStatus(status).phrase
     fault = "client" if status < 500 else "us" if status in (500, 503) else "application"
-    told = {"type": "about:blank", "title": phrase, "status": status, "detail": detail, "fault": fault}
-    body = msgspec.json.encode({**told, "definite": status < 500})
+    problem = {"type": "about:blank", "title": phrase, "status": status, "detail": detail, "fault": fault}
+    body = msgspec.json.encode({**problem, "definite": status < 500})
     lines = [
         f"HTTP/1.1 {status} {phrase}",
         f"Content-Type: {MEDIA_TYPE}",
@@ -74,7 +74,7 @@ def _answer(here: str, status: int, detail: str, had_no_effect: bool) -> bytes:
 CONFIG, PID, LOG = "haproxy.cfg", "haproxy.pid", "haproxy.log"
 MASTER, WORKER = "master.sock", "worker.sock"
 ERRORS = (400, 408, 413, 500, 502, 503, 504)
-_AFTER_CLIENTS_S = 0.5  # so that of a client and a service that both wait, the client is told
+_AFTER_CLIENTS_S = 0.5  # a client that is too slow is reported before the service's timeout hides it
 _AGENT_TRIES = 3
 _OLD_WORKER_S = 600  # how long one may go on with what it has, after a reload
 

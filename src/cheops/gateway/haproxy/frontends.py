@@ -227,9 +227,9 @@ def outbound_frontend(service: ServiceLayout, outbound: Address, carriers: tuple
     yield "  http-request set-var(txn.scope) req.fhdr(scope),url_enc"
     if carriers:
         yield from _recovered(carriers)
-    yield "  http-request set-var(txn.told) var(txn.scope)"
-    yield f"  http-request set-var(txn.told) str({haproxy_names.RECOVERED}),concat(,txn.scope) if carried"
-    yield from request_log_lines(service, "txn.told")
+    yield "  http-request set-var(txn.logged_scope) var(txn.scope)"
+    yield f"  http-request set-var(txn.logged_scope) str({haproxy_names.RECOVERED}),concat(,txn.scope) if carried"
+    yield from request_log_lines(service, "txn.logged_scope")
     yield f"  http-request set-var(txn.to) var(txn.scope),map({flows}) if !odd scoped"
     yield f"  http-request set-var(txn.to) str({haproxy_names.LOCAL_KEY}),map({flows}) if !odd !scoped !carrying"
     yield f"  http-request set-var(txn.to) str({agent}) if !{{ var(txn.to) -m found }}"
