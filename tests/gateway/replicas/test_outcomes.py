@@ -158,7 +158,7 @@ def test_a_failure_at_one_site_shows_and_an_answer_too_large_is_cut(make_sites: 
     answer = sites.call("site1", "POST", "/images", body, EVERYWHERE, Cheops_Wait="all")
     assert answer.status == 201
     assert answer.body == b""
-    assert "bytes of the answer were not kept" in answer.headers["Cheops-Cut"]
+    assert "bytes of the response were not kept" in answer.headers["Cheops-Cut"]
     assert "site3; status=KO" in answer.headers["Cheops-Replicas"]
     meta_id = answer.headers["Location"].rpartition("/")[2]
     assert sites.status("site1", meta_id) == "DIVERGED"
