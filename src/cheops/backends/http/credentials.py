@@ -13,10 +13,10 @@ import re
 import secrets
 import shlex
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 
 from cheops.backends.command.runner import CommandRunner
+from cheops.bounded import BoundedMap
 from cheops.config.command import CommandSettings
 from cheops.config.services import AuthConfig
 from cheops.errors import CheopsError
@@ -91,13 +91,13 @@ class Tickets:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: OrderedDict[str, tuple[float, tuple[Header, ...]]] = OrderedDict()
+        self._kept: BoundedMap[str, tuple[float, tuple[Header, ...]]] = BoundedMap(MAX_TICKETS)
 
     def issue(self, credentials: tuple[Header, ...]) -> str:
         ticket = secrets.token_hex(8)
         self._kept[ticket] = (self._clock() + TICKET_S, credentials)
-        while self._kept and (len(self._kept) > MAX_TICKETS or self._oldest_s() < self._clock()):
-            self._kept.popitem(last=False)
+        while self._oldest_s() < self._clock():  # credentials must not stay longer than they are of use
+            self._kept.evict()
         return ticket
 
     def credentials(self, ticket: str) -> tuple[Header, ...] | None:

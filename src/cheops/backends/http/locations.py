@@ -6,7 +6,6 @@ then the rest, nearest first. Their answers are cached for a while.
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +14,7 @@ import aiohttp
 
 from cheops.backends.http.ids import may_be_made_at
 from cheops.backends.http.submission import sites_of
+from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError
 from cheops.node.node import Node
 from cheops.peers.client import read_json_response
@@ -32,7 +32,7 @@ _MAX_BYTES = 1024 * 1024  # of an answer
 class Locations:
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._known: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
+        self._known: BoundedMap[str, tuple[float, tuple[str, ...]]] = BoundedMap(_REMEMBERED)
 
     async def sites_of(self, meta_id: str) -> tuple[str, ...]:
         """The sites of a replicant, nearest first; empty if it does not exist. Raises CheopsError if the sites that
@@ -56,9 +56,6 @@ class Locations:
     def _remember(self, meta_id: str, sites: tuple[str, ...]) -> None:
         for_s = _FOR_S if sites else _NONE_FOR_S
         self._known[meta_id] = (time.monotonic() + for_s, sites)
-        self._known.move_to_end(meta_id)
-        while len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
 
     async def _ask_sites(self, meta_id: str) -> tuple[str, ...]:
         node = self._node

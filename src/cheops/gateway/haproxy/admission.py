@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeVar
 
+from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError
 from cheops.gateway.carriers import TRACEPARENT, Carrier, Carriers, KnownScope, RecoveredScope, carriers_in
 from cheops.gateway.haproxy import layout as haproxy_names
@@ -134,32 +135,30 @@ class TrustedSenders:
         self._node = node
         self._peers = peers
         self._on_change = on_change
-        self._shown: OrderedDict[str, Identity] = OrderedDict()
-        self._at: frozenset[str] = frozenset()
+        self._certificates: BoundedMap[str, Identity] = BoundedMap(_MAX_CERTIFICATES)  # by fingerprint
+        self._addresses: frozenset[str] = frozenset()
         peers.on_proved = self._proved
 
     def entries(self) -> list[tuple[str, str]]:
         """Entries of HAProxy's map: a site with its certificate or address."""
-        shown = (f"{encode_name(one.site)}|{fingerprint}" for fingerprint, one in self._shown.items())
-        return [(key, "1") for key in (*shown, *self._at)]
+        certificates = (f"{encode_name(one.site)}|{fingerprint}" for fingerprint, one in self._certificates.items())
+        return [(key, "1") for key in (*certificates, *self._addresses)]
 
     def _proved(self, der: bytes, identity: "Identity") -> None:
         """The agent has verified this certificate of a gateway."""
         fingerprint = sha256(der).hexdigest().upper()  # as HAProxy writes it
-        if fingerprint in self._shown:
-            self._shown.move_to_end(fingerprint)
+        if fingerprint in self._certificates:
+            self._certificates.touch(fingerprint)
             return
-        self._shown[fingerprint] = identity
-        if len(self._shown) > _MAX_CERTIFICATES:
-            self._shown.popitem(last=False)
+        self._certificates[fingerprint] = identity
         self._on_change()
 
     def recheck(self) -> None:
         """Remove certificates that are not valid any more."""
         now_s = time.time()
-        out = [key for key, one in self._shown.items() if rejection_of(self._node.mesh, one, now_s)]
+        out = [key for key, one in self._certificates.items() if rejection_of(self._node.mesh, one, now_s)]
         for key in out:
-            del self._shown[key]
+            del self._certificates[key]
         if out:
             self._on_change()
 
@@ -173,8 +172,8 @@ class TrustedSenders:
                     addresses = await self._peers.addresses_of(site)
                     is_all_known = is_all_known and bool(addresses)
                     found.update(f"{encode_name(site)}|{address}" for address in addresses)
-            if found != self._at:
-                self._at = frozenset(found)
+            if found != self._addresses:
+                self._addresses = frozenset(found)
                 self._on_change()
             await asyncio.sleep(_ADDRESSES_S if is_all_known else soon_s)
 

@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from cheops.backoff import Backoff
+from cheops.bounded import BoundedMap
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
 from cheops.gateway.carriers import Carriers
@@ -88,7 +89,7 @@ class PeerBackends:
         self._peers = peers
         self._keyring = keyring
         self._most = most
-        self._last_change: OrderedDict[FlowKey, PeerLayout | None] = OrderedDict()
+        self._wanted: BoundedMap[FlowKey, PeerLayout | None] = BoundedMap(_MAX_PAIRS)
         self.installed: dict[FlowKey, PeerLayout] = {}
 
     def has(self, service: str, target: FlowTarget) -> bool:
@@ -96,21 +97,18 @@ class PeerBackends:
         return target.site is None or (service, target.site) in self.installed
 
     def want(self, service: str, site: str) -> None:
-        self._last_change.setdefault((service, site), None)
-        self._last_change.move_to_end((service, site))
-        while len(self._last_change) > _MAX_PAIRS:
-            self._last_change.popitem(last=False)
+        self._wanted[service, site] = self._wanted.get((service, site))  # assigned anew: it is the newest now
 
     def layout_now(self, folder: Path) -> Layout:
         """The layout that HAProxy should have."""
         changed = False
-        for key, before in self._last_change.items():
+        for key, before in list(self._wanted.items()):
             now = peer_layout(self._peers, self._keyring, *key)
             if now is not None and now != before:
-                self._last_change[key], changed = now, True
+                self._wanted[key], changed = now, True
         if changed:
             self._save(folder)
-        known = [one for one in self._last_change.values() if one]
+        known = [one for one in self._wanted.values() if one]
         peers = sorted(known, key=lambda one: (one.service, one.site))
         return make_layout(self._config, tuple(peers), self._keyring, self._most)
 
@@ -121,10 +119,10 @@ class PeerBackends:
             return
         for one in saved[:_MAX_PAIRS]:
             if one.service in services:
-                self._last_change[one.service, one.site] = one
+                self._wanted[one.service, one.site] = one
 
     def _save(self, folder: Path) -> None:
-        known = [one for one in self._last_change.values() if one]
+        known = [one for one in self._wanted.values() if one]
         (folder / _PEERS_FILE).write_bytes(msgspec.json.encode(known))
 
 
@@ -133,7 +131,7 @@ _TICK_S = 0.2
 _RELOAD_GAP_S = 0.5
 _SETTLED_S = 2.0
 _LOOK_AT_WORKERS_S = 1.0
-_BACK_OFF_S = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 10.0  # before HAProxy is restarted again
 _INHERITED_S = 3.0
 _LONG_S = 60.0  # after so long a run, a crash counts as the first
 _log = logging.getLogger(__name__)
@@ -179,7 +177,7 @@ class HaproxyPlane:
         self._route_watch = RouteWatch(node, functions, peers, self.table, self._take_out)
         self._layout: Layout | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._deaths = 0
+        self._restart_delay = Backoff(_FIRST_DELAY_S, _LONGEST_DELAY_S)
         self._workers: frozenset[int] = frozenset()
         self._servers = PeerServers(self.haproxy.runtime, peers)
         self._looked_s = self._reloaded_s = self._started_s = self._inherited_until_s = 0.0
@@ -287,12 +285,12 @@ class HaproxyPlane:
     async def _restart(self) -> None:
         """HAProxy ended unexpectedly: start it again, at once the first time, later with a delay."""
         if time.monotonic() - self._started_s > _LONG_S:
-            self._deaths = 0
-        wait_s = _BACK_OFF_S[min(self._deaths, len(_BACK_OFF_S) - 1)]
-        _log.error("HAProxy ended; it is restarted in %g s", wait_s)
-        self._deaths += 1
+            self._restart_delay.reset()
+        is_first = self._restart_delay.attempts == 0
+        delay_s = self._restart_delay.next_s()
+        _log.error("HAProxy ended; it is restarted %s", "at once" if is_first else f"in {delay_s:.1f} s")
         self.restarts += 1
-        await asyncio.sleep(wait_s)
+        await asyncio.sleep(0 if is_first else delay_s)
         layout = self._layout_now()
         async with self._map_updater.lock:
             self.haproxy.write(all_files(layout, self._node.keyring))
