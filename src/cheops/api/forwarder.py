@@ -40,6 +40,7 @@ async def forward(  # noqa: PLR0913, PLR0917 - where from, where to, and what
             f"{unquote(hop)} forwarded this to {node.name}, which is not involved; "
             f"the resource is at {', '.join(elsewhere.sites)}"
         )
+    # Sites that are up first; one that seems down may be back, and is better than none.
     for site in sorted(elsewhere.sites, key=lambda site: site not in node.mesh.up):
         if node.address_of(site) is None:
             continue

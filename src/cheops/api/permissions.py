@@ -53,6 +53,7 @@ def may_see_event(node: Node, by: Principal, event: Event) -> bool:
         return True
     if not event.resource:
         return by.reach.sees(event.sites or (event.site,))
+    # Only from memory: a stream must not load a resource from the store for each of its events.
     replica = node.pump.site.replicas.get(event.resource)
     rtype = event.resource_type or (replica.type.name if replica else "")
     sites = (event.site, *event.sites, *(sites_of(replica) if replica else ()))
@@ -160,7 +161,7 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
     # newcomers, by have no certificate yet: the code of their invitation counts
     ("GET", "/join/authority"): ANYONE,
     ("POST", "/join"): Right(is_open=True, writes=True),
-    # CouchDB's protocol: all documents of the site, as they are. Agents use nothing of it among themselves.
+    # CouchDB's protocol gives access to all documents of the site. Agents do not use it among themselves.
     **{("GET", f"/db{path}"): ADMIN_READ for path in _COUCH},
     **{(method, f"/db{path}"): ADMIN for method in ("POST", "PUT", "DELETE") for path in _COUCH[1:]},
 }

@@ -36,5 +36,6 @@ async def on_cheops_error(request: Request, error: Exception) -> Response:
 
 
 async def on_any_error(request: Request, error: Exception) -> Response:
+    # The client gets no details: they may contain what another client sent.
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return problem(500, "this is a bug in Cheops; the agent's log has the details")

@@ -106,10 +106,12 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
     named = wanted.names or (parse_sites(wanted.sites, node) if wanted.sites else ())
     replica = await node.pump.replica(wanted.resource)
     site_list = views.sites_of(replica)
+    # The sites of an existing resource count, whatever the request names: only an operation of its own changes them.
     where = site_list or named
     if not where:
         raise RequestError("name the sites of the new resource, such as sites='site1 & site2'")
     if node.name not in where:
+        # Before it is forwarded: the limits of the token are this site's to check.
         check_sites(wanted.by, where)
         raise NotInvolvedError(where, node.name)
     rtype = _type_of(node, replica, wanted)

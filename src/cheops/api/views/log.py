@@ -74,6 +74,7 @@ def _operation(replica: Replica, op: Operation, by_id: dict[OpId, Operation]) ->
 def _direct(op: Operation, by_id: dict[OpId, Operation]) -> Iterable[Operation]:
     """What an operation follows, without what follows from that: the edges of the graph. What is forgotten is
     no end of an edge."""
+    # An operation knows everything up to a number of each site, so the newest of each site are all its candidates.
     newest = [by_id.get(OpId(origin, seq)) for origin, seq in op.deps.items()]
     known = [parent for parent in newest if parent is not None]
     return [one for one in known if not any(one.is_before(other) for other in known if other is not one)]

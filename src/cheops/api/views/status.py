@@ -31,10 +31,6 @@ class Work(NamedTuple):
 _NONE = Work()
 
 
-class NoSuchSiteError(ClientError):
-    status = 404
-
-
 def sites_view(mesh: Mesh, now: Now, work: Mapping[str, Work] | None = None) -> Sites:
     """`work`: of each site, what it has to do with this one."""
     of = work or {}
@@ -47,7 +43,8 @@ def site_view(mesh: Mesh, now: Now, name: str) -> SiteView:
     if name not in sites:
         meant = nearest(name, sites)
         hint = f"did you mean '{meant}'? " if meant else ""
-        raise NoSuchSiteError(f"unknown site '{printable(shortened(name))}'; {hint}Known sites: {listed(sites)}")
+        text = f"unknown site '{printable(shortened(name))}'; {hint}Known sites: {listed(sites)}"
+        raise ClientError(text, status=404)
     return _view(mesh, sites[name])
 
 
@@ -81,6 +78,7 @@ def clock_is_wrong(site: views.SiteView) -> bool:
     return site.clock is not None and abs(site.clock.offset_ms) - site.clock.error_ms > CLOCK_WARNING_MS
 
 
+# SUPERSEDED is not among them: an operation that lost its effect to another one did as well as it could.
 _WORST_FIRST = (Status.UNKNOWN, Status.KO, Status.VOID, Status.RUNNING, Status.PENDING)
 
 
