@@ -12,15 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from cheops.api.models import SubmitRequest
 from tests.agent.rig import until
 from tests.gateway.replicas.sites import Sites, running
+from tests.security.clients import local
 from tests.support import nursery
 from tests.support.command import ROOT
 
@@ -45,10 +47,10 @@ def supporting() -> list[str]:
 
 
 class TracedSites(Sites):
-    """Two sites with traced agents, which have a service and a type of commands."""
+    """Two sites with security on and traced agents, which have a service and a type of commands."""
 
     def __init__(self, base: Path) -> None:
-        super().__init__(base / "sites", NAMES)
+        super().__init__(base / "sites", NAMES, secure=True)
         self._records = base
         self.agents: dict[str, subprocess.Popen[Any]] = {}
         for name in NAMES:
@@ -73,8 +75,10 @@ class TracedSites(Sites):
         return {name: json.loads(self._record(name).read_text()) for name in NAMES}
 
     def exec(self) -> None:
-        lines = self.rig.exec("site1", "a", "set", "true", sites=EVERYWHERE, **{"resource-type": "file"})
-        assert [line["Status"] for line in lines] == ["OK", "OK"]
+        """What the command `cheops exec` does: its client, and the agent's Unix socket."""
+        request = SubmitRequest(type="set", command="true", sites=EVERYWHERE, resource_type="file")
+        response = local(self.rig).submit("a", request)
+        assert {reply.site: reply.status for reply in response.answers} == dict.fromkeys(NAMES, "OK")
 
     def _record(self, name: str) -> Path:
         return self._records / f"{name}.json"
@@ -85,7 +89,7 @@ class TracedSites(Sites):
 
 
 @pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
+def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What the agents entered on each path."""
     sites = TracedSites(tmp_path_factory.mktemp("traces"))
     with pytest.MonkeyPatch.context() as patch:
@@ -96,7 +100,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[
             sites.create(scope=EVERYWHERE, name="first")
             commands = sites.trace(sites.exec)
             requests = sites.trace(lambda: sites.create(scope=EVERYWHERE, name="second"))
-    yield {
+    return {
         "cheops exec, at its origin": commands["site1"],
         "a replicated POST, at its origin": requests["site1"],
         "a message from a peer": commands["site2"],

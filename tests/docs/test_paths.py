@@ -8,7 +8,7 @@ import pytest
 from tests.support.command import ROOT
 
 PAGES = [
-    *sorted(set(ROOT.glob("*.md")) - {ROOT / "ARCHITECTURE.md"}),
+    *sorted(ROOT.glob("*.md")),
     *sorted(ROOT.glob("docs/**/*.md")),
     *sorted(ROOT.glob("examples/**/*.md")),
 ]

@@ -1,4 +1,4 @@
-"""The rules of the merge (DESIGN section 3), each in one place. Everything else that decides uses these functions.
+"""The rules of the merge (docs/merging.md), each in one place. Everything else that decides uses these functions.
 
     Rule 1  void: what definitely failed at its origin has no effect and supersedes nothing    fate_at_origin
     Rule 2  only the effective supersede: higher classes first, then by falling stamp          _top_down, merged
