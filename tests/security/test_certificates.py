@@ -144,7 +144,7 @@ FAULTS: list[tuple[Callable[[Path], object], str]] = [
     (_other_key, "site.key: this key does not belong to the certificate in site.pem"),
     (_other_signing_key, "signing.key: this key is not the one that site.pem names"),
     (_swapped_keys, "site.key: expected an ECDSA key, found another kind"),
-    (_other_authority, "is of an unknown authority; ca.pem has those that are believed"),
+    (_other_authority, "is of an unknown authority; ca.pem has the trusted authorities"),
 ]
 
 

@@ -95,7 +95,7 @@ def test_a_code_works_once(rig: Rig, tmp_path: Path) -> None:
     before = refused(rig, "site1", "unknown invitation")
     ran = join(tmp_path / "b", code)
     assert ran.code == 1
-    assert "there is no such invitation: it was used already" in ran.err
+    assert "there is no such invitation: it was used" in ran.err
     assert list((tmp_path / "b").iterdir()) == []
     assert refused(rig, "site1", "unknown invitation") == before + 1
     told = [one for one in local(rig).audit(limit=1000).entries if one.what == "POST /join"]
@@ -105,7 +105,7 @@ def test_a_code_works_once(rig: Rig, tmp_path: Path) -> None:
 def test_a_code_works_for_a_short_time(rig: Rig, tmp_path: Path) -> None:
     code = invite(rig, "late", valid_for_s=1)
     time.sleep(1.1)  # a wall clock, of another process
-    assert "it is too old" in join(tmp_path / "a", code).err
+    assert "it has expired" in join(tmp_path / "a", code).err
 
 
 def test_a_second_code_for_a_site_ends_the_first(rig: Rig, tmp_path: Path) -> None:
@@ -132,12 +132,12 @@ def test_nothing_is_written_over_unless_told(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "cheops.yaml").write_text("mine")
     ran = join(tmp_path, code)
     assert (ran.code, (tmp_path / "cheops.yaml").read_text()) == (1, "mine")
-    assert "cheops.yaml is there already, and nothing was written; --force writes over it" in ran.err
+    assert "cheops.yaml exists already, and nothing was written; --force overwrites it" in ran.err
     assert join(tmp_path, code, "--force").code == 0  # the code was not used up
     again = invite(rig, "careful two")
     (tmp_path / "cheops.yaml").unlink()
     key = (tmp_path / "tls" / "site.key").read_bytes()
-    assert "ca.pem is there already" in join(tmp_path, again).err
+    assert "ca.pem exists already" in join(tmp_path, again).err
     assert (tmp_path / "tls" / "site.key").read_bytes() == key
 
 
@@ -237,12 +237,12 @@ def test_ca_init_and_issue(tmp_path: Path) -> None:
     assert ran.code == 0
     assert "fingerprint (SHA-256): " in ran.out
     assert stat.S_IMODE((tmp_path / "ca" / "ca.key").stat().st_mode) == 0o600
-    assert "is there already, and nothing was written" in run("ca", "init").err
+    assert "exists already, and nothing was written" in run("ca", "init").err
     ran = run("ca", "issue", "DC 1", "--address", "10.0.0.1", "--address", "dc1.example.org")
     assert ran.code == 0, ran
     folder = load_key_folder(tmp_path / "tls-DC_1", "DC 1")
     assert folder.identity.addresses == ("dc1.example.org", "10.0.0.1")
-    assert "is there already" in run("ca", "issue", "DC 1").err
+    assert "exists already" in run("ca", "issue", "DC 1").err
     assert "--valid-for: expected a time from 1s to 825d" in run("ca", "issue", "b", "--valid-for", "900d").err
     assert "'*.x' cannot be the host name of a site" in run("ca", "issue", "b", "--address", "*.x").err
     assert "SITE: a name cannot be empty" in run("ca", "issue", " ").err

@@ -50,7 +50,7 @@ def one(
     tokens: Tokens, name: str = "ci", lasts_ms: int | None = None, **limits: frozenset[str]
 ) -> tuple[Tokens, Token, str]:
     secret = new_secret()
-    changed, made_ = tokens.made(name, Role.VIEWER, Reach(**limits), lasts_ms, "test", secret)
+    changed, made_ = tokens.add(name, Role.VIEWER, Reach(**limits), lasts_ms, "test", secret)
     return changed, made_, secret
 
 
@@ -60,7 +60,7 @@ def test_a_token_is_32_random_bytes_and_only_its_hash_is_kept() -> None:
     assert len(secret) == len("cheops_") + 43
     assert found.hash == hash_of(secret)
     assert secret not in json.dumps(tokens.note())
-    assert tokens.found(secret) == found
+    assert tokens.with_secret(secret) == found
     assert new_secret() != new_secret()
 
 
@@ -68,7 +68,7 @@ def test_a_token_is_32_random_bytes_and_only_its_hash_is_kept() -> None:
 def test_what_is_no_token_is_none(shown: str) -> None:
     tokens, _, _ = one(Tokens())
     with pytest.raises(BadTokenError) as caught:
-        tokens.found(shown)
+        tokens.with_secret(shown)
     assert caught.value.reason == "unknown token"
 
 
@@ -79,7 +79,7 @@ def test_a_token_expires_and_makes_room_for_another_of_its_name() -> None:
         one(tokens)
     now[0] = 1_500
     with pytest.raises(BadTokenError) as caught:
-        tokens.found(secret)
+        tokens.with_secret(secret)
     assert caught.value.reason == "expired token"
     tokens, _, _ = one(tokens)
     assert len(tokens) == 1
@@ -115,7 +115,7 @@ def test_they_are_kept_in_every_store(kind: str, tmp_path: Path) -> None:
         store = SQLiteStore(tmp_path / "site.db")
     kept = Tokens.of_note(store.note("tokens"))
     assert list(kept) == [first, second]
-    assert kept.found(secret) == first
+    assert kept.with_secret(secret) == first
     assert kept.without(first).note() != kept.note()
     with pytest.raises(ClientError):
         kept.without(first).named("ci")
@@ -125,15 +125,15 @@ def test_they_are_kept_in_every_store(kind: str, tmp_path: Path) -> None:
 def test_sessions_end_and_their_number_is_bounded() -> None:
     now = [0]
     sessions, (_, found, _) = Sessions(lambda: now[0]), one(Tokens())
-    first = sessions.begun(found)
-    assert first != sessions.begun(found)
-    assert sessions.found(first) is not None
+    first = sessions.start(found)
+    assert first != sessions.start(found)
+    assert sessions.get(first) is not None
     for _ in range(MOST_SESSIONS):
-        last = sessions.begun(found)
-    assert sessions.found(first) is None
-    assert sessions.found(last) is not None
+        last = sessions.start(found)
+    assert sessions.get(first) is None
+    assert sessions.get(last) is not None
     now[0] = LASTS_S * 1_000
-    assert sessions.found(last) is None
+    assert sessions.get(last) is None
 
 
 # -- at an agent -----------------------------------------------------------------------------------------------

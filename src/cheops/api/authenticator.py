@@ -146,7 +146,7 @@ class Authenticator:
         """The token with this secret; raises BadTokenError, or TooManyRequestsError after many wrong ones. A right
         token is always accepted: clients behind the same address must not suffer from one that guesses."""
         try:
-            return self._node.accounts.tokens.found(secret)
+            return self._node.accounts.tokens.with_secret(secret)
         except BadTokenError:
             self.failed(address)
             raise

@@ -1,11 +1,10 @@
-"""What a new site sends to be given a certificate, and what it is answered. Keys stay where they were made.
+"""Requests for certificates, and the responses: to join, and to renew. Private keys never leave their site.
 
-The request is a certificate signing request (PKCS #10), which proves that its sender has the TLS key, and a
-signature of it with the other key. Who it is for is not taken from it: the invitation says so.
+A request to join is a certificate signing request (PKCS #10), which proves that its sender has the TLS key, and its
+signature by the other key. The name of the site comes from the invitation, not from the request.
 
-A renewal is answered with the authorities too, so that a new one becomes known everywhere. That they are
-right is signed by an authority that is believed already, together with the certificate that was just made: so
-nobody can hand on a list of another day.
+A renewal carries the list of authorities too, so that a new authority becomes known everywhere. An authority that is
+trusted already signs the list together with the new certificate: so nobody can replay an old list.
 """
 
 import hashlib
@@ -44,18 +43,18 @@ _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 
 
 class JoinRequest(msgspec.Struct, frozen=True):
-    """What a newcomer sends; bytes are base64 in JSON."""
+    """Sent by a new site; bytes are base64 in JSON."""
 
     secret: bytes
     request: bytes  # PKCS #10, DER
     signature: bytes  # of `request`, Ed25519
 
     def __repr__(self) -> str:
-        return "<a request to join>"  # a secret is not for logs
+        return "<a request to join>"  # the secret must not get into logs
 
 
 class JoinResponse(msgspec.Struct, frozen=True):
-    """What it is answered."""
+    """The response to a new site."""
 
     site: str
     certificate: str  # PEM
@@ -73,7 +72,7 @@ class Renewal(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRequest:
-    """What a request asks for, verified."""
+    """The verified content of a request."""
 
     public_key: EllipticCurvePublicKey
     signing_key: bytes
@@ -101,10 +100,10 @@ def make_request(
     return JoinRequest(secret, request, signing_key.sign(request))
 
 
-def verify_request(sent: JoinRequest) -> VerifiedRequest:
-    """What is asked for, if whoever asks has both keys; raises CertificateError."""
+def verify_request(join: JoinRequest) -> VerifiedRequest:
+    """Check that the sender has both keys; raises CertificateError."""
     try:
-        request = x509.load_der_x509_csr(sent.request)
+        request = x509.load_der_x509_csr(join.request)
         found = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         public_key = request.public_key()
         is_signed = request.is_signature_valid
@@ -114,9 +113,9 @@ def verify_request(sent: JoinRequest) -> VerifiedRequest:
     if signing_key is None or not is_signed or not _is_p256(public_key):
         raise CertificateError("the request is not signed, or its keys are not of the kind that sites have")
     try:
-        Ed25519PublicKey.from_public_bytes(signing_key).verify(sent.signature, sent.request)
+        Ed25519PublicKey.from_public_bytes(signing_key).verify(join.signature, join.request)
     except (InvalidSignature, ValueError):
-        raise CertificateError("the request does not prove that its sender has the key for signatures") from None
+        raise CertificateError("the request does not prove that its sender has the signing key") from None
     hosts = found.get_values_for_type(x509.DNSName)
     addresses = tuple(str(one) for one in found.get_values_for_type(x509.IPAddress))
     assert isinstance(public_key, EllipticCurvePublicKey)  # noqa: S101 - for the type checker
@@ -128,34 +127,34 @@ def _is_p256(key: object) -> bool:
 
 
 def renewal_spec(identity: Identity) -> CertificateSpec:
-    """The same site, keys and addresses once more."""
+    """For a certificate of the same site, keys and addresses."""
     public_key = identity.certificate.public_key()
     if not isinstance(public_key, EllipticCurvePublicKey):
         raise CertificateError("the certificate has another kind of key than sites have")
     return CertificateSpec(identity.site, public_key, identity.signing_key, identity.addresses)
 
 
-def make_renewal(authority: Authority, issued: Identity, believed: Authorities) -> Renewal:
-    """A certificate that was just made, with the authorities, and the proof that both belong together."""
-    proof = authority.key.sign(_statement(issued.der, believed.pem), ECDSA(SHA256()))
-    return Renewal(issued.pem.decode("ascii"), believed.pem.decode("ascii"), proof)
+def make_renewal(authority: Authority, issued: Identity, trusted: Authorities) -> Renewal:
+    """A new certificate with the list of authorities, and the proof that both belong together."""
+    proof = authority.key.sign(_statement(issued.der, trusted.pem), ECDSA(SHA256()))
+    return Renewal(issued.pem.decode("ascii"), trusted.pem.decode("ascii"), proof)
 
 
-def accept_renewal(renewal: Renewal, current: Identity, believed: Authorities) -> tuple[Identity, Authorities]:
-    """A renewal as it may be kept; raises UntrustedError or CertificateError."""
+def accept_renewal(renewal: Renewal, current: Identity, trusted: Authorities) -> tuple[Identity, Authorities]:
+    """Check a renewal; raises UntrustedError or CertificateError."""
     try:
         der = x509.load_pem_x509_certificate(renewal.certificate.encode()).public_bytes(Encoding.DER)
         authorities = Authorities(x509.load_pem_x509_certificates(renewal.authorities.encode()))
     except (ValueError, x509.InvalidVersion) as error:
         raise CertificateError(f"not certificates: {shortened(str(error))}") from None
-    if not any(_signed(renewal.proof, _statement(der, authorities.pem), one) for one in believed.certificates):
-        raise UntrustedError("what was sent as a renewal is not signed by an authority that is believed")
+    if not any(_signed(renewal.proof, _statement(der, authorities.pem), one) for one in trusted.certificates):
+        raise UntrustedError("the renewal is not signed by an authority that this site trusts")
     identity = authorities.verify(der, None)
     same = identity.site == current.site and identity.signing_key == current.signing_key
     if not same or identity.certificate.public_key() != current.certificate.public_key():
-        raise UntrustedError("what was sent as a renewal is the certificate of another site, or of other keys")
+        raise UntrustedError("the renewal is the certificate of another site, or of other keys")
     if identity.made_ms <= current.made_ms:
-        raise UntrustedError("what was sent as a renewal is older than the certificate that is in use")
+        raise UntrustedError("the renewal is older than the certificate in use")
     return identity, authorities
 
 

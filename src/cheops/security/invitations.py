@@ -1,8 +1,8 @@
 """Invitations: codes by which a new site gets its certificate, once, within a short time.
 
-A code is one word to copy. It says where to ask, which site must be there, the fingerprint of the authority
-that shows it, the name of the newcomer, and a secret. The site that invites keeps a hash of the secret and
-forgets the rest, so that nobody who reads its store can join with it.
+A code is one word to copy. It holds the address of the inviting site, its name, the fingerprint of its authority, the
+name of the new site, and a secret. The inviting site keeps only a hash of the secret, so that a reader of its store
+cannot join with it.
 """
 
 import base64
@@ -28,18 +28,18 @@ _SECRET_BYTES = 16
 
 
 class InvitationError(ClientError):
-    """Nobody was invited with this secret, or it was too long ago, or somebody came already."""
+    """No open invitation has this secret: there never was one, or it has expired, or it was used."""
 
     status = 403
-    is_counted = True  # where it is asked for
+    is_counted = True  # by the route that raises it
 
 
 class Code(msgspec.Struct, frozen=True, array_like=True):
-    """What the word that a newcomer is given holds."""
+    """The content of a code."""
 
     url: Annotated[str, msgspec.Meta(max_length=512)]
     inviter: Annotated[str, msgspec.Meta(max_length=128)]
-    site: Annotated[str, msgspec.Meta(max_length=128)]  # the newcomer
+    site: Annotated[str, msgspec.Meta(max_length=128)]  # the new site
     fingerprint: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
     secret: Annotated[bytes, msgspec.Meta(min_length=_SECRET_BYTES, max_length=64)]
 
@@ -49,19 +49,19 @@ class Code(msgspec.Struct, frozen=True, array_like=True):
         return _START + base64.urlsafe_b64encode(body + check).decode().rstrip("=")
 
     def __repr__(self) -> str:
-        return f"<the code of an invitation for {self.site}>"  # a secret is not for logs
+        return f"<the code of an invitation for {self.site}>"  # the secret must not get into logs
 
 
 def parse_code(text: str) -> Code:
-    """The code that somebody typed or pasted; raises ClientError."""
+    """Read a code that was typed or pasted; raises ClientError."""
     word = "".join(text.split())
     if not word.startswith(_START) or len(word) > MAX_CODE:
-        raise ClientError(f"this is no code of an invitation: those start with {_START}")
+        raise ClientError(f"this is not the code of an invitation: codes start with {_START}")
     try:
         raw = base64.b64decode(word.removeprefix(_START) + "==", altchars=b"-_", validate=False)
         body, check = raw[:-4], raw[-4:]
         if zlib.crc32(body).to_bytes(4, "big") != check:
-            raise ClientError("the code is damaged: it was not copied as a whole, or something was changed in it")
+            raise ClientError("the code is damaged: it was not copied completely, or it was changed")
         code = msgspec.msgpack.decode(body, type=Code)
         parse_url(code.url)
     except (binascii.Error, ValueError, msgspec.MsgspecError, AddressError):
@@ -78,7 +78,7 @@ def new_secret() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """One that is open: for whom, until when, and for which addresses it was said that they are its own."""
+    """An open invitation. `addresses` are those that the new site may have although another site has them."""
 
     site: str
     expires_ms: int
@@ -86,7 +86,7 @@ class Invitation:
 
 
 class Invitations:
-    """Those that are open, by the hashes of their secrets. Immutable: changes give new ones."""
+    """The open invitations, by the hashes of their secrets. Immutable: a change gives a new set."""
 
     def __init__(self, open_: dict[str, Invitation] | None = None) -> None:
         self._open = dict(open_ or {})
@@ -100,7 +100,7 @@ class Invitations:
         return {"open": {h: [one.site, one.expires_ms, list(one.addresses)] for h, one in self._open.items()}}
 
     def add(self, secret: bytes, invitation: Invitation, now_ms: int) -> "Invitations":
-        """With one more; another one for the same site no longer counts."""
+        """The set with one more invitation, which replaces another one for the same site."""
         left = {h: one for h, one in self._current(now_ms).items() if one.site != invitation.site}
         if len(left) >= MAX_INVITATIONS:
             raise ClientError(f"{MAX_INVITATIONS:,} sites are invited already; wait until some have joined", status=409)
@@ -112,8 +112,8 @@ class Invitations:
         invitation = current.pop(_hash(secret), None)
         if invitation is None:
             raise InvitationError(
-                "there is no such invitation: it was used already, it is too old, or another one for the "
-                "same site took its place. Ask for a new one ('cheops site invite')"
+                "there is no such invitation: it was used, it has expired, or a newer one for the same site "
+                "replaced it. Ask for a new one ('cheops site invite')"
             )
         return invitation, Invitations(current)
 

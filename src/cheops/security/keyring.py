@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeyFolder:
-    """What such a folder holds; all of it fits together."""
+    """The content of the folder, checked to be consistent."""
 
     path: Path
     authorities: Authorities
@@ -116,7 +116,7 @@ def load_key(path: Path) -> EllipticCurvePrivateKey:
 
 
 def load_authority(key_file: Path, among: Authorities) -> Authority:
-    """The authority whose key this is: it must be one of those that are believed."""
+    """The authority with this key, which must be a trusted one."""
     key = load_key(key_file)
     for certificate in among.certificates:
         if _public_bytes(certificate) == _public_bytes(key):
@@ -142,7 +142,7 @@ def write_key_folder(folder: KeyFolder, *, force: bool = False) -> None:
 def refuse_to_overwrite(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.exists():
-            raise CheopsError(f"{path} is there already, and nothing was written; --force writes over it")
+            raise CheopsError(f"{path} exists already, and nothing was written; --force overwrites it")
 
 
 def make_directory(path: Path) -> None:
@@ -153,7 +153,7 @@ def make_directory(path: Path) -> None:
 
 
 def write_file(path: Path, content: bytes, *, secret: bool) -> None:
-    """All of it or nothing, and durable; what is secret was never readable for others."""
+    """All or nothing, and durable. A secret file is never readable by others, not even for a moment."""
     beside = path.with_name(f".{path.name}.new")
     try:
         with suppress(FileNotFoundError):
@@ -183,7 +183,7 @@ def _check(folder: KeyFolder, site: str | None) -> None:
     try:
         folder.authorities.verify(identity.der, None)
     except CertificateError as error:
-        raise CheopsError(f"{path / CERTIFICATE}: {error}; {AUTHORITIES} has those that are believed") from None
+        raise CheopsError(f"{path / CERTIFICATE}: {error}; {AUTHORITIES} has the trusted authorities") from None
 
 
 def _private(path: Path) -> PrivateKeyTypes:
@@ -232,7 +232,7 @@ def _public_bytes(holder: x509.Certificate | EllipticCurvePrivateKey) -> bytes:
 
 
 class Keyring:
-    """What one site shows and believes. Raises CheopsError where its folder is not right."""
+    """The certificate that this site shows, and the authorities that it trusts."""
 
     def __init__(self, config: SecurityConfig, site: str, refusals: Refusals) -> None:
         if config.folder is None:
@@ -242,8 +242,8 @@ class Keyring:
         self._path = config.folder
         self._refusals = refusals
         self._hosts: dict[str, str] = {}  # names of sites, by the host names that stand for them
-        self.changed: list[Callable[[], None]] = []  # called when something new is held
-        self._hold(load_key_folder(self._path, site))
+        self.changed: list[Callable[[], None]] = []  # called after each reload
+        self._use(load_key_folder(self._path, site))
         self.server = ServerContext(self.folder, self._refused_caller)
         self.server_for_sites = ServerContext(self.folder, self._refused_caller, sites_only=True)
 
@@ -253,7 +253,7 @@ class Keyring:
 
     @property
     def authority(self) -> Authority | None:
-        """The one whose key this site has, if it has one."""
+        """The authority whose key this site has, if it has one."""
         return self._authority
 
     @property
@@ -270,24 +270,24 @@ class Keyring:
 
     def reload(self) -> None:
         """Take what stands in the folder now; on CheopsError all stays as it was."""
-        self._hold(load_key_folder(self._path, self.site))
+        self._use(load_key_folder(self._path, self.site))
         self.server.replace(self.folder)
         self.server_for_sites.replace(self.folder)
-        for tell in self.changed:
-            tell()
+        for listener in self.changed:
+            listener()
 
     def install(self, renewed: Identity, authorities: Authorities | None = None) -> None:
-        """Keep a new certificate of the same keys, and what to believe from now on; and use both.
+        """Save and use a new certificate of the same keys, and perhaps another list of authorities.
 
-        In this order: the new certificate is of an authority that was and will be believed, the old one may
-        not be. So the folder is right also if this is cut short.
+        The certificate comes first: its authority was trusted before and will be, that of the old certificate may
+        not be. So the folder is consistent even if this is cut short.
         """
         write_file(self._path / CERTIFICATE, renewed.pem, secret=False)
         if authorities is not None and authorities.digest != self.folder.authorities.digest:
             write_file(self._path / AUTHORITIES, authorities.pem, secret=False)
         self.reload()
 
-    def _hold(self, folder: KeyFolder) -> None:
+    def _use(self, folder: KeyFolder) -> None:
         ca_key = self._config.ca_key
         authority = load_authority(ca_key, folder.authorities) if ca_key else None
         client = client_context(folder, self._refused_site)

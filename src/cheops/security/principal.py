@@ -1,9 +1,9 @@
-"""Who asks, and how far that reaches. Pure: found out at the edge, decided here.
+"""Who a client is, and what it may reach. Pure: the edges authenticate, and this module decides.
 
-Roles include each other: a viewer reads, an operator changes resources, an admin decides who belongs to the
-mesh and who may ask. A token may be limited (`Reach`) to types of resources, services and sites: what is
-named is all that it reaches, and of the three the first two are one list, for a resource is either of a type
-or of a service. It sees a resource that is at one of its sites, and changes one that is nowhere else.
+Roles include each other: a viewer reads, an operator changes resources, an admin decides on members of the mesh and on
+tokens. A token may be limited (`Reach`) to resource types, services and sites. Types and services form one list,
+because a resource has either a type or a service. A limited token sees a resource that is at one of its sites, and
+changes only a resource that is at no other site.
 """
 
 from collections.abc import Collection
@@ -24,12 +24,12 @@ _RANKS = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
 
 
 class Kind(StrEnum):
-    """How somebody is known."""
+    """How a client was authenticated."""
 
     LOCAL = "local"  # by the Unix socket: the agent's own user, or root
     TOKEN = "token"  # noqa: S105 - a word, no secret  # nosec B105
     PEER = "peer"  # another site, by its certificate
-    OPEN = "open"  # anybody on this machine, with `security: none`
+    OPEN = "open"  # any program on this machine, with `security: none`
     NOBODY = "nobody"
 
 
@@ -46,17 +46,17 @@ class Reach:
         return self.types is None and self.services is None and self.sites is None
 
     def has_type(self, rtype: str, service: str | None) -> bool:
-        """Whether a resource of this type, which for a service is one of its own, is within reach."""
+        """Whether resources of this type, or of this service, are within reach."""
         if self.types is None and self.services is None:
             return True
         return service in (self.services or ()) if service else rtype in (self.types or ())
 
     def sees(self, sites: Collection[str]) -> bool:
-        """Whether what is at these sites may be looked at."""
+        """Whether a resource at these sites may be read."""
         return self.sites is None or not sites or not self.sites.isdisjoint(sites)
 
     def beyond(self, sites: Collection[str]) -> list[str]:
-        """Those of these sites at which nothing may be changed."""
+        """The sites among these at which nothing may be changed."""
         return [] if self.sites is None else [site for site in sites if site not in self.sites]
 
 
@@ -65,14 +65,14 @@ EVERYWHERE = Reach()
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who asks. A site has no role: it may do what sites do. Nobody has none either."""
+    """An authenticated client. A site has no role: what it may do depends on the resources it has."""
 
     kind: Kind
     name: str = ""
     role: Role | None = None
     reach: Reach = EVERYWHERE
     token: str = field(default="", compare=False)  # the id of the token; not its secret
-    by_cookie: bool = False  # a browser adds a cookie by itself, so that alone is no proof of intent
+    by_cookie: bool = False  # browsers add cookies by themselves, so a cookie alone proves no intent
 
     def may(self, role: Role) -> bool:
         return self.role is not None and self.role.includes(role)
@@ -98,5 +98,5 @@ def peer(site: str) -> Principal:
 
 
 def narrowed(who: Principal, reach: Reach) -> Principal:
-    """Who hands on what a client asked for is held to that client's limits."""
+    """A site that forwards a request is held to the limits of its client."""
     return replace(who, reach=reach)

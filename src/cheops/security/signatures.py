@@ -1,15 +1,14 @@
 """Signatures of documents: one for many at a time.
 
-To sign takes longer than all else that is done for an operation. So documents that are committed together
-are the leaves of one hash tree, and its root is signed. A document carries the signature of the root and its
-way there: what stands beside it at each level, on its left or on its right. Alone, it is the root.
+Signing takes longer than everything else that is done for an operation. So the documents of one commit are the leaves
+of one hash tree, and only its root is signed. A document carries the signature of the root and its path to it: the hash
+of the neighbour at each level, on its left or on its right. A single document is the root itself.
 
     the id of the key (8 bytes), the signature of the root (64), then for each level up a side and a hash (33)
 
-all in base64. Each part fills whole groups of three bytes, so there is no padding, and a text has one meaning
-and one spelling. A leaf, a node and a root have each a mark of its own before it when it is hashed or signed,
-so that none can be passed off as another. A receiver checks a root once and remembers it; from there on a
-document costs a few hashes.
+all in base64. Each part fills whole groups of three bytes, so there is no padding, and a signature has exactly one
+spelling. Leaves, nodes and roots are hashed or signed with different prefixes, so that none can pass for another. A
+receiver checks a root once and remembers it; every further document of the tree costs a few hashes.
 """
 
 from binascii import Error as BinasciiError
@@ -24,19 +23,19 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 
-MOST_LEAVES = 64  # of one tree: beyond that a longer way costs more than another signature
-MOST_LEVELS = 16  # of a tree that somebody else made
+MOST_LEAVES = 64  # of one tree: beyond this a longer path costs more than another signature
+MOST_LEVELS = 16  # of a tree of another site
 _LEAF, _NODE, _ROOT = b"\x00", b"\x01", b"cheops documents 1\x00"
 _KEY_ID_BYTES, _SIGNATURE_BYTES, _STEP_BYTES = 8, 64, 33
 _HEAD_BYTES = _KEY_ID_BYTES + _SIGNATURE_BYTES
-_LEFT, _RIGHT = b"\x00", b"\x01"  # the side of what stands beside
+_LEFT, _RIGHT = b"\x00", b"\x01"  # the side of the neighbour
 _MOST_ROOTS = 4_096  # remembered
 
 Sign = Callable[[Sequence[bytes]], Sequence[str]]
 
 
 class SignatureError(CheopsError):
-    """A document is not signed by the one who it says made it, or was altered since."""
+    """A document is not signed by its origin, or was altered since."""
 
     fault = Fault.PEER
     status = 403
@@ -54,7 +53,7 @@ def key_id(public_key: bytes) -> str:
 
 
 def read(text: str) -> Signature:
-    """The parts of a signature; raises SignatureError for what is none."""
+    """The parts of a signature; raises SignatureError if it is malformed."""
     if not text:
         raise SignatureError("it is not signed")
     try:
@@ -82,7 +81,7 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def root_above(leaf: bytes, path: bytes) -> bytes:
-    """Where a path leads from the hash of a leaf."""
+    """The root that a path leads to from the hash of a leaf."""
     for start in range(0, len(path), _STEP_BYTES):
         beside = path[start + 1 : start + _STEP_BYTES]
         leaf = node_hash(leaf, beside) if path[start] else node_hash(beside, leaf)
@@ -90,13 +89,13 @@ def root_above(leaf: bytes, path: bytes) -> bytes:
 
 
 def tree(leaves: Sequence[bytes]) -> tuple[bytes, list[str]]:
-    """The root above the hashes of these leaves, and the path of each as text. One that has nothing beside it
-    goes up as it is."""
+    """The root above the hashes of these leaves, and the path of each as text. A node without a neighbour moves up
+    unchanged."""
     levels = [list(leaves)]
     while len(level := levels[-1]) > 1:
         above = [node_hash(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
         levels.append([*above, level[-1]] if len(level) % 2 else above)
-    paths = [""]  # of the root: none; then level by level down, so that each text is made once
+    paths = [""]  # the root has none; then level by level down, so that shared parts are encoded once
     for level in reversed(levels[:-1]):
         paths = [_step(level, place) + paths[place // 2] for place in range(len(level))]
     return levels[-1][0], paths
@@ -122,7 +121,7 @@ class Signer:
         self.key_id = key_id(self.public_key)
 
     def sign(self, contents: Sequence[bytes]) -> list[str]:
-        """A signature for each, with as few signings as there are trees."""
+        """A signature for each; one signing operation per tree."""
         signatures: list[str] = []
         for start in range(0, len(contents), MOST_LEAVES):
             root, paths = tree([leaf_hash(content) for content in contents[start : start + MOST_LEAVES]])
@@ -132,13 +131,13 @@ class Signer:
 
 
 class Verifier:
-    """Checks signatures. Roots that were good are remembered, the ones used last, up to a number."""
+    """Checks signatures. Remembers the valid roots that were used last, up to a number."""
 
     def __init__(self, remember: int = _MOST_ROOTS) -> None:
         self._roots: dict[tuple[bytes, bytes, bytes], None] = {}
         self._keys: dict[bytes, Ed25519PublicKey] = {}
         self._remember = remember
-        self.checked = 0  # how many were checked in full
+        self.checked = 0  # signatures that were verified in full
 
     def check(self, content: bytes, signature: Signature, public_key: bytes) -> None:
         """Raises SignatureError unless this is what the key's owner signed."""

@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
 
 TOO_MANY, TOO_MANY_OF_ONE = "too many connections", "too many connections of one address"
-_AT_A_TIME = 64  # accepted before others have their turn
-_PAUSE_S = 0.2  # when the system has no more files for us
+_AT_A_TIME = 64  # accepted before other tasks get a turn
+_PAUSE_S = 0.2  # when the process has no file descriptors left
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeLimits:
-    """What is expected of whoever connects."""
+    """Limits on TLS handshakes."""
 
     context: ssl.SSLContext
     handshake_s: float
-    most: int  # that shake hands at a time
+    most: int  # handshakes at a time
     most_each: int  # of one address
-    refused: Callable[[str, str], None]  # why, and from which address
+    refused: Callable[[str, str], None]  # reason, address
 
 
 class TlsAcceptor:
-    """Belongs to one event loop, and has what uvicorn and asyncio ask of a server: `close`."""
+    """Accepts TLS connections. Belongs to one event loop; has the methods that uvicorn needs of a server."""
 
     def __init__(
         self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol], limits: HandshakeLimits
@@ -68,11 +68,11 @@ class TlsAcceptor:
 
     @property
     def handshakes(self) -> int:
-        """Under way."""
+        """How many are under way."""
         return len(self._tasks)
 
     def close(self) -> None:
-        """Take no more; the socket is closed, and whoever has not come in yet is not let in."""
+        """Accept no more, close the socket, and abort handshakes that are under way."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -101,7 +101,7 @@ class TlsAcceptor:
             self._take(one, str(address[0]))
 
     def _cannot_accept(self, error: OSError) -> None:
-        """There are no more files to be had: it is tried again, and not a hundred thousand times a second."""
+        """No file descriptors are left. Retry after a pause: the socket stays readable, so the loop would spin."""
         if error.errno not in _NO_ROOM:
             _log.error("no connection can be accepted: %s", error)
         else:
@@ -116,17 +116,17 @@ class TlsAcceptor:
         elif self._by_address[address] >= self._limits.most_each:
             reason = TOO_MANY_OF_ONE
         if reason:
-            one.close()  # without a word: there is no way yet to say one
+            one.close()  # without a response: before the handshake none can be sent
             self._limits.refused(reason, address)
             return
         one.setblocking(False)
         self._by_address[address] += 1
-        task = self._loop.create_task(self._greet(one))
+        task = self._loop.create_task(self._handshake(one))
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._greeted(done, address))
+        task.add_done_callback(lambda done: self._finish_handshake(done, address))
 
-    async def _greet(self, one: socket.socket) -> None:
-        """A handshake that fails is counted by the context, which knows why (see `_counting`)."""
+    async def _handshake(self, one: socket.socket) -> None:
+        """The context counts a handshake that fails: only it knows why (see `_counting`)."""
         try:
             with contextlib.suppress(OSError, TimeoutError, CheopsError):  # ssl.SSLError is an OSError
                 await self._loop.connect_accepted_socket(
@@ -139,20 +139,20 @@ class TlsAcceptor:
             one.close()
             raise
 
-    def _greeted(self, task: asyncio.Task[None], address: str) -> None:
+    def _finish_handshake(self, task: asyncio.Task[None], address: str) -> None:
         self._tasks.discard(task)
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
         if not task.cancelled() and (error := task.exception()):
-            _log.error("a connection could not be taken", exc_info=error)
+            _log.error("cannot accept a connection", exc_info=error)
 
 
 _MOST_KNOWN = 1_024
 
 
 def identity_at(transport: asyncio.BaseTransport) -> "Identity | None":
-    """None without TLS, or without a certificate; raises CertificateError where that is none of a site."""
+    """None without TLS, or without a certificate; raises CertificateError if it is not a certificate of a site."""
     der = certificate_at(transport)
     return identity_in(der) if der else None
 
@@ -165,7 +165,7 @@ def certificate_at(transport: asyncio.BaseTransport) -> bytes | None:
 
 @lru_cache(_MOST_KNOWN)
 def identity_in(der: bytes) -> "Identity":
-    """Whom a certificate is of; raises CertificateError where that is no site."""
+    """The site of a certificate; raises CertificateError if it is not one of a site."""
     from cheops.security.certificates import identity_of  # noqa: PLC0415 - only where there is TLS
 
     return identity_of(der)
@@ -194,7 +194,7 @@ Count = Callable[[str, str, str | None], None]  # reason, detail, the host name 
 
 
 def server_context(folder: "KeyFolder", *, sites_only: bool = False) -> ssl.SSLContext:
-    """For connections that are accepted with this certificate: of anybody, or of those who show one."""
+    """For incoming connections: from anyone, or only from sites, which show a certificate."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, folder)
     context.verify_mode = ssl.CERT_REQUIRED if sites_only else ssl.CERT_OPTIONAL
     context.num_tickets = 0
@@ -212,7 +212,7 @@ def client_context(folder: "KeyFolder", count: Count | None = None) -> ssl.SSLCo
 
 
 class ServerContext:
-    """A context that stays while what it serves with is replaced, and counts the handshakes it refused."""
+    """A server context whose certificate can be replaced while it serves, and which counts failed handshakes."""
 
     def __init__(self, folder: "KeyFolder", count: Count, *, sites_only: bool = False) -> None:
         self._sites_only = sites_only
@@ -222,7 +222,7 @@ class ServerContext:
         self.context.sslobject_class = _counting(count)
 
     def replace(self, folder: "KeyFolder") -> None:
-        """From the next handshake on; connections that are there stay as they are."""
+        """From the next handshake on; open connections stay as they are."""
         self._current = server_context(folder, sites_only=self._sites_only)
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -240,7 +240,7 @@ def _context(protocol: int, folder: "KeyFolder") -> ssl.SSLContext:
 
 def _counting(count: Count) -> type[ssl.SSLObject]:
     class Counting(ssl.SSLObject):
-        """Nobody else hears of a handshake that failed: the loop closes the connection, and that is all."""
+        """The event loop closes a connection whose handshake fails, and reports nothing."""
 
         def do_handshake(self) -> None:
             try:

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cheops.bounded import BoundedMap
 from cheops.errors import ClientError
 from cheops.security.principal import Kind, Principal, Reach, Role
 from cheops.text import printable, shortened
@@ -28,13 +29,13 @@ PREFIX = "cheops_"
 MOST_TOKENS = 1_000
 MOST_NAMES = 100  # in each limit of a token
 MAX_NAME = 100
-MAX_SECRET = 200  # characters of what may be shown as a token: more is not even looked at
+MAX_SECRET = 200  # characters; anything longer is not read
 _BYTES = 32
 _SECRET = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
 
 
 class BadTokenError(ClientError):
-    """What was shown is no token of this site, or not any more."""
+    """A secret is not that of a valid token of this site."""
 
     status = 401
 
@@ -72,7 +73,7 @@ def wall_ms() -> int:
 
 
 class Tokens:
-    """Those that are known, by hash. What changes them gives a new set, which counts once it was kept."""
+    """The tokens of a site, by hash. Immutable: a change gives a new set, which counts once it is saved."""
 
     def __init__(self, tokens: Iterable[Token] = (), now_ms: Callable[[], int] = wall_ms) -> None:
         self._now_ms = now_ms
@@ -84,17 +85,17 @@ class Tokens:
     def __len__(self) -> int:
         return len(self._by_hash)
 
-    def found(self, secret: str) -> Token:
-        """The token that this is; raises BadTokenError."""
+    def with_secret(self, secret: str) -> Token:
+        """The token with this secret; raises BadTokenError."""
         digest = hash_of(secret) if _SECRET.fullmatch(secret) else ""
         token = self._by_hash.get(digest)
         if token is None or not hmac.compare_digest(token.hash, digest):
             raise BadTokenError(
-                "this is no token of this site, or it was revoked; 'cheops token create' makes one",
+                "this is no token of this site, or it was revoked; 'cheops token create' creates one",
                 "unknown token",
             )
         if not self.is_good(token):
-            raise BadTokenError(f"the token '{token.name}' has expired; have a new one made", "expired token")
+            raise BadTokenError(f"the token '{token.name}' has expired; create a new one", "expired token")
         return token
 
     def is_good(self, token: Token) -> bool:
@@ -110,18 +111,18 @@ class Tokens:
             raise ClientError(f"there is no token '{printable(shortened(text))}' at this site", status=404)
         return found
 
-    # -- changing ------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------
 
-    def made(  # noqa: PLR0913, PLR0917 - what can be said of a token
+    def add(  # noqa: PLR0913, PLR0917 - the properties of a token
         self, name: str, role: Role, reach: Reach, lasts_ms: int | None, made_by: str, secret: str
     ) -> "tuple[Tokens, Token]":
-        """With one more; raises ClientError. Expired ones make room."""
+        """The set with one more token; raises ClientError. Expired tokens are removed."""
         kept = [token for token in self._by_hash.values() if self.is_good(token)]
         _check_name(name)
         if any(token.name == name for token in kept):
-            raise ClientError(f"there is a token '{name}' already: revoke it first, or take another name", status=409)
+            raise ClientError(f"there is a token '{name}' already: revoke it first, or choose another name", status=409)
         if len(kept) >= MOST_TOKENS:
-            raise ClientError(f"there are {len(kept)} tokens already: revoke some that nobody uses", status=409)
+            raise ClientError(f"there are {len(kept)} tokens already: revoke some that are not used", status=409)
         now_ms = self._now_ms()
         ends_ms = None if lasts_ms is None else now_ms + lasts_ms
         token = Token(self._new_id(), name, role, _checked(reach), now_ms, ends_ms, made_by, hash_of(secret))
@@ -135,7 +136,7 @@ class Tokens:
             pass
         return id_
 
-    # -- keeping -------------------------------------------------------------------------------------------
+    # -- notes ---------------------------------------------------------------------------------------------
 
     def note(self) -> dict[str, Any]:
         return {"tokens": [_plain(token) for token in self]}
@@ -147,13 +148,13 @@ class Tokens:
 
 def _check_name(name: str) -> None:
     if not name.strip() or name != name.strip() or len(name) > MAX_NAME or not name.isprintable():
-        raise ClientError(f"a token's name has 1 to {MAX_NAME} characters that can be shown", status=409)
+        raise ClientError(f"a token's name has 1 to {MAX_NAME} printable characters", status=409)
 
 
 def _checked(reach: Reach) -> Reach:
     for what, names in (("types", reach.types), ("services", reach.services), ("sites", reach.sites)):
         if names is not None and not 1 <= len(names) <= MOST_NAMES:
-            raise ClientError(f"'{what}' names 1 to {MOST_NAMES}; left out, there is no limit", status=409)
+            raise ClientError(f"'{what}' takes 1 to {MOST_NAMES} names; leave it out for no limit", status=409)
     return replace(reach)
 
 
@@ -198,20 +199,17 @@ class Session:
 class Sessions:
     def __init__(self, now_ms: Callable[[], int] = wall_ms) -> None:
         self._now_ms = now_ms
-        self._by_hash: dict[str, Session] = {}
+        self._by_hash: BoundedMap[str, Session] = BoundedMap(MOST_SESSIONS)
 
-    def begun(self, token: Token) -> str:
-        """The id of a new session, for the cookie. The oldest one makes room if there are too many."""
+    def start(self, token: Token) -> str:
+        """The id of a new session, for the cookie. Beyond the limit the oldest session ends."""
         now_ms = self._now_ms()
-        self._by_hash = {key: one for key, one in self._by_hash.items() if one.ends_ms > now_ms}
-        while len(self._by_hash) >= MOST_SESSIONS:
-            del self._by_hash[next(iter(self._by_hash))]
         id_ = secrets.token_urlsafe(32)
         ends_ms = now_ms + LASTS_S * 1_000
         self._by_hash[hash_of(id_)] = Session(token.id, min(ends_ms, token.ends_ms or ends_ms))
         return id_
 
-    def found(self, id_: str) -> Session | None:
+    def get(self, id_: str) -> Session | None:
         session = self._by_hash.get(hash_of(id_))
         return session if session and session.ends_ms > self._now_ms() else None
 
@@ -219,54 +217,55 @@ class Sessions:
         self._by_hash.pop(hash_of(id_), None)
 
     def end_all_of(self, token: str) -> None:
-        self._by_hash = {key: one for key, one in self._by_hash.items() if one.token != token}
+        for key in [key for key, session in self._by_hash.items() if session.token == token]:
+            del self._by_hash[key]
 
 
-Keep = Callable[[dict[str, Any]], Awaitable[None]]
+SaveNote = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Accounts:
-    """Belongs to one event loop. `keep` makes the note of all tokens durable, or raises StoreError."""
+    """Belongs to one event loop. `save` makes the note of all tokens durable, or raises StoreError."""
 
-    def __init__(self, tokens: Tokens, keep: Keep) -> None:
+    def __init__(self, tokens: Tokens, save: SaveNote) -> None:
         self.tokens = tokens
         self.sessions = Sessions()
-        self._keep = keep
-        self._one_at_a_time = asyncio.Lock()
-        self._ended: dict[str, asyncio.Event] = {}  # by token, while somebody wants to know
+        self._save = save
+        self._lock = asyncio.Lock()
+        self._ended: dict[str, asyncio.Event] = {}  # by token id, for requests that were begun with it
 
     async def create(
         self, name: str, role: Role, reach: Reach, lasts_ms: int | None, made_by: str
     ) -> tuple[Token, str]:
-        """A new token, and the secret that is told once."""
+        """A new token, and its secret, which is shown only once."""
         secret = new_secret()
-        async with self._one_at_a_time:
-            changed, token = self.tokens.made(name, role, reach, lasts_ms, made_by, secret)
-            await self._keep(changed.note())
+        async with self._lock:
+            changed, token = self.tokens.add(name, role, reach, lasts_ms, made_by, secret)
+            await self._save(changed.note())
             self.tokens = changed
         return token, secret
 
     async def revoke(self, named: str) -> Token:
-        async with self._one_at_a_time:
+        async with self._lock:
             token = self.tokens.named(named)
             changed = self.tokens.without(token)
-            self.tokens = changed  # at once, and for as long as the agent lives even if it cannot be kept
+            self.tokens = changed  # at once: even if it cannot be saved, the token is invalid while this agent runs
             self.sessions.end_all_of(token.id)
             if ended := self._ended.pop(token.id, None):
                 ended.set()
-            await self._keep(changed.note())
+            await self._save(changed.note())
         return token
 
     def session_of(self, id_: str) -> Token:
         """The token of a session; raises BadTokenError."""
-        session = self.sessions.found(id_)
+        session = self.sessions.get(id_)
         token = self.tokens.by_id(session.token) if session else None
         if token is None or not self.tokens.is_good(token):
             raise BadTokenError("the session is over; sign in again", "ended session")
         return token
 
     def ended(self, token: str) -> asyncio.Event:
-        """Is set when the token is revoked."""
+        """An event that is set when the token is revoked."""
         return self._ended.setdefault(token, asyncio.Event())
 
     def is_good(self, id_: str) -> bool:

@@ -254,7 +254,7 @@ _TOKENS = Tokens()
 
 
 def _token(data: bytes) -> None:
-    _TOKENS.found(_text(data))
+    _TOKENS.with_secret(_text(data))
 
 
 JSON_TOKENS = (b'"op"', b'"doc"', b'"v"', b"null", b"[]", b"{}", b"1", b"-1", b'""', b",", b":")

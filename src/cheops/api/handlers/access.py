@@ -93,7 +93,7 @@ async def sign_in(request: ApiRequest[NoParameters, SignIn]) -> Response:
     response = json_response(_session(token.principal), headers=_NOT_STORED)
     response.set_cookie(
         COOKIE,
-        request.node.accounts.sessions.begun(token),
+        request.node.accounts.sessions.start(token),
         max_age=LASTS_S,
         path="/",
         secure=True,
