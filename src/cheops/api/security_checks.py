@@ -12,7 +12,7 @@ from cheops.config.address import is_loopback
 from cheops.config.command import EVERYTHING
 from cheops.config.notify import MailConfig, WebhookConfig
 from cheops.config.site import SiteConfig
-from cheops.config.types import TypeConfig
+from cheops.config.types import COMMAND_BACKEND, TypeConfig
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.replica import Replica
 from cheops.node.node import Node
@@ -36,8 +36,9 @@ def security_checks(node: Node) -> Iterator[Check]:
     yield from _services(node.config)
     yield from _tokens(node)
     yield _refusals(node.refusals.all(), now_s)
-    yield _user(node.config.types.values())
-    for type_ in node.config.types.values():
+    command_types = [type_ for type_ in node.config.types.values() if type_.backend == COMMAND_BACKEND]
+    yield _user(command_types)
+    for type_ in command_types:
         yield from _type(type_)
 
 
