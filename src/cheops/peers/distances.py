@@ -22,8 +22,8 @@ from cheops.peers.heartbeat import LEAST_HEIGHT_MS, MAX_MS, Coordinate, Pair, Si
 from cheops.peers.membership import GossipQueue
 from cheops.peers.settings import MeshSettings
 
-_TELLINGS = 2
-_CHANGE = 0.2  # told again when it changed by more than this
+_REPEATS = 2
+_CHANGE = 0.2  # a change of more than this is announced again
 _NEWS = 256
 
 
@@ -147,8 +147,8 @@ class Distances:
         self._settings = settings
         self._rows: dict[str, dict[str, _Measured]] = {own: {}}
         self._places: dict[str, _Placed] = {own: _Placed(Coordinate(), 0, 0.0)}
-        self._told: dict[str, float] = {}
-        self._row_end_ms = 0.0  # what is further away than this is not told, once the row is full
+        self._announced: dict[str, float] = {}
+        self._row_end_ms = 0.0  # what is further away than this is not announced, once the row is full
         self._pair_news: GossipQueue[tuple[str, str]] = GossipQueue(_NEWS)
         self._place_news: GossipQueue[str] = GossipQueue(_NEWS)
 
@@ -162,15 +162,15 @@ class Distances:
         self._rows[self._own][peer] = _Measured(rtt_ms, beat, now_ms)
         coordinate = moved(self.coordinate, place, rtt_ms, f"{self._own}\0{peer}")
         self._places[self._own] = _Placed(coordinate, beat, now_ms)
-        told_ms = self._told.get(peer)
-        in_row = rtt_ms <= self._row_end_ms or len(self._told) < self._settings.row_size
-        if in_row and (told_ms is None or abs(rtt_ms - told_ms) > _CHANGE * told_ms):
-            self._tell(peer, rtt_ms)
+        announced_ms = self._announced.get(peer)
+        in_row = rtt_ms <= self._row_end_ms or len(self._announced) < self._settings.row_size
+        if in_row and (announced_ms is None or abs(rtt_ms - announced_ms) > _CHANGE * announced_ms):
+            self._announce(peer, rtt_ms)
 
     def take_pairs(
         self, pairs: Iterable[Pair], known: Container[str], beat_of: Callable[[str], int], now_ms: float
     ) -> None:
-        """What others measured. A row keeps to twice the size that its site should tell."""
+        """What others measured. A row keeps at most twice the size that its site should announce."""
         for one, other, rtt_ms, beat in pairs:
             if one in (self._own, other) or one not in known or other not in known:
                 continue
@@ -180,7 +180,7 @@ class Distances:
             row[other] = _Measured(rtt_ms, beat, now_ms - max(beat_of(one) - beat, 0) * self._settings.period_ms)
             if len(row) > 2 * self._settings.row_size:
                 del row[min(row, key=lambda name: row[name].beat)]
-            self._pair_news.add((one, other), _TELLINGS)
+            self._pair_news.add((one, other), _REPEATS)
 
     def take_places(self, places: Iterable[SitePosition], known: Container[str], now_ms: float) -> None:
         for site, beat, coordinate in places:
@@ -188,7 +188,7 @@ class Distances:
             if site == self._own or site not in known or (before is not None and before.beat >= beat):
                 continue
             if before is None or self._is_elsewhere(before, beat, coordinate):
-                self._place_news.add(site, _TELLINGS)
+                self._place_news.add(site, _REPEATS)
             self._places[site] = _Placed(coordinate, beat, now_ms)
 
     def gossip_pairs(self, most: int) -> Iterator[Pair]:
@@ -203,10 +203,10 @@ class Distances:
                 yield site, self._places[site].beat, self._places[site].coordinate
 
     def repeat_row(self) -> None:
-        """Tell the nearest again, so that others see that it still holds."""
+        """Announce the nearest again, so that others see that it is still valid."""
         row = self._rows[self._own]
         for peer in self.trim_row():
-            self._tell(peer, row[peer].rtt_ms)
+            self._announce(peer, row[peer].rtt_ms)
 
     def trim_row(self) -> list[str]:
         """The nearest of those measured, by now: where the row ends."""
@@ -223,7 +223,7 @@ class Distances:
     def drop(self, site: str) -> None:
         self._rows.pop(site, None)
         self._places.pop(site, None)
-        self._told.pop(site, None)
+        self._announced.pop(site, None)
         for row in self._rows.values():
             row.pop(site, None)
 
@@ -236,9 +236,9 @@ class Distances:
     def table(self, now_ms: float) -> DistanceTable:
         return DistanceTable({site: dict(row) for site, row in self._rows.items()}, dict(self._places), now_ms)
 
-    def _tell(self, peer: str, rtt_ms: float) -> None:
-        self._told[peer] = rtt_ms
-        self._pair_news.add((self._own, peer), _TELLINGS)
+    def _announce(self, peer: str, rtt_ms: float) -> None:
+        self._announced[peer] = rtt_ms
+        self._pair_news.add((self._own, peer), _REPEATS)
 
     def _is_elsewhere(self, before: _Placed, beat: int, now: Coordinate) -> bool:
         moved_ms = estimate_ms(before.coordinate, now) - before.coordinate.height - now.height

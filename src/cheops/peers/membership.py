@@ -11,7 +11,7 @@ peer from the configuration file that was not heard of yet has no record; its ad
 A membership record exists for each site that was ever forgotten. The greater stamp counts, and of two with the
 same stamp the one that forgets. A live site does not refute its record; only a later decision (`admit`) does.
 So old gossip cannot bring a dead site back. The records also revoke the site's certificates
-(node/enrollment.py), so they are kept longer than any certificate lasts: 830 days, and up to 4,096 of them.
+(enrollment.py), so they are kept longer than any certificate lasts: 830 days, and up to 4,096 of them.
 """
 
 from collections.abc import Hashable, Iterable, KeysView, Sequence
@@ -28,7 +28,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class GossipQueue(Generic[Key]):
-    """Keys, each with the number of times it is still to be told."""
+    """Keys, each with the number of times it is still to be sent."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -44,7 +44,7 @@ class GossipQueue(Generic[Key]):
         self._waiting[key] = times
 
     def take(self, most: int) -> list[Key]:
-        """The next keys to tell; each goes to the end of the queue until it has been told often enough."""
+        """The next keys to send; each moves to the end of the queue until it was sent often enough."""
         taken = list(islice(self._waiting, most))
         for key in taken:
             left = self._waiting.pop(key) - 1
@@ -165,7 +165,7 @@ def _within(candidates: Iterable[_Held], budget: int) -> list[SiteRecord]:
     return page
 
 
-_TELLINGS = 16
+_REPEATS = 16
 
 
 class Membership:
@@ -209,7 +209,7 @@ class Membership:
         self.decisions += 1
         self._records.pop(record.name, None)
         self._records[record.name] = record
-        self._news.add(record.name, _TELLINGS)
+        self._news.add(record.name, _REPEATS)
         if len(self._records) > self._settings.max_members:
             self._drop(min(self._records.values(), key=_rank).name)
         return True

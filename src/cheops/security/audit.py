@@ -22,13 +22,13 @@ from msgspec.structs import replace
 from cheops.errors import CheopsError
 from cheops.security.audit_entries import START, AuditEntry, last_entry, line_of, numbered, time_text
 
-SINGLY = 20  # refusals of one sender that are told one by one …
+SINGLY = 20  # refusals of one sender that are written one by one …
 WINDOW_S = 10.0  # … within this time
 _MOST_KINDS = 1_000  # that are counted apart
 
 
 class RefusalAggregator:
-    """Counts what is not told yet, by its kind."""
+    """Counts the refusals that are not written yet, by kind."""
 
     def __init__(self) -> None:
         self._since_s = 0.0
@@ -36,7 +36,7 @@ class RefusalAggregator:
         self._counted: dict[tuple[str, ...], AuditEntry] = {}
 
     def takes(self, entry: AuditEntry, now_s: float) -> bool:
-        """Whether it is counted here, to be told later."""
+        """Whether it is counted here, to be written later."""
         if now_s - self._since_s >= WINDOW_S:
             self._since_s = now_s
             self._singly.clear()
@@ -52,7 +52,7 @@ class RefusalAggregator:
         self._counted[key] = replace(entry, times=(before.times if before else 0) + entry.times)
         return True
 
-    def told(self, now_s: float, *, at_end: bool) -> list[AuditEntry]:
+    def due(self, now_s: float, *, at_end: bool) -> list[AuditEntry]:
         """What was counted, once its time is over."""
         if not at_end and now_s - self._since_s < WINDOW_S:
             return []
@@ -70,7 +70,7 @@ _log = logging.getLogger(__name__)
 
 
 class AuditWriter:
-    """May be told from any thread; `start` it, and `close` it in the end."""
+    """Thread-safe; `start` it, and `close` it in the end."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class AuditWriter:
         self._now_s = now_s
         self._waiting: deque[AuditEntry] = deque()
         self._lock = threading.Condition()
-        self._flood = RefusalAggregator()
+        self._aggregator = RefusalAggregator()
         self._n, self._before = 0, START
         self._put = self._written = 0
         self._is_closing = False
@@ -96,7 +96,7 @@ class AuditWriter:
         self._size = 0
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
 
-    # -- telling -------------------------------------------------------------------------------------------
+    # -- entries -------------------------------------------------------------------------------------------
 
     def note(self, entry: AuditEntry) -> None:
         """Something was done."""
@@ -106,7 +106,7 @@ class AuditWriter:
     def refused(self, entry: AuditEntry) -> None:
         """Something was not."""
         with self._lock:
-            if self._flood.takes(entry, self._now_s()):
+            if self._aggregator.takes(entry, self._now_s()):
                 return
             self._enqueue(entry)
 
@@ -114,9 +114,9 @@ class AuditWriter:
         return time_text(self._now_s())
 
     def flush(self) -> None:
-        """Wait until all that was told by now is written. Blocks, but not for ever if the disk is full."""
+        """Wait until all entries up to now are written. Blocks, but not for ever if the disk is full."""
         with self._lock:
-            self._tell_flood(at_end=True)
+            self._write_aggregates(at_end=True)
             until = self._put
             self._lock.notify_all()
             self._lock.wait_for(lambda: self._written >= until or self.trouble is not None, timeout=5)
@@ -136,8 +136,8 @@ class AuditWriter:
         if len(self._waiting) == 1:
             self._lock.notify_all()
 
-    def _tell_flood(self, *, at_end: bool) -> None:
-        for entry in self._flood.told(self._now_s(), at_end=at_end):
+    def _write_aggregates(self, *, at_end: bool) -> None:
+        for entry in self._aggregator.due(self._now_s(), at_end=at_end):
             self._enqueue(replace(entry, at=self.now()))
 
     # -- the file ------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class AuditWriter:
         try:
             last = last_entry(self.path) or last_entry(numbered(self.path, 1))
             self._open()
-            self._mend_end()
+            self._repair_end()
         except OSError as error:
             raise CheopsError(f"the audit log {self.path} cannot be opened: {error.strerror}") from error
         if last:
@@ -159,7 +159,7 @@ class AuditWriter:
         if self._fd < 0:
             return
         with self._lock:
-            self._tell_flood(at_end=True)
+            self._write_aggregates(at_end=True)
             self._is_closing = True
             self._lock.notify_all()
         self._thread.join(timeout=10)
@@ -171,7 +171,7 @@ class AuditWriter:
         self._fd = os.open(self.path, flags, 0o600)
         self._size = os.fstat(self._fd).st_size
 
-    def _mend_end(self) -> None:
+    def _repair_end(self) -> None:
         """What a crash cut off stays as it is, on a line of its own."""
         if self._size and os.pread(self._fd, 1, self._size - 1) != b"\n":
             os.write(self._fd, b"\n")
@@ -181,7 +181,7 @@ class AuditWriter:
         while True:
             with self._lock:
                 self._lock.wait_for(lambda: self._waiting or self._is_closing, timeout=_SYNC_S)
-                self._tell_flood(at_end=False)
+                self._write_aggregates(at_end=False)
                 is_last = self._is_closing
             if self._waiting and not is_last:
                 time.sleep(_GATHER_S)

@@ -73,7 +73,7 @@ def line_of(entry: AuditEntry, before: str) -> tuple[bytes, str]:
 def entry_of(line: bytes) -> tuple[AuditEntry, str]:
     """What a line says, and the hash that it gives; raises BrokenLineError."""
     try:
-        return _entries.decode(line), _told(line)
+        return _entries.decode(line), _hash_in(line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BrokenLineError("a line is cut off, or is none of ours") from error
 
@@ -81,11 +81,11 @@ def entry_of(line: bytes) -> tuple[AuditEntry, str]:
 def check(line: bytes, before: str | None) -> None:
     """That a line is as it was written, after one with this hash (None: nobody knows); raises
     BrokenLineError."""
-    if before is not None and _hash(before, line[:-_SUFFIX] + b"}") != _told(line):
+    if before is not None and _hash(before, line[:-_SUFFIX] + b"}") != _hash_in(line):
         raise BrokenLineError("a line was changed, or one before it is missing")
 
 
-def _told(line: bytes) -> str:
+def _hash_in(line: bytes) -> str:
     if line[-_SUFFIX : -_SUFFIX + len(_MARK)] != _MARK:
         raise BrokenLineError("a line has no hash")
     return line[-_SUFFIX + len(_MARK) : -2].decode("ascii", "replace")
