@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cheops.documents import DocumentError
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.matrix_file import MAX_ENTRIES, MAX_TYPES, MatrixFile, read_matrix
+from cheops.yaml_file import YamlFileError
 from tests.support.command import ROOT, run_here
 
 EXAMPLES = sorted((ROOT / "examples" / "matrices").iterdir())
@@ -254,14 +254,14 @@ BAD = [
 
 @pytest.mark.parametrize(("text", "complaint"), BAD, ids=[complaint for _, complaint in BAD])
 def test_a_bad_matrix_is_refused_with_file_and_line(tmp_path: Path, text: str, complaint: str) -> None:
-    with pytest.raises(DocumentError) as refused:
+    with pytest.raises(YamlFileError) as refused:
         read(tmp_path, text)
     assert str(refused.value) == f"{tmp_path / 'matrix'}:{complaint}"
 
 
 @pytest.mark.parametrize("text", ['{"ResolutionMatrix": [', '{"ResolutionMatrix": []} trailing', "\tmatrix: []"])
 def test_what_is_neither_json_nor_yaml_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(DocumentError, match="not YAML"):
+    with pytest.raises(YamlFileError, match="not YAML"):
         read(tmp_path, text)
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from cheops.documents import Value, parse_document, read_document
 from cheops.log.matrix import Entry, Matrix, MatrixError, Result, result_named
 from cheops.scope.names import name_problem, normal
 from cheops.text import listed, nearest, printable, shortened
+from cheops.yaml_file import Value, parse_yaml, read_yaml
 
 MAX_TYPES = 100  # the closure of the entries grows with the square of this
 MAX_ENTRIES = MAX_TYPES**2
@@ -38,17 +38,17 @@ class MatrixFile:
 
 
 def read_matrix(path: Path) -> MatrixFile:
-    """The matrix of a file in either form; raises DocumentError."""
-    return _matrix_file(read_document(path))
+    """The matrix of a file in either form; raises YamlFileError."""
+    return _matrix_file(read_yaml(path))
 
 
 def parse_matrix(text: str, source: str) -> MatrixFile:
     """The same from a text, such as that of a request."""
-    return _matrix_file(parse_document(text, source))
+    return _matrix_file(parse_yaml(text, source))
 
 
 def matrix_within(value: Value) -> MatrixFile:
-    """The matrix inside another document: as in a file of its own, or the entries alone."""
+    """The matrix inside another YAML file: as in a file of its own, or the entries alone."""
     return _from_entries(value, None) if value.is_list else _matrix_file(value)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cheops.config.site import read_site
-from cheops.documents import DocumentError
+from cheops.yaml_file import YamlFileError
 
 BAD = [
     ("", "1: the file is empty"),
@@ -321,7 +321,7 @@ BAD_TYPES = [
 def refused(tmp_path: Path, text: str) -> str:
     path = tmp_path / "site.yaml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(DocumentError) as error:
+    with pytest.raises(YamlFileError) as error:
         read_site(path)
     start = f"{path}:"
     assert str(error.value).startswith(start)
@@ -351,6 +351,6 @@ def test_a_mistake_in_another_file_is_found_there(tmp_path: Path) -> None:
         "Known here: matrix, resolutionMatrix, types",
     }.items():
         path.write_text(text)
-        with pytest.raises(DocumentError) as error:
+        with pytest.raises(YamlFileError) as error:
             read_site(path)
         assert str(error.value) == complaint

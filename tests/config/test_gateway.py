@@ -7,7 +7,7 @@ import pytest
 from cheops.config.address import Address
 from cheops.config.gateway import GatewayConfig
 from cheops.config.site import SiteConfig, parse_site
-from cheops.documents import DocumentError
+from cheops.yaml_file import YamlFileError
 
 
 def site(services: str = "", more: str = "") -> SiteConfig:
@@ -75,6 +75,6 @@ def test_doubts() -> None:
     ],
 )  # fmt: skip
 def test_what_is_refused(services: str, more: str, complaint: str) -> None:
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(YamlFileError) as caught:
         site(services, more)
     assert complaint in str(caught.value)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from cheops.config.command import MAX_UNITS, StateWriter, UnitSteps
 from cheops.config.site import SiteConfig, parse_site
-from cheops.documents import DocumentError
 from cheops.log.operation import Command
+from cheops.yaml_file import YamlFileError
 
 TAKE_ONE = UnitSteps(4, "stock take __ID__ 1")
 
@@ -161,7 +161,7 @@ def test_a_plugin_that_cannot_be_used_is_refused_where_it_is_named(
     packages: Path, entries: str, setting: str, complaint: str
 ) -> None:
     install(packages, entries)
-    with pytest.raises(DocumentError) as refused:
+    with pytest.raises(YamlFileError) as refused:
         site(f"{{{setting}}}")
     key = setting.split(":", maxsplit=1)[0]
     assert str(refused.value) == f"site.yaml:3: types.t.{key}: {complaint}"
@@ -170,7 +170,7 @@ def test_a_plugin_that_cannot_be_used_is_refused_where_it_is_named(
 def test_two_plugins_of_one_name_are_refused(packages: Path) -> None:
     install(packages, "[cheops.logic]\njoin = edgehooks:joined\n")
     install(packages, "[cheops.logic]\njoin = otherhooks:joined\n", "otherhooks")
-    with pytest.raises(DocumentError) as refused:
+    with pytest.raises(YamlFileError) as refused:
         site("{logic: join}")
     assert str(refused.value) == (
         "site.yaml:3: types.t.logic: the plugin 'join' (cheops.logic) is there more than once: "

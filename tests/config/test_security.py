@@ -6,7 +6,7 @@ import pytest
 
 from cheops.config.security import SecurityConfig
 from cheops.config.site import SiteConfig, parse_site
-from cheops.documents import DocumentError
+from cheops.yaml_file import YamlFileError
 
 
 def read(folder: Path, text: str) -> SiteConfig:
@@ -14,7 +14,7 @@ def read(folder: Path, text: str) -> SiteConfig:
 
 
 def refused(folder: Path, text: str) -> str:
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(YamlFileError) as caught:
         read(folder, text)
     return str(caught.value).removeprefix(f"{folder}/site.yaml:")
 

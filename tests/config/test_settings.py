@@ -22,7 +22,7 @@ from cheops.config.settings import (
     walk,
 )
 from cheops.config.values import BOOLEAN, COUNT, DURATION, SIZE, TEXT, duration_text, size_text
-from cheops.documents import DocumentError, Value, parse_document
+from cheops.yaml_file import Value, YamlFileError, parse_yaml
 from tests.config.reference import settings_by_path
 
 
@@ -53,7 +53,7 @@ class Plant(Section):
 
 
 def read(text: str) -> Plant:
-    return read_section(Plant, parse_document(text, "plant.yaml"))
+    return read_section(Plant, parse_yaml(text, "plant.yaml"))
 
 
 def test_a_section_is_read_from_its_declarations() -> None:
@@ -81,7 +81,7 @@ def test_a_section_is_read_from_its_declarations() -> None:
     ],
 )
 def test_complaints_have_file_and_line(pump: str, complaint: str) -> None:
-    with pytest.raises(DocumentError) as error:
+    with pytest.raises(YamlFileError) as error:
         read(f"pumps: {{a: {pump}}}")
     assert str(error.value) == f"plant.yaml:{complaint}"
 
@@ -108,7 +108,7 @@ def test_every_setting_is_explained_in_sentences_that_fit_a_table() -> None:
 
 
 def value(text: str) -> Any:
-    return parse_document(text, "x.yaml")
+    return parse_yaml(text, "x.yaml")
 
 
 @given(st.integers(1, 86_400_000))

@@ -7,8 +7,8 @@ import pytest
 from cheops.config.address import Address
 from cheops.config.notify import SELECTABLE_EVENTS, CommandConfig, EventKind, MailConfig, TargetConfig, WebhookConfig
 from cheops.config.site import parse_site
-from cheops.documents import DocumentError
 from cheops.log.operation import Status
+from cheops.yaml_file import YamlFileError
 
 
 def targets(tmp_path: Path, text: str) -> tuple[TargetConfig, ...]:
@@ -83,7 +83,7 @@ HOOK = "webhook: {url: 'http://h.example'}"
     ],
 )
 def test_a_mistake_is_reported_with_its_place(tmp_path: Path, text: str, expected: str) -> None:
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(YamlFileError) as caught:
         targets(tmp_path, text)
     assert expected in str(caught.value)
     assert "site.yaml:3: notify.t" in str(caught.value)

@@ -431,10 +431,10 @@ def test_room_is_looked_at_once_a_second(tmp_path: Path) -> None:
 )
 def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path, settings: dict[str, Any], told: str) -> None:
     from cheops.config.site import parse_site  # noqa: PLC0415
-    from cheops.documents import DocumentError  # noqa: PLC0415
+    from cheops.yaml_file import YamlFileError  # noqa: PLC0415
 
     text = json.dumps({"site": "a", "security": "none", "clients": settings})
-    with pytest.raises(DocumentError, match=told):
+    with pytest.raises(YamlFileError, match=told):
         parse_site(text, tmp_path / "site.yaml")
 
 

@@ -7,7 +7,6 @@ import pytest
 from msgspec import structs
 
 from cheops.config.site import parse_site
-from cheops.documents import DocumentError
 from cheops.engine import admission
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.events import Received
@@ -20,6 +19,7 @@ from cheops.sim import world
 from cheops.sim.apps import COUNTER
 from cheops.sim.simulation import play
 from cheops.sim.workload import PROFILES
+from cheops.yaml_file import YamlFileError
 from tests.engine.lab import Lab
 
 INVOLVED = Policy(SiteGroup.INVOLVED, SiteGroup.INVOLVED, SiteGroup.INVOLVED)
@@ -348,6 +348,6 @@ def test_a_policy_counts_where_sites_have_identities(tmp_path: Any) -> None:
     ],
 )
 def test_a_mistake_in_a_policy_is_told(tmp_path: Any, policy: str, complaint: str) -> None:
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(YamlFileError) as caught:
         parse_site(f"site: a\ntypes: {{t: {{policy: {policy}}}}}\n", tmp_path / "site.yaml")
     assert complaint in str(caught.value)

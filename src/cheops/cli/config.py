@@ -24,11 +24,11 @@ from cheops.config.settings import default_of
 from cheops.config.site import DEFAULT_FILE, SiteConfig, parse_site, read_site
 from cheops.config.template import site_file
 from cheops.config.types import TypeConfig
-from cheops.documents import DocumentError
 from cheops.errors import ClientError
 from cheops.log.matrix import Matrix
 from cheops.scope.names import name_problem, normal
 from cheops.text import printable
+from cheops.yaml_file import YamlFileError
 
 _REST = "…"  # in place of what may be a secret
 _FILTERS = ("types", "operations", "resources", "statuses")
@@ -336,7 +336,7 @@ def _check_together(text: str, file: Path) -> None:
     """Each option by itself is valid; refuse options that contradict each other."""
     try:
         parse_site(text, file)
-    except DocumentError as error:
+    except YamlFileError as error:
         raise ClientError(f"nothing was written, because the file would not be valid\n  {error}") from None
 
 

@@ -20,7 +20,6 @@ from rich.text import Text
 from rich.tree import Tree
 
 from cheops.cli.output import Output, OutputOption, emit, milliseconds, print_table, table
-from cheops.documents import Value, read_document
 from cheops.errors import ClientError
 from cheops.plugins import scope_functions
 from cheops.scope import Scope, SiteInfo, Snapshot, parse
@@ -30,11 +29,12 @@ from cheops.scope.parser import MAX_CHARACTERS
 from cheops.scope.route import Fallback, One, Replicas, Route
 from cheops.scope.tree import Across, And, Argument, At, Call, Otherwise, sites_in
 from cheops.text import listed, nearest
+from cheops.yaml_file import Value, read_yaml
 
 
 def read_sites(path: Path, here: str | None = None) -> Snapshot:
     """What the file says; `here` overrides the file's own."""
-    root = read_document(path).record(required=("sites",), optional=("here",))
+    root = read_yaml(path).record(required=("sites",), optional=("here",))
     records = {name: _site_record(name, value) for name, value in root["sites"].mapping().items()}
     if not records:
         raise root["sites"].fail("no sites are named")

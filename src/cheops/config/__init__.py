@@ -2,12 +2,12 @@
 
 In comes a YAML file, out comes one frozen `SiteConfig` with all defaults filled in and all paths absolute:
 
-    config = read_site(Path("site.yaml"))       # raises DocumentError: "site.yaml:3: listen: expected host:port, …"
+    config = read_site(Path("site.yaml"))       # raises YamlFileError: "site.yaml:3: listen: expected host:port, …"
     config.gateway.connect_timeout_s            # 3.0
     config.types["counter"].command.allow       # ("redis-cli incrby * *",)
     config.warnings                             # what is valid, but probably a mistake
 
-The package reads files and starts nothing. It may import the pure core (scope, log, engine), documents, matrix_file and
+The package reads files and starts nothing. It may import the pure core (scope, log, engine), yaml_file, matrix_file and
 plugins; everything above it, from security to the command line, may import it.
 
     settings    how a setting is declared (`setting`, `Section`) and a section is read

@@ -15,10 +15,10 @@ from typing import Self
 
 from cheops.config.settings import REQUIRED, Section, place, section, setting
 from cheops.config.values import BOOLEAN, DURATION, KIB, MIB, PATH, SIZE, ValueType, count, size
-from cheops.documents import Value
 from cheops.errors import ClientError
 from cheops.log.operation import Command
 from cheops.text import printable, shortened
+from cheops.yaml_file import Value
 
 EVERYTHING = "..."
 _UPWARDS = re.compile(r"(^|[/=:,])\.\.(/|$)")

@@ -18,8 +18,8 @@ from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.security import SecurityConfig
 from cheops.config.settings import Section, is_set, place, setting
 from cheops.config.values import ADDRESS, BOOLEAN, COUNT, DURATION, KIB, MIB, SIZE, URL, ValueType, choice, count, size
-from cheops.documents import Value
 from cheops.text import printable, shortened
+from cheops.yaml_file import Value
 
 DEFAULT_CARRIERS = ("X-Request-Id", "traceparent")  # frameworks and tracing libraries pass these on by themselves
 DATA_PLANES = ("auto", "haproxy", "builtin")

@@ -30,9 +30,9 @@ from cheops.config.settings import (
     settings_of,
 )
 from cheops.config.values import ADDRESS, BOOLEAN, DURATION, PATH, TEXT, ValueType, choice, list_of, read_names
-from cheops.documents import Value
 from cheops.log.operation import Status
 from cheops.text import printable, shortened
+from cheops.yaml_file import Value
 
 
 class EventKind(StrEnum):

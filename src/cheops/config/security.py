@@ -31,7 +31,7 @@ from cheops.config.values import (
     long_duration,
     size,
 )
-from cheops.documents import DocumentError, Value
+from cheops.yaml_file import Value, YamlFileError
 
 NONE = "none"
 DEFAULT_FOLDER = "tls"
@@ -151,7 +151,7 @@ def configured_address(record: Mapping[str, Value], root: Value, key: str, addre
 
 
 def check_addresses(security: SecurityConfig, addresses: Iterable[ConfiguredAddress]) -> None:
-    """Without certificates, all addresses are on this machine; with them, agents use TLS. Raises DocumentError."""
+    """Without certificates, all addresses are on this machine; with them, agents use TLS. Raises YamlFileError."""
     if not security.is_specified:
         return
     for one in addresses:
@@ -159,7 +159,7 @@ def check_addresses(security: SecurityConfig, addresses: Iterable[ConfiguredAddr
             raise problem
 
 
-def _address_problem(security: SecurityConfig, one: ConfiguredAddress) -> DocumentError | None:
+def _address_problem(security: SecurityConfig, one: ConfiguredAddress) -> YamlFileError | None:
     if not security.is_on and (one.is_wildcard or not is_loopback(one.url)):
         return one.at.fail(
             f"'{one.key}' can be reached over a network, and 'security: none' is only for addresses of this "

@@ -30,10 +30,10 @@ from cheops.config.values import (
     read_path,
     size,
 )
-from cheops.documents import Value
 from cheops.log.matrix import Entry, Matrix, MatrixError, Result
 from cheops.matrix_file import matrix_within, read_matrix
 from cheops.text import printable, shortened
+from cheops.yaml_file import Value
 
 TYPE_PREFIX = "http:"
 HTTP_BACKEND = "http"

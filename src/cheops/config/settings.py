@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any, Final, Self, TypeVar
 
 from cheops.config.values import ValueType, read_names
-from cheops.documents import Value
+from cheops.yaml_file import Value
 
 REQUIRED: Final = MISSING
 _UNITS = ("_s", "_ms", "_bytes")  # at the end of a field's name
@@ -60,7 +60,7 @@ class Section:
     """A section of the file: a frozen dataclass whose fields are declared with the functions below."""
 
     def complete(self, value: Value) -> Self:  # noqa: ARG002 - for those that override it
-        """Fill in defaults that depend on other settings; raise DocumentError for settings that contradict each other.
+        """Fill in defaults that depend on other settings; raise YamlFileError for settings that contradict each other.
 
         `value` is the section in the file; `place(value, key)` is where to complain.
         """
@@ -130,7 +130,7 @@ def walk(settings: Iterable[Setting], path: str = "") -> Iterator[tuple[str, Set
 
 
 def read_section(cls: type[S], value: Value, **known: Any) -> S:
-    """The section at a place of a document; `known` are fields that the file does not give there."""
+    """The section in a value of the file; `known` are fields that come from elsewhere."""
     record = read_record(settings_of(cls), value)
     return _build(cls, value, {**known, **_field_values(cls, value, record)})
 

@@ -63,10 +63,10 @@ from cheops.config.values import (
     read_names,
     read_path,
 )
-from cheops.documents import Value, parse_document, read_document
 from cheops.engine.settings import Limits, Settings
 from cheops.errors import ClientError
 from cheops.text import listed, nearest, printable, shortened
+from cheops.yaml_file import Value, parse_yaml, read_yaml
 
 DEFAULT_FILE = Path("cheops.yaml")
 DEFAULT_TYPE = "default"
@@ -81,7 +81,7 @@ class ConfiguredPeer(NamedTuple):
 
 def _read_peers(value: Value) -> dict[str, ConfiguredPeer]:
     """Names and URLs, in this file or in one that all sites share."""
-    names = read_document(read_path(value)) if value.is_text else value
+    names = read_yaml(read_path(value)) if value.is_text else value
     return {name: ConfiguredPeer(at, URL.read(at)) for name, at in read_names(names).items()}
 
 
@@ -266,13 +266,13 @@ class SiteConfig(Section):
 
 
 def read_site(path: Path) -> SiteConfig:
-    """The configuration in a file; raises DocumentError."""
-    return _read(read_document(path), path)
+    """The configuration in a file; raises YamlFileError."""
+    return _read(read_yaml(path), path)
 
 
 def parse_site(text: str, path: Path) -> SiteConfig:
     """The same from the text of the file, which need not exist yet."""
-    return _read(parse_document(text, str(path)), path)
+    return _read(parse_yaml(text, str(path)), path)
 
 
 def _read(root: Value, path: Path) -> SiteConfig:

@@ -34,7 +34,6 @@ from cheops.config.settings import (
     setting,
 )
 from cheops.config.values import BOOLEAN, TEXT, ValueType, count, read_name, read_path
-from cheops.documents import Value
 from cheops.engine.settings import Checkpoint, Decompose, Logic, ResourceType
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command
@@ -42,6 +41,7 @@ from cheops.log.policy import Allowed, Policy, SiteGroup
 from cheops.matrix_file import matrix_within, read_matrix
 from cheops.plugins import BUILTIN_BACKENDS, PluginError, backend_named, logic_named, on_error_named
 from cheops.text import printable, shortened
+from cheops.yaml_file import Value
 
 T = TypeVar("T")
 

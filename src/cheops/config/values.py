@@ -1,6 +1,6 @@
 """The types of values in the configuration file: durations, sizes, addresses, paths, names, counts and choices.
 
-A `ValueType` reads one value and raises DocumentError, with file and line, for anything else. Its name and its limits
+A `ValueType` reads one value and raises YamlFileError, with file and line, for anything else. Its name and its limits
 appear in the documentation and in error messages. A duration carries its unit (`500ms`, `1.5s`, `2m`), and so does a
 size (`64KiB`, `1GB`; KB is 1000 bytes, KiB is 1024): a number without a unit is refused rather than guessed.
 """
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from cheops.config.address import Address, parse_address, parse_url
-from cheops.documents import Value
 from cheops.errors import ClientError
 from cheops.scope.names import name_problem, normal
 from cheops.text import listed, nearest, printable, shortened
+from cheops.yaml_file import Value
 
 if TYPE_CHECKING:
     from cheops.config.settings import Setting

@@ -26,7 +26,6 @@ from cheops.client.agent import events_in
 from cheops.config.command import CommandSettings
 from cheops.config.services import AuthConfig, ReplicationConfig
 from cheops.config.site import parse_site
-from cheops.documents import DocumentError
 from cheops.engine.events import Effect, Load, Loaded, Outcome, PeerUp, Ran, Received, Result, Run, Save, Send, Tick
 from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
@@ -49,6 +48,7 @@ from cheops.scope import BUILTIN, ScopeError, SiteInfo, Snapshot, parse, resolve
 from cheops.security.principal import OPEN
 from cheops.security.tokens import BadTokenError, Tokens
 from cheops.store import codec, interface
+from cheops.yaml_file import YamlFileError
 from tests.security.fuzz import samples
 from tests.security.fuzz.mutator import MAX_BYTES
 
@@ -284,8 +284,8 @@ _SCOPE_TOKENS = (
 
 PURE: dict[str, Target] = {
     "scope": Target(_scope, samples.SCOPES, (ScopeError,), _SCOPE_TOKENS, 30),
-    "matrix-json": Target(_matrix, samples.MATRICES_JSON, (DocumentError,), JSON_TOKENS, 15),
-    "matrix-yaml": Target(_matrix, samples.MATRICES_YAML, (DocumentError,), _YAML_TOKENS, 15),
+    "matrix-json": Target(_matrix, samples.MATRICES_JSON, (YamlFileError,), JSON_TOKENS, 15),
+    "matrix-yaml": Target(_matrix, samples.MATRICES_YAML, (YamlFileError,), _YAML_TOKENS, 15),
     "configuration": Target(_configuration, samples.CONFIGURATIONS, (ClientError,), _YAML_TOKENS, 20),
     "command": Target(_command, samples.COMMANDS, (), (b"__ID__", b"{f}", b"'", b'"', b"\\", b"\0"), 20, 2_000),
     "command-pattern": Target(_command_pattern, (b"redis-cli set * *\nls ...", b"a 'b c' *x*"), (ClientError,), (b"*", b"...", b"'"), 10, 2_000),

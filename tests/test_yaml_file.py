@@ -1,12 +1,12 @@
-"""Files of users: every complaint names the file, the line, the place and the remedy."""
+"""Files of users: every error message gives the file, the line, the key and what to do."""
 
 from pathlib import Path
 
 import pytest
 
 from cheops.cli.scope import read_sites
-from cheops.documents import MAX_BYTES, DocumentError
 from cheops.scope import SiteInfo
+from cheops.yaml_file import MAX_BYTES, YamlFileError
 
 GOOD = """
 here: DC 1
@@ -95,7 +95,7 @@ BAD = [
 def test_a_bad_sites_file_is_refused_with_file_and_line(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "sites.yaml"
     path.write_text(text)
-    with pytest.raises(DocumentError) as refused:
+    with pytest.raises(YamlFileError) as refused:
         read_sites(path)
     assert str(refused.value) == f"{path}:{complaint}"
 
@@ -113,7 +113,7 @@ def test_a_bad_sites_file_is_refused_with_file_and_line(tmp_path: Path, text: st
 def test_what_is_not_yaml_is_refused(tmp_path: Path, text: str, where: str) -> None:
     path = tmp_path / "sites.yaml"
     path.write_text(text)
-    with pytest.raises(DocumentError) as refused:
+    with pytest.raises(YamlFileError) as refused:
         read_sites(path)
     assert where in str(refused.value)
     assert len(str(refused.value)) < 300
@@ -133,8 +133,8 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         "latin1": ":2: this is not UTF-8 text",
         "large": ": the file is larger than 1 MiB",
     }.items():
-        with pytest.raises(DocumentError) as refused:
+        with pytest.raises(YamlFileError) as refused:
             read_sites(tmp_path / name)
         assert str(refused.value) == f"{tmp_path / name}{complaint}"
-    with pytest.raises(DocumentError, match="/dev/zero: the file is larger than 1 MiB"):
+    with pytest.raises(YamlFileError, match="/dev/zero: the file is larger than 1 MiB"):
         read_sites(Path("/dev/zero"))

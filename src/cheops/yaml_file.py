@@ -1,10 +1,10 @@
 """YAML files of users, read so that every error gives the file, the line, the key and what to do.
 
-`read_document` gives the root as a `Value`. The caller takes it apart with the methods for what it
-expects (`record`, `mapping`, `items`, `number`, …); anything else raises DocumentError. Scalars
+`read_yaml` gives the root as a `Value`. The caller takes it apart with the methods for what it
+expects (`record`, `mapping`, `items`, `number`, …); anything else raises YamlFileError. Scalars
 keep the spelling of the file, so that a site called `no` or `1` is not read as false or a number.
 
-    root = read_document(Path("mesh.yaml")).record(required=("sites",))
+    root = read_yaml(Path("mesh.yaml")).record(required=("sites",))
     for name, site in root["sites"].mapping().items(): …
 """
 
@@ -29,21 +29,21 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 
-class DocumentError(ClientError):
+class YamlFileError(ClientError):
     """A file cannot be read, or its content is not as expected; the text starts with file and line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value in a document, with its path (`sites.site1.rtt_ms`)."""
+    """A value in a YAML file, with its path (`sites.site1.rtt_ms`)."""
 
     source: str
     path: str
     node: yaml.Node
 
-    def fail(self, problem: str) -> DocumentError:
+    def fail(self, problem: str) -> YamlFileError:
         where = f"{printable(self.path)}: " if self.path else ""
-        return DocumentError(f"{self.source}:{self.node.start_mark.line + 1}: {where}{problem}")
+        return YamlFileError(f"{self.source}:{self.node.start_mark.line + 1}: {where}{problem}")
 
     @property
     def is_text(self) -> bool:
@@ -124,36 +124,36 @@ class Value:
         return "a list" if isinstance(self.node, yaml.SequenceNode) else "names with values"
 
 
-def read_document(path: Path) -> Value:
+def read_yaml(path: Path) -> Value:
     """The root of a YAML file."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)  # stat() would not help: a device or a pipe has no size
         text = raw.decode()
     except OSError as error:
-        raise DocumentError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise YamlFileError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise DocumentError(f"{path}:{line}: this is not UTF-8 text") from None
+        raise YamlFileError(f"{path}:{line}: this is not UTF-8 text") from None
     if len(raw) > MAX_BYTES:
-        raise DocumentError(f"{path}: the file is larger than {MAX_BYTES // 1024 // 1024} MiB")
-    return parse_document(text, str(path))
+        raise YamlFileError(f"{path}: the file is larger than {MAX_BYTES // 1024 // 1024} MiB")
+    return parse_yaml(text, str(path))
 
 
-def parse_document(text: str, source: str) -> Value:
+def parse_yaml(text: str, source: str) -> Value:
     """The root of a YAML text; `source` is its name in messages."""
     try:
         _check_depth(text, source)
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise DocumentError(f"{source}:{line}: not YAML: {error.problem or error.context}") from None
+        raise YamlFileError(f"{source}:{line}: not YAML: {error.problem or error.context}") from None
     except yaml.reader.ReaderError as error:
-        raise DocumentError(f"{source}: not YAML: {error.reason}") from None
+        raise YamlFileError(f"{source}: not YAML: {error.reason}") from None
     except (ValueError, OverflowError) as error:  # from the YAML reader itself, for some numbers
-        raise DocumentError(f"{source}: not YAML: {shortened(str(error))}") from None
+        raise YamlFileError(f"{source}: not YAML: {shortened(str(error))}") from None
     if node is None:
-        raise DocumentError(f"{source}:1: the file is empty")
+        raise YamlFileError(f"{source}:1: the file is empty")
     return Value(source, "", node)
 
 
@@ -167,4 +167,4 @@ def _check_depth(text: str, source: str) -> None:
             depth -= 1
         if depth > MAX_DEPTH:
             line = event.start_mark.line + 1
-            raise DocumentError(f"{source}:{line}: nested more than {MAX_DEPTH} levels deep")
+            raise YamlFileError(f"{source}:{line}: nested more than {MAX_DEPTH} levels deep")
