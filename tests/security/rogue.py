@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from cheops.engine.messages import Message
+from cheops.engine.documents import Message
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Reply, Stamp, Status, Verdict
 from cheops.peers import links

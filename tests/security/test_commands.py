@@ -21,8 +21,8 @@ from cheops.backends.command.line import CommandLineError, CommandNotAllowedErro
 from cheops.backends.command.runner import CommandRunner, Completed
 from cheops.config.command import MAX_WRITTEN_CHARACTERS, CommandLimits, CommandSettings, StateWriter
 from cheops.config.site import parse_site
+from cheops.engine.documents import Base, Message, Snapshot
 from cheops.engine.events import Loaded, Outcome, Received, Result, Run, Step
-from cheops.engine.messages import Base, Message, Snapshot
 from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
 from cheops.errors import ClientError

@@ -6,8 +6,8 @@ What fuzzing found, or came near, is kept here as it was. `tried` ends what take
 import pytest
 from msgspec.structs import replace
 
+from cheops.engine.documents import Message, Snapshot
 from cheops.engine.events import Effect, Loaded, PeerUp, Received, Send, Tick
-from cheops.engine.messages import Message, Snapshot
 from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
 from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Stamp

@@ -9,8 +9,8 @@ from msgspec import structs
 from cheops.config.site import parse_site
 from cheops.engine import admission
 from cheops.engine.admission import waiting_for_refused
+from cheops.engine.documents import Base, Message, Snapshot
 from cheops.engine.events import Received
-from cheops.engine.messages import Base, Message, Snapshot
 from cheops.engine.replica import Replica
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp, Status, Verdict

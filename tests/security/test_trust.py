@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from cheops.engine.messages import Message, Snapshot
+from cheops.engine.documents import Message, Snapshot
 from cheops.errors import CheopsError
 from cheops.log.operation import Operation, Origin, Reply, Stamp, Status, Timing
 from cheops.peers.heartbeat import MembershipRecord

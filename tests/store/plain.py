@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cheops.engine.documents import Document
-from cheops.engine.messages import Message
+from cheops.engine.documents import Document, Message
 from cheops.store.codec import decode_message, decode_plain, encode, encode_message, encode_plain
 
 

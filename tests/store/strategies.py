@@ -3,8 +3,7 @@
 from hypothesis import strategies as st
 from msgspec import structs
 
-from cheops.engine.documents import Document, Ledger, Peers, SiteClock, Started
-from cheops.engine.messages import Base, Message, Snapshot, epoch_records
+from cheops.engine.documents import Base, Document, Ledger, Message, Peers, SiteClock, Snapshot, Started, epoch_records
 from cheops.log.causality import Clock
 from cheops.log.history import Epoch
 from cheops.log.matrix import Matrix

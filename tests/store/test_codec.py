@@ -13,8 +13,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from cheops.engine.documents import Document, Ledger, SiteClock, Started
-from cheops.engine.messages import EpochRecord, Message, Snapshot
+from cheops.engine.documents import Document, EpochRecord, Ledger, Message, SiteClock, Snapshot, Started
 from cheops.log.causality import Clock
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import (

@@ -48,7 +48,7 @@ A site takes an operation of a client, runs it, and sends it to the other site o
     >>> send.peer, [str(op.id) for op in send.message.ops]  # sent again with later ticks until site2 says it has it
     ('site2', ['site1:1'])
 
-Where to read on: lifecycle.py has the life of an operation on one page; site.py takes events apart; replica.py says
-who owns which part of a resource's state; scheduler.py decides what to run and outcome.py what follows from it;
-exchange.py is the protocol between sites; retention.py says what may be forgotten.
+Where to read on: status.py has the life of an operation on one page; site.py dispatches events; replica.py lists the
+owners of a resource's state; scheduler.py decides what to run and outcome.py what follows from it; exchange.py is the
+protocol between sites; retention.py decides what is forgotten.
 """

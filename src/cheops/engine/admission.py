@@ -11,8 +11,8 @@ Types without a policy are open to every site.
 """
 
 from cheops.engine import retention
+from cheops.engine.documents import Message
 from cheops.engine.events import Effects, Notify, Submitted
-from cheops.engine.messages import Message
 from cheops.engine.replica import Replica
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from cheops.engine.documents import Document, Key
-from cheops.engine.messages import Message
+from cheops.engine.documents import Document, Key, Message
 from cheops.log.causality import Clock
 from cheops.log.matrix import Matrix
 from cheops.log.operation import NO_TIME, Command, Kind, OpId, Status, Timing

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from cheops.engine import admission
-from cheops.engine.documents import key_of, op_key
+from cheops.engine.documents import Base, Message, Snapshot, document_size, epoch_records, epochs_from, key_of, op_key
 from cheops.engine.events import Effects, Send
-from cheops.engine.messages import Base, Message, Snapshot, document_size, epoch_records, epochs_from
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
 from cheops.log.causality import NOTHING, Vector, contains, covers

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cheops.bounded import BoundedMap
-from cheops.engine.messages import Message
-from cheops.engine.settings import Limits
-from cheops.engine.timer import RetryTimer
+from cheops.engine.documents import Message
+from cheops.engine.settings import Limits, RetryTimer
 from cheops.log.causality import Vector, covers, joined
 from cheops.log.operation import Operation, OpId, Origin, Reply
 

@@ -1,7 +1,7 @@
 """The state of one resource at one site. Each part has an owner, whose methods alone change it.
 
     history   which operations are known, and which of them are effective      cheops.log.history
-    applied   which of them the local application holds, and what went wrong   applied.py
+    applied   which of them the local application holds, and what went wrong   runs.py
     slot      the run that is under way, and when the next may begin           runs.py
     drafts    operations of this site that have no verdict yet                 runs.py
     replies   what all sites replied to operations                             replies.py
@@ -17,13 +17,11 @@ after a restart; peers and clients ask again.
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 
-from cheops.engine.applied import AppliedState
-from cheops.engine.documents import Document, Ledger, Started, key_of, reply_key
+from cheops.engine.documents import Document, Ledger, Started, epoch_records, epochs_from, key_of, reply_key
 from cheops.engine.events import Effects
-from cheops.engine.messages import epoch_records, epochs_from
 from cheops.engine.progress import Inbox, Outbox, PeerProgress
 from cheops.engine.replies import Replies, WaitingClients
-from cheops.engine.runs import DraftQueue, RunSlot
+from cheops.engine.runs import AppliedState, DraftQueue, RunSlot
 from cheops.engine.settings import Limits, ResourceType
 from cheops.log.causality import contains, covers
 from cheops.log.history import FindMatrix, History

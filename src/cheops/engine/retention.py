@@ -5,9 +5,8 @@ know says so (see cheops.log.seals). Only sealed operations are forgotten: those
 others when a checkpoint holds their effect (`fold`).
 """
 
-from cheops.engine.documents import op_key, reply_key
+from cheops.engine.documents import Base, op_key, reply_key
 from cheops.engine.events import Effects, Notify
-from cheops.engine.messages import Base
 from cheops.engine.replica import Replica
 from cheops.log.causality import Vector, common, contains, covers, joined
 from cheops.log.operation import SILENT_KEYS, Command, OpId, Origin, Reply

@@ -1,13 +1,22 @@
-"""Runs: drafts that wait for their first run, and the one run of a resource that is under way."""
+"""The state of a resource that concerns the local application: drafts, the run under way, and what earlier runs left.
 
+`DraftQueue` holds operations that wait for their first run, `RunSlot` the one run that is under way, `AppliedState`
+the operations whose effect the application holds, and what is wrong with them.
+"""
+
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import overload
 
-from cheops.engine.settings import Limits
-from cheops.engine.timer import RetryTimer
-from cheops.log.operation import Operation, OpId
+from cheops.engine.documents import Base
+from cheops.engine.settings import Limits, RetryTimer
+from cheops.log.causality import contains
+from cheops.log.history import History
+from cheops.log.matrix import is_wiped
+from cheops.log.operation import SILENT_KEYS, Applied, Operation, OpId, Origin, Reply, Status
 from cheops.log.plan import Plan
 
 
@@ -110,3 +119,240 @@ class DraftQueue(Sequence[Operation]):
 
     def may_run_early(self, draft: Operation) -> bool:
         return draft.id not in self._failed_early
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An operation that may or may not have run here."""
+
+    id: OpId
+    key: str
+
+
+class AppliedState:
+    """The state of the local application, as the operations that led to it.
+
+    Only the methods below change the fields. Everything is rebuilt from this site's own replies at a restart (`load`),
+    except `needs_start` and `dirty`, which the document `Started` keeps.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        # The operations whose effect the application holds, in the order in which they ran. No id is there twice.
+        self.entries: list[Applied] = []
+        # So many leading entries are the leading operations of `history.effective`: a plan looks only behind them.
+        self.agreed = 0
+        # Effective operations that failed here but not at their origin, and why: not run again except in a replay.
+        self.failed: dict[OpId, str] = {}
+        # Those of `failed` that wait for the type's `decompose` or `on_error`, the next one first.
+        self.troubled: list[OpId] = []
+        # At most one operation in doubt. While it is there, only what wipes it may run.
+        self.unknown: Unknown | None = None
+        # A replay from the start was cut short: the application may hold anything. `entries` is empty.
+        self.needs_start = False
+        # A replay was cut short: the application may hold parts of operations with these keys. They must be wiped
+        # before anything else runs.
+        self.dirty: tuple[str, ...] = ()
+        # Nothing could enforce the effective order at the last plan; the operator sees it.
+        self.order_not_enforced = False
+        # The operations of the last replay, until the history changes: a replay that did not help is not repeated.
+        self.last_replay: tuple[OpId, ...] | None = None
+        # The effective operations for which the commands of a logic plugin ran.
+        self.rewritten: list[OpId] | None = None
+        # The checkpoint from which `entries` counts, and whether the application is at it or beyond.
+        self.base: Base | None = None
+        self.base_applied = False
+        # Everything up to here has been run or passed over at this site. Equal to `history.known` at rest.
+        self.settled: dict[Origin, int] = {}
+        # A checkpoint could be taken; only a seal over everything is missing.
+        self.wants_seal = False
+
+    # -- what follows from the state -----------------------------------------------------------------------
+
+    @property
+    def starts_over(self) -> bool:
+        """Whether everything must be replayed from the checkpoint or the type's `reset`."""
+        return self.needs_start or (self.base is not None and not self.base_applied)
+
+    @property
+    def is_settled(self) -> bool:
+        return self.settled == self._history.known
+
+    def digest(self) -> str:
+        """Equal at two sites where the same operations took effect in the same way; empty before all is settled.
+
+        The effective list is a function of the known operations, which the vector names. Sites that know the same
+        can differ only in what failed, and in an order that nothing could enforce.
+        """
+        if not self.is_settled:
+            return ""
+        unenforced = [a.id for a in self.entries] if self.order_not_enforced else []
+        parts = [
+            sorted(self.settled.items()),
+            self._history.matrix.hash,
+            sorted(self.failed),
+            unenforced,
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    # -- runs that ended -----------------------------------------------------------------------------------
+
+    def record_run(self, id_: OpId | None, key: str, wiped: tuple[str, ...]) -> None:
+        """A run succeeded: it wiped the effect of these keys, then added its own. Without an id it only wiped."""
+        if wiped:
+            self._wipe(wiped, id_)
+        if id_ is not None:
+            self.entries.append(Applied(id_, key))
+            self.failed.pop(id_, None)
+        effective = self._history.effective
+        while self.agreed < min(len(self.entries), len(effective)):
+            if effective[self.agreed].id != self.entries[self.agreed].id:
+                break
+            self.agreed += 1
+
+    def _wipe(self, wiped: tuple[str, ...], rerun: OpId | None) -> None:
+        kept = [a for a in self.entries if not is_wiped(wiped, a.key) and a.id != rerun]
+        if len(kept) != len(self.entries):
+            pairs = zip(self.entries, [*kept, None], strict=False)
+            first = next(place for place, (old, new) in enumerate(pairs) if old is not new)
+            self.entries, self.agreed = kept, min(self.agreed, first)
+        if self.unknown and is_wiped(wiped, self.unknown.key):
+            self.unknown = None
+        self.dirty = tuple(key for key in self.dirty if not is_wiped(wiped, key))
+
+    def record_start(self) -> None:
+        """The application is at the checkpoint, or at the type's `reset`."""
+        self.needs_start = False
+        self.base_applied = self.base is not None
+        self.record_run(None, "", ("*",))
+
+    def record_replay(self, ops: Sequence[Operation]) -> None:
+        self.last_replay = tuple(op.id for op in ops)
+
+    def record_rewrite(self, effective: list[OpId]) -> None:
+        self.rewritten = effective
+
+    def record_copy_deleted(self) -> None:
+        """The site has left the resource and deleted its copy: if the resource comes back, it begins from nothing."""
+        self.record_run(None, "", ("*",))
+        self.base_applied = False
+
+    # -- runs that went wrong ------------------------------------------------------------------------------
+
+    def record_failure(self, id_: OpId, why: str) -> None:
+        self.failed[id_] = why
+
+    def defer_failure(self, id_: OpId, why: str) -> None:
+        """It failed, and the type says what to do about that."""
+        self.failed[id_] = why
+        self.troubled.append(id_)
+
+    def next_troubled(self) -> OpId:
+        return self.troubled.pop(0)
+
+    def return_troubled(self, id_: OpId) -> None:
+        """What the type asks for could not be run: it is still the next."""
+        self.troubled.insert(0, id_)
+
+    def clear_failure(self, id_: OpId) -> None:
+        del self.failed[id_]
+
+    def drop_stale_failures(self) -> None:
+        """What is no longer effective need not have succeeded."""
+        ops, fates = self._history.ops, self._history.fates
+        self.failed = {id_: why for id_, why in self.failed.items() if id_ in ops and id_ not in fates}
+        self.troubled = [id_ for id_ in self.troubled if id_ in ops and id_ not in fates]
+
+    def mark_unknown(self, op: Operation) -> None:
+        self.unknown = Unknown(op.id, op.key)
+
+    def clear_unknown(self) -> None:
+        self.unknown = None
+
+    def mark_dirty(self, keys: tuple[str, ...]) -> None:
+        """The application may hold anything of these keys, until they are wiped."""
+        self.record_run(None, "", keys)
+        self.dirty = keys
+
+    def invalidate_replay(self, wanted: Plan) -> tuple[str, ...]:
+        """A replay was cut short: what its base wipes counts as not applied. Gives the keys that are dirty now."""
+        self.last_replay = None  # the same replay is worth another attempt
+        if wanted.from_start:
+            self.needs_start = True
+            self.entries, self.agreed = [], 0
+            return ()
+        if not wanted.run:
+            return ()
+        dirty = self._history.matrix.wiped_by(wanted.run[0].key)
+        self.mark_dirty(dirty)
+        return dirty
+
+    # -- plans and the history -----------------------------------------------------------------------------
+
+    def history_changed(self, first: int) -> None:
+        """The effective list is another one from this place on."""
+        self.last_replay = None
+        self.agreed = min(self.agreed, first)
+
+    def accept_order(self) -> None:
+        """The entries ran in another order than the effective one, to the same effect: count them as in that order."""
+        by_id = {a.id: a for a in self.entries}
+        self.entries = [by_id[op.id] for op in self._history.effective]
+        self.agreed = len(self.entries)
+
+    def note_order(self, *, not_enforced: bool) -> bool:
+        """Whether the order can be enforced, by the newest plan; True if it no longer can."""
+        is_news = not_enforced and not self.order_not_enforced
+        self.order_not_enforced = not_enforced
+        return is_news
+
+    def settle(self) -> None:
+        """Nothing that is known is left to run here."""
+        self.settled, self.wants_seal = dict(self._history.known), False
+
+    def request_seal(self) -> None:
+        self.wants_seal = True
+
+    # -- checkpoints ---------------------------------------------------------------------------------------
+
+    def fold(self, base: Base) -> None:
+        """A checkpoint of the application as it is takes the place of all entries."""
+        self.base, self.base_applied = base, True
+        self.entries, self.agreed = [], 0
+
+    def start_over(self, base: Base | None) -> None:
+        """What is applied counts from a base that is not this one: replay everything from the start."""
+        self.base, self.base_applied, self.needs_start = base, False, True
+        self.entries, self.agreed = [], 0
+
+    # -- loading -------------------------------------------------------------------------------------------
+
+    def load_base(self, base: Base | None, *, applied: bool) -> None:
+        self.base, self.base_applied = base, applied
+
+    def load_reply(self, reply: Reply) -> None:
+        """One of this site's own replies, in their order: it says what a run did."""
+        if self.unknown and self.unknown.id == reply.op:
+            self.unknown = None
+        if reply.key in SILENT_KEYS or (reply.op and contains(self._history.folded, reply.op)):
+            # It has no effect of its own, or the checkpoint holds that. But a copy may have been deleted.
+            if reply.wiped:
+                self.record_copy_deleted()
+            return
+        if reply.replay:
+            self._load_replay(reply)
+            return
+        match reply.status:
+            case Status.OK:
+                self.record_run(reply.op, reply.key, reply.wiped)
+            case Status.KO if reply.op is not None:
+                self.failed[reply.op] = reply.detail
+            case Status.UNKNOWN if reply.op is not None:
+                self.unknown = Unknown(reply.op, reply.key)
+
+    def _load_replay(self, reply: Reply) -> None:
+        self.record_run(None, "", reply.wiped)
+        self.entries, self.agreed = [], 0
+        for applied in reply.applied:
+            if not contains(self._history.folded, applied.id):
+                self.record_run(applied.id, applied.key, ())

@@ -6,7 +6,7 @@ from typing import Any
 
 from cheops.engine import exchange, outcome, retention, scheduler
 from cheops.engine.admission import NO_RULES, matrix_in_force, refusal
-from cheops.engine.documents import Peers, SiteClock, Started, key_of
+from cheops.engine.documents import Message, Peers, SiteClock, Started, key_of
 from cheops.engine.events import (
     Answer,
     ClientLeft,
@@ -31,7 +31,6 @@ from cheops.engine.events import (
     Submitted,
     Tick,
 )
-from cheops.engine.messages import Message
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Settings
 from cheops.log.causality import Clock, joined

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from cheops.engine.documents import Document, Key, key_of
+from cheops.engine.documents import Document, Key, Message, key_of
 from cheops.engine.events import Event, MatricesReceived, Received
-from cheops.engine.messages import Message
 from cheops.engine.replica import Replica
 from cheops.engine.site import Site
 from cheops.errors import CheopsError, Fault

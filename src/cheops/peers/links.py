@@ -24,8 +24,7 @@ import aiohttp
 import msgspec
 
 from cheops.backoff import Backoff
-from cheops.engine.documents import Document
-from cheops.engine.messages import Message, size_of
+from cheops.engine.documents import Document, Message, size_of
 from cheops.errors import CheopsError, Fault
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply

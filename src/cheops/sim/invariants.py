@@ -6,9 +6,9 @@ sharing no code with the one in use. It covers histories with one matrix and no 
 
 from collections.abc import Iterable, Iterator
 
-from cheops.engine.lifecycle import Phase, phase_at
 from cheops.engine.replica import Replica
 from cheops.engine.scheduler import has_deleted_copy
+from cheops.engine.status import Phase, phase_at
 from cheops.log.causality import contains
 from cheops.log.history import History
 from cheops.log.matrix import Entry, Matrix

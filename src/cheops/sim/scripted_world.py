@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from cheops.engine.documents import Message
 from cheops.engine.events import (
     Answer,
     Effect,
@@ -32,7 +33,6 @@ from cheops.engine.events import (
     Step,
     Tick,
 )
-from cheops.engine.messages import Message
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits, Settings
 from cheops.log.causality import contains

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TypeVar
 
+from cheops.engine.documents import Message
 from cheops.engine.events import Answer, Notify, Outcome, Result, Run, Stage
-from cheops.engine.messages import Message
 from cheops.engine.replica import Replica
 from cheops.log.causality import covers
 from cheops.log.operation import Kind, Operation, OpId

@@ -1,9 +1,9 @@
 """Documents, messages and keys as text: JSON for storing and sending, and ids as CouchDB has them.
 
-The types themselves declare their JSON form and its limits (cheops.log.operation, cheops.engine.documents,
-cheops.engine.messages). Data to decode may come from anywhere: it is checked in full (types, required fields, sizes),
-and whatever is wrong with it, the error is a CodecError. What is encoded is decoded once as a check: nothing is stored
-that could not be read. Equal documents give equal bytes, so a hash or a signature covers their content.
+The types themselves declare their JSON form and its limits (cheops.log.operation, cheops.engine.documents). Data to
+decode may come from anywhere: it is checked in full (types, required fields, sizes), and whatever is wrong with it, the
+error is a CodecError. What is encoded is decoded once as a check: nothing is stored that could not be read. Equal
+documents give equal bytes, so a hash or a signature covers their content.
 
     origin  "paris/3f2a"          stamp   [1700000000000, 0, "paris/3f2a"]
     op id   ["paris/3f2a", 7]     vector  {"lyon/91c0": 2, "paris/3f2a": 7}
@@ -25,8 +25,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from cheops.engine.documents import Document, Key, Ledger, Peers, SiteClock, Started
-from cheops.engine.messages import EpochRecord, Message
+from cheops.engine.documents import Document, EpochRecord, Key, Ledger, Message, Peers, SiteClock, Started
 from cheops.log.matrix import Entry, Matrix, MatrixError
 from cheops.log.operation import DocumentBase, Name, Operation, Origin, Reply, parse_origin
 from cheops.matrix_file import MAX_ENTRIES, MAX_TYPES, type_problem

@@ -7,7 +7,7 @@ import msgspec
 
 from cheops.api.models import Event
 from cheops.backends.http.payload import Request, command_of
-from cheops.engine.messages import Base, Message, Snapshot
+from cheops.engine.documents import Base, Message, Snapshot
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Seal, Stamp, Status, Verdict
 from cheops.peers import heartbeat, links

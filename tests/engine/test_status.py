@@ -5,8 +5,8 @@ import doctest
 import re
 
 import cheops.engine
-from cheops.engine import lifecycle
-from cheops.engine.lifecycle import Phase, phase_at
+from cheops.engine import status
+from cheops.engine.status import Phase, phase_at
 from cheops.log.operation import Kind, OpId
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab
@@ -20,7 +20,7 @@ def test_the_example_in_the_contract_runs_as_it_says() -> None:
 
 
 def test_the_table_of_the_life_of_an_operation_has_exactly_the_phases() -> None:
-    table = re.findall(r"^    ([A-Z]+) {2,}", lifecycle.__doc__ or "", re.MULTILINE)
+    table = re.findall(r"^    ([A-Z]+) {2,}", status.__doc__ or "", re.MULTILINE)
     assert table == [phase.name for phase in sorted(Phase)]
 
 
