@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from cheops.backends.command.backend import root_finding
 from cheops.backends.command.runner import CommandRunner, environment, where_is
 from cheops.backends.command.wire import CommandStatus
 from cheops.config.command import CommandSettings
 from cheops.config.site import parse_site
+from cheops.config.types import TypeConfig
+from cheops.log.matrix import Matrix
 from tests.backends.contexts import command_backend
 
 
@@ -63,10 +66,28 @@ types:
     reset: none __ID__
 """
     backend = command_backend(parse_site(text, tmp_path / "site.yaml"))
-    findings = [(one.name, one.detail, bool(one.hint), one.is_warning) for one in asyncio.run(backend.doctor())]
+    findings = [
+        (one.name, one.detail, bool(one.hint), one.is_warning)
+        for one in asyncio.run(backend.doctor())
+        if one.group == "backends"
+    ]
     assert findings == [
         ("t: read can run", str(tool), False, False),
         ("t: reset can run", "no program none", True, False),
         ("t: allowed program other can run", "no program other", True, True),
         ("t: allowed program gone can run", "no program gone", True, True),
     ]
+
+
+def test_commands_as_root_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_warning(user: str | None) -> bool:
+        finding = root_finding([TypeConfig("note", Matrix(), command=CommandSettings(user=user))])
+        assert (finding.group, bool(finding.hint)) == ("security", finding.is_warning)
+        return finding.is_warning
+
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert is_warning(None)
+    assert is_warning("root")
+    assert not is_warning("nobody")
+    monkeypatch.setattr("os.geteuid", lambda: 1_000)
+    assert not is_warning(None)

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from cheops.api.models import Check, Level
-from cheops.api.security_checks import DOCUMENT, _expiry, _refusals, _services, _user
-from cheops.config.command import CommandSettings
+from cheops.api.security_checks import DOCUMENT, _expiry, _refusals, _services
 from cheops.config.site import parse_site
-from cheops.config.types import TypeConfig
-from cheops.log.matrix import Matrix
 from cheops.security.principal import Role
 from cheops.security.refusals import Refused
 from tests.agent.rig import Rig
@@ -100,18 +97,6 @@ def test_without_certificates_and_with_plain_http_on_a_network() -> None:
     (check,) = _services(config)
     assert check.level is Level.WARNING
     assert "http://10.1.2.3:8080 is plain HTTP over a network" in check.detail
-
-
-def test_as_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    def types(user: str | None) -> list[TypeConfig]:
-        return [TypeConfig("note", Matrix(), command=CommandSettings(user=user))]
-
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert _user(types(None)).level is Level.WARNING
-    assert _user(types("root")).level is Level.WARNING
-    assert _user(types("nobody")).level is Level.OK
-    monkeypatch.setattr("os.geteuid", lambda: 1_000)
-    assert _user(types(None)).level is Level.OK
 
 
 def test_refusals_of_long_ago_are_only_counted() -> None:

@@ -8,6 +8,8 @@ import asyncio
 import os
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from cheops import __version__
 from cheops.api.models import CHECK_GROUPS, Check, Checks, Level
 from cheops.api.security_checks import security_checks, trust_checks
@@ -153,7 +155,8 @@ async def _connected(url: str) -> None:
 
 def _of_backend(finding: Finding) -> Check:
     level = Level.WARNING if finding.is_warning else None
-    return _check(finding.group, finding.name, finding.detail, finding.hint, level)
+    check = _check(finding.group, finding.name, finding.detail, finding.hint, level)
+    return structs.replace(check, anchor=finding.anchor or check.anchor)
 
 
 def _version(peer: SiteView) -> Check:

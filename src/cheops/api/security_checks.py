@@ -1,6 +1,5 @@
-"""The checks of `cheops check` about security: certificates, secrets, tokens, commands, refusals."""
+"""The checks of `cheops check` about security: certificates, secrets, tokens, refusals. Backends add their own."""
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -9,10 +8,8 @@ from pathlib import Path
 from cheops.api.models import Check, Level
 from cheops.api.views.status import blocked_sentence
 from cheops.config.address import is_loopback
-from cheops.config.command import EVERYTHING
 from cheops.config.notify import MailConfig, WebhookConfig
 from cheops.config.site import SiteConfig
-from cheops.config.types import COMMAND_BACKEND, TypeConfig
 from cheops.engine.admission import waiting_for_refused
 from cheops.engine.replica import Replica
 from cheops.node.node import Node
@@ -36,10 +33,6 @@ def security_checks(node: Node) -> Iterator[Check]:
     yield from _services(node.config)
     yield from _tokens(node)
     yield _refusals(node.refusals.all(), now_s)
-    command_types = [type_ for type_ in node.config.types.values() if type_.backend == COMMAND_BACKEND]
-    yield _user(command_types)
-    for type_ in command_types:
-        yield from _type(type_)
 
 
 def _check(name: str, detail: str, hint: str = "", *, anchor: str = "hardening", failed: bool = False) -> Check:
@@ -153,30 +146,6 @@ def _refusals(refused: Iterable[Refused], now_s: float) -> Check:
     reasons = ", ".join(f"{reason}: {times}" for reason, times in lately.most_common(_MOST_NAMED))
     hint = "'cheops audit' and the metric cheops_refused_total show the source"
     return _check(name, f"refused in the last minutes: {reasons}", hint, anchor="refusals")
-
-
-# -- commands --------------------------------------------------------------------------------------------
-
-
-def _user(types: Iterable[TypeConfig]) -> Check:
-    name = "commands do not run as root"
-    as_root = [type_.name for type_ in types if type_.command.user in (None, "root")]
-    if os.geteuid() != 0 or not as_root:
-        return _check(name, "the agent is not root, or every type has a 'user'")
-    hint = "run the agent as a dedicated user, or set 'user' for these types"
-    quoted = [f'"{type_name}"' for type_name in as_root[:_MOST_NAMED]]
-    types_word = "type" if len(as_root) == 1 else "types"
-    return _check(f"commands of {types_word} {listed(quoted)} run as root", "", hint, anchor="commands")
-
-
-def _type(type_: TypeConfig) -> Iterator[Check]:
-    if EVERYTHING in type_.command.allow:
-        name, hint = f"{type_.name}: allowed commands are listed", "list patterns under 'allow' instead of '...'"
-        yield _check(name, "'allow: [...]' lets any command run", hint, anchor="commands")
-    if type_.command.shell:
-        name = f"{type_.name}: commands run without a shell"
-        hint = "a script with its own pattern is safer; see the how-to for files"
-        yield _check(name, "'shell: true'", hint, anchor="commands")
 
 
 _DOCUMENT = "docs/troubleshooting.md"

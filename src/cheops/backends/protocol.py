@@ -56,6 +56,7 @@ class Finding:
     hint: str = ""
     is_warning: bool = False  # it works, and may not be intended
     group: str = "backends"
+    anchor: str = ""  # the page and section to read, `docs/security.md#commands`; empty: that of the group
 
 
 class Backend(ABC):

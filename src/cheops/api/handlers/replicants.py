@@ -104,5 +104,5 @@ async def set_local_id(request: ApiRequest[NoParameters, LocalId]) -> ReplicantV
 async def _load_replicant(node: Node, id_: str, fresh_s: float) -> Replica:
     replica = await load_resource(node, id_, fresh_s)
     if not service_of(replica.type.name):
-        raise ClientError(f"'{id_}' is a resource of commands, not of an HTTP service", status=404)
+        raise ClientError(f"'{id_}' is not a resource of an HTTP service", status=404)
     return replica

@@ -10,9 +10,10 @@ timeout, lost, cancelled         MAYBE: it may have had an effect
 """
 
 import asyncio
+import os
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from cheops.backends.command.line import CommandNotAllowedError, check_allowed
@@ -25,10 +26,12 @@ from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
 from cheops.log.operation import Command, Kind, Timing
-from cheops.text import printable
+from cheops.text import listed, printable
 
 _TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h
 _MAX_OUTPUT_CHARACTERS = 1024 * 1024  # in a reply, which goes to all sites
+_SECURITY_ANCHOR = "docs/security.md#commands"
+_MAX_LISTED_TYPES = 5
 
 
 class CommandBackend(Backend):
@@ -74,7 +77,7 @@ class CommandBackend(Backend):
 
     async def doctor(self) -> Sequence[Finding]:
         types = self.context.types.values()
-        return await asyncio.to_thread(lambda: [one for type_ in types for one in _program_findings(type_)])
+        return await asyncio.to_thread(lambda: [*_findings(types)])  # it searches the disk for programs
 
 
 def _is_of_type(type_: TypeConfig, step: Step) -> bool:
@@ -122,6 +125,37 @@ def _state(completed: Completed) -> Outcome:
 
 
 # -- doctor ------------------------------------------------------------------------------------------------
+
+
+def _findings(types: Collection[TypeConfig]) -> Iterator[Finding]:
+    yield root_finding(types)
+    for type_ in types:
+        yield from _permission_findings(type_)
+    for type_ in types:
+        yield from _program_findings(type_)
+
+
+def root_finding(types: Collection[TypeConfig]) -> Finding:
+    as_root = [type_.name for type_ in types if type_.command.user in (None, "root")]
+    if os.geteuid() != 0 or not as_root:
+        return _security_finding("commands do not run as root", "the agent is not root, or every type has a 'user'")
+    names = listed([f'"{name}"' for name in as_root[:_MAX_LISTED_TYPES]])
+    name = f"commands of {'type' if len(as_root) == 1 else 'types'} {names} run as root"
+    return _security_finding(name, "", "run the agent as a dedicated user, or set 'user' for these types")
+
+
+def _permission_findings(type_: TypeConfig) -> Iterator[Finding]:
+    if EVERYTHING in type_.command.allow:
+        name, hint = f"{type_.name}: allowed commands are listed", "list patterns under 'allow' instead of '...'"
+        yield _security_finding(name, "'allow: [...]' lets any command run", hint)
+    if type_.command.shell:
+        name = f"{type_.name}: commands run without a shell"
+        hint = "a script with its own pattern is safer; see the how-to for files"
+        yield _security_finding(name, "'shell: true'", hint)
+
+
+def _security_finding(name: str, detail: str, hint: str = "") -> Finding:
+    return Finding(name, detail, hint, is_warning=bool(hint), group="security", anchor=_SECURITY_ANCHOR)
 
 
 def _program_findings(type_: TypeConfig) -> Iterator[Finding]:
