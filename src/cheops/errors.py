@@ -25,6 +25,7 @@ class CheopsError(Exception):
     fault: Fault = Fault.US
     definite: bool = True
     status: int = 500
+    reason: str = ""  # a few fixed words, by which /metrics and the audit log count refusals of this kind
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class CheopsError(Exception):
         status: int | None = None,
         definite: bool | None = None,
         fault: Fault | None = None,
+        reason: str | None = None,
     ) -> None:
         super().__init__(*args)
         if status is not None:
@@ -40,6 +42,8 @@ class CheopsError(Exception):
             self.definite = definite
         if fault is not None:
             self.fault = fault
+        if reason is not None:
+            self.reason = reason
 
 
 class ClientError(CheopsError):

@@ -24,7 +24,7 @@ from cheops.config.address import address_of_url
 from cheops.errors import ClientError
 from cheops.node.node import Node
 from cheops.security.principal import EVERYWHERE, NOBODY, OPEN, Kind, Principal, Reach, local, narrowed, peer
-from cheops.security.refusals import RateLimiter
+from cheops.security.refusals import RateLimiter, address_key
 from cheops.security.tokens import MAX_SECRET, BadTokenError, Token
 
 LIMITS_HEADER = "Cheops-Limits"
@@ -106,12 +106,11 @@ class RequestInfo:
 
 class Authenticator:
     def __init__(self, node: Node) -> None:
-        clients = node.config.clients
         self._node = node
         self._is_open = not node.config.security.is_on
         self._uids = (0, os.getuid())
         self._hosts = frozenset((address_of_url(node.config.advertise).host, node.config.listen.host, "localhost"))
-        self._clients = RateLimiter(clients.rate, clients.burst, time.monotonic)
+        self._clients = node.client_limiter
         self._sites = node.site_limiter
         self._bad = RateLimiter(_BAD_RATE, _BAD_BURST, time.monotonic)
 
@@ -178,7 +177,7 @@ class Authenticator:
         if who.kind in (Kind.OPEN, Kind.LOCAL):
             return
         buckets = self._sites if who.kind is Kind.PEER else self._clients
-        key = {Kind.TOKEN: f"token {who.token}", Kind.PEER: who.name}.get(who.kind, f"address {address}")
+        key = {Kind.TOKEN: f"token {who.token}", Kind.PEER: who.name}.get(who.kind, address_key(address))
         if wait_s := buckets.take(key):
             raise TooManyRequestsError("too many requests; wait before the next", wait_s)
 

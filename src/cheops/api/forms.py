@@ -52,6 +52,7 @@ from cheops.text import printable, shortened
 
 class TooLargeError(ClientError):
     status = 413
+    reason = "too large"
 
 
 TIMEOUT_S = 30.0  # as in the original prototype

@@ -33,8 +33,7 @@ class ForbiddenError(ClientError):
     status = 403
 
     def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+        super().__init__(message, reason=reason)
 
 
 def principal_of(request: Request) -> Principal:

@@ -28,6 +28,7 @@ class InvalidError(ClientError):
     """A parameter or a body that is not what the OpenAPI document says."""
 
     status = 422
+    reason = "invalid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ async def read_body(http: Request, most: int = MAX_BODY_BYTES) -> bytes:
     async for chunk in http.stream():
         content += chunk
         if len(content) > most:
-            raise ClientError(f"the body has more than {most} bytes", status=413)
+            raise ClientError(f"the body has more than {most} bytes", status=413, reason="too large")
     return bytes(content)
 
 

@@ -40,12 +40,15 @@ MAX_TYPE_CHARACTERS = 100
 class RequestError(ClientError):
     """The request is not valid, whatever the state of the system."""
 
+    reason = "request"
+
 
 class NotInvolvedError(CheopsError):
     """Only other sites can take the operation: the caller forwards it to one of them, or reports this error."""
 
     status = 503
     definite = False
+    reason = "not involved"
 
     def __init__(self, sites: tuple[str, ...], name: str) -> None:
         super().__init__(f"this site, {name}, is not involved, and none of {listed(sites)} is reachable from here now")

@@ -23,6 +23,8 @@ _NUMERIC = re.compile(r"[0-9.]+")  # 300.0.0.1 would pass as a host name, but is
 class AddressError(ClientError):
     """A text is not a usable address or URL; the message says what to write."""
 
+    reason = "address"
+
 
 @dataclass(frozen=True, slots=True)
 class Address:

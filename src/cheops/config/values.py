@@ -49,6 +49,8 @@ _BYTES = {
 class UnitError(ClientError):
     """A text is not a duration or a size; the message says what would be."""
 
+    reason = "unit"
+
 
 @dataclass(frozen=True, slots=True)
 class ValueType(Generic[T]):

@@ -42,6 +42,7 @@ class UpstreamError(CheopsError):
     fault = Fault.APPLICATION
     definite = False
     status = 502
+    reason = "upstream"
 
     def __init__(self, text: str, why: str, *, may_have_had_effect: bool, status: int = 502) -> None:
         super().__init__(text)
@@ -56,6 +57,7 @@ class SiteDownError(CheopsError):
     fault = Fault.PEER
     definite = False
     status = 503
+    reason = "site down"
 
 
 class NoGatewayError(CheopsError):

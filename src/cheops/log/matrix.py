@@ -42,6 +42,8 @@ _ALIASES = {"take-both-any-order": Result.TAKE_BOTH}
 class MatrixError(ClientError):
     """The entries contradict each other, or say something that is not a result."""
 
+    reason = "matrix"
+
     def __init__(self, message: str, entry: "Entry | None" = None) -> None:
         super().__init__(message)
         self.entry = entry  # the one concerned, so that the reader of a file can name its line

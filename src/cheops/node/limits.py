@@ -77,6 +77,7 @@ class DiskFullError(CheopsError):
 
     status = 507
     definite = False
+    reason = "disk full"
 
 
 class DiskQuota:

@@ -76,10 +76,12 @@ class Node:
         self.config = config
         self.name = config.name
         self.pending_requests = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
-        # Who is refused what, and how often anyone may ask.
+        # Refusals, and how often a sender may send requests. One limiter for a client's requests to the API and to
+        # /peer/, so that nobody gets a second budget by another path.
         self.refusals = Refusals()
         self.audit = audit.AuditWriter(config.data / audit.FILE, clients.audit_bytes, clients.audit_files)
         self.refusal_log = RefusalLog(self.refusals, self.audit)
+        self.client_limiter = RateLimiter(clients.rate, clients.burst, time.monotonic)
         self.site_limiter = RateLimiter(clients.site_rate, 2 * clients.site_rate, time.monotonic)
         self.disk_quota = DiskQuota(config.data / _STORE, clients.store_bytes, clients.free_bytes)
         # With security on; the rest of it is created in `_start_verification`.

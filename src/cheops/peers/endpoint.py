@@ -37,7 +37,7 @@ from cheops.peers.intake import DocumentIntake, Engine
 from cheops.peers.mesh import Mesh
 from cheops.peers.prober import ForgedSenderError, Prober
 from cheops.peers.site_keys import SiteKeys
-from cheops.security.refusals import REFUSED_STATUSES, RateLimiter, RefusalLog, reason_of
+from cheops.security.refusals import REFUSED_STATUSES, RateLimiter, RefusalLog, address_key, reason_of
 from cheops.security.tls import NO_CERTIFICATE
 from cheops.store.codec import MAX_MESSAGE_BYTES
 from cheops.store.files import FileReferences, FileStore
@@ -114,6 +114,7 @@ class LocalSite(Protocol):
     file_references: FileReferences
     refusal_log: RefusalLog
     site_limiter: RateLimiter
+    client_limiter: RateLimiter
 
     @property
     def engine(self) -> Engine: ...
@@ -196,8 +197,7 @@ class PeerRefusedError(ClientError):
     """A request that is not answered, whatever it asks for. `reason` is the same for all of its kind."""
 
     def __init__(self, message: str, reason: str, status: int = 403, wait_s: float | None = None) -> None:
-        super().__init__(message, status=status, definite=wait_s is None)
-        self.reason = reason
+        super().__init__(message, status=status, definite=wait_s is None, reason=reason)
         self.headers = {} if wait_s is None else {"Retry-After": str(max(1, round(wait_s + 0.5)))}
 
 
@@ -230,12 +230,12 @@ class PeerEndpoint:
         await response(scope, receive, send)
 
     async def _response(self, scope: Scope, receive: Receive) -> Response:
-        """In this order: who it is, how often it asks, what it asks for, and only then its body."""
+        # The body comes last: a sender that is unknown or too fast must not make this site read 64 MiB.
         if rejection := connection_rejection(self._site.mesh, scope.get("state", {}), time.time()):
             return self._reject(scope, rejection)
         peer = self._peer(scope)
-        if peer.site is not None and (wait_s := self._site.site_limiter.take(peer.site)):
-            raise PeerRefusedError("too many requests; wait before the next", "rate", 429, wait_s)
+        if peer.site is not None:
+            _take(self._site.site_limiter, peer.site)
         kind, name = _target(scope)
         form = FORMS[kind]
         body = name.encode() if form.is_named else await read_body(Request(scope, receive), form.max_bytes)
@@ -250,6 +250,9 @@ class PeerEndpoint:
         if site := state.get("peer"):
             return Peer(site, state.get("certificate"))
         is_client = state.get("local_uid") is not None or any(name == b"authorization" for name, _ in scope["headers"])
+        if is_client or self._check_open is None:
+            # Each refusal costs a line of the audit log, so those that are no sites are limited by their address.
+            _take(self._site.client_limiter, address_key(_address(scope)))
         if is_client:
             raise PeerRefusedError("this is for the agents of other sites, by their certificates", _NOT_A_SITE)
         if self._check_open is None:
@@ -283,6 +286,11 @@ def problem(status: int, detail: str, **members: Any) -> Response:
     """Problem details (RFC 9457)."""
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **members}
     return Response(msgspec.json.encode(body), status, media_type="application/problem+json")
+
+
+def _take(limiter: RateLimiter, sender: str) -> None:
+    if wait_s := limiter.take(sender):
+        raise PeerRefusedError("too many requests; wait before the next", "rate", 429, wait_s)
 
 
 def _target(scope: Scope) -> tuple[RequestKind, str]:

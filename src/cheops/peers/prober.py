@@ -28,6 +28,7 @@ class ForgedSenderError(heartbeat.MeshError):
     """A site sends something in the name of another."""
 
     status = 403
+    reason = "forged sender"
 
 
 class Prober:

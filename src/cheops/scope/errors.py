@@ -24,6 +24,8 @@ class Span:
 class ScopeError(ClientError):
     """A scope is refused."""
 
+    reason = "scope"
+
     def __init__(
         self, problem: str, *, place: Span | None = None, hint: str | None = None, status: int | None = None
     ) -> None:
@@ -37,11 +39,14 @@ class ScopeError(ClientError):
 class ScopeSyntaxError(ScopeError):
     """The text is not a scope."""
 
+    reason = "scope syntax"
+
 
 class ScopeResolutionError(ScopeError):
     """The scope is well formed, but does not fit the sites and services that are known now."""
 
     definite = False
+    reason = "scope resolution"
 
 
 def pointed(place: Span) -> str:

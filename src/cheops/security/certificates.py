@@ -100,6 +100,7 @@ class CertificateError(CheopsError):
     """Something is not a certificate that can be used here; it says why."""
 
     status = 400
+    reason = "certificate"
 
 
 def general_names(addresses: Iterable[str]) -> list[x509.GeneralName]:
@@ -157,6 +158,7 @@ class UntrustedError(CertificateError):
     """A certificate is not one of the mesh, or its time is over."""
 
     status = 403
+    reason = "untrusted"
 
 
 @dataclass(frozen=True)

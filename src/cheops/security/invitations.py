@@ -32,6 +32,7 @@ class InvitationError(ClientError):
 
     status = 403
     is_counted = True  # by the route that raises it
+    reason = "invitation"
 
 
 class Code(msgspec.Struct, frozen=True, array_like=True):

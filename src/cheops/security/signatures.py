@@ -39,6 +39,7 @@ class SignatureError(CheopsError):
 
     fault = Fault.PEER
     status = 403
+    reason = "signature"
 
 
 class Signature(NamedTuple):

@@ -40,8 +40,7 @@ class BadTokenError(ClientError):
     status = 401
 
     def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+        super().__init__(message, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

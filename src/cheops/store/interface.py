@@ -102,6 +102,7 @@ class StoreError(CheopsError):
 
     status = 503
     definite = False
+    reason = "store"
 
 
 class CodecError(CheopsError):
@@ -109,3 +110,4 @@ class CodecError(CheopsError):
 
     fault = Fault.PEER
     status = 400
+    reason = "codec"

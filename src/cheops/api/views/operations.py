@@ -19,6 +19,7 @@ class NoSuchOperationError(ClientError):
     """No operation of this name is known here."""
 
     status = 404
+    reason = "no such operation"
 
 
 def time_text(ms: int) -> str:

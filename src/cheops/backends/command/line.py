@@ -36,11 +36,14 @@ _SEEN = 60
 class CommandLineError(ClientError):
     """The command line is malformed."""
 
+    reason = "command line"
+
 
 class CommandNotAllowedError(ClientError):
     """The type does not allow this command."""
 
     status = 403
+    reason = "command not allowed"
 
 
 @dataclass(frozen=True, slots=True)

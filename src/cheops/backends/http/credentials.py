@@ -34,6 +34,7 @@ class CredentialsError(CheopsError):
 
     status = 503
     definite = False
+    reason = "credentials"
 
 
 class CredentialProvider:

@@ -89,6 +89,7 @@ class NoCopyError(CheopsError):
 
     status = 409
     definite = False
+    reason = "no copy"
 
     def __init__(self, meta_id: str) -> None:
         super().__init__(

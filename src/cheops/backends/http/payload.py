@@ -152,6 +152,8 @@ _DROPPED = frozenset(
 class PayloadError(ClientError):
     """An operation's payload is not a request."""
 
+    reason = "payload"
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a site sends to its service. `item` is where the resource is found once it is there: with `{id}`

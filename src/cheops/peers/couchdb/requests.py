@@ -32,7 +32,8 @@ class CouchError(ClientError):
     """A request that the server refuses, sent as `{"error": …, "reason": …}`."""
 
     def __init__(self, reason: str, error: str = "bad_request") -> None:
-        super().__init__(reason, status=_STATUS[error], definite=error != "too_many_requests")
+        label = error.replace("_", " ")
+        super().__init__(reason, status=_STATUS[error], definite=error != "too_many_requests", reason=label)
         self.error = error
 
 
