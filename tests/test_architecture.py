@@ -23,7 +23,7 @@ from cheops.api.models import SubmitRequest
 from tests.agent.rig import until
 from tests.gateway.replicas.sites import Sites, running
 from tests.security.clients import local
-from tests.support import nursery
+from tests.support import fork_server
 from tests.support.command import ROOT
 
 MOST_MODULES = 15
@@ -93,7 +93,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What the agents entered on each path."""
     sites = TracedSites(tmp_path_factory.mktemp("traces"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nursery, "agent", sites.start_agent)
+        patch.setattr(fork_server, "start_agent", sites.start_agent)
         with running(sites):
             # Once before: the first request of a kind opens connections, starts workers and fills caches.
             sites.exec()

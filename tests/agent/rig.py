@@ -1,4 +1,4 @@
-"""Real agents for tests: processes of their own, on loopback or one per host of a test bed (tests/wan).
+"""Real agents for tests: each a process, on loopback or on its own host of a test bed (tests/wan).
 
 On loopback they speak plain HTTP (`security: none`), unless the rig is `secure`; on a test bed always TLS.
 """
@@ -21,25 +21,25 @@ import yaml
 
 from cheops.client.agent import Form
 from tests.security.pki import Pki
-from tests.support import nursery
+from tests.support import fork_server
 from tests.support.ports import free_port
 from tests.wan import Host, Wan
 
-PATIENCE_S = 60.0
+PATIENCE_S = 60.0  # the machine that runs the tests may be slow and busy
 _PORT = 8079
 Line = dict[str, Any]
 
 
 def until(what: Callable[[], object], why: str = "", patience_s: float = PATIENCE_S) -> Any:
-    """Wait for a condition; gives what made it true. To look costs those who are asked: it takes a quarter of
-    the time at most, so that what is waited for comes about all the sooner."""
+    """Wait until a condition is true; gives its first true result."""
     end_s = time.monotonic() + patience_s
     while True:
         began_s = time.monotonic()
-        if found := what():
-            return found
+        if result := what():
+            return result
         if (now_s := time.monotonic()) > end_s:
             raise AssertionError(f"waited {patience_s:.0f} s in vain {why}")
+        # Checking takes at most a quarter of the time: it uses the agents, and would slow down what we wait for.
         time.sleep(min(max(0.02, 3 * (now_s - began_s)), 0.2))
 
 
@@ -70,8 +70,8 @@ class Rig:
         self.pki = Pki() if wan or secure else None
         self.names = tuple(names)
         self.wan = wan
-        self.processes: dict[str, nursery.Child] = {}
-        self.sides: list[subprocess.Popen[Any]] = []
+        self.processes: dict[str, fork_server.ForkedProcess] = {}
+        self.side_processes: list[subprocess.Popen[Any]] = []
         self._addresses = {name: self._address(name) for name in self.names}
         for name in self.names:
             self._configure(name, types)
@@ -91,18 +91,18 @@ class Rig:
             arguments = ["--config", str(self.folder(name) / "site.yaml")]
             host = self._host(name)
             with (self.folder(name) / "log").open("ab") as log:
-                bear = host.agent if host else nursery.agent
-                self.processes[name] = bear(arguments, log.fileno())
+                start_agent = host.agent if host else fork_server.start_agent
+                self.processes[name] = start_agent(arguments, log.fileno())
         for name in names or self.names:
             until(lambda n=name: self._answers(n), f"for {name} to start:\n{self.log(name)}")  # type: ignore[misc]
 
     def kill(self, name: str) -> None:
-        """As a power cut does."""
+        """End a site as a power cut does."""
         self.kill_agent(name)
         self.end_haproxy(name)
 
     def kill_agent(self, name: str) -> None:
-        """The agent alone: its HAProxy goes on."""
+        """Kill the agent alone; its HAProxy continues."""
         process = self.processes.pop(name)
         process.kill()
         process.wait()
@@ -112,10 +112,10 @@ class Rig:
         process.send_signal(signal.SIGTERM)
         return process.wait(timeout=PATIENCE_S)
 
-    def beside(self, name: str, argv: list[str]) -> subprocess.Popen[Any]:
-        """Another process on the machine of a site, such as its Redis."""
+    def start_beside(self, name: str, argv: list[str]) -> subprocess.Popen[Any]:
+        """Start another process on the machine of a site, such as its Redis."""
         process = self._popen(name, argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.sides.append(process)
+        self.side_processes.append(process)
         return process
 
     def log(self, name: str) -> str:
@@ -123,7 +123,10 @@ class Rig:
         return path.read_text()[-4000:] if path.exists() else ""
 
     def close(self) -> None:
-        started: list[nursery.Child | subprocess.Popen[Any]] = [*self.processes.values(), *self.sides]
+        started: list[fork_server.ForkedProcess | subprocess.Popen[Any]] = [
+            *self.processes.values(),
+            *self.side_processes,
+        ]
         for process in started:
             process.kill()
             process.wait()
@@ -131,16 +134,17 @@ class Rig:
             self.end_haproxy(name)
 
     def haproxy(self, name: str) -> int | None:
-        """The process of a site's HAProxy, which outlives an agent that is killed."""
+        """The pid of a site's HAProxy, which outlives an agent that is killed."""
         folder = self.folder(name) / "data" / "gateway"
         with contextlib.suppress(OSError, ValueError, IndexError):
             pid = int((folder / "haproxy.pid").read_text().split()[0])
+            # The pid may belong to another process by now: HAProxy runs in this folder.
             if Path(f"/proc/{pid}/cwd").readlink() == folder.resolve():
                 return pid
         return None
 
     def end_haproxy(self, name: str) -> None:
-        """Master and workers; a worker ends with its master."""
+        """End HAProxy's master; its workers end with it."""
         if pid := self.haproxy(name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -193,10 +197,10 @@ class Rig:
     ) -> bytes:
         with self._connected(name) as connection:
             connection.request(method, path, body, headers or {})
-            answer = connection.getresponse()
-            content = answer.read()
-        if answer.status >= 400:
-            raise RefusedByAgentError(answer.status, content)
+            response = connection.getresponse()
+            content = response.read()
+        if response.status >= 400:
+            raise RefusedByAgentError(response.status, content)
         return content
 
     def post(self, name: str, path: str, fields: dict[str, str], files: dict[str, Path] | None = None) -> bytes:
@@ -215,52 +219,53 @@ class Rig:
         timeout: float = 30,
         **more: Any,
     ) -> list[Line]:
-        """What the sites answer, as far as they do in time."""
+        """The replies of the sites that arrive before the timeout."""
         fields = {"command": command, "sites": sites or " & ".join(self.names), "type": type_}
         fields |= {"timeout": str(timeout)} | {key: value for key, value in more.items() if key != "files"}
         lines = self.post(name, f"/exec/{id_}", fields, more.get("files")).splitlines()
         return [json.loads(line) for line in lines]
 
-    def here(self, name: str, id_: str, type_: str, command: str) -> Line:
-        """An operation while others may be out of reach: what the site itself answers, as soon as it does."""
+    def exec_here(self, name: str, id_: str, type_: str, command: str) -> Line:
+        """Run an operation while other sites may be unreachable: the reply of the site itself, as soon as it has one."""
         form = Form({"command": command, "sites": " & ".join(self.names), "type": type_}, {})
         headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
         with self._connected(name) as connection:
             connection.request("POST", f"/exec/{id_}", iter(form), headers)
-            answer = connection.getresponse()
-            if answer.status >= 400:
-                raise RefusedByAgentError(answer.status, answer.read())
-            lines: Iterable[Line] = map(json.loads, answer)
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise RefusedByAgentError(response.status, response.read())
+            lines: Iterable[Line] = map(json.loads, response)
             return next(line for line in lines if line["Site"] == name)
 
     def show(self, name: str, id_: str, command: str = "", sites: str = "") -> dict[str, Line]:
-        shown: dict[str, Line] = json.loads(self.post(name, f"/show/{id_}", {"command": command, "sites": sites}))
-        return shown
+        states: dict[str, Line] = json.loads(self.post(name, f"/show/{id_}", {"command": command, "sites": sites}))
+        return states
 
     @contextlib.contextmanager
     def _connected(self, name: str) -> Iterator[http.client.HTTPConnection]:
         address = self._addresses[name]
         with contextlib.closing(http.client.HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
-            if self.pki:  # as its administrator, who needs no token
+            if self.pki:  # the local socket: an administrator needs no token there
                 connection.sock = self._local_socket(name)
             yield connection
 
     def _local_socket(self, name: str) -> socket.socket:
         folder = os.open(self.folder(name) / "data", os.O_PATH)
-        found = socket.socket(socket.AF_UNIX)
-        found.settimeout(PATIENCE_S)
+        connected = socket.socket(socket.AF_UNIX)
+        connected.settimeout(PATIENCE_S)
         try:
-            found.connect(f"/proc/self/fd/{folder}/agent.sock")  # paths of sockets must be short
+            # By the folder's descriptor: the path of a Unix socket has at most 107 bytes, and pytest's folders have more.
+            connected.connect(f"/proc/self/fd/{folder}/agent.sock")
         except OSError:
-            found.close()
+            connected.close()
             raise
         finally:
             os.close(folder)
-        return found
+        return connected
 
     @contextlib.contextmanager
     def tls(self, name: str, context: ssl.SSLContext, host: str = "") -> Iterator[http.client.HTTPConnection]:
-        """A connection as anybody can make it, over TLS. `host`: which name must be in the certificate."""
+        """A connection over TLS, as any client makes it. `host`: the name that the certificate must have."""
         address = self._addresses[name]
         with contextlib.closing(http.client.HTTPConnection(*address, timeout=PATIENCE_S)) as connection:
             plain = self._host(name).socket() if self.wan else socket.socket()  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.agent.rig import MakeRig, RefusedByAgentError, Rig, until
 from tests.agent.types import FILE, TALLY
-from tests.support.command import run_anew, run_process
+from tests.support.command import run_new_python, run_process
 from tests.wan import Wan
 
 ADD = "printf x >> __ID__"  # one byte per increment, so the length is the count
@@ -89,7 +89,7 @@ def test_killed_under_load_and_restarted_while_cut_off(make_rig: MakeRig, wan: W
     wan.isolate("site1")
     rig.start("site1")
     unknown = _resolve_nothing(rig)
-    alone = rig.here("site1", "other", "inc", ADD)  # it serves while it is cut off
+    alone = rig.exec_here("site1", "other", "inc", ADD)  # it serves while it is cut off
     assert alone["Status"] == "OK"
     wan.heal()
     assert rig.exec("site2", "n", "set", "printf done > __ID__", timeout=60)
@@ -167,7 +167,7 @@ def test_stops_in_order_and_starts_where_it_was(make_rig: MakeRig) -> None:
 def test_a_second_agent_is_refused(make_rig: MakeRig) -> None:
     rig = make_rig({"tally": TALLY}, "site1")
     rig.start()
-    ran = run_anew("agent", "--config", str(rig.folder("site1") / "site.yaml"))
+    ran = run_new_python("agent", "--config", str(rig.folder("site1") / "site.yaml"))
     assert ran.code == 1
     assert "cannot listen on 127.0.0.1" in ran.err
     assert "Is another agent running there?" in ran.err

@@ -30,8 +30,8 @@ def test_a_pouchdb_carries_operations_between_agents(make_rig: MakeRig, packages
     _tear_apart(rig)
     rig.start()
     for _ in range(3):
-        assert rig.here("site1", "n", "inc", "printf x >> __ID__")["Status"] == "OK"
-    assert rig.here("site2", "n", "inc", "printf x >> __ID__")["Status"] == "OK"
+        assert rig.exec_here("site1", "n", "inc", "printf x >> __ID__")["Status"] == "OK"
+    assert rig.exec_here("site2", "n", "inc", "printf x >> __ID__")["Status"] == "OK"
 
     async def carry() -> None:
         async with pouch(packages) as peer:

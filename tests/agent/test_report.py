@@ -11,7 +11,7 @@ Step = tuple[str, str, str]  # at which site, of which type, which command
 
 def _redis(rig: Rig) -> None:
     for site in SITES:
-        rig.beside(site, ["redis-server", "--port", "6379", "--save", "", "--dir", str(rig.folder(site))])
+        rig.start_beside(site, ["redis-server", "--port", "6379", "--save", "", "--dir", str(rig.folder(site))])
     rig.start()
     until(lambda: _ok(rig.exec("site1", "counter", "set", "redis-cli -e set counter 0")), "for Redis")
 
@@ -36,7 +36,7 @@ def _in_order(rig: Rig, id_: str, steps: list[Step]) -> None:
 def _while_cut(rig: Rig, id_: str, steps: list[Step]) -> list[Line]:
     assert rig.wan
     rig.wan.partition(*([site] for site in SITES))
-    answers = [rig.here(site, id_, type_, command) for site, type_, command in steps]
+    answers = [rig.exec_here(site, id_, type_, command) for site, type_, command in steps]
     rig.wan.heal()
     return answers
 
@@ -118,8 +118,8 @@ def test_two_appends_while_cut_stand_in_the_same_order_everywhere(make_rig: Make
     rig.start()
     rig.exec("site1", "notes", "add", "echo first >> notes")
     wan.cut("site1", "site2")
-    rig.here("site1", "notes", "add", "echo of-site1 >> notes")
-    rig.here("site2", "notes", "add", "echo of-site2 >> notes")
+    rig.exec_here("site1", "notes", "add", "echo of-site1 >> notes")
+    rig.exec_here("site2", "notes", "add", "echo of-site2 >> notes")
     wan.heal()
 
     def states() -> set[str]:

@@ -68,10 +68,10 @@ def test_two_sites_end_with_the_same_state(rig: Rig) -> None:
     lines = rig.exec("site1", "apples", "set", "set 10")
     assert {line["Site"]: (line["Status"], line["Output"]) for line in lines} == dict.fromkeys(rig.names, ("OK", "10"))
     rig.kill("site2")
-    rig.here("site1", "apples", "add", "add 5")
+    rig.exec_here("site1", "apples", "add", "add 5")
     rig.kill("site1")
     rig.start("site2")
-    rig.here("site2", "apples", "add", "add -3")
+    rig.exec_here("site2", "apples", "add", "add -3")
     rig.start("site1")
     until(lambda: states(rig, "apples") == {("OK", "12")}, "for both sites to have 12")
     assert len({(rig.folder(name) / "stock.db").exists() for name in rig.names}) == 1

@@ -14,10 +14,10 @@ from cheops.client import Agent
 from tests.agent.rig import MakeRig, Rig, until
 from tests.agent.types import FILE
 from tests.cli.test_command import on_terminal
-from tests.support.command import Ran, run_here
+from tests.support.command import CommandResult, run_here
 
 SITES = "site1 & site2 & site3"
-Cheops = Callable[..., Ran]
+Cheops = Callable[..., CommandResult]
 
 
 def started(make_rig: MakeRig, *names: str) -> Rig:
@@ -29,7 +29,7 @@ def started(make_rig: MakeRig, *names: str) -> Rig:
 def at(rig: Rig, site: str = "site1") -> Cheops:
     """Runs commands that ask the agent of a site."""
 
-    def cheops(*argv: str, code: int = 0) -> Ran:
+    def cheops(*argv: str, code: int = 0) -> CommandResult:
         ran = run_here(*argv, "--url", rig.url(site))
         assert ran.code == code, ran
         return ran
@@ -37,7 +37,7 @@ def at(rig: Rig, site: str = "site1") -> Cheops:
     return cheops
 
 
-def told(ran: Ran) -> Any:
+def json_of(ran: CommandResult) -> Any:
     return json.loads(ran.out)
 
 
@@ -63,12 +63,12 @@ def _operations(rig: Rig, cheops: Cheops, tmp_path: Path) -> None:
     add = ("exec", "--id", "notes", "--type", "add", "--command")
     cheops(*add, f"cat {{{file}}} >> notes")
     assert (rig.folder("site3") / "notes").read_text() == "one\nfrom a file\n"
-    accepted = told(cheops(*add, "exit 7", "-o", "json", code=1))
+    accepted = json_of(cheops(*add, "exit 7", "-o", "json", code=1))
     assert (accepted["verdict"], accepted["answers"][0]["detail"]) == ("VOID", "exit code 7")
     first = cheops(*add, "echo three >> notes", "--wait", "first").out
     assert first.startswith("OK      site1")
     replace = ("exec", "--id", "notes", "--type", "set", "--command", "echo new > notes")
-    tried = told(cheops(*replace, "--dry-run", "-o", "json"))
+    tried = json_of(cheops(*replace, "--dry-run", "-o", "json"))
     assert [one["operation"] for one in tried["would_supersede"]] == ["site1:1", "site1:2", "site1:4"]
     assert "Nothing was run" in cheops(*replace, "--dry-run").out
     assert "the resource is at" in cheops(*replace, "--sites", "site1", "--dry-run", code=1).out
@@ -82,7 +82,7 @@ def _operations(rig: Rig, cheops: Cheops, tmp_path: Path) -> None:
 def _looking(cheops: Cheops) -> None:
     assert "CONVERGED" in cheops("wait", "notes", "--for=converged").out
     assert cheops("status", "notes").out.startswith("CONVERGED  notes: all 3 sites are in sync\n")
-    assert told(cheops("status", "notes", "-o", "json"))["overall"] == "CONVERGED"
+    assert json_of(cheops("status", "notes", "-o", "json"))["overall"] == "CONVERGED"
     assert "no resource 'nope' is known" in cheops("status", "nope", code=1).err
     assert "equal at all 3 sites" in cheops("verify", "notes").out
     log = words(cheops("log", "notes").out)
@@ -93,7 +93,7 @@ def _looking(cheops: Cheops) -> None:
     assert "superseded by site1:5" in cheops("explain", "notes").out
     assert words(cheops("show", "--id", "notes").out)[1:] == [[f"site{n}", "OK", "new"] for n in (1, 2, 3)]
     assert words(cheops("get", "resources").out)[1][:3] == ["notes", "file", "CONVERGED"]
-    assert told(cheops("get", "resources", "--prefix", "x", "-o", "json")) == []
+    assert json_of(cheops("get", "resources", "--prefix", "x", "-o", "json")) == []
     assert [row[0] for row in words(cheops("get", "operations", "notes").out)[1:]] == [
         f"site1:{number}" for number in range(1, 6)
     ]
@@ -103,7 +103,7 @@ def _looking(cheops: Cheops) -> None:
     assert re.search(r"effect +superseded by site1:5", described)
     shown = cheops("matrix", "show", "notes").out
     assert "set replaces add, set" in shown
-    assert told(cheops("matrix", "show", "notes", "-o", "json"))["resource"] == "notes"
+    assert json_of(cheops("matrix", "show", "notes", "-o", "json"))["resource"] == "notes"
     assert "nothing to resolve" in cheops("resolve", "notes").out
 
 
@@ -114,10 +114,10 @@ def _sites(rig: Rig, cheops: Cheops) -> None:
     assert rig.url("site2") in cheops("describe", "site", "site2").out
     assert "did you mean 'site2'?" in cheops("describe", "site", "sote2", code=1).err
     assert [row[:2] for row in words(cheops("site", "ping").out)[1:]] == [["site2", "OK"], ["site3", "OK"]]
-    assert told(cheops("site", "ping", "site3", "-o", "json"))[0]["answers_as"] == "site3"
+    assert json_of(cheops("site", "ping", "site3", "-o", "json"))[0]["answers_as"] == "site3"
     checked = cheops("check").out
     assert "peers\n  ✓ site2 is up" in checked
-    assert told(cheops("check", "-o", "json"))["ok"] is True
+    assert json_of(cheops("check", "-o", "json"))["ok"] is True
 
 
 def _moving_and_deleting(rig: Rig, cheops: Cheops) -> None:
@@ -133,7 +133,7 @@ def _moving_and_deleting(rig: Rig, cheops: Cheops) -> None:
     cheops("wait", "notes")
     assert (rig.folder("site3") / "notes").read_text() == "new\nlater\n"
     cheops("sites", "set", "notes", "site1", "site2")
-    assert told(cheops("get", "resources", "-o", "json"))[0]["sites"] == ["site1", "site2"]
+    assert json_of(cheops("get", "resources", "-o", "json"))[0]["sites"] == ["site1", "site2"]
     (rig.folder("site2") / "notes").write_text("other\n")
     differs = cheops("verify", "notes", code=1).out
     assert "+other" in differs.splitlines()

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import cheops
-from tests.support.command import ROOT, run_anew, run_here, run_process
+from tests.support.command import ROOT, run_here, run_new_python, run_process
 
 ANSI = re.compile(r"\x1b\[")
 
@@ -38,13 +38,13 @@ def _read(descriptor: int) -> bytes:
 
 
 def test_version() -> None:
-    ran = run_anew("--version")
+    ran = run_new_python("--version")
     assert (ran.code, ran.out, ran.err) == (0, f"cheops {cheops.__version__}\n", "")
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["-h"], []])
 def test_help_groups_commands_and_gives_examples(argv: list[str]) -> None:
-    ran = run_anew(*argv)
+    ran = run_new_python(*argv)
     text = ran.out + ran.err
     for expected in (
         "Get started",

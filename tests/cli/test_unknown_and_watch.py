@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from tests.agent.rig import MakeRig, Rig, until
-from tests.cli.test_agents import SITES, at, started, told
+from tests.cli.test_agents import SITES, at, json_of, started
 
 # Runs at once at site1; elsewhere it begins, and hangs until somebody has made the file `go`.
 HANGS_ELSEWHERE = "test $(basename $PWD) = site1 || test -e go || { touch begun; sleep 60; }; echo more >> notes"
@@ -55,7 +55,7 @@ def test_what_did_not_happen_is_run_and_only_there(make_rig: MakeRig) -> None:
     assert done == "site1:2 did not take effect at site2; it runs there now\n"
     until(lambda: text(rig, "site2") == "one\nmore\n", "for site2 to run it")
     until(lambda: cheops("resolve", "notes", code=1).out.count("UNKNOWN") == 1, "for one to be left")
-    last = told(cheops("resolve", "notes", "--happened", "no", "-o", "json"))
+    last = json_of(cheops("resolve", "notes", "--happened", "no", "-o", "json"))
     assert (last["site"], last["operation"], last["resolution"]) == ("site3", "site1:2", "not-happened")
     cheops("wait", "notes", "--timeout", "60")
     assert {text(rig, name) for name in rig.names} == {"one\nmore\n"}, "once at each site"

@@ -7,7 +7,7 @@ import pytest
 from cheops.api.models import ResourceStatus, SiteStatus
 from cheops.api.models.resources import Overall
 from cheops.cli import status
-from tests.support.command import Ran, run_here
+from tests.support.command import CommandResult, run_here
 
 LONG_AGO_S = 3600.0
 
@@ -32,7 +32,9 @@ class Agent:
         return self.left.pop(0) if len(self.left) > 1 else self.left[0]
 
 
-def waited(monkeypatch: pytest.MonkeyPatch, *answers: ResourceStatus, timeout: str = "60") -> tuple[Ran, Agent]:
+def waited(
+    monkeypatch: pytest.MonkeyPatch, *answers: ResourceStatus, timeout: str = "60"
+) -> tuple[CommandResult, Agent]:
     agent = Agent(answers)
     monkeypatch.setattr(status, "agent", lambda _url: agent)
     monkeypatch.setattr(status, "_LOOK_AGAIN_S", 0.0)

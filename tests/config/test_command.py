@@ -10,7 +10,7 @@ import yaml
 
 from cheops.config.address import Address
 from cheops.config.site import read_site
-from tests.support.command import Ran, run_here
+from tests.support.command import CommandResult, run_here
 
 GOOD = """
 site: DC 1
@@ -35,7 +35,7 @@ def write_file(folder: Path, text: str = GOOD) -> Path:
 
 def test_check_shows_what_the_site_would_be(tmp_path: Path) -> None:
     path = write_file(tmp_path)
-    assert run_here("config", "check", str(path)) == Ran(
+    assert run_here("config", "check", str(path)) == CommandResult(
         0,
         f"""\
 {path} is valid (DC 1)
@@ -164,7 +164,7 @@ hint: types.open: there is no 'show', so 'cheops show --command' may run any all
 def test_check_names_the_place_of_a_mistake(tmp_path: Path) -> None:
     path = write_file(tmp_path, "site: a\nlisten: here")
     complaint = "expected host:port, such as 127.0.0.1:8079 or [::1]:8079, found 'here'"
-    assert run_here("config", "check", str(path)) == Ran(1, "", f"error: {path}:2: listen: {complaint}\n")
+    assert run_here("config", "check", str(path)) == CommandResult(1, "", f"error: {path}:2: listen: {complaint}\n")
 
 
 def test_what_init_writes_is_valid_as_it_stands(tmp_path: Path) -> None:
@@ -212,7 +212,9 @@ def _is_a_setting(line: str) -> bool:
 
 def test_init_does_not_write_over_a_file_unless_forced(tmp_path: Path) -> None:
     path = write_file(tmp_path)
-    assert run_here("init", str(path)) == Ran(1, "", f"error: {path} exists already; use --force to overwrite it\n")
+    assert run_here("init", str(path)) == CommandResult(
+        1, "", f"error: {path} exists already; use --force to overwrite it\n"
+    )
     assert path.read_text() == GOOD
     assert run_here("init", str(path), "--force", "--site", "new").code == 0
     assert read_site(path).name == "new"
@@ -247,12 +249,12 @@ def test_init_does_not_write_over_a_file_unless_forced(tmp_path: Path) -> None:
 def test_init_refuses_what_would_not_be_right(tmp_path: Path, options: list[str], complaint: str) -> None:
     path = tmp_path / "cheops.yaml"
     ran = run_here("init", str(path), *options)
-    assert ran == Ran(1, "", f"error: {complaint.replace('FILE', str(path))}\n")
+    assert ran == CommandResult(1, "", f"error: {complaint.replace('FILE', str(path))}\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_init_says_why_it_cannot_write(tmp_path: Path) -> None:
     ran = run_here("init", str(tmp_path / "none" / "cheops.yaml"))
-    assert ran == Ran(1, "", f"error: {tmp_path}/none/cheops.yaml: no such file or directory\n")
+    assert ran == CommandResult(1, "", f"error: {tmp_path}/none/cheops.yaml: no such file or directory\n")
     ran = run_here("init", "--force", str(tmp_path))
-    assert ran == Ran(1, "", f"error: {tmp_path}: is a directory\n")
+    assert ran == CommandResult(1, "", f"error: {tmp_path}: is a directory\n")

@@ -34,7 +34,7 @@ def test_a_cut_and_its_healing(plane: str, make_wan: MakeWan, tmp_path: Any) -> 
     stage = Stage(tmp_path / "rig", SITES, ("image",), wan=wan, plane=plane)
     try:
         for site in SITES:
-            stage.rig.beside(
+            stage.rig.start_beside(
                 site, [sys.executable, "-m", "tests.gateway.serve", f"image of {site}", str(stage.own(site))]
             )
         stage.rig.start()

@@ -139,10 +139,10 @@ def test_one_summary_per_operation_from_three_sites_over_a_cut(make_rig: MakeRig
     rig.exec("site1", "n", "set", "printf x > __ID__")
     wan.partition(["site1"], ["site2", "site3"])
     for _ in range(3):
-        rig.here("site1", "n", "inc", ADD)
-        rig.here("site2", "n", "inc", ADD)
-    rig.here("site3", "n", "set", "printf yy > __ID__")
-    rig.here("site1", "n", "inc", "false")
+        rig.exec_here("site1", "n", "inc", ADD)
+        rig.exec_here("site2", "n", "inc", ADD)
+    rig.exec_here("site3", "n", "set", "printf yy > __ID__")
+    rig.exec_here("site1", "n", "inc", "false")
     rig.kill("site2")  # it has to remember whom to tell of what
     rig.start("site2")
     assert {event["operation"] for event in _told(told)} <= {"site1:1", "site1:5"}, "nobody else can know yet"

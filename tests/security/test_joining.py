@@ -23,8 +23,8 @@ from tests.agent.rig import RefusedByAgentError, Rig, until
 from tests.security.clients import local
 from tests.security.pki import Pki
 from tests.security.sites import TYPES, answer, believing, is_well, refused, states
-from tests.support import nursery
-from tests.support.command import Ran, run_process
+from tests.support import fork_server
+from tests.support.command import CommandResult, run_process
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def invite(rig: Rig, name: str, **more: Any) -> str:
     return str(json.loads(rig.request("site1", "POST", "/api/v1/invitations", body))["code"])
 
 
-def join(folder: Path, code: str, *options: str) -> Ran:
+def join(folder: Path, code: str, *options: str) -> CommandResult:
     folder.mkdir(exist_ok=True)
     config = str(folder / "cheops.yaml")
     return run_process("site", "join", "--config", config, "--listen", _listen(), *options, "-", stdin=code)
@@ -230,7 +230,7 @@ def test_only_a_site_with_the_key_of_the_authority_invites(rig: Rig, tmp_path: P
 
 
 def test_ca_init_and_issue(tmp_path: Path) -> None:
-    def run(*argv: str) -> Ran:
+    def run(*argv: str) -> CommandResult:
         return run_process(*argv, cwd=tmp_path)
 
     ran = run("ca", "init")
@@ -258,7 +258,7 @@ def _rest(code: Any) -> tuple[Any, ...]:
 @contextlib.contextmanager
 def _agent(home: Path) -> Iterator[None]:
     with (home / "log").open("wb") as log:
-        process = nursery.agent(["--config", str(home / "cheops.yaml")], log.fileno())
+        process = fork_server.start_agent(["--config", str(home / "cheops.yaml")], log.fileno())
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ def test_sites_over_tls_go_on_after_a_cut(make_rig: MakeRig, wan: Wan) -> None:
 
     def set_page(site: str, text: str) -> None:
         (rig.base / text).write_text(text)
-        line = rig.here(site, "page", "set", f"cp {rig.base / text} page")
+        line = rig.exec_here(site, "page", "set", f"cp {rig.base / text} page")
         assert line["Status"] == "OK", line
 
     rig.exec("site1", "page", "set", "cp site.yaml page", **NOTE)

@@ -26,8 +26,8 @@ def _install(source: Path, place: Path, name: str) -> None:
     for file in ("package.json", "package-lock.json"):
         shutil.copy(source / file, place)
     command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False, timeout=100)
-    if done.returncode:
-        why = (done.stderr.strip().splitlines() or ["npm said nothing"])[-1]
-        pytest.skip(f"needs {name}, which npm could not install: {why}")
+    result = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False, timeout=100)
+    if result.returncode:
+        reason = (result.stderr.strip().splitlines() or ["npm printed no reason"])[-1]
+        pytest.skip(f"needs {name}, which npm could not install: {reason}")
     (place / "complete").touch()

@@ -1,5 +1,8 @@
-"""Ports for what tests start, below those that the system gives to outgoing connections: a port of an agent
-that is down for a moment must not become the other end of somebody's connection."""
+"""Ports for the servers that tests start.
+
+They are below the range from which the system takes ports for outgoing connections: otherwise some connection could take
+the port of an agent while it restarts.
+"""
 
 import contextlib
 import os
@@ -21,16 +24,16 @@ _next = _candidates()
 
 
 def free_ports(count: int) -> list[int]:
-    """As many in a row, free a moment ago, and not given to another test of this process."""
+    """Consecutive ports that are free now, and not used by another test of this process."""
     while True:
         first = next(_next)
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            found = [first, *(next(_next) for _ in range(count - 1))]
-            if found[-1] - first != count - 1:
+            ports = [first, *(next(_next) for _ in range(count - 1))]
+            if ports[-1] - first != count - 1:
                 continue  # at the end of the range
-            for port in found:
+            for port in ports:
                 stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            return found
+            return ports
 
 
 def free_port() -> int:

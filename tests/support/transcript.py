@@ -1,7 +1,7 @@
-"""Transcripts: commands (`$ cheops …`) followed by what they print, checked by running them.
+"""Transcripts: commands (`$ cheops …`) followed by their output, checked by running them.
 
 A text file is one transcript; a Markdown file holds one in every ```console block. So what the
-documentation shows is what was really printed.
+documentation shows is real output.
 """
 
 import re
@@ -14,7 +14,7 @@ _BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.MULTILINE | re.DOTAL
 
 
 def replayed(path: Path) -> str:
-    """The file as it would be if every command in it had been run now."""
+    """The text of the file, with the output that its commands have now."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return _BLOCK.sub(lambda block: _replay(block.group(), exit_codes=False), text)
@@ -27,15 +27,15 @@ def has_transcript(path: Path) -> bool:
 
 def _replay(transcript: str, *, exit_codes: bool) -> str:
     lines = [line for line in transcript.splitlines() if line.startswith(("$ ", "# "))]
-    return "\n".join(_answered(line, exit_codes=exit_codes) for line in lines)
+    return "\n".join(_with_output(line, exit_codes=exit_codes) for line in lines)
 
 
-def _answered(line: str, *, exit_codes: bool) -> str:
+def _with_output(line: str, *, exit_codes: bool) -> str:
     if line.startswith("# "):
         return f"{line}\n"
     command, *argv = shlex.split(line[2:])
     if command != "cheops":
         raise ValueError(f"a transcript runs cheops, not {command}")
-    ran = run_here(*argv)
-    code = f"[exit {ran.code}]\n" if ran.code and exit_codes else ""
-    return f"{line}\n{ran.out}{ran.err}{code}"
+    result = run_here(*argv)
+    code = f"[exit {result.code}]\n" if result.code and exit_codes else ""
+    return f"{line}\n{result.out}{result.err}{code}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support import nursery
+from tests.support import fork_server
 from tests.wan.controls import ANSWER_TIMEOUT_S, Controls
 from tests.wan.record import NAMESPACES, Record, WanError, ip_command, new_record, remove
 from tests.wan.tun import inside
@@ -39,22 +39,22 @@ class Host:
         self.address = address
         self.namespace = namespace
         self._path = NAMESPACES / namespace
-        self._started: list[subprocess.Popen[Any] | nursery.Child] = []
+        self._started: list[subprocess.Popen[Any] | fork_server.ForkedProcess] = []
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process in this host, with the options of subprocess.Popen; it ends with the bed.
 
-        It is born there, unlike one that `ip netns exec` brings there a moment later: so it is never missed
-        when all that lives in a bed is killed.
+        It is in the namespace from its first moment. `ip netns exec` would move it there a little later, and a bed that
+        kills all its processes in between would miss it.
         """
         with inside(self._path):
             process = subprocess.Popen(argv, **options)
         self._started.append(process)
         return process
 
-    def agent(self, arguments: list[str], output: int) -> nursery.Child:
-        """Start an agent in this host, see tests/support/nursery.py; it ends with the bed."""
-        process = nursery.agent(arguments, output, self._path)
+    def agent(self, arguments: list[str], output: int) -> fork_server.ForkedProcess:
+        """Start an agent in this host, see tests/support/fork_server.py; it ends with the bed."""
+        process = fork_server.start_agent(arguments, output, self._path)
         self._started.append(process)
         return process
 

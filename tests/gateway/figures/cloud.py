@@ -63,7 +63,7 @@ class Cloud(Stage):
         process = self.rig._popen(site, argv, stdout=log, stderr=log)
         log.close()
         self._applications[site].append(process)
-        self.rig.sides.append(process)
+        self.rig.side_processes.append(process)
 
     def stop_services(self, site: str) -> None:
         for process in self._applications[site]:

@@ -46,7 +46,7 @@ class Sites(Stage):
         self.options[site] = list(options)
         argv = [sys.executable, "-m", "tests.gateway.replicas.service", str(self.own(site)), *options]
         argv += ["--first", str(FIRST_IDS.get(site, 0))]
-        self.applications[site] = self.rig.beside(site, argv)
+        self.applications[site] = self.rig.start_beside(site, argv)
         until(lambda: self._answers(site), f"for the service of {site}")
 
     def stop_service(self, site: str) -> None:
