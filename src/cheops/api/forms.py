@@ -154,7 +154,7 @@ async def _keep_file(node: Node, upload: UploadFile, pins: ExitStack) -> str:
     while True:
         await upload.seek(0)
         hash_ = await asyncio.to_thread(node.files.put, _chunks(upload))
-        pins.enter_context(node.file_references.pinned([hash_]))
+        pins.enter_context(node.file_references.pin([hash_]))
         if node.files.has(hash_):
             return hash_
 

@@ -150,7 +150,7 @@ class Backends:
             await asyncio.sleep(_MAINTAIN_S)
             while self._moved:
                 await self._report_move(await pump.replica(self._moved.pop()))
-            if not references.is_needed:
+            if references.is_complete:
                 for key, resource, id_ in references.releasable():
                     await self._release(pump, references, key, resource, id_)
                 self._is_first_look = False

@@ -152,7 +152,7 @@ class Node:
         if self.keyring is not None:
             renewal = CertificateRenewal(self.config.security, self.keyring, self.mesh, self.peer_client)
             self._serve("renewal", renewal.run())
-        if self.file_references.is_needed:
+        if not self.file_references.is_complete:
             self._start_job(self._read_file_references())
 
     async def stop(self) -> None:
@@ -269,7 +269,7 @@ class Node:
             await asyncio.sleep(_TICK_S)
 
     async def _read_file_references(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._readers, self.file_references.learn, self.store)
+        await asyncio.get_running_loop().run_in_executor(self._readers, self.file_references.load, self.store)
 
     # -- notes in the store ------------------------------------------------------------------------------
 

@@ -169,7 +169,7 @@ class PeerService:
 
     async def _check_file(self, peer: str, hash_: str) -> None:
         """A site gets the files of resources that it is, or was, involved in."""
-        if self._site.file_references.is_needed:
+        if not self._site.file_references.is_complete:
             raise CheopsError(
                 "this site still reads which files belong to which resources; ask again",
                 status=503,

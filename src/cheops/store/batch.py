@@ -1,4 +1,4 @@
-"""What one commit writes, encoded and signed before the store is touched: a document beyond a limit changes nothing.
+"""What one commit writes. All of it is encoded and signed first, so that a document beyond a limit changes nothing.
 
 Documents of this site get its signature just before they are first stored (see cheops.security.signatures);
 those of one commit are signed together. A draft is not signed: no other site receives it. A signed document
@@ -23,11 +23,11 @@ from cheops.store.interface import CodecError, Store
 class Put:
     key: Key
     id: str
-    resource: str  # empty: of the site itself
+    resource: str  # empty: the document belongs to the site itself
     body: bytes
     is_shared: bool
     is_unsynced: bool
-    sites: tuple[str, ...]  # become involved, if they are not yet
+    sites: tuple[str, ...]  # those that the resource involves from now on
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Forget:
 
 
 Write: TypeAlias = Put | Forget
-# Takes writes with their documents; gives the writes, with the signatures that are due.
+# Takes writes with their documents (None: forgotten); gives the writes with all signatures that they need.
 AddSignatures: TypeAlias = Callable[[Sequence[tuple[Document | None, Write]]], list[Write]]
 
 
 def writes_of(saves: Sequence[Save], add_signatures: AddSignatures | None = None) -> list[Write]:
-    """In their order; raises CodecError. Of several writes under one key, only the last remains."""
+    """The writes of these saves in order; raises CodecError. Of several writes under one key, only the last remains."""
     last: dict[Key, Document | None] = {}
     forgotten: set[Key] = set()
     for save in saves:
@@ -57,7 +57,7 @@ def writes_of(saves: Sequence[Save], add_signatures: AddSignatures | None = None
 
 
 def _set_last(last: dict[Key, Document | None], key: Key, document: Document | None) -> None:
-    last.pop(key, None)  # the last write decides the order as well: the feed follows it
+    last.pop(key, None)  # moves the key to the end: the feed has documents in the order of their last write
     last[key] = document
 
 
@@ -67,7 +67,8 @@ def _writes(key: Key, document: Document | None, forgotten: set[Key]) -> Iterato
         return
     put = _put(key, document)
     if put.is_shared and key in forgotten:
-        yield _forget(key)  # so that it gets a new number: readers of the feed may be beyond its old one
+        # Without this, the document would keep its old number, and readers that are beyond it would not see the change.
+        yield _forget(key)
     yield put
 
 
@@ -76,7 +77,7 @@ def _forget(key: Key) -> Forget:
 
 
 def _put(key: Key, document: Document) -> Put:
-    body = encode(document)  # first, because it refuses what is not a document
+    body = encode(document)  # first, because it refuses values that are not documents
     return Put(
         key,
         id_of(key),
@@ -88,7 +89,7 @@ def _put(key: Key, document: Document) -> Put:
     )
 
 
-_PAGE = 500  # documents
+_PAGE = 500  # documents that are read and signed at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,8 @@ class DocumentSigner:
     origin: Origin
     sign: Sign
 
-    def is_due(self, document: Document | None) -> bool:
-        """Whether a document is ours, and needs a signature that it does not have."""
+    def needs_signature(self, document: Document | None) -> bool:
+        """Whether a document comes from this site and lacks the signature that it needs."""
         return (
             isinstance(document, Operation | Reply)
             and not document.signature
@@ -108,12 +109,12 @@ class DocumentSigner:
         )
 
     def signed(self, writes: Sequence[tuple[Document | None, Write]]) -> list[Write]:
-        """The writes, with the signatures that are due; raises CodecError."""
+        """The writes, with all signatures that they need; raises CodecError."""
         signed_writes = [write for _, write in writes]
         due = [
             (index, document, write)
             for index, (document, write) in enumerate(writes)
-            if isinstance(write, Put) and isinstance(document, Operation | Reply) and self.is_due(document)
+            if isinstance(write, Put) and isinstance(document, Operation | Reply) and self.needs_signature(document)
         ]
         if not due:
             return signed_writes
@@ -121,7 +122,9 @@ class DocumentSigner:
         for (index, _, put), text in zip(due, signatures, strict=True):
             signed_writes[index] = _with_signature(put, text)
         for (_, document, _), text in zip(due, signatures, strict=True):
-            force_setattr(document, "signature", text)  # only now that nothing can fail any more
+            # The engine holds this very object and sends it later, so it must have the signature as well. Documents are
+            # changed only here, after everything that can fail.
+            force_setattr(document, "signature", text)
         return signed_writes
 
 
@@ -133,12 +136,12 @@ def _with_signature(put: Put, text: str) -> Put:
     return Put(put.key, put.id, put.resource, body, put.is_shared, put.is_unsynced, put.sites)
 
 
-def sign_stored_documents(store: Store, signing: DocumentSigner) -> int:
-    """Sign what was stored before this site had a key; gives the number of documents. Blocks until all are signed."""
+def sign_stored_documents(store: Store, signer: DocumentSigner) -> int:
+    """Sign the documents that were stored before this site had a key; gives their number. Blocks until it is done."""
     count = since = 0
     while changes := store.changes(since, _PAGE):
         documents = store.read(change.key for change in changes).values()
-        if due := tuple(document for document in documents if signing.is_due(document)):
+        if due := tuple(document for document in documents if signer.needs_signature(document)):
             store.commit([Save(due)])
             count += len(due)
         since = changes[-1].seq

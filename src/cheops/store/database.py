@@ -1,14 +1,14 @@
-"""A store's file: its lock, its connections, its tables, and SQLite's errors in words that help.
+"""A store's file: its lock, its connections, its tables, and advice for SQLite's errors.
 
 At most one process has a store open. The kernel releases the lock, however that process ends.
 
-The file has a version (`user_version`) and a mark that it is ours (`application_id`). Version n is the work of the
-first n migrations. Those that are pending run when a store is opened, each in one transaction with its new number. A
-migration that was released never changes: another one is added.
+The file has a version (`user_version`), and `application_id` marks it as a store of Cheops. Version n is the result of
+the first n migrations. Pending ones run when a store is opened, each in one transaction with its new number. A released
+migration never changes: add another one.
 
     documents  by resource and id; `seq` is the number in the whole feed, of those that are shared
     feeds      (site, seq) → document. Site 0 is the whole feed, 1 what goes to every site (matrices)
-    late       documents whose number in a site's feed is not their own: shared before the site was involved
+    late       documents that were shared before a site was involved, with their other number in the site's feed
     involved   which sites a resource has or had on its list
     meta       incarnation, created, site; last_seq once the feeds no longer hold the highest number
 """
@@ -24,7 +24,8 @@ from pathlib import Path
 
 from cheops.store.interface import StoreError
 
-_MAX_LOG_BYTES = 16 * 1024 * 1024  # to which the write-ahead log is cut back once a burst is over
+# The write-ahead log is truncated to this after a burst; without a limit it would keep its largest size for ever.
+_MAX_LOG_BYTES = 16 * 1024 * 1024
 
 _NOT_WRITABLE = "it cannot be written: check that the agent may write the file and its directory"
 _IN_USE = "another program holds a lock on it: stop that program, and try again"
@@ -44,7 +45,7 @@ _ADVICE = {
 
 @contextmanager
 def translate_errors(path: Path) -> Iterator[None]:
-    """Raise what SQLite raises inside as a StoreError that names the file."""
+    """Raise SQLite's errors as StoreErrors, with the path of the file and advice."""
     try:
         yield
     except sqlite3.Error as error:
@@ -56,13 +57,14 @@ def translate_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit all of what is inside, or nothing."""
+    """Commit all statements of the block, or none."""
+    # IMMEDIATE takes the write lock now: if another program holds it, this fails here and not halfway.
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(sqlite3.Error):  # after some errors SQLite has rolled back by itself
+        with suppress(sqlite3.Error):  # after some errors, such as a full disk, SQLite has rolled back by itself
             connection.execute("ROLLBACK")
         raise
 
@@ -73,7 +75,8 @@ def create_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         directory = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(directory)  # or a power loss could lose the name, and with it everything that was committed
+            # Otherwise a power loss could lose the name of the file, and with it everything that was committed.
+            os.fsync(directory)
         finally:
             os.close(directory)
     except OSError as error:
@@ -83,12 +86,13 @@ def create_file(path: Path) -> None:
 def open_writer(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     connection = _connect(path, "rw", busy_timeout_s)
     try:
-        _check_version(connection, path)  # before anything is changed
+        _check_version(connection, path)  # first: a file of another program, or a newer version, must not change
         # Takes effect only on an empty file, and only before WAL is set.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreError(f"{path}: its file system cannot hold a store: put it on a local disk")  # noqa: TRY301 - closes
+        # NORMAL would sync only at checkpoints: a power loss could undo commits on which the agent has acted.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {_MAX_LOG_BYTES}")
         for step in _pending_migrations(connection):
@@ -115,7 +119,10 @@ def _connect(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection
 
 
 class FileLock:
-    """A lock on a file beside another, held until `release`. The lock file stays: its removal would be a race."""
+    """A lock on FILE.lock, held until `release`.
+
+    The lock file is never deleted: another process could lock the deleted file while a third one creates a new file.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_name(path.name + ".lock")
@@ -138,7 +145,8 @@ class FileLock:
             raise StoreError(f"{path} cannot be locked: {error.strerror} ({self.path})") from None
 
     def _write_pid(self) -> None:
-        with suppress(OSError):  # the disk may be full; the lock holds nevertheless
+        # For the error message of a second process only: on a full disk, the lock works without it.
+        with suppress(OSError):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
@@ -155,7 +163,7 @@ class FileLock:
 # -- tables ----------------------------------------------------------------------------------------------
 
 APPLICATION_ID = 0x43_48_50_53  # "CHPS"
-EVERYTHING, EVERYBODY = 0, 1  # feeds beside those of the sites, whose numbers begin at 2
+EVERYTHING, EVERY_SITE = 0, 1  # feeds besides those of the sites, whose numbers begin at 2 (see `sites` below)
 
 Migration = Callable[[sqlite3.Connection], None]
 
@@ -177,7 +185,7 @@ CREATE TABLE late (doc INTEGER, site INTEGER, seq INTEGER NOT NULL, PRIMARY KEY 
 
 
 def _first(connection: sqlite3.Connection) -> None:
-    for statement in _FIRST.split(";"):  # executescript would end the transaction
+    for statement in _FIRST.split(";"):  # executescript would commit the transaction
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     facts = {"incarnation": secrets.token_hex(6), "created": datetime.now(UTC).isoformat(timespec="seconds")}
@@ -188,14 +196,14 @@ MIGRATIONS: list[Migration] = [_first]
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreError for a file that this agent must not change. Reads only."""
+    """Raise StoreError for a file that this agent must not change. Only reads."""
     version = _pragma(connection, "user_version")
     is_empty = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
     if not is_empty and _pragma(connection, "application_id") != APPLICATION_ID:
         raise StoreError(f"{path} is a database of another program: give the store a file of its own")
     if version > len(MIGRATIONS):
         raise StoreError(
-            f"{path} was written by a newer Cheops (version {version} of the file; this one knows"
+            f"{path} was written by a newer Cheops (version {version} of the file; this one reads"
             f" up to {len(MIGRATIONS)}): upgrade this agent. The file was not changed."
         )
 

@@ -5,13 +5,13 @@ called from any thread. `commit` is the only one that changes documents.
 
 Documents that sites exchange (decided operations, replies, matrices) are *shared*: each gets the next
 number of the store's *feed* when it is first committed. CouchDB's replication reads the feed. A draft is
-not shared; the operation that it becomes is, under the same key. A forgotten document leaves the feed without
-a trace, and its number is not used again.
+not shared; the operation that it becomes is, under the same key. A forgotten document disappears from the feed,
+and its number is not used again.
 
 The feed of one *site* holds the documents of the resources that involve it, and every matrix. A document
-has the same number there as in the whole feed, with one exception: when a resource comes to involve a site,
-what was shared of it before gets new numbers in the feed of that site alone, because the site may have read
-beyond the old ones.
+has the same number there as in the whole feed, with one exception: when a resource begins to involve a site,
+its documents that were shared before get new numbers in the feed of that site alone, because the site may have
+read beyond the old ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ class Store(Protocol):
 
     @property
     def incarnation(self) -> str:
-        """Drawn at random when the store is created: a site that restarts with an empty disk has another one."""
+        """A random text, chosen when the store is created: a site that restarts with an empty disk has another one."""
 
     def commit(self, saves: Sequence[Save]) -> int:
         """Write all of these, in order, in one transaction; gives the feed's last number afterwards.
@@ -64,7 +64,7 @@ class Store(Protocol):
         have or had this site on their list."""
 
     def shares(self) -> dict[str, int]:
-        """For each site, on the lists of how many resources it is or was."""
+        """For each site, the number of resources that have or had it on their list."""
 
     def read(self, keys: Iterable[Key]) -> dict[Key, Document]:
         """Those of these documents that exist."""
@@ -87,7 +87,7 @@ class Store(Protocol):
 
 
 def recovered_from(documents: Iterable[Document], unsynced: Iterable[str]) -> Recovered:
-    """The documents that belong to no resource, as the engine takes them at its start."""
+    """The event with which the engine starts, from the documents that belong to no resource."""
     documents = tuple(documents)
     return Recovered(
         next((document.clock for document in documents if isinstance(document, SiteClock)), Clock()),

@@ -1,7 +1,7 @@
-"""A store that ends with its process: for tests.
+"""A store in memory, for tests.
 
-It holds documents as bytes, as a store on disk does: what is loaded is what was encoded, never the same object. So a
-test on this store also finds what the codec would lose.
+It holds documents as bytes, as a store on disk does: a loaded document is decoded, never the same object as before. So
+a test on this store also notices if the codec loses something.
 """
 
 import secrets
@@ -19,7 +19,7 @@ from cheops.store.batch import AddSignatures, Forget, Put, writes_of
 from cheops.store.codec import ascii_lower, decode, decode_plain, encode_plain
 from cheops.store.interface import Change, StoreError, recovered_from
 
-_EVERYTHING, _MATRICES = object(), object()  # feeds beside those of the sites
+_EVERYTHING, _MATRICES = object(), object()  # feeds besides those of the sites; no site name can equal them
 
 
 @dataclass(slots=True)
@@ -54,6 +54,7 @@ class MemoryStore:
                     self._put(write)
                 else:
                     self._forget(write)
+            # A resource without documents involves no site.
             for resource in {write.resource for write in writes}:
                 if not self._by_resource.get(resource):
                     self._by_resource.pop(resource, None)
@@ -76,6 +77,7 @@ class MemoryStore:
             return
         involved[site] = None
         earlier = [row for row in self._by_resource.get(resource, {}).values() if row.numbers]
+        # New numbers at the end of the site's feed: the site may have read beyond the old ones.
         for row in sorted(earlier, key=lambda row: row.numbers[_EVERYTHING]):
             self._append(row, site)
 

@@ -1,11 +1,11 @@
 """The documents of a site in one SQLite file.
 
-Durable: a write-ahead log, synced at every commit, so what was committed survives kill -9 and power loss.
-One connection writes and a second one reads: a follower of the feed and a commit do not wait for each
-other. One process at a time has the file open (see database.py), which must be on a local disk.
+Durability: a write-ahead log, synced at every commit, so commits survive kill -9 and power loss. One connection writes
+and a second one reads: a reader of the feed and a commit do not wait for each other. One process at a time has the file
+open (see database.py), which must be on a local disk.
 
-Bounded: SQLite copies the log into the file every 1000 pages. Pages that forgotten documents leave are used
-again, and released to the disk a few at a time when a good part of the file is free.
+Size: SQLite copies the log into the file every 1000 pages. Pages of forgotten documents are used again, and returned to
+the file system a few at a time when more than a quarter of the file is free.
 
 Invariants of the feeds: a shared document has a row in the whole feed, and one in the feed of each site that
 its resource involves (a matrix: one for every site). Its number is the same in all of them, unless `late` has
@@ -26,7 +26,7 @@ from cheops.engine.events import Recovered, Save
 from cheops.store.batch import AddSignatures, Forget, Put, Write, writes_of
 from cheops.store.codec import ascii_lower, decode, decode_plain, encode_plain, id_of, key_of_id, resource_of
 from cheops.store.database import (
-    EVERYBODY,
+    EVERY_SITE,
     EVERYTHING,
     FileLock,
     create_file,
@@ -37,7 +37,7 @@ from cheops.store.database import (
 )
 from cheops.store.interface import Change, CodecError, StoreError, recovered_from
 
-_MAX_CACHED_RESOURCES = 10_000  # whose sites are in memory
+_MAX_CACHED_RESOURCES = 10_000  # whose sites are cached in memory
 
 _UPSERT = (
     "INSERT INTO documents (resource, id, unsynced, seq, body) VALUES (?, ?, ?, ?, ?)"
@@ -48,15 +48,15 @@ _UPSERT_SHARED = _UPSERT + " RETURNING doc, seq"
 
 
 class Writer:
-    """Writes to the tables. Caches the last number, and the sites of the resources written lately."""
+    """Writes to the tables. Caches the last number, and the sites of recently written resources."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._sites: dict[str, int] = {}
         self._involved: dict[str, tuple[int, ...]] = {}
-        self._feed_rows: list[tuple[int, int, int]] = []  # site, seq, doc: written together, in order of the key
-        self._must_store_seq = False
-        self._next = self._last = self._stored_last()
+        self._feed_rows: list[tuple[int, int, int]] = []  # site, seq, doc: inserted together, in order of the key
+        self._must_store_seq = False  # whether the whole feed may not end with the highest number any more
+        self._next = self._last = self._stored_last()  # last number assigned, last number committed
 
     @property
     def last_seq(self) -> int:
@@ -68,7 +68,7 @@ class Writer:
             with transaction(self._connection):
                 self._apply(writes)
         except BaseException:
-            self._sites.clear()  # the caches may hold what was not written
+            self._sites.clear()  # the transaction was rolled back, so the caches may be ahead of the file
             self._involved.clear()
             self._next = self._last
             raise
@@ -98,9 +98,9 @@ class Writer:
         self._involve(put.sites, put.resource)
         row = (put.resource, put.id, put.is_unsynced, self._next + 1, put.body)
         ((doc, seq),) = self._connection.execute(_UPSERT_SHARED, row).fetchall()
-        if seq == self._next + 1:  # otherwise it is in the feeds already
+        if seq == self._next + 1:  # otherwise it kept its number, and is in the feeds already
             self._next = seq
-            feeds = (EVERYTHING, *(self._sites_of(put.resource) if put.resource else (EVERYBODY,)))
+            feeds = (EVERYTHING, *(self._sites_of(put.resource) if put.resource else (EVERY_SITE,)))
             self._feed_rows.extend((feed, seq, doc) for feed in feeds)
 
     def _forget(self, forget: Forget) -> None:
@@ -110,13 +110,13 @@ class Writer:
                 self._leave_feeds(doc, seq, forget.resource)
 
     def _leave_feeds(self, doc: int, seq: int, resource: str) -> None:
-        self._flush()
+        self._flush()  # the rows to delete may be among those that are not inserted yet
         late = self._all("SELECT site, seq FROM late WHERE doc = ?", doc)
-        own = [(feed, seq) for feed in (EVERYTHING, EVERYBODY, *self._sites_of(resource))]
+        own = [(feed, seq) for feed in (EVERYTHING, EVERY_SITE, *self._sites_of(resource))]
         self._connection.executemany("DELETE FROM feeds WHERE site = ? AND seq = ?", [*own, *late])
         if late:
             self._connection.execute("DELETE FROM late WHERE doc = ?", (doc,))
-        self._must_store_seq = True
+        self._must_store_seq = True  # this may have been the highest number, which must not be used again
 
     # -- involved sites ----------------------------------------------------------------------------
 
@@ -144,6 +144,7 @@ class Writer:
 
     def _sites_of(self, resource: str) -> tuple[int, ...]:
         if resource not in self._involved:
+            # Clearing all is simpler than evicting the oldest, and costs one query per resource that is written again.
             if len(self._involved) >= _MAX_CACHED_RESOURCES:
                 self._involved.clear()
             rows = self._all("SELECT site FROM involved WHERE resource = ?", resource)
@@ -180,8 +181,8 @@ class Writer:
 
 
 _TIDY_EVERY = 256  # commits
-_TIDY_PAGES = 512  # at a time, so that no commit waits long
-_TIDY_FROM_PAGES = 1_024  # fewer free pages are not worth the work
+_TIDY_PAGES = 512  # 2 MiB at a time, so that no commit waits long
+_TIDY_FROM_PAGES = 1_024  # fewer free pages (4 MiB) are not worth the work
 
 _ALL_CHANGES = """
 SELECT feed.seq, (SELECT id FROM documents WHERE doc = feed.doc)
@@ -211,7 +212,7 @@ _SHARES = "SELECT name, count(*) FROM involved JOIN sites USING (site) GROUP BY 
 
 
 class SQLiteStore:
-    """See `interface.Store`. `site`, if given, is written to a new file, and must be that of an existing one."""
+    """See `interface.Store`. With `site`, a new file gets this owner, and an existing one must have it."""
 
     def __init__(self, path: str | PathLike[str], site: str | None = None, *, busy_timeout_s: float = 5.0) -> None:
         self.path = Path(path).absolute()
@@ -223,7 +224,9 @@ class SQLiteStore:
             stack.callback(lock.release)
             create_file(self.path)
             self._connection = open_writer(self.path, busy_timeout_s)
-            stack.callback(self._connection.close)  # after the reader: the last to close copies the log
+            # Callbacks run in reverse order: the reader closes first, because the last connection copies the log into
+            # the file, and the reader may not write.
+            stack.callback(self._connection.close)
             self._reader = open_reader(self.path, busy_timeout_s)
             stack.callback(self._reader.close)
             self._writer = Writer(self._connection)
@@ -248,7 +251,9 @@ class SQLiteStore:
     # -- writing ---------------------------------------------------------------------------------
 
     def commit(self, saves: Sequence[Save]) -> int:
-        writes = writes_of(saves, self.add_signatures)
+        writes = writes_of(
+            saves, self.add_signatures
+        )  # before the lock: encoding and signing need not exclude other writers
         with self._write_lock, translate_errors(self.path):
             self._check_open()
             self._writer.commit(writes)
@@ -258,11 +263,11 @@ class SQLiteStore:
             return self._writer.last_seq
 
     def _tidy(self) -> None:
-        """Release some free pages. The commit is done, so a failure here is harmless: it is tried again later."""
+        """Return some free pages to the file system. A failure is harmless: the commit is done, and others follow."""
         with suppress(sqlite3.Error):
             free, pages = (self._pragma(name) for name in ("freelist_count", "page_count"))
             if free > max(_TIDY_FROM_PAGES, pages // 4):
-                # The pragma works page by page, and `execute` would stop after the first step, as it gives no rows.
+                # `execute` would stop after the first page: this pragma does one page per step, and gives no rows.
                 self._connection.executescript(f"PRAGMA incremental_vacuum({_TIDY_PAGES})")
 
     def _pragma(self, name: str) -> int:
@@ -317,7 +322,7 @@ class SQLiteStore:
         if site is None:
             rows = self._rows(_ALL_CHANGES, EVERYTHING, since, limit)
         else:
-            rows = self._rows(_CHANGES_OF_SITE, site, since, EVERYBODY, since, limit)
+            rows = self._rows(_CHANGES_OF_SITE, site, since, EVERY_SITE, since, limit)
         return tuple(Change(seq, key_of_id(id_)) for seq, id_ in rows)
 
     # -- notes -----------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ async def _in_file(node: Node, block: bytearray, body: AsyncIterator[bytes], pin
         size += len(block)
         # Pinned before it is there: the same content may be just about to go with another operation.
         hash_ = writing.hash
-        pins.enter_context(node.file_references.pinned([hash_]))
+        pins.enter_context(node.file_references.pin([hash_]))
         await asyncio.to_thread(writing.keep)
     return SpooledBody(file_hash=hash_, size=size)
 
