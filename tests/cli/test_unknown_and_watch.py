@@ -48,7 +48,7 @@ def test_what_did_not_happen_is_run_and_only_there(make_rig: MakeRig) -> None:
     )
     assert "2 operations are UNKNOWN" in cheops("resolve", "notes", "--op", "site1:2", "--happened", "no", code=1).err
     wrong = cheops("resolve", "notes", "--site", "site1", "--happened", "no", code=1).err
-    assert "nothing is UNKNOWN at site1; site1:2 at site2 and site1:2 at site3 are: say so with 'site'" in wrong
+    assert "nothing is UNKNOWN at site1; site1:2 at site2 and site1:2 at site3 are: name that site with 'site'" in wrong
     assert "unknown site 'site9'" in cheops("resolve", "notes", "--site", "site9", "--happened", "no", code=1).err
 
     done = cheops("resolve", "notes", "--site", "site2", "--happened", "no").out
