@@ -251,9 +251,7 @@ class SQLiteStore:
     # -- writing ---------------------------------------------------------------------------------
 
     def commit(self, saves: Sequence[Save]) -> int:
-        writes = writes_of(
-            saves, self.add_signatures
-        )  # before the lock: encoding and signing need not exclude other writers
+        writes = writes_of(saves, self.add_signatures)  # before the lock: other writers need not wait for this
         with self._write_lock, translate_errors(self.path):
             self._check_open()
             self._writer.commit(writes)
