@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cheops.sim.script import ScriptError, replayed
+from cheops.sim.script import ScriptError, replay
 from tests.support.command import ROOT
 
 SCENARIOS = sorted((ROOT / "tests" / "scenarios").glob("*.txt"))
@@ -12,7 +12,7 @@ SCENARIOS = sorted((ROOT / "tests" / "scenarios").glob("*.txt"))
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario_shows_what_happens(path: Path, request: pytest.FixtureRequest) -> None:
-    now = replayed(path.read_text(encoding="utf-8"))
+    now = replay(path.read_text(encoding="utf-8"))
     if request.config.getoption("--update-transcripts"):
         path.write_text(now, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == now, "if the change is meant: pytest --update-transcripts"
@@ -62,11 +62,11 @@ WORLD = 'sites a b\nresource n counter at a b\nsubmit a n set "set 1"\n'
 def test_a_bad_line_is_named(line: str, problem: str) -> None:
     number = 4 + line.count("\n")
     with pytest.raises(ScriptError, match=f"^line {number}: ") as caught:
-        replayed(WORLD + line)
+        replay(WORLD + line)
     assert problem in str(caught.value)
 
 
 def test_what_was_printed_before_is_not_read() -> None:
-    once = replayed(WORLD + "deliver\nlog n\nstate n\n")
+    once = replay(WORLD + "deliver\nlog n\nstate n\n")
     assert "  a, b: 1\n" in once
-    assert replayed(once) == once
+    assert replay(once) == once

@@ -110,7 +110,7 @@ def test_a_site_without_the_service_is_refused_with_those_that_have_it() -> None
 
 
 def test_of_a_site_that_was_never_heard_of_nobody_knows_what_it_lacks() -> None:
-    sites = {**world().sites, "site2": SiteInfo("site2", up=False, heard=False)}
+    sites = {**world().sites, "site2": SiteInfo("site2", up=False, has_reported=False)}
     snapshot = replace(world(), sites=sites)
     assert routed("{image: site2}", "image", snapshot) == One("site2")
     assert routed("{image: site1 & site2}", "image", snapshot) == Replicas(("site1", "site2"))

@@ -234,7 +234,7 @@ def _nobody_vouches() -> AbstractContextManager[object]:
 
 def _forgotten_lists_never_were() -> AbstractContextManager[object]:
     """An operation that was made under a list which is forgotten is taken for one that begins the resource."""
-    return patch.object(policy, "_in_place_of_forgotten", lambda *_, **__: None)
+    return patch.object(policy, "_substitute_listing", lambda *_, **__: None)
 
 
 class Planted(NamedTuple):

@@ -5,7 +5,7 @@ nothing that does I/O; import-linter keeps it so.
 
 **Events in** (events.py). A client submits an operation (`Submitted`) or goes away (`ClientLeft`); a run has ended
 (`Ran`); a peer sent a message (`Received`), came up or went down (`PeerUp`, `PeerDown`); documents that the engine
-asked for are there (`Loaded`, `Enumerated`); the operator decided something (`Resolved`, `SitesRemoved`); time has
+requested are loaded (`Loaded`, `Enumerated`); the operator decided something (`Resolved`, `SitesRemoved`); time has
 passed (`Tick`, about ten times per second). After a start the first event is `Recovered`.
 
 **Effects out.** `Save` documents, `Run` commands on the local application, `Send` a message to a peer, `Answer` a
@@ -45,7 +45,7 @@ A site takes an operation of a client, runs it, and sends it to the other site o
     (['Operation', 'Reply'], (('started', 'counter'),))
     >>> answer.stage, answer.status
     (<Stage.DECIDED: 'decided'>, <Status.OK: 'OK'>)
-    >>> send.peer, [str(op.id) for op in send.message.ops]  # sent again with later ticks until site2 says it has it
+    >>> send.peer, [str(op.id) for op in send.message.ops]  # sent again with later ticks until site2 acknowledges it
     ('site2', ['site1:1'])
 
 Where to read on: status.py has the life of an operation on one page; site.py dispatches events; replica.py lists the

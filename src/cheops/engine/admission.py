@@ -1,11 +1,11 @@
-"""What a site takes: operations of its own clients, and what other sites send.
+"""What a site accepts: operations of its own clients, and what other sites send.
 
 From a client, an operation is refused at once, with a reason (`refusal`).
 
-From another site, an operation that its origin may not make is dropped when its turn comes, that is, when its past is
-here. Operations made in knowledge of it wait. If another site took it, the two sites are configured differently, and
-an operator must know. So a refusal is remembered, reported once (`REFUSED`), and shown with what waits for it. It is
-not acknowledged: sites that have the operation go on offering it, and it is checked again each time.
+From another site, an operation that its origin may not submit is dropped once everything it depends on is here.
+Operations that depend on it wait. If another site accepted it, the two are configured differently, and an operator must
+know. So a refusal is remembered, reported once (`REFUSED`), and shown with what waits for it. It is not
+acknowledged: sites that have the operation keep sending it, and it is checked again each time.
 
 Types without a policy are open to every site.
 """
@@ -19,11 +19,13 @@ from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Reply
 from cheops.log.policy import Action, creation_violation, is_participant, operation_violation, violation
 
 REFUSED = "refused"
-_UNLISTED_SHARE = 100  # one in so many of the operations that may wait is for sites on no list of the resource
+# Of `limits.waiting`, sites that were never on the list of the resource get one hundredth: a newly added site, whose
+# list is still on its way, needs a few places, and a hostile one must not be able to fill the queue.
+_UNLISTED_SHARE = 100
 
 
 def admits(replica: Replica, op: Operation, out: Effects) -> bool:
-    """Whether an operation, whose past is here, says what its origin may say."""
+    """Whether the origin of an operation may submit it. Everything the operation depends on must be here."""
     policy = replica.policy_of(op.rtype)
     endorsed = op.id in replica.inbox.endorsed
     problem = operation_violation(op, policy, replica.history, endorsed=endorsed) if policy else None
@@ -36,7 +38,7 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
 
 
 def note_endorsement(replica: Replica, peer: str, op: Operation) -> None:
-    """A site of the resource that sends another site's operation has taken it itself."""
+    """Note that a site of the resource has accepted another site's operation: otherwise it would not send it."""
     if peer != op.origin.site and peer in replica.history.ever_listed:
         replica.inbox.endorse(op)
 
@@ -53,8 +55,8 @@ def may_wait(replica: Replica, op: Operation) -> bool:
 
 
 def admits_reply(replica: Replica, reply: Reply) -> bool:
-    """Whether a reply comes from a site that takes part in the resource. If we do not know that yet, the reply is
-    dropped, and comes again."""
+    """Whether a reply comes from a site that takes part in the resource. If that is not known yet, the reply is
+    dropped; its sender sends it again."""
     if replica.policy_of(replica.type.name) is None or reply.origin in replica.replies.known:
         return True
     return is_participant(reply.origin.site, replica.history)
@@ -70,13 +72,14 @@ def admits_snapshot(replica: Replica, peer: str, message: Message, out: Effects)
 
 
 def _may_send_snapshot(replica: Replica, peer: str, message: Message) -> bool:
-    """A peer may that is on the list as we know it. Where we know nothing of the resource, the list in the snapshot
+    """Whether the peer is on the list that is known here. If nothing is known of the resource, the list in the snapshot
     counts; otherwise that list must be newer, and its author must have been allowed to set it."""
     history = replica.history
     listing = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
     policy = replica.policy_of(listing.rtype if listing else replica.type.name)
     if policy is None:
         return True
+    # A snapshot brings the matrix in force with it. One that no operation names could not be traced to its introducer.
     if listing is None or not _names_known_matrix(message):
         return False
     if peer in history.site_list:
@@ -89,7 +92,7 @@ def _may_send_snapshot(replica: Replica, peer: str, message: Message) -> bool:
 
 
 def waiting_for_refused(replica: Replica) -> dict[OpId, list[OpId]]:
-    """Which operations wait here because one that they depend on was refused, by that one."""
+    """The operations that wait here because one that they depend on was refused, by the id of the refused one."""
     held: dict[OpId, list[OpId]] = {}
     for op in replica.inbox.waiting.values():
         for id_ in replica.inbox.refused:
@@ -107,11 +110,11 @@ def _names_known_matrix(message: Message) -> bool:
 # -- from clients ----------------------------------------------------------------------------------------
 
 NO_RULES = Matrix()
-_DEFAULT = MatrixRef(NO_RULES.hash, Stamp(0, 0, Origin("-", "-")))  # older than any that is introduced
+_DEFAULT = MatrixRef(NO_RULES.hash, Stamp(0, 0, Origin("-", "-")))  # older than every matrix that a client sends
 
 
 def matrix_in_force(replica: Replica) -> MatrixRef:
-    """The matrix under which an operation is made now."""
+    """The matrix for an operation that is submitted now. Drafts count: the next operation comes after them."""
     refs = [draft.matrix for draft in replica.drafts]
     if replica.history.adopted is not None:
         refs.append(replica.history.adopted)
@@ -125,6 +128,7 @@ def refusal(replica: Replica, event: Submitted) -> str | None:  # noqa: PLR0911 
     changes = event.kind is Kind.SITES
     if len(replica.drafts) >= replica.limits.drafts:
         return f"{len(replica.drafts)} operations are waiting already; try again later"
+    # Other kinds pass: a force or a delete operation is what shortens a full log.
     if event.kind is Kind.NORMAL and (full := retention.fullness(replica)):
         return full
     if changes and not site_list:
@@ -146,7 +150,7 @@ def policy_violation(replica: Replica, event: Submitted, site: str) -> str | Non
     if policy is None:
         return None
     lists = [op for op in (replica.history.site_list_op, *replica.drafts) if op and op.sites is not None]
-    listing = max(lists, key=lambda op: op.stamp, default=None)  # as others will see it, drafts included
+    listing = max(lists, key=lambda op: op.stamp, default=None)  # drafts included: other sites will see them first
     if listing is None:
         return creation_violation(site, event.sites or (), policy)
     changes_matrix = event.matrix is not None and event.matrix.hash != matrix_in_force(replica).hash

@@ -74,7 +74,7 @@ class Started(DocumentBase, frozen=True, tag="started"):
 
     resource: Name
     n: Number
-    op: OpId | None  # the operation, or with `replay` its base; None: nothing that a crash could leave open
+    op: OpId | None  # the operation, or the base of a replay; None: a crash leaves nothing open
     replay: bool = False
     from_start: bool = False
     hook: bool = False
@@ -83,10 +83,10 @@ class Started(DocumentBase, frozen=True, tag="started"):
 
 
 class Ledger(DocumentBase, frozen=True, tag="ledger"):
-    """What a site remembers of a resource beside its documents."""
+    """What a site remembers of a resource when the documents themselves are forgotten."""
 
     resource: Name
-    unsynced: bool = False  # some site involved is not known to have all of it
+    unsynced: bool = False  # some site involved is not known to have all of it: a restart loads the resource
     floor: Vector = field(default_factory=dict)
     reply_floor: Vector = field(default_factory=dict)
     base: Base | None = None
@@ -103,7 +103,7 @@ class Peers(DocumentBase, frozen=True, tag="peers"):
 
 
 class SiteClock(DocumentBase, frozen=True, tag="clock"):
-    """The clock, stored because it must not go back over a crash."""
+    """The clock. It is stored so that a stamp after a crash is later than all stamps before it."""
 
     clock: Clock
 
@@ -159,21 +159,25 @@ class Message(DocumentBase, frozen=True, tag="message"):
     matrices: tuple[Matrix, ...] = ()
     known: Vector = field(default_factory=dict)
     known_replies: Vector = field(default_factory=dict)
-    replies_after: Vector = field(default_factory=dict)  # `replies` are all that is left after these
+    replies_after: Vector = field(
+        default_factory=dict
+    )  # `replies` are all that the sender has kept after these numbers
     settled: Vector = field(default_factory=dict)
     digest: OptionalName = ""
     busy: bool = False  # the sender may still make operations that no other site knows
     ask: bool = False
-    wanted: tuple[Name, ...] = ()  # hashes of matrices that the sender lacks
+    wanted: tuple[Name, ...] = ()  # hashes of matrices that the sender needs
     snapshot: Snapshot | None = None
 
 
 def size_of(message: Message) -> int:
-    """About how many bytes a message has. Commands and their outputs make up nearly all of it."""
+    """The approximate number of bytes of a message. Commands and their outputs are nearly all of it."""
     return 500 + sum(map(document_size, message.ops)) + sum(map(document_size, message.replies))
 
 
 def document_size(document: Operation | Reply) -> int:
+    # The constants are what the other fields take in JSON. An estimate is enough to limit a message, and
+    # encoding every document twice would be slow.
     if isinstance(document, Operation):
         return 500 + len(document.payload.line) + 100 * len(document.payload.files)
     return 400 + len(document.output) + len(document.detail) + 100 * len(document.applied)

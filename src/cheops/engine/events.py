@@ -1,4 +1,4 @@
-"""Events, which happen to a site, and effects, which it asks its driver for. Both are plain data.
+"""Events, which happen to a site, and effects, which it requests from its driver. Both are plain data.
 
 The package docstring has the order in which effects are carried out.
 """
@@ -29,7 +29,7 @@ class Outcome:
     output: str = ""
     timing: Timing = NO_TIME
     cut: bool = False  # the output was cut off
-    refused: bool = False  # this site does not allow it: nothing is run in its place either
+    refused: bool = False  # this site does not allow it: neither units nor on_error run instead
 
 
 # -- events ------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A client wants an operation. `sites` is needed for a new resource, and to change them (SITES)."""
+    """A client submits an operation. `sites` is needed for a new resource, and to change them (SITES)."""
 
     request: str
     resource: str
@@ -82,7 +82,7 @@ class PeerDown:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The documents of a resource, as asked for with `Load`; none if it is new."""
+    """The documents of a resource, in response to `Load`; none if it is new."""
 
     resource: str
     documents: tuple[Document, ...]
@@ -100,7 +100,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Enumerated:
-    """The resources in which a peer is involved, as asked for with `Enumerate`."""
+    """The resources in which a peer is involved, in response to `Enumerate`."""
 
     peer: str
     resources: tuple[str, ...]
@@ -108,7 +108,7 @@ class Enumerated:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The operator says what became of an operation that was UNKNOWN here."""
+    """The operator decides whether an operation that was UNKNOWN here took effect."""
 
     resource: str
     op: OpId
@@ -117,7 +117,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Queried:
-    """Load a resource because its status is asked for; with `refresh`, ask the other sites how they are."""
+    """A client queries the status of a resource, which is loaded; with `refresh`, the other sites are asked too."""
 
     resource: str
     refresh: bool = True
@@ -125,7 +125,7 @@ class Queried:
 
 @dataclass(frozen=True, slots=True)
 class ClientLeft:
-    """The client that waited for the replies to an operation is gone."""
+    """The client that waited for the replies to an operation has disconnected."""
 
     resource: str
     op: OpId
@@ -168,7 +168,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Make durable, all or nothing, before any later effect is begun. No key is in both."""
+    """Make durable, all or nothing, before any later effect begins. No key is in both."""
 
     documents: tuple[Document, ...] = ()
     forget: tuple[Key, ...] = ()
@@ -223,7 +223,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Something an operator wants to know."""
+    """Something an operator should know."""
 
     resource: str
     what: str
@@ -255,6 +255,7 @@ class Effects:
     def all(self) -> list[Effect]:
         if not self.documents and not self.forget:
             return self.others
+        # Documents win: one step may forget a key and write it again, such as `Started` when the next run begins.
         forget = tuple(key for key in dict.fromkeys(self.forget) if key not in self.documents)
         return [Save(tuple(self.documents.values()), forget), *self.others]
 

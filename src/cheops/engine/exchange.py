@@ -1,9 +1,10 @@
-"""The protocol between sites about one resource, by which all sites involved come to know the same.
+"""The protocol between sites about one resource: it brings all documents to all sites involved.
 
-New documents of this site are pushed at once to the sites involved. Each message says what its sender knows. So
-each site knows what the others lack, and sends it again, its own and others', until they have it: loss, reordering
-and duplication of messages cost time only. When no site lacks anything, nothing is sent. What no client waits for (an
-acknowledgement, a reply to another site's operation) goes with the next tick, or with what is sent before that.
+A site pushes its new documents at once to the sites involved. Each message says what its sender knows. So each site
+sees what the others are missing, and sends it again, its own documents and others', until they acknowledge it. Loss,
+reordering and duplication of messages therefore cost only time. When all sites are up to date, nothing is sent. What no
+client waits for (an acknowledgement, a reply to another site's operation) goes with the next tick, or with a message
+that is sent before that.
 
 Only sites involved in a resource get messages about it: see `Replica.targets`.
 """
@@ -27,10 +28,10 @@ Document = TypeVar("Document", Operation, Reply)
 
 
 def send_pending(replica: Replica, out: Effects, now_ms: int) -> None:
-    """Send what this step gave rise to: one message per peer, which says how things stand at its end.
+    """Send what this step produced: one message per peer, with the state at the end of the step.
 
-    Operations go to everybody at once. A reply goes at once only to the origin of its operation, where a client may
-    wait for it; the others get it with what goes to them next, or with the next tick.
+    Operations go to all sites involved at once. A reply goes at once only to the origin of its operation,
+    where a client may wait for it; the others get it with the next message to them, or with the next tick.
     """
     ops, replies, acknowledgements = replica.outbox.take()
     find = replica.history.find_matrix
@@ -45,14 +46,14 @@ def send_pending(replica: Replica, out: Effects, now_ms: int) -> None:
             acknowledgements.setdefault(peer, set())
         else:
             replica.outbox.acknowledge_later(peer)
-    for peer, lacking in acknowledgements.items():
+    for peer, wanted in acknowledgements.items():
         is_new = peer in involved
         message = _message(
             replica,
             ops=ops if is_new else (),
             replies=replica.outbox.deferred_replies(peer),
             matrices=matrices if is_new else (),
-            wanted=tuple(sorted(lacking)),
+            wanted=tuple(sorted(wanted)),
         )
         _send(replica, peer, message, out)
 
@@ -67,18 +68,19 @@ def send_matrices(replica: Replica, peer: str, matrices: tuple[Matrix, ...], out
 
 
 def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
-    """Send a site what it lacks, or ask what it knows; and not again before some time has passed."""
+    """Send a site what it is missing, or ask what it knows; the next attempt waits until the resend timer is due."""
     view = replica.peer(peer)
     view.resend.back_off(now_ms)
     if view.is_unknown:
         _send(replica, peer, _message(replica, ask=True), out)
         return
     if not covers(view.known, replica.history.floor):
-        # It lacks operations that this site has forgotten.
+        # It is missing operations that this site has forgotten: they exist only as their effect, in a snapshot.
         view.note_batch(unfinished=True)
         _send(replica, peer, _snapshot(replica), out)
         return
     ops = [op for op in replica.history.ops.values() if not contains(view.known, op.id)]
+    # By stamp, so that causes come before their effects: a batch that ends in the middle leaves nothing waiting.
     ops, more_ops = _batch(sorted(ops, key=lambda op: op.stamp), replica.limits)
     replies, more_replies = _batch(replica.replies.beyond(view.known_replies), replica.limits)
     view.note_batch(unfinished=more_ops or more_replies)
@@ -92,7 +94,7 @@ def catch_up(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
 
 
 def _batch(documents: Iterable[Document], limits: Limits) -> tuple[list[Document], bool]:
-    """The first of these, as many as go into one message; and whether there are more."""
+    """The first documents, as many as fit into one message; and whether there are more."""
     batch: list[Document] = []
     size = 0
     for document in documents:
@@ -166,20 +168,20 @@ def _message(  # noqa: PLR0913 - a message's fields
 
 
 def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, Matrix], out: Effects) -> set[str]:
-    """Take what is new in a message; gives the hashes of matrices that are lacking."""
+    """Take what is new in a message and return the hashes of matrices that are missing."""
     if message.snapshot and not covers(replica.history.known, message.snapshot.floor):
         if not admission.admits_snapshot(replica, peer, message, out):
             return set()
-        if lacking := _hashes_in(message, message.snapshot) - matrices.keys():
-            return lacking
+        if missing := _hashes_in(message, message.snapshot) - matrices.keys():
+            return missing
         _take_snapshot(replica, message, message.snapshot, out)
     for op in message.ops:
         if not contains(replica.history.known, op.id) and admission.may_wait(replica, op):
             replica.inbox.hold(op)
             admission.note_endorsement(replica, peer, op)
-    lacking = deliver(replica, matrices, out)
+    missing = deliver(replica, matrices, out)
     _take_replies(replica, message, out)
-    return lacking
+    return missing
 
 
 def _take_replies(replica: Replica, message: Message, out: Effects) -> None:
@@ -201,47 +203,49 @@ def _hashes_in(message: Message, snapshot: Snapshot) -> set[str]:
 
 
 def deliver(replica: Replica, matrices: Mapping[str, Matrix], out: Effects) -> set[str]:
-    """Take every waiting operation whose past is here (causal delivery) and whose matrix is; gives the matrices that
-    are lacking."""
-    lacking: set[str] = set()
-    moved = True
-    while moved:
-        moved = False
+    """Take every waiting operation whose dependencies and matrix are here (causal delivery); return the hashes of the
+    matrices that are missing."""
+    missing: set[str] = set()
+    progressed = True
+    # An operation that is taken may be what others wait for. In the order of stamps one pass is usually enough.
+    while progressed:
+        progressed = False
         for first in sorted(replica.inbox.waiting.values(), key=lambda op: op.stamp):
             op: Operation | None = first
-            while op is not None and _deliver_one(replica, op, matrices, lacking, out):
-                op, moved = _passed_over(replica, op), True
-    return lacking
+            while op is not None and _deliver_one(replica, op, matrices, missing, out):
+                op, progressed = _skipped_successor(replica, op), True
+    return missing
 
 
 def _deliver_one(
-    replica: Replica, op: Operation, matrices: Mapping[str, Matrix], lacking: set[str], out: Effects
+    replica: Replica, op: Operation, matrices: Mapping[str, Matrix], missing: set[str], out: Effects
 ) -> bool:
     """Whether the operation was taken into the history."""
     if contains(replica.history.known, op.id):
         replica.inbox.release(op)
     elif not _is_ready(replica, op):
         return False
-    elif not admission.admits(replica, op, out):
+    elif not admission.admits(replica, op, out):  # before the matrix: one that is refused must not cause requests
         replica.inbox.release(op)
     elif op.matrix.hash not in matrices:
-        lacking.add(op.matrix.hash)
+        missing.add(op.matrix.hash)
     else:
         replica.inbox.release(op)
         replica.add(op)
         out.documents[key_of(op)] = op
         if replica.history.take_lost_root():
-            # What we had forgotten belonged to a resource that gives way: begin with what the other one is.
+            # What this site had forgotten belonged to a resource that gives way: start over with the other one.
             _start_over(replica, None, out)
             replica.save_ledger(out)
         return True
     return False
 
 
-def _passed_over(replica: Replica, op: Operation) -> Operation | None:
-    """The next operation of the same origin, where its stamp is earlier, so that the loop by stamp passed it over.
+def _skipped_successor(replica: Replica, op: Operation) -> Operation | None:
+    """The next operation of the same origin if its stamp is earlier, so that the loop by stamp has skipped it.
 
-    No honest site makes such operations. With thousands of them every other way to find them takes minutes.
+    No correct site sends such operations. A hostile one may send thousands: without this shortcut, each of them would
+    need a pass of its own, which takes minutes.
     """
     after = replica.inbox.waiting.get(OpId(op.origin, op.seq + 1))
     return after if after is not None and after.stamp < op.stamp else None
@@ -253,7 +257,7 @@ def _is_ready(replica: Replica, op: Operation) -> bool:
 
 
 def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: Effects) -> None:
-    """Others have forgotten what we lack: begin again from what they have left."""
+    """The other sites have forgotten what is missing here: rebuild the history from what they have kept."""
     history, our_root, our_floor = replica.history, replica.history.root, replica.history.floor
     if our_root and snapshot.root and our_root < snapshot.root:
         # Two resources of one name meet, and theirs gives way: what they forgot has no effect.
@@ -262,6 +266,7 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
         replica.save_ledger(out)
         return
     kept = {op.id for op in message.ops}
+    # Below the floor only what the sender has kept counts. Above it, this site's own operations are added again.
     gone = [id_ for id_ in history.ops if contains(snapshot.floor, id_) and id_ not in kept]
     out.drop(op_key(replica.resource, id_) for id_ in gone)
     ours = [op for op in history.ops.values() if not contains(snapshot.floor, op.id)]
@@ -273,6 +278,7 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     if our_root and snapshot.root and our_root != snapshot.root:
         history.raise_floor(our_floor)  # ours gives way: what we forgot has no effect now
     replica.applied.history_changed(0)
+    # Both lists again in causal order, which `History.add` requires and which stamps extend.
     for op in sorted([*theirs, *ours], key=lambda op: op.stamp):
         replica.add(op)
         out.documents[key_of(op)] = op

@@ -1,4 +1,4 @@
-"""What follows from how a run ended: verdicts, replies, doubts.
+"""What follows from the outcome of a run: verdicts, replies, and operations in doubt.
 
 A definite failure at the origin makes an operation void; elsewhere it means that replicas differ, which the type's
 `on_error` or the operator must fix. What was definitely not run is tried again later. What may have had an effect is
@@ -21,6 +21,7 @@ def finish(replica: Replica, n: int, outcomes: tuple[Outcome, ...], out: Effects
     running = replica.slot.end(n)
     if running is None:
         return
+    # In the same `Save` as what follows from the outcome, so that a crash cannot separate the two.
     out.forget.append(("started", replica.resource))
     if running.purpose is Purpose.READ:
         _fold(replica, outcomes[0], out)
@@ -66,8 +67,8 @@ def _handle_interruption(replica: Replica, running: Running, outcomes: tuple[Out
 
 
 def doubt(replica: Replica, op: Operation, why: str, out: Effects) -> None:
-    """An operation may have had its effect, or part of it. A replace operation is run again. One that had failed and
-    was being done in steps is replayed from a base. For anything else the operator must say what happened."""
+    """An operation may have had its effect, or part of it. A replace operation runs again. One that had failed and ran
+    in units is replayed from a base. For anything else the operator must decide what happened."""
     if replica.matrix_for(op).is_replace_type(op.key):
         return
     if op.id in replica.applied.failed and _rebase(replica, op.key, out):
@@ -77,8 +78,8 @@ def doubt(replica: Replica, op: Operation, why: str, out: Effects) -> None:
 
 
 def _rebase(replica: Replica, name: str, out: Effects) -> bool:
-    """Have everything replayed from a base that wipes this key, if there is one."""
-    for base in reversed(replica.history.effective):
+    """Request a replay from a base that wipes this key; False if there is none."""
+    for base in reversed(replica.history.effective):  # the latest base repeats the least
         if replica.matrix.replaces(base.key, name):
             invalidate_replay(replica, Plan((base,)), out)
             return True
@@ -89,13 +90,13 @@ def _rebase(replica: Replica, name: str, out: Effects) -> bool:
 
 
 def invalidate_replay(replica: Replica, wanted: Plan, out: Effects) -> None:
-    """A replay was cut short: it is run again, also after a crash."""
+    """A replay was interrupted: it is run again, even after a crash."""
     dirty = replica.applied.invalidate_replay(wanted)
     replica.save_unfinished_replay(out, dirty, from_start=wanted.from_start)
 
 
 def mark_dirty(replica: Replica, keys: tuple[str, ...], out: Effects) -> None:
-    """The application may hold anything of these keys, also after a crash."""
+    """The application may hold anything of these keys; this is remembered over a crash."""
     replica.applied.mark_dirty(keys)
     replica.save_unfinished_replay(out, keys)
 
@@ -121,7 +122,7 @@ def _finish_draft(replica: Replica, running: Running, outcome: Outcome, out: Eff
 
 
 def decide(replica: Replica, verdict: Verdict, why: str, out: Effects, timing: Timing = NO_TIME) -> None:
-    """The first draft gets its verdict, and becomes an operation that goes to the other sites."""
+    """Give the first draft its verdict: it becomes an operation, and goes to the other sites."""
     draft = replica.drafts.pop_first()
     ok = verdict is Verdict.OK
     op = draft.decided(verdict, "" if ok else why)
@@ -132,6 +133,7 @@ def decide(replica: Replica, verdict: Verdict, why: str, out: Effects, timing: T
         reply = _apply(replica, op, out, output=why, timing=timing)
     else:
         reply = _reply(replica, op.id, op.key, status, out, detail=why, timing=timing, push=False)
+    # Together, so that the other sites get the operation and its first reply in one message.
     replica.outbox.push((op,), (reply,))
     replica.clients.report_verdict(op, reply, out)
 
@@ -208,7 +210,7 @@ def _finish_operation(replica: Replica, running: Running, outcome: Outcome, out:
 
 
 def _handle_failure(replica: Replica, op: Operation, outcome: Outcome, out: Effects) -> None:
-    """An operation succeeded at its origin and failed here: the type may say what to do, otherwise replicas differ."""
+    """An operation succeeded at its origin and failed here: the type may define a remedy, otherwise replicas differ."""
     if (replica.type.decompose or replica.type.on_error) and not outcome.refused:
         replica.applied.defer_failure(op.id, outcome.output)
     else:
@@ -254,7 +256,7 @@ def _finish_deletion(replica: Replica, running: Running, outcome: Outcome, out: 
 
 
 def finish_replay(replica: Replica, running: Running, outcomes: tuple[Outcome, ...], out: Effects, now_ms: int) -> None:
-    """A replay has ended."""
+    """A replay has ended. Its one reply lists everything that is applied after it."""
     wanted, results = running.plan, list(outcomes)
     if wanted.from_start:
         start = results.pop(0) if running.has_start else Outcome(Result.OK)
@@ -266,6 +268,8 @@ def finish_replay(replica: Replica, running: Running, outcomes: tuple[Outcome, .
         replica.applied.record_start()
         replica.save_ledger(out)
     if running.rewritten is not None:
+        # The commands of a logic plugin belong to no single operation: if one failed, all that it rewrote failed. The
+        # base of the replay ran by itself and keeps its own outcome.
         replica.applied.record_rewrite(running.rewritten)
         results = [*results[: 0 if wanted.from_start else 1], *[_worst(results)] * len(wanted.run)]
     ran = list(zip(wanted.run, results, strict=False))
@@ -288,13 +292,14 @@ def _worst(outcomes: list[Outcome]) -> Outcome:
 
 
 def _fold(replica: Replica, outcome: Outcome, out: Effects) -> None:
+    """Make a checkpoint of the state that was read, unless something has changed since the read began."""
     checkpoint = replica.type.checkpoint
-    something_new = not replica.applied.is_settled
+    has_changed = not replica.applied.is_settled
     if outcome.cut:
         why = "its state is larger than what is kept of a command's output, or is no text"
         out.others.append(Notify(replica.resource, "no-checkpoint", None, why))
         return
-    if outcome.result is not Result.OK or checkpoint is None or something_new:
+    if outcome.result is not Result.OK or checkpoint is None or has_changed:
         return
     write = checkpoint.write(outcome.output)
     if write is None:
@@ -305,7 +310,7 @@ def _fold(replica: Replica, outcome: Outcome, out: Effects) -> None:
 
 
 def resolve(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> None:
-    """The operator says whether an UNKNOWN operation took effect here."""
+    """Take the operator's decision whether an UNKNOWN operation took effect here."""
     unknown = replica.applied.unknown
     if unknown is None or unknown.id != id_:
         return

@@ -1,6 +1,6 @@
-"""The state of a resource that concerns other sites: what each has, what came in and waits, what is to be sent.
+"""The state of a resource that concerns other sites: what each has, what has arrived and waits, what is to be sent.
 
-None of it is durable. After a restart a site asks its peers what they have, and whatever is lost is sent again.
+None of it is durable. After a restart a site asks its peers what they have, and lost messages are sent again.
 """
 
 from collections.abc import Iterable
@@ -12,13 +12,13 @@ from cheops.engine.settings import Limits, RetryTimer
 from cheops.log.causality import Vector, covers, joined
 from cheops.log.operation import Operation, OpId, Origin, Reply
 
-_REFUSALS = 100  # remembered for one resource
+_REFUSALS = 100  # remembered for one resource: enough to report each once, and bounded if a hostile site sends many
 
 
 class PeerProgress:
     """What a peer is known to have, and when it is sent something again.
 
-    All vectors only grow: a message that was overtaken on its way takes nothing back. When the peer comes up with
+    All vectors only grow, so a message that arrives late takes nothing back. When the peer comes up with
     another incarnation of its store, its progress is dropped and starts from nothing.
     """
 
@@ -47,13 +47,13 @@ class PeerProgress:
         self.unfinished = False  # the last batch was not all: the next follows as soon as that is acknowledged
         self.resend = RetryTimer(limits.resend_ms, limits.resend_most_ms)
 
-    def lacks(self, known: Vector, known_replies: Vector) -> bool:
-        """Whether it is not known to have all of this."""
+    def is_behind(self, known: Vector, known_replies: Vector) -> bool:
+        """Whether the peer is not known to have all of this."""
         return self.is_unknown or not covers(self.known, known) or not covers(self.known_replies, known_replies)
 
     def observe(self, message: Message, now_ms: int) -> None:
-        """Take what a message says about its sender."""
-        goes_on = self.is_unknown or self.unfinished
+        """Update the state of the peer from a message of it."""
+        expects_more = self.is_unknown or self.unfinished
         has_more = not covers(self.known, message.known) or not covers(self.known_replies, message.known_replies)
         self.is_unknown = False
         self.known = joined(self.known, message.known)
@@ -62,9 +62,9 @@ class PeerProgress:
             self.digest, self.busy, self.incarnation = message.digest, message.busy, message.incarnation
         self.settled = joined(self.settled, message.settled)
         self.last_contact_ms = now_ms
-        if has_more:
+        if has_more:  # the peer makes progress, so the delays start small again
             self.resend.reset_delay()
-        if goes_on:
+        if expects_more:  # it answers our question or acknowledges our batch: send the next one without waiting
             self.resend.expire()
             self.unfinished = False
 
@@ -76,13 +76,13 @@ class PeerProgress:
         self.unfinished = unfinished
 
     def probe_now(self) -> None:
-        """It has come up: what was sent before that is lost, so do not wait for an acknowledgement."""
+        """The peer has come up: messages sent before that are lost, so do not wait for an acknowledgement."""
         self.resend.reset_delay()
         self.resend.expire()
 
 
 class Inbox:
-    """Operations that came in and wait, for their past or for their matrix; and those that were refused."""
+    """Received operations that wait for their dependencies or for their matrix; and those that were refused."""
 
     def __init__(self, limits: Limits) -> None:
         # Received, not yet in the history. At most `limits.waiting`: see `admission.may_wait`.
@@ -100,27 +100,27 @@ class Inbox:
         self.endorsed.add(op.id)
 
     def release(self, op: Operation) -> None:
-        """It is taken, refused, or known already."""
+        """The operation no longer waits: it is accepted, refused, or was known already."""
         self.waiting.pop(op.id, None)
         self.endorsed.discard(op.id)
 
     def refuse(self, op: Operation, why: str) -> bool:
-        """Remember a refusal; whether it is news."""
+        """Remember a refusal; True if the operation was not refused before."""
         is_news = op.id not in self.refused
         self.refused[op.id] = why
         return is_news
 
     def admit(self, op: Operation) -> None:
-        """It was refused before, and is not any more."""
+        """Forget an earlier refusal of the operation."""
         self.refused.pop(op.id, None)
 
 
 class Pending(NamedTuple):
-    """What a step has given rise to."""
+    """What a step has produced for other sites."""
 
     ops: tuple[Operation, ...]
     replies: tuple[Reply, ...]
-    acknowledgements: dict[str, set[str]]  # per peer, the matrices that are wanted of it
+    acknowledgements: dict[str, set[str]]  # per peer, the matrices to request from it
 
 
 class Outbox:
@@ -129,7 +129,7 @@ class Outbox:
     def __init__(self) -> None:
         self._ops: list[Operation] = []  # new in this step, for every site involved
         self._replies: list[Reply] = []  # likewise
-        # Peers that get a message at the end of this step, and the matrices that are wanted of them.
+        # Peers that get a message at the end of this step, and the matrices to request from them.
         self._acknowledgements: dict[str, set[str]] = {}
         # Peers that get a message with the next tick, unless one goes to them before.
         self._later: set[str] = set()
@@ -153,7 +153,7 @@ class Outbox:
         self._later.add(peer)
 
     def flush_pending(self) -> None:
-        """A tick has come: what was put off goes at the end of this step."""
+        """On a tick: deferred acknowledgements go at the end of this step."""
         for peer in sorted(self._later):
             self.acknowledge(peer)
 
@@ -170,11 +170,11 @@ class Outbox:
         return tuple(self._replies_later.get(peer, ()))
 
     def note_sent(self, peer: str, *, with_replies: bool) -> None:
-        """A message goes to a peer: it is also the acknowledgement that was put off."""
+        """A message goes to a peer. Every message acknowledges, so no deferred acknowledgement is needed."""
         self._later.discard(peer)
         if with_replies:
             self._replies_later.pop(peer, None)
 
     def drop_replies(self, peer: str) -> None:
-        """The peer's store was replaced: it is asked what it lacks."""
+        """The peer's store was replaced: it will be asked what it has, and sent what it is missing."""
         self._replies_later.pop(peer, None)

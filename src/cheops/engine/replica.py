@@ -6,12 +6,12 @@
     drafts    operations of this site that have no verdict yet                 runs.py
     replies   what all sites replied to operations                             replies.py
     peers     what the other sites are known to have                           progress.py
-    inbox     operations that came in and wait for their past                  progress.py
+    inbox     received operations that wait for their dependencies             progress.py
     outbox    what is to be sent                                               progress.py
     clients   clients that wait for replies                                    replies.py
 
 History, applied state, drafts and replies are durable: `load` rebuilds them from documents. The others are empty
-after a restart; peers and clients ask again.
+after a restart; peers are asked again, and clients ask again.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -47,7 +47,7 @@ class Replica:
         self.origin = origin
         self.limits = limits
         self.policy_of = policy_of
-        self.gone = gone  # sites that were removed for good; the site's own set, so it changes while we look
+        self.gone = gone  # sites that were removed for good; the Site's own set, shared by all its replicas
         self.type = ResourceType()  # as this site configures it; known with the first operation
         self.history = History(find_matrix)
         self.applied = AppliedState(self.history)
@@ -74,8 +74,8 @@ class Replica:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites that count: those on the list, except the ones that were removed for good. The list itself stays:
-        a site that is added again is one of them again."""
+        """The sites on the list, except those that were removed from the mesh for good. The list itself stays, so a
+        site that is added again counts again."""
         return tuple(site for site in self.history.site_list if site not in self.gone or site == self.site)
 
     @property
@@ -92,8 +92,8 @@ class Replica:
         return self.peers[site]
 
     def targets(self) -> Iterator[str]:
-        """The other sites that must know this resource: those on its list, and those that left it until they know
-        that. A site that was removed from the mesh for good is not waited for, on the list or not."""
+        """The other sites that must get documents: those on the list, and those that left it until they know that they
+        left. A site that was removed from the mesh for good gets nothing, on the list or not."""
         for site in self.sites:
             if site != self.site:
                 yield site
@@ -102,9 +102,9 @@ class Replica:
                 yield site
 
     def _has_left(self, site: str) -> bool:
-        """Whether a site that left knows that it did, and we know all that it ever made; or it will not be back.
+        """Whether a site that left knows that it left, and all its operations are known here; or it is gone for good.
 
-        Should it be back after all, what it made without knowing of a seal has no effect (see cheops.log.seals).
+        If it comes back nevertheless, its operations that ignore a seal have no effect (see cheops.log.seals).
         """
         if site in self.gone:
             return True
@@ -115,22 +115,22 @@ class Replica:
         return all(contains(peer.known, id_) for id_ in must_know) and covers(self.history.known, peer.known)
 
     def _seals_against(self, site: str) -> Iterator[OpId]:
-        """What a site must know to see that a list which names it does not count."""
+        """The seals that a site must know to see that a list which names it does not count."""
         for id_, fate in self.history.orphans.items():
             if fate.by and site in (self.history.ops[id_].sites or ()):
                 yield fate.by
 
-    def lacks_something(self, peer: str) -> bool:
+    def is_behind(self, peer: str) -> bool:
         """Whether a peer is not known to have all operations and replies."""
-        return self.peer(peer).lacks(self.history.known, self.replies.known)
+        return self.peer(peer).is_behind(self.history.known, self.replies.known)
 
     @property
     def is_synced(self) -> bool:
         """Whether all sites involved are known to have all operations and replies."""
-        return not any(self.lacks_something(peer) for peer in self.targets())
+        return not any(self.is_behind(peer) for peer in self.targets())
 
     def matrix_for(self, op: Operation) -> Matrix:
-        """The matrix under which an operation counts: a draft may bring one that is not in force yet."""
+        """The matrix that applies to an operation: a draft may introduce one that is not in force yet."""
         adopted = self.history.adopted
         if op.verdict is None and (adopted is None or op.matrix.introduced > adopted.introduced):
             return self.history.find_matrix(op.matrix.hash)
@@ -142,17 +142,17 @@ class Replica:
         self.type = type_
 
     def add(self, op: Operation) -> None:
-        """Take a decided operation into the history. The caller saves it."""
+        """Add a decided operation to the history. The caller saves it."""
         self.applied.history_changed(self.history.add(op))
 
     def take_reply(self, reply: Reply, out: Effects) -> None:
-        """Take a reply of any site, and save it."""
+        """Add a reply of any site, and save it."""
         stale = self.replies.take(reply)
         out.drop(reply_key(self.resource, old.origin, old.n) for old in stale)
         out.documents[key_of(reply)] = reply
 
     def forget_incarnation(self, peer: str, incarnation: str) -> None:
-        """A peer is up with this incarnation of its store: it need not have what an earlier one had."""
+        """A peer is up with this incarnation of its store: what an earlier one had may be lost."""
         if peer in self.peers and self.peers[peer].incarnation not in {"", incarnation}:
             del self.peers[peer]
             self.outbox.drop_replies(peer)
@@ -160,10 +160,10 @@ class Replica:
     # -- from and to the store -----------------------------------------------------------------------------
 
     def load(self, documents: Iterable[Document]) -> Started | None:
-        """Become what the store says; gives the run that was under way, if any."""
+        """Restore the state from the store; return the run that was under way, if any."""
         documents = list(documents)
         started = next((d for d in documents if isinstance(d, Started)), None)
-        # The ledger first: it says from where the operations count. Then the operations, then the runs of them.
+        # The ledger first: it says from where operations count. Then operations, then the replies that refer to them.
         for ledger in (d for d in documents if isinstance(d, Ledger)):
             self._load_ledger(ledger)
         ops = sorted((d for d in documents if isinstance(d, Operation)), key=lambda op: op.stamp)
@@ -202,7 +202,7 @@ class Replica:
         out.documents[key_of(ledger)] = ledger
 
     def save_unsynced(self, out: Effects, *, unsynced: bool) -> None:
-        """Have the store know whether this resource must be looked after when the site starts again."""
+        """Save whether this resource must be loaded when the site starts again."""
         if self.is_saved_unsynced != unsynced:
             self.is_saved_unsynced = unsynced
             self.save_ledger(out)
@@ -213,6 +213,6 @@ class Replica:
             self.save_ledger(out)
 
     def save_unfinished_replay(self, out: Effects, dirty: tuple[str, ...] = (), *, from_start: bool = False) -> None:
-        """Remember over a crash what the application may hold parts of, until a replay has wiped it."""
+        """Remember over a crash that the application may hold parts of these keys, until a replay wipes them."""
         started = Started(self.resource, 0, None, replay=True, from_start=from_start, dirty=dirty)
         out.documents[key_of(started)] = started

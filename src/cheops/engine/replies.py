@@ -1,8 +1,8 @@
 """The replies of all sites to the operations of one resource, and the clients that wait for them.
 
-A client gets first that its operation is durable, then its verdict, then the reply of each site. A site is finished
-with an operation when its reply says so; or when it reports that it has settled the operation, and we have all replies
-that it had made by then: it has passed over it, because something had superseded it.
+A client is first informed that its operation is durable, then of its verdict, then of the reply of each site. A site is
+finished with an operation when its reply says so. It is also finished when it has settled the operation and all its
+replies up to then are here, but none to this operation: then it skipped the operation, because another superseded it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,9 +16,9 @@ from cheops.log.operation import Operation, OpId, Origin, Reply, Status, Verdict
 if TYPE_CHECKING:
     from cheops.engine.replica import Replica
 
-_FINISHED = (Status.OK, Status.KO)
+_FINISHED = (Status.OK, Status.KO)  # the site has run the operation
 _FINAL = (*_FINISHED, Status.SUPERSEDED)  # nothing is reported after one of these
-_REPORTED = (*_FINISHED, Status.UNKNOWN)
+_REPORTED = (*_FINISHED, Status.UNKNOWN)  # UNKNOWN is not final: the operator may resolve it
 
 
 class Replies:
@@ -29,21 +29,21 @@ class Replies:
         self._by_origin: dict[Origin, dict[int, Reply]] = {}
         # The reply that says most about an operation at a site: its own before that of a replay.
         self._by_op: dict[tuple[OpId, str], Reply] = {}
-        # Up to here every reply was taken. There are no gaps: `take` is given them in order.
+        # Up to here every reply was taken. There are no gaps: callers of `take` keep the order.
         self.known: dict[Origin, int] = {}
 
     def __iter__(self) -> Iterator[Reply]:
         return (reply for replies in self._by_origin.values() for reply in replies.values())
 
     def get(self, id_: OpId, site: str) -> Reply | None:
-        """The last word of a site about an operation."""
+        """The reply of a site that says most about an operation."""
         return self._by_op.get((id_, site))
 
     def __getitem__(self, key: tuple[OpId, str]) -> Reply:
         return self._by_op[key]
 
     def by_operation(self) -> Iterable[tuple[tuple[OpId, str], Reply]]:
-        """The last word about each operation and site."""
+        """For each operation and site, the reply that says most."""
         return self._by_op.items()
 
     def of_origin(self, origin: Origin) -> list[Reply]:
@@ -55,13 +55,14 @@ class Replies:
         return self.known.get(origin, 0) + 1
 
     def beyond(self, known: Vector) -> Iterator[Reply]:
-        """What a site lacks that knows so much, in the order in which it must get it."""
+        """The replies that a site with this knowledge is missing, in the order in which it must get them."""
         for origin, last in self.known.items():
             first = known.get(origin, 0)
             yield from (reply for reply in self.of_origin(origin) if first < reply.n <= last)
 
     def take(self, reply: Reply) -> list[Reply]:
-        """Take a reply; gives those that it makes pointless, which are dropped: a replay says all that is applied."""
+        """Add a reply; return those that it replaces. The reply of a replay lists all that is applied, so earlier
+        replays are dropped."""
         of_origin = self._by_origin.setdefault(reply.origin, {})
         stale = [old for old in of_origin.values() if old.replay] if reply.replay else []
         for old in stale:
@@ -78,14 +79,14 @@ class Replies:
         return stale
 
     def skip_to(self, floor: Vector) -> None:
-        """Others have dropped the replies up to here: they will not come."""
+        """Other sites have dropped the replies up to here, so they will never arrive."""
         self.known = joined(self.known, floor)
 
     def forget_operations(self, ids: set[OpId]) -> None:
         self._by_op = {key: reply for key, reply in self._by_op.items() if key[0] not in ids}
 
     def drop(self, is_pointless: Callable[[Reply], bool]) -> list[Reply]:
-        """Drop replies; gives them. What is known stays as it is."""
+        """Drop replies and return them. `known` stays: they are not to be sent again."""
         dropped = [reply for reply in self if is_pointless(reply)]
         for reply in dropped:
             del self._by_origin[reply.origin][reply.n]
@@ -95,11 +96,13 @@ class Replies:
 @dataclass(slots=True)
 class _Client:
     request: str
-    reported: dict[str, Status] = field(default_factory=dict)  # the last status of each site that it got
+    reported: dict[str, Status] = field(
+        default_factory=dict
+    )  # the last status of each site that was reported to the client
 
 
 class WaitingClients:
-    """The clients of one resource that wait for what becomes of their operation. They do not survive a restart."""
+    """The clients of one resource that wait for the outcome of their operation. They do not survive a restart."""
 
     def __init__(self) -> None:
         self._by_op: dict[OpId, _Client] = {}
@@ -118,7 +121,7 @@ class WaitingClients:
         self._by_op.pop(id_, None)
 
     def report_verdict(self, op: Operation, reply: Reply, out: Effects) -> None:
-        """The acknowledgement. What has no effect anywhere gets no reply of another site."""
+        """Acknowledge the operation. With a verdict other than OK no other site replies, so the client is done."""
         client = self._by_op.get(op.id)
         if client is None:
             return
@@ -129,7 +132,7 @@ class WaitingClients:
             del self._by_op[op.id]
 
     def report_sites(self, replica: "Replica", out: Effects) -> None:
-        """Report what has become known since the last time. A client whose sites are all finished is removed."""
+        """Report statuses that are new since the last report. A client whose sites are all finished is removed."""
         for id_, client in list(self._by_op.items()):
             if not contains(replica.history.known, id_):
                 continue  # a draft: its verdict comes first
@@ -145,7 +148,7 @@ class WaitingClients:
 
 
 def _status_at(replica: "Replica", id_: OpId, site: str) -> Status | None:
-    """What a site has replied to an operation, or what follows from what it has settled."""
+    """The status that a site replied, or that follows from what it has settled."""
     reply = replica.replies.get(id_, site)
     if reply is not None and reply.status in _FINISHED:
         return reply.status
@@ -156,20 +159,18 @@ def _status_at(replica: "Replica", id_: OpId, site: str) -> Status | None:
 
 
 def _settled_at(replica: "Replica", site: str) -> Vector:
-    """What a site has settled, as far as that says what became of it there.
-
-    A reply of it may still be on its way; to a site that has left the resource it may never come. And while
-    it is not on the list a site settles all without running it: that counts for nothing when it is back, and
-    not before we know of all that it has settled, for it may be that which took it off the list.
-    """
-    if not replica.is_involved:
+    """What a site has settled, where "settled without a reply" means that the site skipped it; otherwise nothing."""
+    if not replica.is_involved:  # replies are no longer sent to this site, so a missing one says nothing
         return NOTHING
     view, by = replica.peers.get(site), replica.history.site_list_op
     settled = replica.applied.settled if site == replica.site else view.settled if view else NOTHING
+    # While a site is off the list it settles operations without running them. So it must know the list in force; and
+    # all that it has settled must be known here, because among that may be a newer list without the site.
     if by is None or not contains(settled, by.id) or not covers(replica.history.known, settled):
         return NOTHING
-    made = [(origin, n) for origin, n in view.known_replies.items() if origin.site == site] if view else []
-    has_all = all(n <= replica.replies.known.get(origin, 0) for origin, n in made)
+    reply_counts = [(origin, n) for origin, n in view.known_replies.items() if origin.site == site] if view else []
+    # A reply of the site may still be on its way.
+    has_all = all(n <= replica.replies.known.get(origin, 0) for origin, n in reply_counts)
     return settled if has_all else NOTHING
 
 

@@ -1,4 +1,4 @@
-"""What a site may forget, and how all sites agree on that: stability, seals, pruning, checkpoints.
+"""What a site may forget, and how sites agree on that: stability, seals, pruning, checkpoints.
 
 An operation is *stable* when every site involved has settled it. It is *sealed* when an operation that all of them
 know says so (see cheops.log.seals). Only sealed operations are forgotten: those without effect at once (`prune`), the
@@ -14,27 +14,27 @@ from cheops.log.seals import latest
 
 
 def all_settled(replica: Replica) -> bool:
-    """Whether every site involved has applied everything that we know."""
+    """Whether every site involved has settled everything that is known here."""
     return replica.is_synced and covers(_stable(replica), replica.history.known)
 
 
 def _stable(replica: Replica) -> dict[Origin, int]:
     """What every site involved has settled, so that no operation still to come can be concurrent to it.
 
-    That holds only if we know all that the others knew when they reported it: an operation that was made before that,
-    and is still on its way to us, need not depend on any of it.
+    This requires that everything the others knew when they reported it is known here: an operation that was submitted
+    before that and is still on its way here need not depend on any of it.
     """
     views = [replica.peer(peer) for peer in replica.targets()]
-    # Their operations may still be on the way to us: then nothing can be said about what they are concurrent to.
+    # Operations of theirs may still be on their way here, and may be concurrent to anything.
     if not all(covers(replica.history.known, view.known) for view in views):
         return {}
     return common([replica.applied.settled, *(view.settled for view in views)])
 
 
 def _sealed(replica: Replica) -> dict[Origin, int]:
-    """Up to where every site knows that all is settled for good.
+    """The operations that every site knows to be settled for good.
 
-    A seal counts once it is stable itself: only then does every site judge late operations by it.
+    A seal counts once it is stable itself: only then does every site reject late operations because of it.
     """
     stable = _stable(replica) if replica.history.seals else {}
     newest = latest([op for op in replica.history.seals if contains(stable, op.id)])
@@ -42,7 +42,7 @@ def _sealed(replica: Replica) -> dict[Origin, int]:
 
 
 def is_sealed(replica: Replica) -> bool:
-    """Whether everything we know is sealed, but for the seal itself."""
+    """Whether everything that is known is sealed, except the seal itself."""
     newest = latest(replica.history.seals)
     if newest is None or newest.seal is None:
         return False
@@ -50,7 +50,7 @@ def is_sealed(replica: Replica) -> bool:
 
 
 def fullness(replica: Replica) -> str | None:
-    """Why the log must not grow: it has its greatest length, even without what will be forgotten soon."""
+    """Why the log must not grow, or None: it has the maximal length, even without what will be forgotten soon."""
     history, most = replica.history, replica.limits.log
     if len(history.ops) < most or len(history.ops) - len(history.forgettable(_stable(replica))) < most:
         return None
@@ -61,16 +61,17 @@ def fullness(replica: Replica) -> str | None:
 
 
 def seal_due(replica: Replica, *, at_rest: bool) -> Vector | None:
-    """What an operation that is made now should seal, if that is of use.
+    """What an operation that is submitted now should seal, or None if a seal would let nothing be forgotten.
 
-    At rest it needs an operation of its own, so only one site makes it: the first by name.
+    At rest a seal needs an operation of its own, so only one site submits it: the first by name.
     """
     history = replica.history
-    idle = len(history.fates) >= replica.limits.seal_after
-    if not idle and not (at_rest and replica.applied.wants_seal):
+    # A cheap test first: this runs at the end of every step.
+    has_many_without_effect = len(history.fates) >= replica.limits.seal_after
+    if not has_many_without_effect and not (at_rest and replica.applied.wants_seal):
         return None
     stable = _stable(replica)
-    # Every site may see that a seal is due; without a rule all of them would make one at the same time.
+    # Every site may see that a seal is due; without a rule all of them would submit one at the same time.
     if at_rest and (replica.site != min(replica.sites, default="") or not covers(stable, history.known)):
         return None
     newest = latest(history.seals)
@@ -119,7 +120,7 @@ def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
 
 
 def _last_deletion(replica: Replica) -> Reply | None:
-    """Our last reply that says we deleted our copy after we had left. It must outlive the change of the list that asked
-    for it: without it, a restart would count as applied what had run before the deletion."""
+    """This site's last reply about deleting its copy after it had left. It must outlive the operation that removed the
+    site: without it, a restart would count as applied what had run before the deletion."""
     own = reversed(replica.replies.of_origin(replica.origin))
     return next((reply for reply in own if reply.key in SILENT_KEYS and reply.wiped), None)

@@ -48,7 +48,7 @@ class RunSlot:
     def __init__(self, limits: Limits) -> None:
         self.running: Running | None = None
         self._retry = RetryTimer(limits.retry_ms, limits.retry_most_ms)
-        # The state is read for a checkpoint at most this often, whatever comes of it.
+        # The state is read for a checkpoint at most this often, even if no checkpoint follows from it.
         self._read = RetryTimer(limits.retry_most_ms, limits.retry_most_ms)
 
     def is_free(self, now_ms: int) -> bool:
@@ -62,7 +62,7 @@ class RunSlot:
         self.running = running
 
     def end(self, n: int) -> Running | None:
-        """The run with this number, which has ended; None for one that was given up at a crash."""
+        """Free the slot and return the run with this number; None for a run from before a crash."""
         running = self.running
         if running is None or running.n != n:
             return None
@@ -70,10 +70,11 @@ class RunSlot:
         return running
 
     def retry_later(self, now_ms: int) -> None:
-        """It was not run, or may not have been: wait longer each time."""
+        """The run did not happen, or may not have happened: wait longer each time."""
         self._retry.back_off(now_ms)
 
     def retry_much_later(self, now_ms: int) -> None:
+        """A definite failure that only an operator can fix: an early retry would only repeat its notification."""
         self._retry.wait_longest(now_ms)
 
     def note_success(self) -> None:
@@ -91,7 +92,7 @@ class DraftQueue(Sequence[Operation]):
 
     def __init__(self) -> None:
         self._drafts: list[Operation] = []
-        # Drafts that ran and failed out of turn: their verdict waits behind the UNKNOWN before them.
+        # Drafts that ran out of turn and failed: their verdict waits until the UNKNOWN draft before them has one.
         self._failed_early: set[OpId] = set()
 
     @overload
@@ -140,7 +141,7 @@ class AppliedState:
         self._history = history
         # The operations whose effect the application holds, in the order in which they ran. No id is there twice.
         self.entries: list[Applied] = []
-        # So many leading entries are the leading operations of `history.effective`: a plan looks only behind them.
+        # This many leading entries equal the leading operations of `history.effective`, so a plan skips them.
         self.agreed = 0
         # Effective operations that failed here but not at their origin, and why: not run again except in a replay.
         self.failed: dict[OpId, str] = {}
@@ -148,9 +149,9 @@ class AppliedState:
         self.troubled: list[OpId] = []
         # At most one operation in doubt. While it is there, only what wipes it may run.
         self.unknown: Unknown | None = None
-        # A replay from the start was cut short: the application may hold anything. `entries` is empty.
+        # A replay from the start was interrupted: the application may hold anything. `entries` is empty.
         self.needs_start = False
-        # A replay was cut short: the application may hold parts of operations with these keys. They must be wiped
+        # A replay was interrupted: the application may hold parts of operations with these keys. They must be wiped
         # before anything else runs.
         self.dirty: tuple[str, ...] = ()
         # Nothing could enforce the effective order at the last plan; the operator sees it.
@@ -159,7 +160,7 @@ class AppliedState:
         self.last_replay: tuple[OpId, ...] | None = None
         # The effective operations for which the commands of a logic plugin ran.
         self.rewritten: list[OpId] | None = None
-        # The checkpoint from which `entries` counts, and whether the application is at it or beyond.
+        # The checkpoint that `entries` build on, and whether the application has it.
         self.base: Base | None = None
         self.base_applied = False
         # Everything up to here has been run or passed over at this site. Equal to `history.known` at rest.
@@ -243,7 +244,7 @@ class AppliedState:
         self.failed[id_] = why
 
     def defer_failure(self, id_: OpId, why: str) -> None:
-        """It failed, and the type says what to do about that."""
+        """Record a failure for which the type defines a remedy."""
         self.failed[id_] = why
         self.troubled.append(id_)
 
@@ -251,14 +252,14 @@ class AppliedState:
         return self.troubled.pop(0)
 
     def return_troubled(self, id_: OpId) -> None:
-        """What the type asks for could not be run: it is still the next."""
+        """The remedy of the type could not be run: the operation stays the next one."""
         self.troubled.insert(0, id_)
 
     def clear_failure(self, id_: OpId) -> None:
         del self.failed[id_]
 
     def drop_stale_failures(self) -> None:
-        """What is no longer effective need not have succeeded."""
+        """Forget the failures of operations that are no longer effective."""
         ops, fates = self._history.ops, self._history.fates
         self.failed = {id_: why for id_, why in self.failed.items() if id_ in ops and id_ not in fates}
         self.troubled = [id_ for id_ in self.troubled if id_ in ops and id_ not in fates]
@@ -275,7 +276,7 @@ class AppliedState:
         self.dirty = keys
 
     def invalidate_replay(self, wanted: Plan) -> tuple[str, ...]:
-        """A replay was cut short: what its base wipes counts as not applied. Gives the keys that are dirty now."""
+        """A replay was interrupted: what its base wipes counts as not applied. Return the keys that are dirty now."""
         self.last_replay = None  # the same replay is worth another attempt
         if wanted.from_start:
             self.needs_start = True
@@ -290,7 +291,7 @@ class AppliedState:
     # -- plans and the history -----------------------------------------------------------------------------
 
     def history_changed(self, first: int) -> None:
-        """The effective list is another one from this place on."""
+        """The effective list has changed from this place on."""
         self.last_replay = None
         self.agreed = min(self.agreed, first)
 
@@ -301,7 +302,7 @@ class AppliedState:
         self.agreed = len(self.entries)
 
     def note_order(self, *, not_enforced: bool) -> bool:
-        """Whether the order can be enforced, by the newest plan; True if it no longer can."""
+        """Note whether the newest plan enforces the order; True if it no longer does."""
         is_news = not_enforced and not self.order_not_enforced
         self.order_not_enforced = not_enforced
         return is_news
@@ -316,12 +317,12 @@ class AppliedState:
     # -- checkpoints ---------------------------------------------------------------------------------------
 
     def fold(self, base: Base) -> None:
-        """A checkpoint of the application as it is takes the place of all entries."""
+        """A checkpoint of the current state replaces all entries."""
         self.base, self.base_applied = base, True
         self.entries, self.agreed = [], 0
 
     def start_over(self, base: Base | None) -> None:
-        """What is applied counts from a base that is not this one: replay everything from the start."""
+        """The base is replaced by another one: everything must be replayed from the start."""
         self.base, self.base_applied, self.needs_start = base, False, True
         self.entries, self.agreed = [], 0
 
@@ -331,11 +332,11 @@ class AppliedState:
         self.base, self.base_applied = base, applied
 
     def load_reply(self, reply: Reply) -> None:
-        """One of this site's own replies, in their order: it says what a run did."""
+        """Apply one of this site's own replies, which says what a run did. Callers keep the order of their numbers."""
         if self.unknown and self.unknown.id == reply.op:
             self.unknown = None
         if reply.key in SILENT_KEYS or (reply.op and contains(self._history.folded, reply.op)):
-            # It has no effect of its own, or the checkpoint holds that. But a copy may have been deleted.
+            # It has no effect of its own, or the checkpoint holds its effect. But a copy may have been deleted.
             if reply.wiped:
                 self.record_copy_deleted()
             return

@@ -1,7 +1,7 @@
 """What a site runs next. One run at a time per resource; outcome.py says what follows from how it ended.
 
-First what the effective list still asks for, then the site's own drafts in their order, then, when nothing is left to
-run, a checkpoint. `Started` is saved before a run, so that a crash in between is seen: a replace operation is run
+First what is missing of the effective list, then the site's own drafts in their order, then, when nothing is left to
+run, a checkpoint. `Started` is saved before a run, so that a crash during the run is noticed: a replace operation runs
 again, a replay starts again, and anything else is UNKNOWN until the operator resolves it or something wipes it.
 """
 
@@ -34,11 +34,11 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
     if applied.troubled:
         _handle_failure(replica, replica.history.ops[applied.next_troubled()], out)
         return
-    wanted = _wanted(replica, out)
+    wanted = _next_plan(replica, out)
     if wanted and _may_run(replica, wanted):
         _start_plan(replica, wanted, out, now_ms)
     elif not wanted and replica.drafts and replica.drafts[0].is_silent:
-        decide(replica, Verdict.OK, "", out)  # nothing is to be run
+        decide(replica, Verdict.OK, "", out)  # there is nothing to run
         advance(replica, out, now_ms)
     elif not wanted and (draft := _next_draft(replica)):
         _start(replica, Running(replica.next_reply, Purpose.DRAFT, draft), (_step(draft),), out)
@@ -46,10 +46,10 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
         _settle(replica, out, now_ms)
 
 
-def _wanted(replica: Replica, out: Effects) -> Plan:
+def _next_plan(replica: Replica, out: Effects) -> Plan:
     wanted = _wipe_dirty_first(replica, _logic_plan(replica) or _plan(replica))
     if wanted.replay and tuple(op.id for op in wanted.run) == replica.applied.last_replay:
-        wanted = Plan(order_not_enforced=True)  # it did not help: report that, instead of repeating it for ever
+        wanted = Plan(order_not_enforced=True)  # it did not help: report that, instead of repeating it forever
     if replica.applied.note_order(not_enforced=wanted.order_not_enforced):
         out.others.append(Notify(replica.resource, "order-not-enforced"))
     return wanted
@@ -63,6 +63,7 @@ def _settle(replica: Replica, out: Effects, now_ms: int) -> None:
     checkpoint = replica.type.checkpoint
     if checkpoint is None or len(replica.history.effective) < checkpoint.after:
         return
+    # A checkpoint replaces the history, so the state must be the same at all sites and follow from the history alone.
     in_doubt = applied.failed or applied.order_not_enforced or replica.drafts
     if in_doubt or not replica.slot.may_read(now_ms) or not retention.all_settled(replica):
         return
@@ -82,20 +83,21 @@ def _plan(replica: Replica) -> Plan:
         return Plan(tuple(effective), replay=True, from_start=True)
     if applied.agreed == len(applied.entries) and not applied.failed:
         return Plan(tuple(effective[applied.agreed :]))  # only the tail is missing: the usual case
-    # What agrees at the front is left out first: a plan for the rest is cheap, and mostly leads there.
+    # Leave out the part at the front that agrees: a plan for the rest is cheap, and usually enough. Only if it is not,
+    # plan over everything: a base further back may help.
     place, is_failed = applied.agreed, applied.failed.__contains__
-    found = plan(applied.entries[place:], effective[place:], replica.matrix, is_failed=is_failed)
-    if found.order_not_enforced and place:
-        found = plan(applied.entries, effective, replica.matrix, is_failed=is_failed)
-    if found.order_not_enforced and (replica.type.reset or applied.base):
-        found = Plan(tuple(effective), replay=True, from_start=True)
-    if not found and not found.order_not_enforced and not applied.failed:
+    candidate = plan(applied.entries[place:], effective[place:], replica.matrix, is_failed=is_failed)
+    if candidate.order_not_enforced and place:
+        candidate = plan(applied.entries, effective, replica.matrix, is_failed=is_failed)
+    if candidate.order_not_enforced and (replica.type.reset or applied.base):
+        candidate = Plan(tuple(effective), replay=True, from_start=True)
+    if not candidate and not candidate.order_not_enforced and not applied.failed:
         applied.accept_order()
-    return found
+    return candidate
 
 
 def _wipe_dirty_first(replica: Replica, wanted: Plan) -> Plan:
-    """After a replay that was cut short, only what wipes its remains may run."""
+    """After an interrupted replay, only what wipes its remains may run."""
     dirty = replica.applied.dirty
     if not dirty or wanted.from_start:
         return wanted
@@ -109,7 +111,7 @@ def _wipe_dirty_first(replica: Replica, wanted: Plan) -> Plan:
 
 
 def _may_run(replica: Replica, wanted: Plan) -> bool:
-    """Where something is UNKNOWN, only what wipes it may run."""
+    """While something is UNKNOWN, only what wipes it may run: anything else would build on an unknown state."""
     unknown = replica.applied.unknown
     if unknown is None or wanted.from_start:
         return True
@@ -117,7 +119,7 @@ def _may_run(replica: Replica, wanted: Plan) -> bool:
 
 
 def _next_draft(replica: Replica) -> Operation | None:
-    """The first draft; where that one is UNKNOWN, the first later one that replaces all before it."""
+    """The first draft; while something is UNKNOWN, the first draft that replaces it and all drafts before itself."""
     unknown = replica.applied.unknown
     if not replica.drafts:
         return None
@@ -134,7 +136,7 @@ def _next_draft(replica: Replica) -> Operation | None:
 
 
 def _supersede_drafts(replica: Replica, out: Effects) -> None:
-    """A draft that would be superseded as soon as it ran need not run at all."""
+    """Decide drafts that would be superseded as soon as they ran: they need not run at all."""
     while replica.drafts:
         draft = replica.drafts[0]
         heads = replica.history.heads()
@@ -150,9 +152,9 @@ def _supersede_drafts(replica: Replica, out: Effects) -> None:
 
 
 def _leave(replica: Replica, out: Effects) -> None:
-    """The resource is no longer at this site: what has not run here never will.
+    """The resource is no longer at this site: what has not run here will never run here.
 
-    The application may hold the effect of an UNKNOWN operation: if the site comes back, that is wiped first.
+    The application may hold the effect of an UNKNOWN operation: if the resource comes back, that is wiped first.
     """
     if unknown := replica.applied.unknown:
         replica.applied.clear_unknown()
@@ -176,7 +178,8 @@ def has_deleted_copy(replica: Replica, by: Operation) -> bool:
 
 
 def _start_plan(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> None:
-    if wanted.run and not wanted.replay and _ran_before(replica, wanted.run[0]):
+    # A base that runs again wipes what came after it, so all of that must run again with it.
+    if wanted.run and not wanted.replay and _has_run_before(replica, wanted.run[0]):
         wanted = Plan(from_base(wanted.run, 0, replica.matrix), replay=True)
     if wanted.replay:
         _start_replay(replica, wanted, out, now_ms)
@@ -185,8 +188,8 @@ def _start_plan(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> No
         _start(replica, Running(replica.next_reply, Purpose.OPERATION, op), (_step(op),), out)
 
 
-def _ran_before(replica: Replica, base: Operation) -> bool:
-    """Whether a replay was cut short: its base is to be run a second time."""
+def _has_run_before(replica: Replica, base: Operation) -> bool:
+    """Whether a replay was interrupted, so that its base is to be run a second time."""
     reply = replica.replies.get(base.id, replica.site)
     again = reply is not None and reply.status is Status.OK and reply.origin == replica.origin
     return again and replica.matrix.is_replace_type(base.key)
@@ -198,7 +201,7 @@ def _start_replay(replica: Replica, wanted: Plan, out: Effects, now_ms: int) -> 
     is_base = base is not None
     steps = [Step(None, start, of_type=not is_base, of_base=is_base)] if wanted.from_start and start else []
     logic, after = replica.type.logic, wanted.run if wanted.from_start else wanted.run[1:]
-    rewritten = [op.id for op in replica.history.effective] if logic and _clash(replica, after) else None
+    rewritten = [op.id for op in replica.history.effective] if logic and _has_clash(replica, after) else None
     if logic and rewritten is not None:
         steps += [_step(op) for op in wanted.run[: len(wanted.run) - len(after)]]
         steps += [Step(None, command, of_type=True) for command in logic(after)]
@@ -222,12 +225,14 @@ def _logic_plan(replica: Replica) -> Plan | None:
     place = next((n for n in range(len(effective) - 1, -1, -1) if is_base(effective[n].key)), None)
     if place is not None:
         redone = from_base(effective, place, replica.matrix)
-        return Plan(redone, replay=True) if _clash(replica, redone[1:]) else None
+        return Plan(redone, replay=True) if _has_clash(replica, redone[1:]) else None
     has_start = replica.type.reset or replica.applied.base
-    return Plan(tuple(effective), replay=True, from_start=True) if has_start and _clash(replica, effective) else None
+    return (
+        Plan(tuple(effective), replay=True, from_start=True) if has_start and _has_clash(replica, effective) else None
+    )
 
 
-def _clash(replica: Replica, ops: Sequence[Operation]) -> bool:
+def _has_clash(replica: Replica, ops: Sequence[Operation]) -> bool:
     """Whether there are concurrent operations of class 3 among these."""
     return any(
         a.is_concurrent(b) and replica.matrix.class_of_pair(a.key, b.key) == 3
@@ -246,10 +251,11 @@ def _start(replica: Replica, running: Running, steps: tuple[Step, ...], out: Eff
         from_start=running.plan.from_start,
         hook=running.purpose is Purpose.HOOK,
         units=running.purpose is Purpose.UNITS,
-        dirty=_left_dirty(replica, running),
+        dirty=_dirty_after_crash(replica, running),
     )
-    if running.purpose is not Purpose.READ:
+    if running.purpose is not Purpose.READ:  # a read changes nothing, so a crash during it leaves nothing open
         out.documents[key_of(started)] = started
+    # Where the type has a remedy for failures, a replay stops at the first one: the remedy must run before the rest.
     replay = running.purpose is Purpose.REPLAY
     in_place = replica.type.decompose is not None or replica.type.on_error is not None
     until_failure = running.purpose is Purpose.UNITS or (replay and in_place)
@@ -258,8 +264,8 @@ def _start(replica: Replica, running: Running, steps: tuple[Step, ...], out: Eff
     )
 
 
-def _left_dirty(replica: Replica, running: Running) -> tuple[str, ...]:
-    """What a crash during this run would leave in an unknown state."""
+def _dirty_after_crash(replica: Replica, running: Running) -> tuple[str, ...]:
+    """The keys that a crash during this run would leave in an unknown state."""
     if running.purpose is Purpose.LEAVE:
         return ("*",)
     if running.purpose is not Purpose.REPLAY or running.plan.from_start or not running.plan.run:
@@ -272,7 +278,7 @@ def _step(op: Operation) -> Step:
 
 
 def _handle_failure(replica: Replica, op: Operation, out: Effects) -> None:
-    """Do what the type asks for when an operation failed: unit steps, or a command."""
+    """Run the type's remedy for an operation that failed: its units, or the `on_error` command."""
     units = replica.type.decompose(op.payload) if replica.type.decompose else ()
     if units:
         steps = tuple(Step(op.id, unit, of_type=True) for unit in units)

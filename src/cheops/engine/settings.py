@@ -7,7 +7,7 @@ from typing import Any
 from cheops.log.operation import Command, Operation
 from cheops.log.policy import Policy
 
-# Splits an operation that failed into unit steps; empty if it cannot be split.
+# Splits an operation that failed into units, which are run one by one; empty if it cannot be split.
 Decompose = Callable[[Command], tuple[Command, ...]]
 # Turns concurrent operations that do not commute (class 3), in canonical order, into commands to run instead.
 Logic = Callable[[Sequence[Operation]], tuple[Command, ...]]
@@ -15,11 +15,11 @@ Logic = Callable[[Sequence[Operation]], tuple[Command, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How a long history is folded into one base: read the state, and later write it."""
+    """How a long history is replaced by one base: read the state, and write it where the base is needed."""
 
     read: Command
     write: Callable[[str], Command | None]  # None: no command can write this state
-    after: int = 100  # effective operations
+    after: int = 100  # effective operations: a checkpoint costs a read and a seal, so it should replace many
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def limit(default: int, doc: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Everything has a limit. The end of a name is its unit; a name without one is a count."""
+    """Everything has a limit. The end of a name is its unit; a name without a unit is a count."""
 
     drafts: int = limit(1_000, "Operations of one resource that wait for their first run.")
     waiting: int = limit(10_000, "Received operations of one resource that wait for operations they depend on.")
@@ -82,7 +82,7 @@ class Settings:
 
 
 class RetryTimer:
-    """When something may be tried again: delays that double up to a limit, in the time that the engine is given.
+    """When something may be tried again: delays that double up to a limit, measured in the `now_ms` of `step`.
 
     The engine does not use `cheops.backoff`: it must not draw random numbers, or the simulator could not play a history
     again from its seed. Jitter is not needed here, because the ticks of different agents are not aligned.

@@ -1,4 +1,4 @@
-"""A site: all its resources, its peers, its clock. `step` takes one event and gives effects."""
+"""A site: all its resources, its peers, its clock. `step` handles one event and returns effects."""
 
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
@@ -39,13 +39,15 @@ from cheops.log.operation import SILENT_KINDS, Command, Kind, MatrixRef, Operati
 from cheops.log.plan import Plan
 from cheops.log.rules import Rule
 
-_REST_MS = 1_000  # after so long without an event a resource is at rest
+# A resource without events for this long is at rest, and its ledger says so. Less would write the ledger twice for each
+# of several operations in a row; more would make a restart load more resources than necessary.
+_REST_MS = 1_000
 
 
 class Site:
-    """One site. Resources come into memory when something happens to them, and leave when nothing does.
+    """One site. A resource is loaded when an event concerns it, and leaves memory when none has for a while.
 
-    So memory and processor time follow what is active, not what exists. A resource in memory is *active* (it has
+    So memory and processor time depend on what is active, not on what exists. A resource in memory is *active* (it has
     something to do or to send, and each tick looks at it), *parked* (it can only wait for sites that are down), or at
     rest. A restart loads the resources whose ledger says `unsynced`.
     """
@@ -59,37 +61,37 @@ class Site:
         self.up: dict[str, str] = {}  # peers that are up, and their incarnation
         self.gone: set[str] = set()  # sites that were removed for good
         self._seen: dict[str, str] = {}  # every peer's last incarnation
-        self._loading: dict[str, list[Event]] = {}
+        self._loading: dict[str, list[Event]] = {}  # resources that are being loaded, with the events that wait
         self._active: set[str] = set()  # resources with something left to do or to send
-        self._parked: dict[str, set[str]] = {}  # those that wait, and for which sites; may be unloaded
-        self._backlog: dict[str, None] = {}  # to be loaded and looked after, some with each tick
+        self._parked: dict[str, set[str]] = {}  # resources that wait, and for which sites; may be unloaded
+        self._backlog: dict[str, None] = {}  # resources to load, some with each tick
         self._now_ms = 0
-        # Resources in memory, in the order in which something last happened to them.
+        # Resources in memory and the time of their last event, oldest first: before `_REST_MS`, and at rest.
         self._fresh: dict[str, int] = {}
         self._resting: dict[str, int] = {}
-        self._taking: dict[type[Event], Callable[[Any, Effects], None]] = {
-            Recovered: self._recovered,
-            PeerUp: self._peer_up,
-            PeerDown: self._peer_down,
-            Enumerated: self._enumerated,
-            MatricesReceived: self._matrices_received,
-            SitesRemoved: self._sites_removed,
-            Tick: self._tick,
-            Loaded: self._loaded,
+        self._handlers: dict[type[Event], Callable[[Any, Effects], None]] = {
+            Recovered: self._on_recovered,
+            PeerUp: self._on_peer_up,
+            PeerDown: self._on_peer_down,
+            Enumerated: self._on_enumerated,
+            MatricesReceived: self._on_matrices_received,
+            SitesRemoved: self._on_sites_removed,
+            Tick: self._on_tick,
+            Loaded: self._on_loaded,
         }
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take an event; the effects are to be carried out in their order."""
+        """Handle an event. The driver carries out the effects in their order."""
         self._now_ms = now_ms
         out = Effects()
-        self._taking.get(type(event), self._of_resource)(event, out)
+        self._handlers.get(type(event), self._dispatch)(event, out)
         return out.all()
 
-    def _of_resource(self, event: Event, out: Effects) -> None:
-        """An event of one resource, which is loaded first if it must be."""
+    def _dispatch(self, event: Event, out: Effects) -> None:
+        """Handle an event of one resource, which is loaded first if necessary."""
         resource = _resource_of(event)
         if resource in self.replicas:
-            self._take_for(self.replicas[resource], event, out)
+            self._handle(self.replicas[resource], event, out)
         elif resource in self._loading:
             self._loading[resource].append(event)
         else:
@@ -98,14 +100,14 @@ class Site:
 
     # -- events of the site ----------------------------------------------------------------------
 
-    def _recovered(self, event: Recovered, out: Effects) -> None:
+    def _on_recovered(self, event: Recovered, out: Effects) -> None:
         self.clock = event.clock
         self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
         self._seen = dict(event.peers)
         self._backlog |= dict.fromkeys(event.unsynced)
         self._wake_some(out)
 
-    def _peer_up(self, event: PeerUp, out: Effects) -> None:
+    def _on_peer_up(self, event: PeerUp, out: Effects) -> None:
         before = self._seen.get(event.peer)
         self.up[event.peer] = self._seen[event.peer] = event.incarnation
         for replica in self.replicas.values():
@@ -114,7 +116,7 @@ class Site:
             peers = Peers(dict(self._seen))
             out.documents[key_of(peers)] = peers
             if before is not None:
-                out.others.append(Enumerate(event.peer))  # its store is new and may hold nothing
+                out.others.append(Enumerate(event.peer))  # its store is new and may be empty
         self._unpark({event.peer})
         for replica in self._active_replicas():
             if event.peer in set(replica.targets()):
@@ -122,7 +124,7 @@ class Site:
                 self._catch_up(replica, event.peer, out)
 
     def _unpark(self, sites: AbstractSet[str]) -> None:
-        """Look again at what could only wait for one of these."""
+        """Activate the resources that could only wait for one of these sites."""
         for resource in [resource for resource, peers in self._parked.items() if not sites.isdisjoint(peers)]:
             del self._parked[resource]
             if resource in self.replicas:
@@ -130,23 +132,23 @@ class Site:
             else:
                 self._backlog[resource] = None
 
-    def _peer_down(self, event: PeerDown, out: Effects) -> None:
+    def _on_peer_down(self, event: PeerDown, out: Effects) -> None:
         del out
         self.up.pop(event.peer, None)
 
-    def _enumerated(self, event: Enumerated, out: Effects) -> None:
+    def _on_enumerated(self, event: Enumerated, out: Effects) -> None:
         self._backlog |= dict.fromkeys(event.resources)
         self._wake_some(out)
 
-    def _sites_removed(self, event: SitesRemoved, out: Effects) -> None:
+    def _on_sites_removed(self, event: SitesRemoved, out: Effects) -> None:
         back = self.gone - event.sites
-        self.gone.clear()
+        self.gone.clear()  # in place: all replicas share this set
         self.gone |= event.sites
         self._unpark(self.gone)
-        out.others += [Enumerate(site) for site in sorted(back)]  # they are back, and lack what happened meanwhile
+        out.others += [Enumerate(site) for site in sorted(back)]  # added again: they have missed what happened since
         self._wake_some(out)
 
-    def _matrices_received(self, event: MatricesReceived, out: Effects) -> None:
+    def _on_matrices_received(self, event: MatricesReceived, out: Effects) -> None:
         self._keep_matrices(event.matrices, out)
 
     def _keep_matrices(self, matrices: tuple[Matrix, ...], out: Effects) -> None:
@@ -156,7 +158,7 @@ class Site:
                 out.documents[key_of(matrix)] = matrix
 
     def _wake_some(self, out: Effects) -> None:
-        """Load resources of the backlog, never many at once: memory must not grow with the number of resources."""
+        """Load some resources of the backlog: memory must not grow with the number of resources."""
         for resource in list(self._backlog)[: self.settings.limits.wake]:
             del self._backlog[resource]
             self._wake(resource, out)
@@ -168,7 +170,7 @@ class Site:
             self._loading[resource] = []
             out.others.append(Load(resource))
 
-    def _tick(self, event: Tick, out: Effects) -> None:
+    def _on_tick(self, event: Tick, out: Effects) -> None:
         del event
         self._wake_some(out)
         for replica in list(self._active_replicas()):
@@ -176,9 +178,9 @@ class Site:
             for peer in replica.targets():
                 self._catch_up(replica, peer, out)
             replica.outbox.flush_pending()
-            self._ask_for_matrices(replica)
+            self._request_matrices(replica)
             self._complete_step(replica, out)
-        self._let_rest(out)
+        self._unload_idle(out)
 
     def _active_replicas(self) -> Iterator[Replica]:
         return (self.replicas[resource] for resource in sorted(self._active) if resource in self.replicas)
@@ -190,10 +192,10 @@ class Site:
             queue.pop(replica.resource, None)
         self._fresh[replica.resource] = self._now_ms
 
-    def _let_rest(self, out: Effects) -> None:
-        """Resources without events leave memory after a while. Parked ones stay as long as there are few of them,
-        because what is known of the site they wait for is lost with them."""
-        for replica, touched_ms in self._quiet_for(_REST_MS, self._fresh):
+    def _unload_idle(self, out: Effects) -> None:
+        """Unload resources without recent events. Parked ones stay while there are few of them, because what is known
+        about the site they wait for is lost with them."""
+        for replica, touched_ms in self._pop_quiet(_REST_MS, self._fresh):
             if self._is_in_use(replica):
                 self._touch(replica)
             elif replica.resource in self._parked:
@@ -201,7 +203,7 @@ class Site:
             else:
                 self._resting[replica.resource] = touched_ms
                 replica.save_unsynced(out, unsynced=False)
-        for replica, _ in self._quiet_for(self.settings.limits.idle_ms, self._resting):
+        for replica, _ in self._pop_quiet(self.settings.limits.idle_ms, self._resting):
             if self._is_in_use(replica):
                 self._touch(replica)
             else:
@@ -212,8 +214,9 @@ class Site:
             return bool(replica.clients) or len(self.replicas) <= self.settings.limits.parked
         return bool(replica.clients) or replica.resource in self._active
 
-    def _quiet_for(self, least_ms: int, queue: dict[str, int]) -> list[tuple[Replica, int]]:
-        """Taken from the front of a queue. A time that is still to come means that the clock jumped."""
+    def _pop_quiet(self, least_ms: int, queue: dict[str, int]) -> list[tuple[Replica, int]]:
+        """Remove the resources at the front of a queue that had no event for so long. A time in the future means that
+        the clock jumped back; such a resource counts as quiet."""
         quiet = []
         for resource, touched_ms in queue.items():
             if 0 <= self._now_ms - touched_ms <= least_ms:
@@ -225,7 +228,7 @@ class Site:
 
     # -- events of a resource ----------------------------------------------------------------------
 
-    def _take_for(self, replica: Replica, event: Event, out: Effects) -> None:
+    def _handle(self, replica: Replica, event: Event, out: Effects) -> None:
         self._touch(replica)
         match event:
             case Submitted():
@@ -236,7 +239,7 @@ class Site:
                 outcome.finish(replica, event.n, event.outcomes, out, self._now_ms)
             case Queried():
                 if event.refresh:
-                    self._ask(replica, out)
+                    self._ask_peers(replica, out)
                 return
             case ClientLeft():
                 replica.clients.remove(event.op)
@@ -248,7 +251,7 @@ class Site:
         scheduler.advance(replica, out, self._now_ms)
         self._complete_step(replica, out)
 
-    def _loaded(self, event: Loaded, out: Effects) -> None:
+    def _on_loaded(self, event: Loaded, out: Effects) -> None:
         replica = Replica(
             event.resource,
             self.origin,
@@ -262,9 +265,9 @@ class Site:
         started = replica.load(event.documents)
         self._learn_type(replica)
         if started:
-            _after_crash(replica, started, out)
+            _after_crash(replica, started, out)  # before any event: what waits may depend on what the crash left open
         for waiting in self._loading.pop(event.resource, []):
-            self._take_for(replica, waiting, out)
+            self._handle(replica, waiting, out)
         scheduler.advance(replica, out, self._now_ms)
         self._active.add(event.resource)
         self._complete_step(replica, out)
@@ -273,14 +276,15 @@ class Site:
         return self.matrices[hash_]
 
     def _learn_type(self, replica: Replica) -> None:
+        # The first operation names the type, and later ones take it from there.
         for op in (*replica.history.ops.values(), *replica.drafts):
             replica.set_type(self.settings.type_named(op.rtype))
             return
 
     def _complete_step(self, replica: Replica, out: Effects) -> None:
-        """End a step of a resource: report, forget what can be forgotten, send, and note what is left to do."""
+        """End a step of a resource: report to clients, forget, send, and note what is left to do."""
         if replica.clients:
-            replica.clients.report_sites(replica, out)  # first: the next line may forget what they wait for
+            replica.clients.report_sites(replica, out)  # first: the next line may forget their operations
         retention.prune(replica, out)
         self._seal_if_due(replica, out)
         exchange.send_pending(replica, out, self._now_ms)
@@ -288,18 +292,18 @@ class Site:
         slot, applied = replica.slot, replica.applied
         busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
         at_work = busy or replica.outbox.has_deferred or not applied.is_settled
-        lacking = {peer for peer in replica.targets() if replica.lacks_something(peer)}
+        behind = {peer for peer in replica.targets() if replica.is_behind(peer)}
         self._active.discard(replica.resource)
         self._parked.pop(replica.resource, None)
-        if at_work or lacking:
+        if at_work or behind:
             replica.save_unsynced(out, unsynced=True)  # until it is at rest
-            if at_work or not lacking.isdisjoint(self.up):
+            if at_work or not behind.isdisjoint(self.up):
                 self._active.add(replica.resource)
-            else:  # there is nothing to be done until one of them is up
-                self._parked[replica.resource] = lacking
+            else:  # nothing can be done until one of them is up
+                self._parked[replica.resource] = behind
 
     def _seal_if_due(self, replica: Replica, out: Effects) -> None:
-        """Where no operation is submitted that could carry a seal, make one for it."""
+        """Submit a seal as an operation of its own, where no client's operation comes that could carry it."""
         if replica.drafts or replica.slot.running or not retention.seal_due(replica, at_rest=True):
             return
         seal = self._draft(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
@@ -333,6 +337,7 @@ class Site:
     def _draft(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
         self.clock = self.clock.tick(self._now_ms)
         stamp = self.clock.stamp(self.origin)
+        # Drafts are not in the history yet, but have numbers, and this operation comes after them.
         own = max([replica.history.known.get(self.origin, 0), *(draft.seq for draft in replica.drafts)])
         if not replica.history.ops and not replica.drafts:
             replica.set_type(self.settings.type_named(event.rtype))
@@ -357,7 +362,7 @@ class Site:
         )
 
     def _matrix_ref(self, replica: Replica, event: Submitted, new: MatrixRef, out: Effects) -> MatrixRef:
-        """The matrix in force, unless the client sends another one."""
+        """The matrix in force, unless the client sends one with other rules."""
         in_force = matrix_in_force(replica)
         matrix = event.matrix or self.matrices.get(in_force.hash) or NO_RULES
         if matrix.hash not in self.matrices:
@@ -375,24 +380,25 @@ class Site:
         self._keep_matrices(message.matrices, out)
         before = len(replica.history.ops)
         orphans = set(replica.history.orphans)
-        lacking = exchange.take(replica, peer, message, self.matrices, out)
+        missing = exchange.take(replica, peer, message, self.matrices, out)
         self._report_orphans(replica, orphans, out)
         if replica.history.latest:
             self.clock = self.clock.seen(replica.history.latest)
         if len(replica.history.ops) != before:
             self._learn_type(replica)
-            self._save_clock(out)
+            self._save_clock(out)  # after a crash this site's stamps must still be later than those it has seen
+        # A message of an earlier incarnation may arrive late: the peer's new store need not have what that one says.
         if self._seen.get(peer, message.incarnation) == message.incarnation:
             replica.peer(peer).observe(message, self._now_ms)
         scheduler.advance(replica, out, self._now_ms)
-        if message.ask or lacking:
-            replica.outbox.acknowledge(peer, lacking)
+        if message.ask or missing:
+            replica.outbox.acknowledge(peer, missing)
         elif message.ops or message.replies:
-            replica.outbox.acknowledge_later(peer)
+            replica.outbox.acknowledge_later(peer)  # one acknowledgement per tick, however many messages come
         if message.wanted:
-            found = tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices)
-            if found:
-                exchange.send_matrices(replica, peer, found, out)
+            matrices = tuple(self.matrices[hash_] for hash_ in message.wanted if hash_ in self.matrices)
+            if matrices:
+                exchange.send_matrices(replica, peer, matrices, out)
         self._catch_up(replica, peer, out)
 
     def _report_orphans(self, replica: Replica, before: set[OpId], out: Effects) -> None:
@@ -402,26 +408,26 @@ class Site:
                 out.others.append(Notify(replica.resource, "estranged", id_, fate.rule.sentence))
 
     def _catch_up(self, replica: Replica, peer: str, out: Effects) -> None:
-        """Send a peer what it lacks, if it is up and a resend is due."""
+        """Send a peer what it is missing, if it is up and a resend is due."""
         is_involved = peer in set(replica.targets())
         is_due = replica.peer(peer).resend.is_due(self._now_ms)
-        if peer in self.up and is_involved and is_due and replica.lacks_something(peer):
+        if peer in self.up and is_involved and is_due and replica.is_behind(peer):
             exchange.catch_up(replica, peer, out, self._now_ms)
 
-    def _ask(self, replica: Replica, out: Effects) -> None:
+    def _ask_peers(self, replica: Replica, out: Effects) -> None:
         for peer in replica.targets():
             if peer in self.up:
                 exchange.ask(replica, peer, out)
 
-    def _ask_for_matrices(self, replica: Replica) -> None:
+    def _request_matrices(self, replica: Replica) -> None:
         inbox = replica.inbox
-        lacking = {op.matrix.hash for op in inbox.waiting.values()} - self.matrices.keys()
-        if not lacking or not inbox.matrix_request.is_due(self._now_ms):
+        missing = {op.matrix.hash for op in inbox.waiting.values()} - self.matrices.keys()
+        if not missing or not inbox.matrix_request.is_due(self._now_ms):
             return
         inbox.matrix_request.back_off(self._now_ms)
         for peer in replica.targets():
             if peer in self.up:
-                replica.outbox.acknowledge(peer, lacking)
+                replica.outbox.acknowledge(peer, missing)
 
 
 def _resource_of(event: Event) -> str:
@@ -432,7 +438,7 @@ def _resource_of(event: Event) -> str:
 
 
 def _after_crash(replica: Replica, started: Started, out: Effects) -> None:
-    """A run was under way when the site stopped."""
+    """A run was under way when the site stopped: it may have had no effect, all of it, or a part."""
     out.forget.append(("started", replica.resource))
     op = replica.history.ops.get(started.op) if started.op else None
     op = op or next((draft for draft in replica.drafts if draft.id == started.op), None)
@@ -441,10 +447,10 @@ def _after_crash(replica: Replica, started: Started, out: Effects) -> None:
     elif started.replay:
         outcome.mark_dirty(replica, started.dirty, out)
     elif op is not None and op.kind is Kind.SITES:
-        outcome.mark_dirty(replica, started.dirty, out)  # half of the copy may be deleted
+        outcome.mark_dirty(replica, started.dirty, out)  # the copy may be half deleted
     elif op is not None and started.hook:
         replica.applied.record_failure(op.id, "the site stopped while on_error was running")
     elif op is not None:
         if started.units:
-            replica.applied.record_failure(op.id, "it failed, and the site stopped while it was done in steps")
+            replica.applied.record_failure(op.id, "it failed, and the site stopped while its units were running")
         outcome.doubt(replica, op, "the site stopped while this was running", out)

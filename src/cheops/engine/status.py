@@ -1,7 +1,7 @@
 """The life of an operation at one site, from a client's request until it is forgotten; and the status of a resource.
 
-Phases, in their order. An operation goes back in two cases only: a replay that is cut short has what its base wipes
-DELIVERED again, and a restart forgets what was SETTLED until that is seen again.
+Phases, in their order. An operation goes back in two cases only: after an interrupted replay, what its base wipes is
+DELIVERED again; and after a restart, nothing is SETTLED until the site has compared what it applied with the history.
 
     phase      entered when                                done by             durable from then on
     ---------  ------------------------------------------  ------------------  ----------------------------------
@@ -22,18 +22,18 @@ An operation may skip APPLIED, at one site or at all of them:
     void        its first run failed definitely: Verdict.VOID. Rule 1: no effect anywhere; other sites only keep it.
     superseded  rules 3 to 5 of cheops.log.rules, before it ran here. At its origin it may be superseded while it is a
                 draft: Verdict.SUPERSEDED. What is superseded after it was APPLIED is wiped by its superseder's run.
-    orphaned    it was made without knowing what a seal covers (cheops.log.seals): no effect anywhere.
+    orphaned    it was submitted without knowledge of what a seal covers (cheops.log.seals): no effect anywhere.
     silent      it changes the list of sites, or is a seal: there is nothing to run.
     failed      it succeeded at its origin and failed here: Status.KO. The replicas differ (DIVERGED) until `decompose`,
-                `on_error`, or an operation that replaces it puts that right. It is SETTLED nevertheless.
+                `on_error`, or an operation that replaces it fixes that. It is SETTLED nevertheless.
 
 And three things stop it on its way:
 
     refused     by the origin's checks: it never becomes a draft. By the policy of a type, at another site: it stays
                 DECIDED there, and so does everything that depends on it (admission.py).
-    not run     the application was not there (Result.RETRY): it is run again later.
+    not run     the application was not reachable (Result.RETRY): it is run again later.
     unknown     it may or may not have run: a timeout (Result.MAYBE), or a crash between Run and Ran. A replace
-                operation is run again. Anything else is Status.UNKNOWN, until the operator says what happened
+                operation is run again. Anything else is Status.UNKNOWN, until the operator resolves it
                 (`Resolved`) or something runs that wipes it. As a draft it has no verdict until then.
 
 The status of a resource sums up its operations over all sites, as one site knows them.
@@ -61,7 +61,7 @@ class Phase(IntEnum):
 
 
 def phase_at(replica: Replica, id_: OpId) -> Phase | None:
-    """The phase of an operation at the replica's site; None if that knows nothing of it."""
+    """The phase of an operation at the replica's site; None if the operation is not known there."""
     history, applied = replica.history, replica.applied
     if any(draft.id == id_ for draft in replica.drafts):
         return Phase.DRAFT

@@ -2,8 +2,8 @@
 
 A vector holds, per origin, the number up to which something is known. Vectors are never changed in place.
 
-The clock takes physical time where it moves forward, and a counter where it does not. Law: a stamp given after
-others were seen is greater than all of them, however the wall clock skews or jumps; so ordering by stamp extends
+The clock takes physical time where it moves forward, and a counter where it does not. Law: a new stamp is
+greater than all that the clock has seen, however the wall clock skews or jumps; so ordering by stamp extends
 causality. A clock is a value; the time is an argument.
 """
 
@@ -37,7 +37,7 @@ NOTHING: Vector = MappingProxyType({})
 
 
 def covers(one: Vector, other: Vector) -> bool:
-    """Whether everything in the other is in the one."""
+    """Whether the one vector includes everything in the other."""
     return all(one.get(origin, 0) >= number for origin, number in other.items())
 
 
@@ -57,5 +57,6 @@ def joined(one: Vector, other: Vector) -> dict[Origin, int]:
 def common(vectors: Iterable[Vector]) -> dict[Origin, int]:
     """What is in all of them."""
     first, *rest = vectors
+    # An origin that one of them does not name has 0 there, so the origins of the first are enough.
     result = {origin: min([number, *(other.get(origin, 0) for other in rest)]) for origin, number in first.items()}
     return {origin: number for origin, number in result.items() if number}

@@ -1,7 +1,7 @@
 """The merge of one resource, one operation at a time.
 
-`add` takes operations in causal order and keeps what `rules.merged` would say of all of them together, without
-looking at all of them again. This is possible because within a class of replace types at most one operation is
+`add` takes operations in causal order. It maintains the result of `rules.merged` over all of them without looking at
+all of them again. This is possible because within a class of replace types at most one operation is
 effective, so a new one is compared with a handful; and because what is superseded never comes back, so nothing has to
 be reconsidered. Two cases do look at everything: another matrix is adopted, or a matrix lets concurrent operations stay
 beside a replacing one.
@@ -29,8 +29,8 @@ FindMatrix = Callable[[str], Matrix]
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What was there when a matrix was introduced: the past of its introducer, and what had been superseded in that
-    past, which the matrix does not change."""
+    """The state when a matrix was introduced: the past of its introducer, and what was superseded in that past, which
+    the matrix does not change."""
 
     past: Vector = field(default_factory=dict)
     settled: dict[OpId, Fate] = field(default_factory=dict)
@@ -43,7 +43,7 @@ _NO_EPOCH = Epoch()
 
 
 class History:
-    """Everything a site knows of the operations of one resource, and what follows from it."""
+    """The operations of one resource that a site knows, and what follows from them."""
 
     def __init__(self, find_matrix: FindMatrix) -> None:
         self.find_matrix = find_matrix
@@ -72,7 +72,7 @@ class History:
         self.ever_listed: set[str] = set()
         # The greatest stamp of all operations: the site's clock must go beyond it.
         self.latest: Stamp | None = None
-        # For each matrix ever introduced, by the stamp of its introducer: what it found when it came.
+        # For each matrix ever introduced, by the stamp of its introducer: the state at that moment.
         self.epochs: dict[Stamp, Epoch] = {}
         # The operations whose seals count, in the order of `seals.standing`; and what they orphan.
         self.seals: list[Operation] = []
@@ -96,8 +96,8 @@ class History:
         rejected_matrices: Iterable[Stamp],
         adopted: MatrixRef | None,
     ) -> None:
-        """Begin from what is left of a history: as the store keeps it, or as another site sends it. The operations
-        that are left are added after this."""
+        """Restore what is left of a history, from the store or from another site's snapshot. The caller then adds the
+        operations that are left."""
         self._clear()
         self.floor, self.known, self.folded = dict(floor), dict(floor), dict(folded)
         self.epochs = {introduced: epoch.copy() for introduced, epoch in epochs.items()}
@@ -108,9 +108,9 @@ class History:
     # -- growing ------------------------------------------------------------------------------
 
     def add(self, op: Operation) -> int:
-        """Take one more operation; gives the first place of `effective` that changed.
+        """Add an operation; return the first place of `effective` that changed.
 
-        The caller delivers causes before effects: everything in `op.deps` is known."""
+        The caller keeps causal order: everything in `op.deps` is known."""
         self.ops[op.id] = op
         self.known[op.origin] = max(self.known.get(op.origin, 0), op.seq)
         self.latest = op.stamp if self.latest is None else max(self.latest, op.stamp)
@@ -133,6 +133,7 @@ class History:
             return self._adopt(op)
         if self._is_without_effect(op):
             return len(self.effective)
+        # With overrides an operation that arrives late may move others; one that knows everything comes last anyway.
         if self.matrix.has_overrides and not covers({**op.deps, op.origin: op.seq}, self.known):
             return self._recompute()
         return self._merge_in(op)
@@ -161,7 +162,7 @@ class History:
                 yield from ops.values()
 
     def _supersede_by(self, op: Operation) -> int:
-        """Remove what the new operation supersedes from the effective list; gives the place of the first."""
+        """Remove what the new operation supersedes from the effective list; return the place of the first."""
         beaten: list[Operation] = []
         for name in [name for name in self._by_key if self.matrix.replaces(op.key, name)]:
             for other in list(self._by_key[name].values()):
@@ -177,7 +178,7 @@ class History:
         if self.matrix.has_overrides:
             return self._take_out_and_reorder(beaten)
         places = [bisect_left(self.effective, op.stamp, key=_stamp) for op in beaten]
-        if len(beaten) == 1:
+        if len(beaten) == 1:  # the usual case, and the list may be long
             del self.effective[places[0]]
         else:
             gone = set(places)
@@ -185,7 +186,7 @@ class History:
         return min(places)
 
     def _take_out_and_reorder(self, beaten: list[Operation]) -> int:
-        """An operation that stood behind one that is gone may stand earlier now."""
+        """An operation that came after one of the removed may come earlier now."""
         gone = {op.id for op in beaten}
         before = self.effective
         self.effective = list(canonical((op for op in before if op.id not in gone), self.matrix))
@@ -210,9 +211,9 @@ class History:
         return max(refs, key=lambda ref: ref.introduced, default=None)
 
     def _adopt(self, op: Operation) -> int:
-        """The newest matrix is in force from now on, for all operations at once.
+        """Put the newest matrix in force, for all operations at once.
 
-        This also holds if the same matrix is introduced a second time: what had been superseded before differs.
+        Even if the same matrix is introduced a second time: what was superseded before that differs.
         """
         self.adopted = op.matrix
         self.matrix = self.find_matrix(op.matrix.hash)
@@ -221,7 +222,10 @@ class History:
         return len(self.effective) if self._is_without_effect(op) else self._merge_in(op)
 
     def _note_epoch(self, op: Operation) -> None:
-        """Remember what was superseded in the past of the operation that introduced a matrix."""
+        """Remember what was superseded in the past of the operation that introduced a matrix.
+
+        Computed from that past alone, so every site gets the same epoch, whatever else it knows by then.
+        """
         if op.matrix.introduced == op.stamp:
             self._introducers.append(op)
         if op.matrix.introduced in self.epochs or op.matrix.introduced in self.rejected_matrices:
@@ -269,7 +273,7 @@ class History:
             self.site_list, self.site_list_op = op.sites, op
 
     def listing_before(self, op: Operation) -> Operation | None:
-        """The operation that set the list of sites under which another one was made."""
+        """The operation that set the list of sites that the author of another one knew."""
         if self.site_list_op is not None and self.site_list_op.is_before(op):
             return self.site_list_op  # the usual case
         seals = [sealing for sealing in self.seals if sealing.is_before(op)]
@@ -277,28 +281,28 @@ class History:
         return max(past, key=_stamp, default=None)
 
     def may_have_forgotten_newer(self, listing: Operation) -> bool:
-        """Whether there may have been a newer list than this one, between it and what is left. The newest
-        that all know is kept, and older ones only for other reasons."""
+        """Whether a newer list than this one may have been forgotten. Of the lists that all sites know, the newest is
+        kept, and older ones only for other reasons."""
         return any(contains(self.floor, other.id) and other.stamp > listing.stamp for other in self._listings)
 
     @property
     def oldest_listing(self) -> Operation | None:
-        """The first of the operations that are left which set a list of sites."""
+        """The oldest operation that is left of those that set a list of sites."""
         return min(self._listings, key=_stamp, default=None)
 
     # -- seals ---------------------------------------------------------------------------------
 
     @property
     def root(self) -> Stamp | None:
-        """Which of several resources of this name it is, once something is sealed."""
+        """Distinguishes several resources of the same name; None until something is sealed."""
         return self.seals[0].seal.root if self.seals and self.seals[0].seal else None
 
     def _take_seal(self, op: Operation) -> bool:
-        """Take the seal; whether an operation that is here already must be judged again."""
+        """Add a seal; True if operations that are here already must be judged again."""
         self._sealing[op.id] = op
         before, root = self.seals, self.root
         self.seals = standing(self._sealing.values())
-        if any(other not in self.seals for other in before):
+        if any(other not in self.seals for other in before):  # a senior resource of this name: ours gives way
             self.lost_root = root != self.root and bool(self.floor)
             return True
         if op not in self.seals:
@@ -313,7 +317,7 @@ class History:
 
     def _reconsider(self) -> int:
         """Judge everything again, without the operations that have become orphans."""
-        if self.lost_root:
+        if self.lost_root:  # the checkpoint belongs to the resource that gives way
             self.folded = {}
         open_ = [op for op in self.ops.values() if not self._is_folded(op)]
         fates = {op.id: fate_of_orphan(op, self.seals) for op in open_}
@@ -323,6 +327,7 @@ class History:
         self.rejected_matrices.difference_update(op.stamp for op in counted)
         self.rejected_matrices.update(op.stamp for op in orphans if op.matrix.introduced == op.stamp)
         self.site_list, self.site_list_op, self._introducers = (), None, []
+        # Their epochs counted orphans in: forget them, so that `_note_epoch` below computes them again.
         stale = [op for op in counted if op.matrix.introduced == op.stamp and any(o.is_before(op) for o in orphans)]
         for stamp in (*self.rejected_matrices, *(op.stamp for op in stale)):
             self.epochs.pop(stamp, None)
@@ -334,23 +339,23 @@ class History:
         return self._recompute()
 
     def take_lost_root(self) -> bool:
-        """Whether the resource has just given way to another of its name; asked once."""
+        """Whether the resource has just given way to another of its name; resets the flag."""
         lost, self.lost_root = self.lost_root, False
         return lost
 
     # -- forgetting ----------------------------------------------------------------------------
 
     def raise_floor(self, forgotten: Vector) -> None:
-        """Another resource of this name forgot these operations; they have no effect, and will not come."""
+        """Another resource of this name forgot these operations: they have no effect, and will never arrive."""
         self.known = joined(self.known, forgotten)
         self.floor = joined(self.floor, forgotten)
 
     def forgettable(self, stable: Vector) -> list[Operation]:
-        """What has no effect and is known everywhere, so that it can go."""
+        """The operations that have no effect and that all sites know, so that they can be forgotten."""
         introducer = self._matrix_introducer()
         if introducer is not None and not contains(stable, introducer.id):
-            return []  # another matrix may come that was made without knowing this one
-        without_effect = dict.fromkeys((*self.fates, *self._silent))  # few: they go as soon as they can
+            return []  # a concurrent matrix may still arrive, and needs them
+        without_effect = dict.fromkeys((*self.fates, *self._silent))  # few: they are forgotten as soon as possible
         needed = self._needed_seals() | {
             op.id for op in (self.site_list_op, introducer, self._listing_in(stable)) if op
         }
@@ -358,9 +363,9 @@ class History:
         return [op for op in idle if self._is_within(op, stable)]
 
     def prune(self, stable: Vector) -> list[OpId]:
-        """Forget what has no effect and is known everywhere; gives what was forgotten.
+        """Forget what has no effect and is known everywhere; return what was forgotten.
 
-        Safe because whatever comes later was made in knowledge of all that is stable: it cannot be concurrent
+        Safe because every later operation is submitted with knowledge of all that is stable: it cannot be concurrent
         to what is forgotten, and what is superseded does not come back.
         """
         gone = [op.id for op in self.forgettable(stable)]
@@ -377,7 +382,7 @@ class History:
         return gone
 
     def fold(self) -> list[OpId]:
-        """Forget everything, because a checkpoint holds its effect; gives what was forgotten.
+        """Forget everything, because a checkpoint holds its effect; return what was forgotten.
 
         The operations that set the list of sites and the matrix are kept, without effect on the application.
         """
@@ -404,7 +409,7 @@ class History:
         return max(self._introducers, key=_stamp, default=None)
 
     def _listing_in(self, stable: Vector) -> Operation | None:
-        """The newest list of sites that all know. Operations still to come were made under it or under a newer one,
+        """The newest list of sites that all know. The authors of operations still to come know it or a newer one,
         and policies judge them by it (see policy.py)."""
         counted = (op for op in self._listings if op.id not in self.orphans)
         return max((op for op in counted if contains(stable, op.id)), key=_stamp, default=None)

@@ -94,7 +94,7 @@ class OpId(NamedTuple):
 
 
 class Kind(StrEnum):
-    """What an operation is beyond its user-given type."""
+    """What an operation does, apart from its type, which the user chooses."""
 
     NORMAL = "normal"
     FORCE = "force"  # the operator decides: becomes the new base
@@ -136,7 +136,7 @@ class Status(StrEnum):
 
 
 class MatrixRef(NamedTuple):
-    """Which matrix an operation was made under: its hash, and the stamp of the operation that introduced it."""
+    """The matrix that applied when an operation was submitted: its hash, and the stamp of its introducer."""
 
     hash: Name
     introduced: Stamp
@@ -286,7 +286,7 @@ class Reply(DocumentBase, frozen=True, tag="reply"):
     replay: bool = False
     detail: str = ""
     output: str = ""
-    # A factory, or msgspec would leave the default out by identity: equal replies must give equal bytes.
+    # A factory, because msgspec omits a plain default by identity: equal replies must give equal bytes.
     timing: Timing = field(default_factory=Timing)
     applied: tuple[Applied, ...] = ()  # of a replay
     signature: Signature = ""  # of its origin, over all the rest; the last that is written, see codec.unsigned

@@ -1,16 +1,16 @@
 """What a site must run to get from what it applied to what is effective.
 
-Both are lists of operations. They mean the same state when they hold the same operations and no two that do
-not commute stand in different order. The plan is the first of these that leads there:
+Both are lists of operations. They give the same state when they hold the same operations, and any two that do not
+commute are in the same order. The plan is the first of these that reaches that state:
 
 1. run what is missing, in order (this covers the tail, and what commutes with all that came after it);
 2. replay from the last base that will do: a replace operation again, then what it wiped (what else is
    missing is run before or after, on its own);
 3. replay everything from the type's reset, or from the checkpoint;
-4. nothing leads there: run what is missing in the order at hand, and say that the order is not enforced.
+4. nothing reaches it: run what is missing in the order at hand, and report that the order is not enforced.
 
-What was applied but is not effective any more must be wiped by something that is run; where nothing does,
-that too asks for a replay.
+What was applied but is no longer effective must be wiped by something that is run; if nothing wipes it, that too
+requires a replay.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +50,7 @@ def plan(
         return Plan()
     here = {a.id for a in applied}
     missing = tuple(op for op in wanted if op.id not in here)
-    # Case 1. Whether it leads there is tried out rather than deduced: the same function then checks every other case.
+    # Case 1. The result is simulated rather than deduced, because the same function then checks every other case.
     if same_state(after_running(applied, missing, matrix), wanted, matrix):
         return Plan(missing)
     return (
@@ -88,7 +88,7 @@ def _from_last_base(
 def from_base(effective: Sequence[Operation], place: int, matrix: Matrix) -> tuple[Operation, ...]:
     """The base at this place, and what it wipes of what comes after it: a replay runs these and no others.
 
-    What is cut short in the middle is replayed again, so whatever it holds must be wiped by its base.
+    An interrupted replay is repeated, so its base must wipe everything that it runs.
     """
     base = effective[place]
     return (base, *(op for op in effective[place + 1 :] if matrix.replaces(base.key, op.key)))
@@ -116,7 +116,8 @@ def same_state(state: Sequence[Applied], effective: Sequence[Operation], matrix:
         return False
     if len({a.id for a in state}) != len(state):
         return False
-    last: dict[str, int] = {}  # per key, the greatest place seen so far
+    # Per key, the greatest place seen so far. Keys are few, so this is far cheaper than comparing all pairs.
+    last: dict[str, int] = {}
     for a in state:
         here = place[a.id]
         for name, greatest in last.items():

@@ -1,12 +1,12 @@
 """Policies: which sites may operate on a resource, change its list of sites, or introduce another matrix.
 
-A signature proves which site made an operation; the policy of the resource's type says whether that site may. All sites
-must decide the same, or an operation that one took and another dropped would keep them apart for ever. So the decision
-depends on the operation and on what was known when it was made, never on what a site knows beyond that. The list of
-sites that counts is the newest one in the operation's own past. It is kept while an operation can still come that was
-made under it (see History.forgettable), with one exception: an operation of a site that did not know of a newer list
-when the others forgot the old one. That is judged by all sites that were ever on a list; a site that joined later
-relies on the others for that.
+A signature proves which site submitted an operation; the policy of the resource's type says whether that site may. All
+sites must decide the same, or an operation that one accepted and another dropped would keep them apart forever. So the
+decision depends on the operation and on what its author knew, never on what a site knows beyond that. The list of sites
+that counts is the newest one in the operation's own past. It is kept while an operation can still arrive whose author
+knew no newer one (see History.forgettable), with one exception: the author did not know the newer list when the others
+forgot the old one. Such an operation is judged by all sites that were ever on a list; a site that joined later relies
+on the others for that.
 
 **Creator.** With `creator`, only the site that set the list of sites may set it again. So that is always the site that
 created the resource, and no site has to remember it beside the list. The same holds for the matrix.
@@ -17,7 +17,7 @@ same resource at the same time, and a site that was just added may create it bef
 has nothing to do with it cannot take it over. Here the decision does depend on what is known: where two unrelated sites
 choose one name for two resources, the resources stay apart, visibly.
 
-What a seal has orphaned has no effect, whichever site made it: it is taken like any other.
+What a seal has orphaned has no effect, whichever site submitted it, so it needs no check.
 """
 
 from collections.abc import Callable, Collection
@@ -53,7 +53,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a site wants, as far as a policy has a say in it."""
+    """What a site wants to do, as far as policies distinguish it."""
 
     site: str
     kind: Kind = Kind.NORMAL
@@ -62,15 +62,15 @@ class Action:
 
 
 def operation_violation(op: Operation, policy: Policy, history: History, *, endorsed: bool = False) -> str | None:
-    """Why another site's operation is refused, or None. Its past must be here. It is endorsed if a site of the
-    resource has taken it."""
+    """Why another site's operation is refused, or None. Everything it depends on must be here. It is endorsed if a site
+    of the resource has accepted it."""
     if excluding_seal(op, history.seals):
         return None
     listing = history.listing_before(op)
     if listing is None or history.may_have_forgotten_newer(listing):
-        listing = _in_place_of_forgotten(op, listing, history, endorsed=endorsed)
+        listing = _substitute_listing(op, listing, history, endorsed=endorsed)
     if listing is None:
-        return _against_beginning(op, policy, history, endorsed=endorsed)
+        return _beginning_violation(op, policy, history, endorsed=endorsed)
     if problem := _inconsistency(op, listing, history):
         return problem
     introduces = op.matrix.introduced == op.stamp
@@ -78,14 +78,15 @@ def operation_violation(op: Operation, policy: Policy, history: History, *, endo
     return violation(Action(op.origin.site, op.kind, changes, introduces), policy, listing)
 
 
-def _in_place_of_forgotten(
+def _substitute_listing(
     op: Operation, before: Operation | None, history: History, *, endorsed: bool
 ) -> Operation | None:
-    """The list to judge an operation by that begins nothing and was made under a list that may be forgotten here:
-    the last list before it that is left, or the oldest of all, with every site that was ever on a list.
+    """The list by which to judge an operation if the list that its author knew may be forgotten here: the last list
+    before it that is left, or the oldest of all, extended to every site that was ever on a list. None for an operation
+    that begins a resource.
 
-    Its origin did not know a newer list. A site that was removed from the list may still send what it made before. A
-    site that joined after the list was forgotten learns from an endorsement that the origin was on it."""
+    A site that was removed from the list may still send what it submitted before. A site that joined after the list was
+    forgotten learns from an endorsement that the origin was on it."""
     is_beginning = not op.deps and op.seq == 1
     listing = before or (history.oldest_listing if history.floor and not is_beginning else None)
     if listing is None:
@@ -97,9 +98,9 @@ def _in_place_of_forgotten(
 
 
 def violation(act: Action, policy: Policy, listing: Operation) -> str | None:
-    """Why a site may not do this to a resource that is there, given the operation that set its list."""
+    """Why a site may not do this to an existing resource, or None. `listing` is the operation that set its list."""
     involved = listing.sites or ()
-    if act.kind is Kind.SEAL:  # no client asks for it: the sites make seals by themselves
+    if act.kind is Kind.SEAL:  # sites submit seals by themselves, so `operate` does not apply
         return None if act.site in involved else _violation_text("operate", SiteGroup.INVOLVED, act.site, "", involved)
     if act.kind is not Kind.SITES and not _allows(policy.operate, act.site, "", involved):
         return _violation_text("operate", policy.operate, act.site, "", involved)
@@ -113,18 +114,18 @@ def violation(act: Action, policy: Policy, listing: Operation) -> str | None:
 
 
 def creation_violation(site: str, sites: Collection[str], policy: Policy) -> str | None:
-    """Why a site may not have a resource made at these sites."""
+    """Why a site may not create a resource at these sites, or None."""
     if _allows(policy.operate, site, site, sites):
         return None
     return _violation_text("operate", policy.operate, site, "", sites)
 
 
 def is_participant(site: str, history: History) -> bool:
-    """Whether a site takes part in a resource, as far as is known: it is on a list, or has made an operation."""
+    """Whether a site takes part in a resource, as far as is known: it was on a list, or has submitted an operation."""
     return site in history.ever_listed or any(origin.site == site for origin in history.known)
 
 
-def _against_beginning(op: Operation, policy: Policy, history: History, *, endorsed: bool) -> str | None:
+def _beginning_violation(op: Operation, policy: Policy, history: History, *, endorsed: bool) -> str | None:
     site = op.origin.site
     if policy.operate is SiteGroup.MESH:
         return None
@@ -142,7 +143,7 @@ def _against_beginning(op: Operation, policy: Policy, history: History, *, endor
 
 
 def _inconsistency(op: Operation, listing: Operation, history: History) -> str | None:
-    """What no correct site sends: the operation would count more than it should, or by other rules."""
+    """What is wrong with an operation that no correct site sends: it would win unfairly, or follow other rules."""
     before = history.ops.get(op.id._replace(seq=op.seq - 1))
     if before is not None and before.stamp >= op.stamp:
         return f"it is stamped earlier than {before.id}, which its origin made before it"
@@ -154,8 +155,8 @@ def _inconsistency(op: Operation, listing: Operation, history: History) -> str |
 
 
 def _knows_its_matrix(op: Operation, listing: Operation, history: History) -> bool:
-    """Whether an operation introduces its matrix, or was made after its introducer. The introducer may be forgotten
-    where a newer matrix is known: then the older one cannot come into force, and does no harm."""
+    """Whether an operation introduces its matrix, or depends on its introducer. The introducer may be forgotten where a
+    newer matrix is known: then the older one cannot come into force, and does no harm."""
     if op.matrix.introduced == op.stamp:
         return True
     if history.floor and history.adopted and op.matrix.introduced < history.adopted.introduced:
@@ -164,7 +165,7 @@ def _knows_its_matrix(op: Operation, listing: Operation, history: History) -> bo
 
 
 def _is_in_past(op: Operation, listing: Operation, history: History, is_wanted: Callable[[Operation], bool]) -> bool:
-    """Whether there is such an operation before this one. Mostly the one of the list is, or one of the last."""
+    """Whether such an operation comes before this one. Usually `listing` is one, or one of the latest operations."""
     return is_wanted(listing) or any(
         is_wanted(other) and other.is_before(op) for other in reversed(history.ops.values())
     )

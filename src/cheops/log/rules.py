@@ -96,7 +96,7 @@ def superseding_rule(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
 
 
 def rule_in_past(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
-    """For two operations that were there before the matrix came: their order stands, even if they were concurrent.
+    """For two operations that were there before the matrix was introduced: their order stands, even if concurrent.
 
     So the state that they led to, which may already be folded, does not change afterwards.
     """
@@ -105,7 +105,7 @@ def rule_in_past(y: Operation, x: Operation, matrix: Matrix) -> Rule | None:
 
 
 def rule_between(y: Operation, x: Operation, matrix: Matrix, past: Vector) -> Rule | None:
-    """By which rule y supersedes x, where `past` was there before the matrix came."""
+    """By which rule y supersedes x, where `past` was there before the matrix was introduced."""
     if past and contains(past, y.id) and contains(past, x.id):
         return rule_in_past(y, x, matrix)
     return superseding_rule(y, x, matrix)
@@ -187,7 +187,7 @@ def _up_to_one_ahead(
             return free, op, [*held, *left[place + 1 :]]
         else:
             free.append(op)
-    return free, held[0], held[1:]  # they wait for each other in a circle: the matrix yields to causality
+    return free, held[0], held[1:]  # a cycle: causality takes precedence over the matrix
 
 
 def _stands_before(y: Operation, x: Operation, matrix: Matrix) -> bool:

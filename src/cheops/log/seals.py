@@ -2,11 +2,11 @@
 
 A site may forget only what no operation that is still to come can be concurrent to. The sites on the list achieve
 that by reporting to each other what they have settled. But the resource may also be created a second time, at a site
-that the others do not know, or at one that lost its disk. Operations made there know nothing of the past.
+that the others do not know, or at one that lost its disk. Operations submitted there depend on nothing of the past.
 
-So a site that sees that all sites have settled everything up to some vector says so in an operation, the *seal*, and
-nothing is forgotten before every site knows the seal. An operation is *orphaned* if the author of a seal did not know
-it and it was not made in knowledge of what is sealed: it has no effect at any site, whether that site has forgotten
+So a site that sees that all sites have settled everything up to some vector records this in an operation, the *seal*,
+and nothing is forgotten before every site knows the seal. An operation is *orphaned* if the author of a seal did not
+know it, and it does not depend on what is sealed: it has no effect at any site, whether that site has forgotten
 anything or not. It is kept and shown like a superseded operation.
 
 Two seals of one resource never orphan each other. If they do, two resources of one name have met: the one that was
@@ -47,5 +47,5 @@ def latest(seals: Sequence[Operation]) -> Operation | None:
 
 
 def _rank(op: Operation) -> tuple[object, ...]:
-    assert op.seal is not None  # noqa: S101 - only such are asked for
+    assert op.seal is not None  # noqa: S101 - callers pass only operations with a seal
     return (op.seal.root, op.stamp)

@@ -124,7 +124,7 @@ def snapshot_of(here: str, views: list[SiteView], table: DistanceTable) -> Snaps
             view.name,
             frozenset(service for service, _ in view.services),
             up=view.here or view.is_up,
-            heard=view.heard,
+            has_reported=view.heard,
         )
         for view in views
         if view.here or view.state is not SiteState.FORGOTTEN

@@ -212,10 +212,10 @@ class _Expansion:
             if isinstance(argument, Nowhere):
                 return argument
         _check_sites(function, arguments)
-        result = self._applied(function, arguments)
+        result = self._apply(function, arguments)
         return self.location(result, depth + 1)
 
-    def _applied(self, function: Function, arguments: list[Argument]) -> Location:
+    def _apply(self, function: Function, arguments: list[Argument]) -> Location:
         try:
             result: object = function.expand(self._context, *arguments)
         except ScopeError:
@@ -238,10 +238,10 @@ class _Expansion:
 
 def _first_of(parts: tuple[Location, ...]) -> Location:
     """`nowhere ; a` is a: an alternative that is not there now is passed over."""
-    there = tuple(part for part in parts if not isinstance(part, Nowhere))
-    if not there:
+    available = tuple(part for part in parts if not isinstance(part, Nowhere))
+    if not available:
         return parts[0]
-    return there[0] if len(there) == 1 else Otherwise(there)
+    return available[0] if len(available) == 1 else Otherwise(available)
 
 
 def _check_sites(function: Function, arguments: list[Argument]) -> None:

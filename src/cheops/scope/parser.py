@@ -105,11 +105,11 @@ class TreeBuilder:
         self, function: Function, index: int, node: Token | ParseTree, location: Location | None = None
     ) -> ScopeSyntaxError:
         parameter = function.parameters[index]
-        given = str(node if location is None else location)
+        written = str(node if location is None else location)
         wanted = f"the {parameter.name} in {function.signature} is {parameter.kind.value}"
         hint = _duration_hint(location.site) if isinstance(location, At) else None
         return self._problem(
-            node, f"{wanted}, not '{shortened(given)}'", hint if parameter.kind is Kind.DURATION else None
+            node, f"{wanted}, not '{shortened(written)}'", hint if parameter.kind is Kind.DURATION else None
         )
 
     def _duration(self, token: Token) -> Duration:
@@ -147,8 +147,8 @@ def _duration_hint(site: str) -> str | None:
     """What was probably meant by a name that stands where a duration must."""
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", site):
         return f"It has no unit: write {site}ms or {site}s."
-    closed = site.replace(" ", "").lower()
-    return f"Write {closed}." if is_duration(closed) else None
+    compact = site.replace(" ", "").lower()
+    return f"Write {compact}." if is_duration(compact) else None
 
 
 def _count(parameters: int) -> str:
@@ -183,14 +183,14 @@ def diagnose(parser: InteractiveParser, text: str, error: UnexpectedInput) -> Sc
     end = start + 1
     if isinstance(error, UnexpectedToken) and error.token.type == "$END":
         start = end = len(text.rstrip())
-        found = "the scope ends too early"
+        problem = "the scope ends too early"
     elif isinstance(error, UnexpectedToken):
         end = start + len(error.token)
-        found = f"'{shortened(error.token)}' cannot stand here"
+        problem = f"'{shortened(error.token)}' cannot stand here"
     else:
-        found = f"{_character(text[start])} cannot stand here"
+        problem = f"{_character(text[start])} cannot stand here"
     return ScopeSyntaxError(
-        f"{found}: expected {_words(accepted)}",
+        f"{problem}: expected {_words(accepted)}",
         place=Span(text, start, end),
         hint=_hint(text, start, accepted),
     )
@@ -211,14 +211,14 @@ def _words(accepted: set[str]) -> str:
 
 
 def _hint(text: str, start: int, accepted: set[str]) -> str | None:
-    found = text[start : start + 1]
+    character = text[start : start + 1]
     if _DURATION_BEFORE.search(text[:start]) and "DURATION" not in accepted and "NAME" not in accepted:
         return 'A site that is called like a duration stands in quotes here: "10ms".'
-    if found in _HINTS:
-        return _HINTS[found]
+    if character in _HINTS:
+        return _HINTS[character]
     if accepted == {"COLON"}:
         return _COMMA_HINT if "," in text[:start] else _BRACES_HINT
-    return _COMMA_HINT if found == "," and "NAME" not in accepted else None
+    return _COMMA_HINT if character == "," and "NAME" not in accepted else None
 
 
 def _character(character: str) -> str:

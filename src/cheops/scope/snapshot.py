@@ -10,17 +10,16 @@ from functools import cached_property
 
 @dataclass(frozen=True, slots=True)
 class SiteInfo:
-    """A site as the catalogue and the heartbeats show it. `heard`: it has reported its services; a configured peer that
-    never answered has not."""
+    """A site as the catalogue and the heartbeats show it."""
 
     name: str
     services: frozenset[str] = frozenset()
     up: bool = True
-    heard: bool = True
+    has_reported: bool = True  # its services; a configured peer that never answered has not
 
     def lacks(self, service: str) -> bool:
         """Whether it is known not to have a service."""
-        return self.heard and service not in self.services
+        return self.has_reported and service not in self.services
 
 
 @dataclass(frozen=True)

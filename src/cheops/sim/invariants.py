@@ -42,10 +42,10 @@ def _name(op: Operation) -> str:
     return "*" if op.kind in (Kind.DELETE, Kind.FORCE) else op.type
 
 
-def _comes_too_late(op: Operation, ops: list[Operation], *, asking: frozenset[OpId] = frozenset()) -> bool:
+def _comes_too_late(op: Operation, ops: list[Operation], *, excluded: frozenset[OpId] = frozenset()) -> bool:
     """Whether a seal orphans it: the seal's author did not know it, and it was made without knowledge of the past."""
     for other in ops:
-        if other.seal is None or other.id in asking or other.id == op.id:
+        if other.seal is None or other.id in excluded or other.id == op.id:
             continue
         if op.seq <= other.deps.get(op.origin, 0):
             continue
@@ -53,7 +53,7 @@ def _comes_too_late(op: Operation, ops: list[Operation], *, asking: frozenset[Op
             continue
         if op.seal and (op.seal.root, op.stamp) < (other.seal.root, other.stamp):
             continue  # the seal that was there first stands
-        if not _comes_too_late(other, ops, asking=asking | {op.id}):
+        if not _comes_too_late(other, ops, excluded=excluded | {op.id}):
             return True
     return False
 
@@ -89,19 +89,19 @@ def problems(world: World) -> list[str]:
     """Everything that is wrong; empty if all is well."""
     found: list[str] = []
     for resource in sorted(world.decided):
-        found += (f"{resource}: {problem}" for problem in _of_resource(world, resource))
+        found += (f"{resource}: {problem}" for problem in _resource_problems(world, resource))
     return found
 
 
-def _of_resource(world: World, resource: str) -> Iterator[str]:
+def _resource_problems(world: World, resource: str) -> Iterator[str]:
     oracle = _oracle(world, resource)
     ops = world.decided[resource].values()
     if len({op.matrix.hash for op in ops}) == 1:
-        by_the_book = reference_effective(ops, oracle.matrix.entries)
-        if by_the_book != [op.id for op in oracle.effective]:
-            yield f"the merge gives {_ids([op.id for op in oracle.effective])}, the rules {_ids(by_the_book)}"
+        by_rules = reference_effective(ops, oracle.matrix.entries)
+        if by_rules != [op.id for op in oracle.effective]:
+            yield f"the merge gives {_ids([op.id for op in oracle.effective])}, the rules {_ids(by_rules)}"
     replicas = {name: _replica(world.nodes[name], resource) for name in oracle.site_list}
-    yield from _of_clients(world, resource)
+    yield from _client_problems(world, resource)
     for name in sorted(world.recipients.get(resource, set()) - ever_listed_sites(world.decided[resource])):
         yield f"{name} is not involved and got a message about it"
     for name in oracle.site_list:
@@ -109,31 +109,31 @@ def _of_resource(world: World, resource: str) -> Iterator[str]:
         if replica is None:
             yield f"{name} is involved and knows nothing of it"
             continue
-        yield from _of_replica(world, name, replica, oracle)
-    yield from _of_states(world, resource, oracle)
+        yield from _replica_problems(world, name, replica, oracle)
+    yield from _state_problems(world, resource, oracle)
     for name in oracle.site_list:
-        yield from _of_runs(world, world.nodes[name], resource)
+        yield from _run_problems(world, world.nodes[name], resource)
     for name in sorted(oracle.ever_listed.difference(oracle.site_list)):
-        yield from _of_leaver(world, name, resource, oracle)
+        yield from _leaver_problems(world, name, resource, oracle)
 
 
-def _of_clients(world: World, resource: str) -> Iterator[str]:
+def _client_problems(world: World, resource: str) -> Iterator[str]:
     """No client gets two final statuses of one site."""
     ops = world.decided[resource]
     if len({op.matrix.hash for op in ops.values()}) > 1:
         return  # under other rules what had been passed over may run after all
-    for (about, op, site), words in world.final_statuses.items():
+    for (about, op, site), statuses in world.final_statuses.items():
         if about != resource or op is None or (op in ops and ops[op].kind is Kind.SITES):
             continue  # a change of the list may be answered a second time, when a copy is deleted
         if any(other.sites and op.origin.site not in other.sites for other in ops.values()):
             continue  # while it was off the list, replies may have been forgotten that it never got
-        if len(words) > 1:
-            yield f"the client of {op} got several final statuses of {site}: {', '.join(words)}"
-        elif words == [Status.SUPERSEDED] and (about, op, site) in world.succeeded:
+        if len(statuses) > 1:
+            yield f"the client of {op} got several final statuses of {site}: {', '.join(statuses)}"
+        elif statuses == [Status.SUPERSEDED] and (about, op, site) in world.succeeded:
             yield f"the client of {op} got SUPERSEDED of {site}, where it was OK"
 
 
-def _of_leaver(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:
+def _leaver_problems(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:
     """What the change of the list asked of those that left is done, where there was anything."""
     by, replica = oracle.site_list_op, _replica(world.nodes[name], resource)
     if by is None or by.kind is not Kind.SITES or not by.payload.line:
@@ -174,25 +174,25 @@ def _oracle(world: World, resource: str) -> History:
     return history
 
 
-def _of_replica(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
+def _replica_problems(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
     for id_ in sorted(world.acknowledged.get(replica.resource, ())):
         if not contains(replica.history.known, id_):
             yield f"{name} lost {id_}, which was acknowledged"
     if replica.history.known != oracle.known:
         yield f"{name} knows {_short(replica.history.known)}, not {_short(oracle.known)}"
     expected = [op.id for op in oracle.effective if not contains(replica.history.folded, op.id)]
-    found = [op.id for op in replica.history.effective]
-    if found != expected:
-        yield f"{name} has {_ids(found)} effective, not {_ids(expected)}"
-    yield from _of_keeping(world, name, replica, oracle)
-    yield from _of_phases(world, name, replica)
+    effective = [op.id for op in replica.history.effective]
+    if effective != expected:
+        yield f"{name} has {_ids(effective)} effective, not {_ids(expected)}"
+    yield from _storage_problems(world, name, replica, oracle)
+    yield from _phase_problems(world, name, replica)
     if replica.applied.order_not_enforced:
         yield f"{name} could not enforce the order"
     if replica.applied.failed:
         yield f"{name} diverged: {_ids(list(replica.applied.failed))} failed there"
 
 
-def _of_phases(world: World, name: str, replica: Replica) -> Iterator[str]:
+def _phase_problems(world: World, name: str, replica: Replica) -> Iterator[str]:
     if replica.slot.running or replica.drafts or replica.applied.unknown or replica.inbox.waiting:
         yield f"{name} is not done: {_todo(replica)}"
         for id_, why in replica.inbox.refused.items():
@@ -203,7 +203,7 @@ def _of_phases(world: World, name: str, replica: Replica) -> Iterator[str]:
                 yield f"{name} is at rest, and {id_} is only {phase.name}"
 
 
-def _of_keeping(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
+def _storage_problems(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
     if replica.matrix.hash != oracle.matrix.hash:
         yield f"{name} goes by another matrix than the newest"
     kept = {d.id for d in world.nodes[name].disk.of_resource(replica.resource) if isinstance(d, Operation)}
@@ -221,20 +221,20 @@ def _todo(replica: Replica) -> str:
     return ", ".join(f"{what}: {which}" for what, which in parts.items() if which)
 
 
-def _of_states(world: World, resource: str, oracle: History) -> Iterator[str]:
+def _state_problems(world: World, resource: str, oracle: History) -> Iterator[str]:
     app = world.apps[resource]
     states = {name: world.nodes[name].states.get(resource, app.start) for name in oracle.site_list}
     if any(state != states[oracle.site_list[0]] for state in states.values()):
         yield f"the application's states differ: {states}"
     elif app.name != "pcounter":
-        expected = _replayed(app.start, oracle.effective, app.run)
+        expected = _replay(app.start, oracle.effective, app.run)
         for name, state in states.items():
             if state != expected:
                 yield f"{name} has the state {state!r}, and the operations give {expected!r}"
                 return
 
 
-def _replayed(state: State, ops: list[Operation], run: object) -> State:
+def _replay(state: State, ops: list[Operation], run: object) -> State:
     for op in ops:
         try:
             state = run(state, op.payload.line)  # type: ignore[operator]
@@ -243,7 +243,7 @@ def _replayed(state: State, ops: list[Operation], run: object) -> State:
     return state
 
 
-def _of_runs(world: World, node: Node, resource: str) -> Iterator[str]:
+def _run_problems(world: World, node: Node, resource: str) -> Iterator[str]:
     """Nothing is applied on top of itself, and causes run before their effects.
 
     What replaces may run out of turn where something before it is UNKNOWN, and end in doubt itself. If by

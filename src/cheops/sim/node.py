@@ -78,7 +78,7 @@ class Node:
         return max(0, now_ms + self.skew_ms)
 
     def start(self) -> Event:
-        """A fresh process on the disk as it is; gives the event to begin with."""
+        """Start a process on the disk as it is; return its first event."""
         self.site = Site(self.origin, self.settings)
         durable = self.disk.durable.values()
         clock = next((d.clock for d in durable if isinstance(d, SiteClock)), Clock())

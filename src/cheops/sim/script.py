@@ -1,6 +1,6 @@
 """Scenario scripts: a course of events in a text file, with what happened written below each command.
 
-One command per line, and indented below it what it printed. `replayed` gives the whole file again; a test
+One command per line, and indented below it what it printed. `replay` gives the whole file again; a test
 compares, and a person reads the difference. So a scenario is an explanation, and stays true.
 
     sites a b c                                 they exist, are up, and see each other
@@ -29,7 +29,7 @@ from cheops.log.matrix import Entry, Matrix, Result, result_named
 from cheops.log.operation import Command, Kind, OpId, Origin
 from cheops.sim.apps import APPS, App, RefusedError
 from cheops.sim.scripted_world import Flight, Resource, ScriptedWorld, Trouble
-from cheops.sim.transcript import alike, described_log, described_state
+from cheops.sim.transcript import describe_log, describe_state, group_sites
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class ScriptError(ClientError):
     """A line that cannot be carried out."""
 
 
-def replayed(text: str) -> str:
+def replay(text: str) -> str:
     """The script with what its commands print now; raises ScriptError with the line's number."""
     world, lines = ScriptedWorld(), []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -49,7 +49,7 @@ def replayed(text: str) -> str:
         lines.append(line)
         if line and not line.startswith("#"):
             try:
-                _obey(world, line)
+                _execute(world, line)
             except ClientError as error:
                 raise ScriptError(f"line {number}: {error}") from error
             lines += (f"  {output}" for output in world.output)
@@ -133,7 +133,7 @@ def _command(usage: str) -> Callable[[Callable[..., None]], Callable[..., None]]
     return register
 
 
-def _obey(world: ScriptedWorld, line: str) -> None:
+def _execute(world: ScriptedWorld, line: str) -> None:
     try:
         word, *arguments = shlex.split(line)
     except ValueError as error:
@@ -202,7 +202,7 @@ def _submit(world: ScriptedWorld, site: str, name: str, type_: str, line: str, *
             matrix = _one_of(world.matrices, matrix_name, "matrix")
         case _:
             raise _usage("submit")
-    _ask(world, site, Submitted("", name, type_, Command(line), kind, matrix=matrix))
+    _submit_as_client(world, site, Submitted("", name, type_, Command(line), kind, matrix=matrix))
 
 
 @_command("move SITE RESOURCE to SITE...")
@@ -211,24 +211,24 @@ def _move(world: ScriptedWorld, site: str, name: str, to: str, *sites: str) -> N
         raise _usage("move")
     resource = _one_of(world.resources, name, "resource")
     named = tuple(_site(world, other) for other in sites)
-    _ask(world, site, Submitted("", name, "sites", Command(""), Kind.SITES, sites=named))
+    _submit_as_client(world, site, Submitted("", name, "sites", Command(""), Kind.SITES, sites=named))
     resource.sites = named
 
 
-def _ask(world: ScriptedWorld, site: str, wish: Submitted) -> None:
+def _submit_as_client(world: ScriptedWorld, site: str, request: Submitted) -> None:
     """A client's request, with what only a client can say where the site knows nothing."""
-    resource = _one_of(world.resources, wish.resource, "resource")
+    resource = _one_of(world.resources, request.resource, "resource")
     _running(world, site)
     new = not world.is_known(site, resource.name)
     event = Submitted(
         f"request at {world.now_ms}",
         resource.name,
-        wish.type,
-        wish.payload,
-        wish.kind,
+        request.type,
+        request.payload,
+        request.kind,
         resource.name,
-        wish.sites or (resource.sites if new else None),
-        wish.matrix or (resource.matrix if new else None),
+        request.sites or (resource.sites if new else None),
+        request.matrix or (resource.matrix if new else None),
     )
     world.take(site, event)
 
@@ -266,7 +266,7 @@ def _heal(world: ScriptedWorld) -> None:
 @_command("deliver [FROM TO]")
 def _deliver(world: ScriptedWorld, sender: str = "", peer: str = "") -> None:
     if not sender:
-        world.settle(lambda flight: _tell_if_new(world, flight))
+        world.settle(lambda flight: _print_if_new(world, flight))
         return
     if not peer:
         raise _usage("deliver")
@@ -275,7 +275,7 @@ def _deliver(world: ScriptedWorld, sender: str = "", peer: str = "") -> None:
     world.deliver(flight)
 
 
-def _tell_if_new(world: ScriptedWorld, flight: Flight) -> None:
+def _print_if_new(world: ScriptedWorld, flight: Flight) -> None:
     """Acknowledgements, repetitions and replies are many, and a reply shows as an answer anyway."""
     if world.is_news(flight):
         world.output.append(str(flight))
@@ -389,7 +389,7 @@ def _tick(world: ScriptedWorld, duration_ms: str = "100") -> None:
 @_command("log RESOURCE")
 def _log(world: ScriptedWorld, name: str) -> None:
     _one_of(world.resources, name, "resource")
-    for lines, sites in alike({site: _log_lines(world, site, name) for site in world.nodes}):
+    for lines, sites in group_sites({site: _log_lines(world, site, name) for site in world.nodes}):
         world.output.append(f"at {sites}")
         world.output += (f"  {line}" for line in lines)
 
@@ -398,18 +398,18 @@ def _log_lines(world: ScriptedWorld, site: str, name: str) -> tuple[str, ...]:
     if world.nodes[site].site is None:
         return ("(down)",)
     replica = world.replica(site, name)
-    return (replica and tuple(described_log(replica))) or ("nothing",)
+    return (replica and tuple(describe_log(replica))) or ("nothing",)
 
 
 @_command("state RESOURCE")
 def _state(world: ScriptedWorld, name: str) -> None:
     resource = _one_of(world.resources, name, "resource")
     states = {
-        site: described_state(node.states.get(name, resource.app.start))
+        site: describe_state(node.states.get(name, resource.app.start))
         for site, node in world.nodes.items()
         if name in node.states or site in resource.sites
     }
-    world.output += (f"{sites}: {state}" for state, sites in alike(states))
+    world.output += (f"{sites}: {state}" for state, sites in group_sites(states))
 
 
 # -- words ---------------------------------------------------------------------------------------------

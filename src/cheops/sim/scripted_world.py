@@ -40,7 +40,7 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation
 from cheops.sim.apps import App, RefusedError
 from cheops.sim.node import Node
-from cheops.sim.transcript import described_answer, described_message, described_notice, described_steps
+from cheops.sim.transcript import describe_answer, describe_message, describe_notice, describe_steps
 
 TICK_MS = 100
 _QUIET_MS = 10_000  # longer than the longest pause between two attempts to send: see Limits
@@ -74,7 +74,7 @@ class Flight:
     message: Message
 
     def __str__(self) -> str:
-        return f"{self.sender} -> {self.peer}: {described_message(self.message)}"
+        return f"{self.sender} -> {self.peer}: {describe_message(self.message)}"
 
 
 @dataclass
@@ -195,9 +195,9 @@ class ScriptedWorld:
             case Send():
                 self._send(node.name, effect)
             case Answer():
-                self.output.append(described_answer(node.name, effect))
+                self.output.append(describe_answer(node.name, effect))
             case Notify():
-                self.output.append(described_notice(node.name, effect))
+                self.output.append(describe_notice(node.name, effect))
             case Load():
                 self._pending.append((node.name, node.loaded(effect.resource)))
             case Enumerate():
@@ -215,7 +215,7 @@ class ScriptedWorld:
         bench = self.benches[node.name]
         if bench.paused:
             bench.held.append(run)
-            self.output.append(f"{node.name} is about to run {described_steps(run, ())}")
+            self.output.append(f"{node.name} is about to run {describe_steps(run, ())}")
         else:
             self._pending.append((node.name, Ran(run.resource, run.n, self.execute(node.name, run))))
 
@@ -237,7 +237,7 @@ class ScriptedWorld:
             if stops or (run.until_failure and outcome.result is Result.KO):
                 break
         verb = "replays" if run.replay else "runs"
-        self.output.append(f"{name} {verb} {described_steps(run, tuple(outcomes))}")
+        self.output.append(f"{name} {verb} {describe_steps(run, tuple(outcomes))}")
         return tuple(outcomes)
 
     def _execute_step(self, name: str, resource: str, step: Step, trouble: Trouble | None) -> Outcome:

@@ -28,14 +28,14 @@ def play(seed: int, sites: int, profile: Profile, *, patience_ms: int = PATIENCE
         workload.schedule(world)
         world.run_until(world.now_ms + profile.duration_ms)
         _heal(world)
-        found = _wait_until_well(world, patience_ms)
+        problems = _wait_until_healthy(world, patience_ms)
     except Exception as error:  # a finding like any other: it has a seed, and a story
-        found = [f"{type(error).__name__}: {error}"]
+        problems = [f"{type(error).__name__}: {error}"]
     for node in world.nodes.values():
         world.injected += node.injected
     replays = sum(e.replay for node in world.nodes.values() for e in node.log)
     operations = sum(map(len, world.decided.values()))
-    return SimulationResult(seed, tuple(found), world.injected, operations, replays, tuple(world.story))
+    return SimulationResult(seed, tuple(problems), world.injected, operations, replays, tuple(world.story))
 
 
 def _heal(world: World) -> None:
@@ -46,16 +46,16 @@ def _heal(world: World) -> None:
     world.record("everything is healed")
 
 
-def _wait_until_well(world: World, patience_ms: int) -> list[str]:
-    """Give the sites time, with an operator who resolves UNKNOWN operations; gives what is wrong in the end."""
+def _wait_until_healthy(world: World, patience_ms: int) -> list[str]:
+    """Give the sites time, with an operator who resolves UNKNOWN operations; return the problems that remain."""
     end_ms = world.now_ms + patience_ms
-    found = ["nothing was checked"]
-    while found and world.now_ms < end_ms:
+    problems = ["nothing was checked"]
+    while problems and world.now_ms < end_ms:
         world.run_until(world.now_ms + 2_000)
         world.cut.clear()
         world.resolve_unknown()
-        found = invariants.problems(world)
-    return found
+        problems = invariants.problems(world)
+    return problems
 
 
 _WIDTH = 30
@@ -87,7 +87,7 @@ _SWITCHES: tuple[dict[str, float], ...] = (
 
 
 def shrink(seed: int, sites: int, profile: Profile) -> tuple[Profile, SimulationResult]:
-    """Take away what is not needed for the failure; gives the profile that is left and how it fails."""
+    """Remove what the failure does not need; return the profile that is left, and its result."""
     best, outcome = profile, play(seed, sites, profile)
     for switch in _SWITCHES:
         best, outcome = _try(seed, sites, best, outcome, switch)

@@ -15,13 +15,13 @@ from cheops.sim.apps import State
 T = TypeVar("T")
 
 
-def alike(by_site: dict[str, T]) -> Iterator[tuple[T, str]]:
+def group_sites(by_site: dict[str, T]) -> Iterator[tuple[T, str]]:
     """Sites that show the same stand together: so agreement is seen at a glance."""
     for what in dict.fromkeys(by_site.values()):
         yield what, ", ".join(site for site, other in by_site.items() if other == what)
 
 
-def described_id(id_: OpId | None) -> str:
+def describe_id(id_: OpId | None) -> str:
     """The id as everywhere, with the incarnation after a site lost its disk."""
     if id_ is None:
         return "start"
@@ -32,29 +32,29 @@ def described_id(id_: OpId | None) -> str:
 # -- what happens ----------------------------------------------------------------------------------------
 
 
-def described_answer(site: str, answer: Answer) -> str:
+def describe_answer(site: str, answer: Answer) -> str:
     detail = f" ({answer.detail})" if answer.detail else ""
     match answer.stage:
         case Stage.REFUSED:
             return f"{site} refuses: {answer.detail}"
         case Stage.ACCEPTED:
-            return f"{site} accepts {described_id(answer.op)}"
+            return f"{site} accepts {describe_id(answer.op)}"
         case Stage.DECIDED:
-            return f"{site} answers: {described_id(answer.op)} is {answer.status}{detail}"
+            return f"{site} answers: {describe_id(answer.op)} is {answer.status}{detail}"
         case Stage.SITE:
-            return f"{site} answers: {described_id(answer.op)} is {answer.status} at {answer.site}{detail}"
+            return f"{site} answers: {describe_id(answer.op)} is {answer.status} at {answer.site}{detail}"
 
 
-def described_notice(site: str, notice: Notify) -> str:
-    about = f" {described_id(notice.op)}" if notice.op else ""
+def describe_notice(site: str, notice: Notify) -> str:
+    about = f" {describe_id(notice.op)}" if notice.op else ""
     return f"{site} notifies the operator: {notice.what}{about} ({notice.detail})"
 
 
-def described_message(message: Message) -> str:
-    replies = ", ".join(f"{described_id(reply.op)} {reply.status}" for reply in message.replies)
+def describe_message(message: Message) -> str:
+    replies = ", ".join(f"{describe_id(reply.op)} {reply.status}" for reply in message.replies)
     parts = (
         "a snapshot:" if message.snapshot else "",
-        " ".join(described_id(op.id) for op in message.ops),
+        " ".join(describe_id(op.id) for op in message.ops),
         "and the matrix" if message.matrices else "",
         f"[{replies}]" if replies else "",
         "wants the matrix" if message.wanted else "",
@@ -63,7 +63,7 @@ def described_message(message: Message) -> str:
     return " ".join(filter(None, parts)) or "acknowledges"
 
 
-def described_steps(run: Run, outcomes: tuple[Outcome, ...]) -> str:
+def describe_steps(run: Run, outcomes: tuple[Outcome, ...]) -> str:
     """Equal steps, such as units of one operation, are counted; an outcome is shown unless it is OK."""
     pairs = zip(run.steps, outcomes or (Outcome(Result.OK),) * len(run.steps), strict=False)
     parts = []
@@ -73,7 +73,7 @@ def described_steps(run: Run, outcomes: tuple[Outcome, ...]) -> str:
         times = f" {done} times" if len(seen) > 1 else ""
         last = seen[-1]
         failure = "" if last.result is Result.OK else f"{', then' if times else ':'} {_failure(last)}"
-        parts.append(f'{described_id(step.op)} "{step.payload.line}"{times}{failure}')
+        parts.append(f'{describe_id(step.op)} "{step.payload.line}"{times}{failure}')
     return ", ".join(parts)
 
 
@@ -84,7 +84,7 @@ def _failure(outcome: Outcome) -> str:
 # -- what there is ---------------------------------------------------------------------------------------
 
 
-def described_state(state: State) -> str:
+def describe_state(state: State) -> str:
     match state:
         case frozenset():
             words: Iterable[str] = sorted(state)
@@ -95,19 +95,19 @@ def described_state(state: State) -> str:
     return " ".join(words) or "(empty)"
 
 
-def described_log(replica: Replica) -> Iterator[str]:
+def describe_log(replica: Replica) -> Iterator[str]:
     """What one site makes of the operations it knows: the effective ones, then those without effect."""
     if replica.applied.base:
         yield f'checkpoint "{replica.applied.base.write.line}"'
-    yield from (f"{_described(op)}{_here(replica, op)}" for op in replica.history.effective)
+    yield from (f"{_describe(op)}{_here(replica, op)}" for op in replica.history.effective)
     if replica.applied.order_not_enforced:
         yield "(order not enforced)"
     for op in _by_stamp(replica.history.ops.values()):
         yield from _without_effect(replica, op)
-    yield from (f"draft {_described(op)}{_here(replica, op)}" for op in replica.drafts)
+    yield from (f"draft {_describe(op)}{_here(replica, op)}" for op in replica.drafts)
     for op in _by_stamp(replica.inbox.waiting.values()):
         lacks = "its matrix" if covers(replica.history.known, op.deps) else "what it depends on"
-        yield f"waiting for {lacks}: {_described(op)}"
+        yield f"waiting for {lacks}: {_describe(op)}"
 
 
 def _by_stamp(ops: Iterable[Operation]) -> list[Operation]:
@@ -117,24 +117,24 @@ def _by_stamp(ops: Iterable[Operation]) -> list[Operation]:
 def _without_effect(replica: Replica, op: Operation) -> Iterator[str]:
     fate = replica.history.reason(op.id)
     if op.kind is Kind.SITES:
-        yield f"sites {described_id(op.id)} {' '.join(op.sites or ())}"
+        yield f"sites {describe_id(op.id)} {' '.join(op.sites or ())}"
     elif op.kind is Kind.SEAL:
-        yield f"seal {described_id(op.id)}"
+        yield f"seal {describe_id(op.id)}"
     elif fate and fate.rule is Rule.VOID:
-        yield f"void {_described(op)} ({_sentence(fate.rule)}: {op.why})"
+        yield f"void {_describe(op)} ({_sentence(fate.rule)}: {op.why})"
     elif fate and fate.rule is Rule.BEATEN_AT_ORIGIN:
-        yield f"superseded {_described(op)} {op.why} ({fate.rule.sentence})"
+        yield f"superseded {_describe(op)} {op.why} ({fate.rule.sentence})"
     elif fate and fate.by:
-        yield f"superseded {_described(op)} by {described_id(fate.by)} ({_sentence(fate.rule)})"
+        yield f"superseded {_describe(op)} by {describe_id(fate.by)} ({_sentence(fate.rule)})"
 
 
 def _sentence(rule: Rule) -> str:
     return f"rule {rule:d}: {rule.sentence}"
 
 
-def _described(op: Operation) -> str:
+def _describe(op: Operation) -> str:
     kind = "" if op.kind in (Kind.NORMAL, op.type) else f" {op.kind}"
-    return f'{described_id(op.id)}{kind} {op.type} "{op.payload.line}"'
+    return f'{describe_id(op.id)}{kind} {op.type} "{op.payload.line}"'
 
 
 def _here(replica: Replica, op: Operation) -> str:

@@ -82,7 +82,7 @@ def schedule(world: "World") -> None:
     for _ in range(profile.clock_jumps):
         world.after(random.randint(0, profile.duration_ms), lambda: _jump(world, random.choice(names)))
     for _ in range(profile.rebirths):
-        world.after(random.randint(3_000, profile.duration_ms), lambda: _reborn(world, random.choice(names)))
+        world.after(random.randint(3_000, profile.duration_ms), lambda: _lose_disk(world, random.choice(names)))
     for node in world.nodes.values():
         node.skew_ms = random.randint(-profile.skew_ms, profile.skew_ms)
 
@@ -195,7 +195,7 @@ def _jump(world: "World", name: str) -> None:
     world.inject("clock jump", f"the clock of {name} jumps by {by_ms} ms")
 
 
-def _reborn(world: "World", name: str) -> None:
+def _lose_disk(world: "World", name: str) -> None:
     """A site loses its disk, once everything that was acknowledged there is known elsewhere."""
     node = world.nodes[name]
     if node.site is not None and not any(d.unsynced for d in node.disk.durable.values() if hasattr(d, "unsynced")):

@@ -27,7 +27,7 @@ from cheops.engine.events import (
     Tick,
 )
 from cheops.engine.settings import Limits, ResourceType, Settings
-from cheops.log.operation import Operation, OpId, Reply, Status, Verdict
+from cheops.log.operation import Operation, OpId, Reply, Status
 from cheops.log.policy import Policy, SiteGroup
 from cheops.sim.apps import APPS, App
 from cheops.sim.node import Node
@@ -76,7 +76,7 @@ class World:
         self.calm = False
         self._queue: list[_ScheduledEvent] = []
         self._numbers = count()
-        types = {app.name: _hasty(app.type) for app in APPS.values()}
+        types = {app.name: _with_early_checkpoints(app.type) for app in APPS.values()}
         if profile.policed:
             types = {name: replace(type_, policy=_POLICY) for name, type_ in types.items()}
         settings = Settings(types, Limits(idle_ms=3_000, seal_after=3, parked=1))
@@ -191,7 +191,7 @@ class World:
             case Send():
                 self._send(node, effect)
             case Answer():
-                self._answered(node, effect)
+                self._note_answer(node, effect)
             case Notify():
                 self.notices.append((node.name, effect))
             case Load():
@@ -240,7 +240,7 @@ class World:
         if len(node.log) > _MAX_RUNS_PER_OPERATION * self.profile.operations:
             raise RuntimeError(f"{node.name} runs commands without end, and does not come to rest")
 
-    def _answered(self, node: Node, answer: Answer) -> None:
+    def _note_answer(self, node: Node, answer: Answer) -> None:
         if answer.stage in (Stage.DECIDED, Stage.SITE) and answer.status in _FINAL:
             resource = answer.request.rpartition("#")[0]
             self.final_statuses.setdefault((resource, answer.op, answer.site), []).append(answer.status)
@@ -286,7 +286,7 @@ class World:
                     self.deliver(name, Resolved(resource, replica.applied.unknown.id, happened))
 
 
-def _hasty(type_: ResourceType) -> ResourceType:
+def _with_early_checkpoints(type_: ResourceType) -> ResourceType:
     """The type with checkpoints as often as possible: they are where most can go wrong."""
     checkpoint = type_.checkpoint
     return replace(type_, checkpoint=replace(checkpoint, after=4)) if checkpoint else type_
@@ -295,7 +295,3 @@ def _hasty(type_: ResourceType) -> ResourceType:
 def ever_listed_sites(ops: dict[OpId, Operation]) -> set[str]:
     """Every site that was ever on the list of a resource."""
     return {site for op in ops.values() if op.sites for site in op.sites}
-
-
-def in_effect(op: Operation) -> bool:
-    return op.verdict is Verdict.OK

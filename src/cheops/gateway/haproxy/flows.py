@@ -236,7 +236,8 @@ class RouteWatch:
         """For each site, everything that a route may depend on, except distances."""
         snapshot = self._node.snapshot()
         return {
-            name: (info.up, info.heard, info.services, self._addresses(name)) for name, info in snapshot.sites.items()
+            name: (info.up, info.has_reported, info.services, self._addresses(name))
+            for name, info in snapshot.sites.items()
         }
 
     def _addresses(self, site: str) -> object:
