@@ -131,5 +131,5 @@ def test_no_step_is_left_out(traces: dict[str, list[str]], path: str) -> None:
 
 
 def test_messages_of_peers_do_not_pass_the_web_stack(traces: dict[str, list[str]]) -> None:
-    web = ("ui/", "api/guard", "api/router", "api/endpoints", "api/authenticator")
+    web = ("ui/", "api/guard", "api/app", "api/endpoints", "api/authenticator")
     assert not [module for module in traces["a message from a peer"] if module.startswith(web)]

@@ -7,17 +7,16 @@ import pytest
 from msgspec import Struct
 from starlette.requests import Request
 
+from cheops.api.app import api_mount
 from cheops.api.endpoints import ENDPOINTS, PATH_PARAMETERS, TAGS, Endpoint
 from cheops.api.endpoints.declaration import READ, header
 from cheops.api.endpoints.resources import EXPLAIN_SCOPE, LIST_RESOURCES, SUBMIT_OPERATION, ResourceFilter
 from cheops.api.endpoints.site import FORGET_SITE, HEALTH, ForgetParameters
 from cheops.api.models import Sites, SubmitRequest
 from cheops.api.request import InvalidError, read_parameters
-from cheops.api.router import api_mount
 from cheops.client import Agent
 from cheops.client.async_agent import AsyncAgent
-from cheops.client.calls import call_of
-from cheops.client.methods import AgentMethods, Method
+from cheops.client.methods import AgentMethods, Method, call_of
 from cheops.schema import doc
 
 
@@ -47,6 +46,18 @@ def test_parameters_have_their_types_and_defaults() -> None:
     assert read_parameters(ForgetParameters, request("force=true")).force
     given = read_parameters(SUBMIT_OPERATION.parameters, request("timeout=2", {"Cheops-Wait": "quorum"}))
     assert (given.timeout, given.wait, given.cheops_wait) == (2.0, None, "quorum")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (True, ["true", "1", "yes", "on", "t", "y", "TRUE", "Yes", "ON", "T", "Y"]),
+        (False, ["false", "0", "no", "off", "f", "n", "FALSE", "No", "OFF", "F", "N"]),
+    ],
+)
+def test_booleans_have_several_words_in_upper_or_lower_case(value: bool, words: list[str]) -> None:
+    for word in words:
+        assert read_parameters(ForgetParameters, request(f"force={word}")).force is value, word
 
 
 @pytest.mark.parametrize(

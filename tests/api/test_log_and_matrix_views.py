@@ -6,8 +6,7 @@ import pytest
 
 from cheops.api.models import from_json, plain, to_json
 from cheops.api.models.resources import Overall as OverallName
-from cheops.api.views.log import log_view, operations_page
-from cheops.api.views.matrix import matrix_in_force, matrix_view
+from cheops.api.views.log import log_view, matrix_in_force, matrix_view, operations_page
 from cheops.api.views.operations import NoSuchOperationError, find, full_name
 from cheops.api.views.status import detail, summary
 from cheops.engine.status import Overall

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from cheops.api.checks import SECURITY_DOCUMENT, _expiry, _refusals, _services
 from cheops.api.models import Check, Level
-from cheops.api.security_checks import DOCUMENT, _expiry, _refusals, _services
 from cheops.config.site import parse_site
 from cheops.security.principal import Role
 from cheops.security.refusals import Refused
@@ -65,7 +65,7 @@ def test_keys_that_others_can_read_are_a_failure(rig: Rig) -> None:
 
 
 def test_each_has_a_hint_and_a_section_of_the_documentation(rig: Rig) -> None:
-    text = (ROOT / DOCUMENT).read_text(encoding="utf-8")
+    text = (ROOT / SECURITY_DOCUMENT).read_text(encoding="utf-8")
     sections = {
         re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
         for title in re.findall(r"^##+ (.*)$", text, re.MULTILINE)
@@ -73,7 +73,7 @@ def test_each_has_a_hint_and_a_section_of_the_documentation(rig: Rig) -> None:
     for check in security(rig).values():
         assert check.level is Level.OK or check.hint, check.name
         document, _, anchor = check.anchor.partition("#")
-        assert document != DOCUMENT or anchor in sections, check.anchor
+        assert document != SECURITY_DOCUMENT or anchor in sections, check.anchor
 
 
 @pytest.mark.parametrize(

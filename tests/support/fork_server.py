@@ -134,7 +134,7 @@ def _server() -> _ForkServer:
 
 
 def _main() -> None:
-    import cheops.api.router  # noqa: F401, PLC0415 - so that children need not
+    import cheops.api.app  # noqa: F401, PLC0415 - so that children need not
     from cheops.cli.commands import COMMANDS  # noqa: PLC0415
 
     for command in COMMANDS:

@@ -2,13 +2,13 @@
 
 A request passes, from the outside in:
 
-    server, connections   sockets, TLS, limits on connections
-    guard                 authenticates the client, checks its right to the route, records the outcome (audit)
-    router, request       match the endpoint; path, parameters and body are checked against its declaration
-    handlers/             one function per endpoint, which returns the model of the response
-    submission            for an operation: checks it, and hands it to the engine; forwarder: to a site that is involved
-    views/                pure functions from a replica of the engine to a model
-    problems              an error as a problem document (RFC 9457)
+    server        sockets, TLS, limits on connections
+    guard         authenticates the client, checks its right to the route, records the outcome for the audit log
+    app           routes: one for each declared endpoint, and those beside the API
+    request       path, parameters and body, checked against the declaration; an error as a problem document (RFC 9457)
+    handlers/     one function per endpoint, which returns the model of the response
+    submission    for an operation: checks it, and hands it to the engine, or to a site that is involved
+    views/        pure functions from a replica of the engine to a model
 
 `endpoints/` declares every endpoint once, and `models/` what requests and responses contain. These two import nothing
 of the server, because the clients use them as well. Routes, rights, the OpenAPI document, docs/api.md and the client

@@ -1,19 +1,30 @@
-"""The agent's HTTP application: everything that is answered on its one address."""
+"""The agent's HTTP application: everything that is answered on its one address.
+
+The API under /api/v1 has one route for each endpoint that is declared, with its handler. Beside it are the form API,
+probes and metrics for machines, CouchDB's protocol, and what a site needs that joins with an invitation.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Mount, Route, Router
+from starlette.types import Scope
 
 from cheops.api import metrics
-from cheops.api.enrollment import enrollment_routes
+from cheops.api.endpoints import BASE, ENDPOINTS, Endpoint
 from cheops.api.forms import form_routes
 from cheops.api.guard import Guard, guarded
+from cheops.api.handlers import agent, events, operations, resources, sites
+from cheops.api.handlers import gateway as gateway_handlers
 from cheops.api.handlers.agent import health_response, readiness_response
-from cheops.api.peers import database_routes
+from cheops.api.openapi import DOCUMENT_PATH, document_json
+from cheops.api.peers import database_routes, enrollment_routes
 from cheops.api.permissions import principal_of
-from cheops.api.router import EXCEPTION_HANDLERS, api_mount
+from cheops.api.request import EXCEPTION_HANDLERS, HANDLERS, ApiRequest, json_response, read_parameters
 from cheops.gateway.server import Gateway
 from cheops.node.node import Node
 
@@ -28,7 +39,7 @@ def application(node: Node, gateway: Gateway | None = None) -> Starlette:
 
 
 def _probe_routes(node: Node, gateway: Gateway | None) -> list[BaseRoute]:
-    """What machines ask for under names that they know."""
+    """Under the paths that orchestrators and Prometheus use by default."""
 
     async def healthz(request: Request) -> Response:
         return health_response(node, principal_of(request))
@@ -36,9 +47,58 @@ def _probe_routes(node: Node, gateway: Gateway | None) -> list[BaseRoute]:
     async def readyz(request: Request) -> Response:
         return readiness_response(node, principal_of(request))
 
-    async def numbers(_request: Request) -> Response:
+    async def serve_metrics(_request: Request) -> Response:
         if gateway:
             await gateway.refresh()
         return Response(metrics.metrics(node, gateway), media_type=metrics.MEDIA_TYPE)
 
-    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", numbers)]
+    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", serve_metrics)]
+
+
+# -- the API ---------------------------------------------------------------------------------------------------
+
+
+# Imported for their handlers, which register themselves.
+_SUBJECTS = (agent, events, gateway_handlers, operations, resources, sites)
+
+
+def api_mount(node: Node, gateway: Gateway | None = None) -> Mount:
+    """The whole API, to be guarded by the application."""
+    routes = [_route(endpoint, HANDLERS[endpoint], node, gateway) for endpoint in ENDPOINTS]
+    routes.append(_without_head(Route(DOCUMENT_PATH, _serve_document, methods=["GET"])))
+    # No redirects: `/sites/` is not `/sites`, and a client that follows a redirect may drop its token or its body.
+    return _RawPathMount(BASE, app=Router(routes, redirect_slashes=False))
+
+
+def _route(
+    endpoint: Endpoint[Any, Any, Any],
+    handler: Callable[[ApiRequest[Any, Any]], Awaitable[Any]],
+    node: Node,
+    gateway: Gateway | None,
+) -> Route:
+    async def respond(http: Request) -> Response:
+        parameters = read_parameters(endpoint.parameters, http)
+        result = await handler(ApiRequest(node, gateway, http, endpoint, parameters))
+        return result if isinstance(result, Response) else json_response(result)
+
+    return _without_head(Route(endpoint.path, respond, methods=[endpoint.method]))
+
+
+def _without_head(route: Route) -> Route:
+    """Starlette adds HEAD to every GET. Here it would run the whole handler, and a stream of events never ends."""
+    if route.methods:
+        route.methods.discard("HEAD")
+    return route
+
+
+async def _serve_document(_http: Request) -> Response:
+    return Response(document_json(), media_type="application/json")
+
+
+class _RawPathMount(Mount):
+    """Matches the path as it was sent: an encoded slash or line break in an id stays part of the id."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        sent = scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1") or scope["path"]
+        match, below = super().matches({**scope, "path": sent})
+        return match, {**below, "path": sent} if match is not Match.NONE else below

@@ -25,7 +25,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Receive
 
-from cheops.api.forwarder import forward
 from cheops.api.permissions import check_sites, check_type, principal_of, require_role
 from cheops.api.submission import (
     NO_REPLY_YET,
@@ -35,6 +34,7 @@ from cheops.api.submission import (
     RequestError,
     check_names,
     execute,
+    forward,
     parse_sites,
 )
 from cheops.engine.events import Answer, Result, Stage

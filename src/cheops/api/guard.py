@@ -2,11 +2,14 @@
 
 The right is checked behind the router, by the route that answers: so no second reading of the path can differ from
 the router's. A route without a right cannot be built.
+
+The audit log gets all changes and all refusals. Of their content it gets only names: a resource, a type, an operation.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 from starlette.datastructures import Headers
@@ -15,21 +18,86 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cheops.api.audit import AuditRecord, record_outcome
 from cheops.api.authenticator import SAFE, Authenticator, RequestHeaders, RequestInfo, UnauthorizedError
 from cheops.api.endpoints.declaration import Right
-from cheops.api.forwarder import HOP_HEADER
 from cheops.api.permissions import ForbiddenError, check_resource, principal_of, require_role, right_to
-from cheops.api.problems import of_error, problem
-from cheops.api.submission import RequestError, check_names
+from cheops.api.request import error_response, problem
+from cheops.api.submission import HOP_HEADER, RequestError, check_names
 from cheops.errors import CheopsError
 from cheops.node.node import Node
 from cheops.peers.endpoint import rejection_response
 from cheops.peers.enrollment import FORGED_SENDER, connection_rejection
-from cheops.security.principal import Kind, Principal
-from cheops.security.refusals import reason_of
+from cheops.security.audit_entries import AuditEntry
+from cheops.security.principal import NOBODY, Kind, Principal
+from cheops.security.refusals import REFUSED_STATUSES, reason_of
 from cheops.security.tokens import BadTokenError, wall_ms
 from cheops.text import printable, shortened
+
+# -- what the audit log and the counters of refusals record ----------------------------------------------------
+
+
+_OPERATION = b"cheops-operation"
+_MOST = 256  # characters of anything that came from outside
+
+
+@dataclass(slots=True)
+class AuditRecord:
+    """What is known of one request so far. The guard creates it; the route and the handler add what they learn."""
+
+    method: str
+    source: str
+    who: Principal = NOBODY
+    route: str = ""  # the template of the path, as in the table of rights
+    writes: bool = False
+    resource: str = ""
+    operation: str = ""
+    reason: str = ""  # why it is refused: a fixed text for each kind of refusal
+    is_counted: bool = False  # the code that refused it has counted the refusal already
+    is_noted: bool = False
+
+
+def record_outcome(node: Node, act: AuditRecord, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """Record how a request ended, once."""
+    if act.is_noted:
+        return
+    act.is_noted = True
+    if status in REFUSED_STATUSES:
+        if not act.is_counted:
+            who = str(act.who) if act.who.name else act.source
+            node.refusals.count(act.reason or f"status {status}", who)
+        node.audit.refused(_entry(node, act, status, "refused"))
+    elif act.writes:
+        act.operation = _operation(headers)
+        outcome = "done" if status < 400 else "failed" if status >= 500 else "refused"
+        node.audit.note(_entry(node, act, status, outcome))
+
+
+def _entry(node: Node, act: AuditRecord, status: int, outcome: str) -> AuditEntry:
+    replica = node.pump.site.replicas.get(act.resource) if act.resource else None
+    return AuditEntry(
+        at=node.audit.now(),
+        who=_short(str(act.who)),
+        source=act.source,
+        what=f"{act.method} {act.route or 'unknown path'}",
+        resource=_short(act.resource),
+        type=replica.type.name if replica else "",
+        operation=act.operation,
+        outcome=outcome,
+        status=status,
+        reason=act.reason,
+    )
+
+
+def _operation(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    return next((_short(unquote(value.decode("latin-1"))) for name, value in headers if name == _OPERATION), "")
+
+
+def _short(text: str) -> str:
+    is_plain = len(text) <= _MOST and text.isascii() and text.isprintable()
+    return text if is_plain else printable(shortened(text, _MOST))
+
+
+# -- connections and tokens ----------------------------------------------------------------------------------------
 
 
 class ConnectionGuard:
@@ -80,7 +148,7 @@ class Guard:
             act.who = state["principal"] = self._authenticator.identify(request)
         except CheopsError as error:
             act.reason = reason_of(error)
-            await of_error(error)(scope, receive, response.send)
+            await error_response(error)(scope, receive, response.send)
             return
         try:
             if act.who.token:
@@ -155,7 +223,7 @@ class _ResponseWatch:
         self._is_withheld = self.is_begun = True
         self._act.reason = "unknown token"
         record_outcome(self._node, self._act, 401)
-        refusal = of_error(BadTokenError("the token was revoked, or has expired", "unknown token"))
+        refusal = error_response(BadTokenError("the token was revoked, or has expired", "unknown token"))
         await self._send({"type": "http.response.start", "status": 401, "headers": refusal.raw_headers})
         await self._send({"type": "http.response.body", "body": bytes(refusal.body)})
 

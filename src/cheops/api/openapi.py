@@ -9,9 +9,8 @@ import msgspec
 
 from cheops import __version__
 from cheops.api.endpoints import BASE, ENDPOINTS, PATH_PARAMETERS, TAGS, Endpoint
-from cheops.api.endpoints.declaration import EVENT_STREAM, JSON, NDJSON, parameters_of
+from cheops.api.endpoints.declaration import EVENT_STREAM, JSON, NDJSON, PROBLEM_JSON, parameters_of
 from cheops.api.models import Problem
-from cheops.api.problems import MEDIA_TYPE
 
 DOCUMENT_PATH = "/openapi.json"
 Document = dict[str, Any]
@@ -135,7 +134,7 @@ def _responses(endpoint: AnyEndpoint) -> dict[int, Document]:
     if endpoint.media_type == EVENT_STREAM:
         example = f"data: {msgspec.json.encode(_example_of(endpoint.response)).decode()}"
         content = {EVENT_STREAM: {"schema": {"type": "string"}, "example": example}}
-    problem = {MEDIA_TYPE: _content(Problem)}
+    problem = {PROBLEM_JSON: _content(Problem)}
     responses = {
         status: {"description": _REASONS[status], "content": problem} for status in (*_EVERYWHERE, *endpoint.problems)
     }

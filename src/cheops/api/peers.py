@@ -1,25 +1,30 @@
-"""Requests of other agents that need the API's look-ups: the state of a resource, and where a replicant is.
+"""Requests of other agents that need the API's look-ups, and of new sites that join with an invitation.
 
-Everything else that agents ask of each other is in cheops/peers/endpoint.py. CouchDB's protocol, below /db, is for
-administrators.
+All other requests between agents are in cheops/peers/endpoint.py. CouchDB's protocol, below /db, is for administrators.
 """
 
-from starlette.routing import Mount
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Scope
 
 from cheops.api.authenticator import Authenticator
 from cheops.api.forms import show_here
 from cheops.api.guard import request_info
 from cheops.api.permissions import check_involved
+from cheops.api.request import json_response, read_body
 from cheops.api.submission import RequestError, check_names
 from cheops.backends.http.backend import http_backend
 from cheops.backends.http.ids import is_meta_id
 from cheops.backends.http.locations import Locations
+from cheops.errors import CheopsError
 from cheops.node.node import Node
 from cheops.peers.client import decode_json
 from cheops.peers.couchdb.server import couch_routes
 from cheops.peers.endpoint import Peer, PeerEndpoint, PeerResponse, PeerService, RequestKind, json_body
 from cheops.security.principal import peer as principal_of_site
+from cheops.text import shortened
 
 
 def peer_endpoint(node: Node, web: ASGIApp) -> PeerEndpoint:
@@ -67,3 +72,40 @@ async def _replicant(node: Node, peer: Peer, body: bytes) -> PeerResponse:
 def database_routes(node: Node) -> Mount:
     """CouchDB's protocol. Agents use none of it among themselves."""
     return Mount("/db", routes=couch_routes(node.databases))
+
+
+# -- new sites, which have no certificate yet ------------------------------------------------------------------
+
+
+AUTHORITY_PATH, JOIN_PATH = "/join/authority", "/join"
+BAD_INVITATION = "unknown invitation"
+_MOST_BYTES = 64 * 1024
+_PEM = "application/x-pem-file"
+
+
+def enrollment_routes(node: Node) -> list[BaseRoute]:
+    async def authority(_request: Request) -> Response:
+        return Response(node.enrollment.authorities(), media_type=_PEM)
+
+    async def join(request: Request) -> Response:
+        from cheops.security.certificate_requests import JoinRequest  # noqa: PLC0415 - rarely needed
+
+        node.enrollment.authorities()  # before anything else: whether this can be done here at all
+        try:
+            sent = msgspec.json.decode(await read_body(request, _MOST_BYTES), type=JoinRequest)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise RequestError(f"not a request to join: {shortened(str(error))}") from None
+        try:
+            joined = await node.enrollment.join(sent)
+            request.scope["state"]["act"].resource = joined.site  # what the audit log is to name
+        except CheopsError as error:
+            if error.status < 500:
+                address = request.client.host if request.client else ""
+                node.refusals.count(BAD_INVITATION, address, str(error))
+            raise
+        return json_response(joined)
+
+    return [
+        Route(AUTHORITY_PATH, authority, methods=["GET"]),
+        Route(JOIN_PATH, join, methods=["POST"]),
+    ]

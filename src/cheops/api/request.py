@@ -1,27 +1,37 @@
-"""A request to an endpoint, as its handler gets it: path, parameters and body, checked against the declaration."""
+"""Requests to endpoints as handlers get them, and the responses to them: models as JSON, errors as problem documents.
 
+Path, parameters and body are checked against the declaration of the endpoint. An error becomes a problem document
+(RFC 9457) that says who can fix it, and whether a retry may help.
+"""
+
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import unquote
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 
-from cheops.api.endpoints.declaration import JSON, B, Endpoint, P, R, parameters_of
+from cheops.api.endpoints.declaration import JSON, PROBLEM_JSON, B, Endpoint, P, R, parameters_of
 from cheops.api.models import to_json
 from cheops.api.permissions import principal_of
 from cheops.api.submission import RequestError, check_names
-from cheops.errors import ClientError
+from cheops.errors import CheopsError, ClientError
 from cheops.gateway.server import Gateway
 from cheops.node.node import Node
 from cheops.security.principal import Principal
+from cheops.security.refusals import reason_of
 from cheops.text import printable, shortened
 
 T = TypeVar("T")
 MAX_BODY_BYTES = 1024 * 1024
 _MAX_COMPLAINTS = 5
+# Beside what msgspec reads as a boolean, which is what the OpenAPI document says: true, false, 1 and 0.
+_BOOLEANS = dict.fromkeys(("yes", "on", "t", "y"), True) | dict.fromkeys(("no", "off", "f", "n"), False)
 
 
 class InvalidError(ClientError):
@@ -109,8 +119,9 @@ def read_parameters(kind: type[P], http: Request) -> P:
                 complaints.append(f"the {where} is missing")
             continue
         try:
+            value = _BOOLEANS.get(text.lower(), text) if one.is_boolean else text
             # Not strict: numbers and booleans arrive as text.
-            values[one.field] = msgspec.convert(text, one.type, strict=False)
+            values[one.field] = msgspec.convert(value, one.type, strict=False)
         except msgspec.ValidationError as error:
             complaints.append(f"the {where} is not valid: {printable(str(error))}")
     if complaints:
@@ -143,3 +154,57 @@ def decode_body(raw: bytes, kind: type[T]) -> T:
 
 def json_response(model: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(to_json(model), status, headers, media_type=JSON)
+
+
+# -- problems --------------------------------------------------------------------------------------------------
+
+
+_log = logging.getLogger(__name__)
+
+
+def problem(status: int, detail: str, **members: object) -> JSONResponse:
+    title = HTTPStatus(status).phrase
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **members}
+    return JSONResponse(body, status, media_type=PROBLEM_JSON)
+
+
+def error_response(error: CheopsError) -> JSONResponse:
+    response = problem(error.status, str(error), fault=error.fault.value, definite=error.definite)
+    response.headers.update(getattr(error, "headers", {}))
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="cheops"'
+    return response
+
+
+async def on_cheops_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, CheopsError)  # noqa: S101 - it is registered for these
+    if act := request.scope.get("state", {}).get("act"):
+        act.reason = act.reason or reason_of(error)
+        act.is_counted = getattr(error, "is_counted", False)
+    return error_response(error)
+
+
+async def on_any_error(request: Request, error: Exception) -> Response:
+    # The client gets no details: they may contain what another client sent.
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem(500, "this is a bug in Cheops; the agent's log has the details")
+
+
+async def _on_http_error(_http: Request, error: Exception) -> Response:
+    """Starlette's own: no such route, or no such method."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these
+    response = problem(error.status_code, str(error.detail), fault="client", definite=True)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _on_disconnect(_http: Request, _error: Exception) -> Response:
+    return Response(status_code=400)  # the client has gone and does not read it
+
+
+EXCEPTION_HANDLERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    CheopsError: on_cheops_error,
+    HTTPException: _on_http_error,
+    ClientDisconnect: _on_disconnect,
+    Exception: on_any_error,
+}

@@ -1,27 +1,234 @@
 """The two servers of an agent: its address, for clients and sites, and its Unix socket, for administrators.
 
-Both are uvicorn, with connections of our own (connections.py) and our own TLS handshakes (cheops.security.tls).
+Both are uvicorn, with our own TLS handshakes (cheops.security.tls) and our own limits on connections: in number, in the
+size of a request's head, and in time. A connection is closed if its headers take too long, its body trickles, or its
+response is not read.
 """
 
 import asyncio
 import contextlib
+import http
 import os
 import socket
 import ssl
 import stat
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from cheops.api.connections import Connection, ConnectionLimiter, LimitedProtocol
+from cheops.config.security import ClientsConfig
 from cheops.errors import CheopsError
 from cheops.node.node import Node
-from cheops.security.tls import HandshakeLimits, TlsAcceptor
+from cheops.security.tls import TOO_MANY, TOO_MANY_OF_ONE, HandshakeLimits, TlsAcceptor, identity_at
+from cheops.store.codec import MAX_MESSAGE_BYTES
+
+MIN_BODY_BYTES = 1024  # of a body that must arrive within `stall_timeout`
+_CHECKS = 4  # within the shortest timeout
+_LEAST_CHECK_S = 0.05
+
+
+class LimitedConnection(Protocol):
+    """A connection, as the limiter sees it."""
+
+    def overdue(self, now_s: float) -> str:
+        """Why it must be closed; empty if it may stay."""
+
+    def refuse(self, status: int, reason: str) -> None:
+        """Close it, with this response if none has begun."""
+
+
+class ConnectionLimiter:
+    """Counts the open connections of an agent, and closes those that are too slow. Belongs to one event loop."""
+
+    def __init__(self, node: Node) -> None:
+        self.limits: ClientsConfig = node.config.clients
+        self._node = node
+        self._open: set[LimitedConnection] = set()
+        self._by_address: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, one: LimitedConnection, address: str) -> str:
+        """Why one more connection is refused; empty if it is not. Without an address it comes by the Unix socket: an
+        administrator always gets in."""
+        if address and len(self._open) >= self.limits.connections:
+            return TOO_MANY
+        if address and self._by_address[address] >= self.limits.connections_each:
+            return TOO_MANY_OF_ONE
+        self._open.add(one)
+        if address:
+            self._by_address[address] += 1
+        return ""
+
+    def leave(self, one: LimitedConnection, address: str) -> None:
+        if one not in self._open:
+            return
+        self._open.discard(one)
+        if address:
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
+
+    def refused(self, reason: str, address: str, status: int) -> None:
+        self._node.refusal_log.request(reason, "", address or "unix", status=status)
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        shortest_s = min(self.limits.head_timeout_s, self.limits.stall_timeout_s)
+        while True:
+            await asyncio.sleep(max(_LEAST_CHECK_S, min(1.0, shortest_s / _CHECKS)))
+            now_s = loop.time()
+            for one in list(self._open):
+                if reason := one.overdue(now_s):
+                    one.refuse(408, reason)
+
+
+_CLOSED = b"connection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n"
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """Each agent has a subclass of its own, with its `limiter`: uvicorn wants a class, not an object."""
+
+    limiter: ClassVar[ConnectionLimiter]
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._address = ""
+        self._is_refused = False
+        self._head_since_s: float | None = None  # None: no request head is under way
+        self._head_bytes = 0
+        self._is_mid_message = False
+        self._excess = 0  # bytes of a body that came after its response; some clients send all before they read
+        self._received = self._mark = 0
+        self._mark_s = 0.0
+        self._unread_since_s: float | None = None
+        self._cycles: list[Any] = []  # requests without a complete response: more than one where a client pipelines
+
+    # -- coming and going ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._address = str(self.client[0]) if self.client else ""
+        self._head_since_s = self.loop.time()
+        if reason := self.limiter.enter(self, self._address):
+            self.refuse(503, reason)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disconnect_cycles()
+        self.limiter.leave(self, self._address)
+        super().connection_lost(exc)
+
+    def refuse(self, status: int, reason: str) -> None:
+        """Close it, with this response if none has begun."""
+        if self._is_refused:
+            return
+        self._is_refused = True
+        self.limiter.refused(reason, self._address, status)
+        if self.cycle is None or self.cycle.response_complete:
+            line = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n".encode()
+            self.transport.write(line + _CLOSED)
+            self.transport.close()
+        else:
+            self._disconnect_cycles()
+            self.transport.abort()  # a response has begun, so no other can be sent
+
+    def _disconnect_cycles(self) -> None:
+        """uvicorn marks only the newest request of a connection as disconnected. With pipelining an older one is
+        still sending, and would write to a transport that is closed."""
+        for cycle in self._cycles:
+            cycle.disconnected = True
+
+    # -- sizes -----------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        self._received += len(data)
+        if self._head_since_s is not None:
+            self._head_bytes += len(data)
+        elif self._is_mid_message and self.cycle is not None and self.cycle.response_complete:
+            self._excess += len(data)
+        super().data_received(data)
+        if self._excess > max(MAX_MESSAGE_BYTES, self.limiter.limits.upload_bytes):
+            self.refuse(413, "body too large")
+        if self._head_since_s is not None and self._head_bytes > self.limiter.limits.head_bytes:
+            self.refuse(431, "head too large")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_mid_message, self._excess = True, 0
+        self._mark, self._mark_s = self._received, self.loop.time()
+        if self._head_since_s is None:
+            self._head_since_s, self._head_bytes = self.loop.time(), 0
+
+    def on_headers_complete(self) -> None:
+        self._head_since_s, self._head_bytes = None, 0
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self.limiter.limits.head_bytes:
+            self.refuse(431, "head too large")
+        if not self._is_refused:
+            super().on_headers_complete()
+            self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if cycle and not cycle.response_complete]
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_mid_message = False
+        if not self._is_refused:
+            super().on_message_complete()
+
+    # -- times -----------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_since_s = self.loop.time()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread_since_s = None
+
+    def overdue(self, now_s: float) -> str:
+        limits = self.limiter.limits
+        if self._head_since_s is not None:
+            return "slow head" if now_s - self._head_since_s > limits.head_timeout_s else ""
+        if self._unread_since_s is not None and now_s - self._unread_since_s > limits.stall_timeout_s:
+            return "answer not read"
+        if not self._is_mid_message or self.flow.read_paused:
+            self._mark, self._mark_s = self._received, now_s
+        elif now_s - self._mark_s > limits.stall_timeout_s:
+            arrived = self._received - self._mark
+            self._mark, self._mark_s = self._received, now_s
+            return "slow body" if arrived < MIN_BODY_BYTES else ""
+        return ""
+
+
+class Connection(LimitedProtocol):
+    """A connection of a client or of another site."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, **connection_state(transport)}
+
+
+def connection_state(transport: asyncio.BaseTransport) -> dict[str, Any]:
+    """What the TLS handshake proved about the other end."""
+    try:
+        identity = identity_at(transport)
+    except CheopsError as error:
+        return {"peer": None, "certificate": None, "bad_certificate": str(error)}
+    return {"peer": identity.site if identity else None, "certificate": identity}
+
 
 SOCKET_NAME = "agent.sock"
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid

@@ -39,7 +39,7 @@ def check_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check a matrix for contradictions, and show what it means for every pair of types."""
-    from cheops.api.views.matrix import matrix_view  # noqa: PLC0415 - slow to import
+    from cheops.api.views.log import matrix_view  # noqa: PLC0415 - slow to import
 
     read = read_matrix(file)
     extra_types = _types_option(types) if types is not None else ()

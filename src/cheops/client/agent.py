@@ -28,8 +28,7 @@ from cheops.api.models import (
     Wait,
     from_json,
 )
-from cheops.client.calls import Call, call_of, segment
-from cheops.client.methods import AgentMethods, events_call, submit_call
+from cheops.client.methods import AgentMethods, Call, call_of, events_call, segment, submit_call
 from cheops.client.target import DEFAULT_URL, AgentError, Target, UnixConnection, refusal, unreachable
 
 _DATA = b"data:"

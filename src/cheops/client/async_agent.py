@@ -15,8 +15,7 @@ from cheops.api.endpoints.declaration import NDJSON
 from cheops.api.endpoints.resources import LIST_RESOURCES, ResourceFilter
 from cheops.api.models import Accepted, Event, ResourceSummary, SiteAnswer, SubmitRequest, Wait, from_json
 from cheops.client.agent import event_in
-from cheops.client.calls import Call, call_of
-from cheops.client.methods import AgentMethods, events_call, submit_call
+from cheops.client.methods import AgentMethods, Call, call_of, events_call, submit_call
 from cheops.client.target import DEFAULT_URL, AgentError, Target, refusal, short_path, unreachable
 
 T = TypeVar("T")

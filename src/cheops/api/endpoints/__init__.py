@@ -2,7 +2,7 @@
 
 A declaration has the method, the path, the right that a client needs, the parameters, the models of request and
 response, the statuses of problems, and what the reference says. Everything else is derived from it: the route and the
-validation of requests (`api.router`), the table of rights (`api.permissions`), the OpenAPI document (`api.openapi`),
+validation of requests (`api.app`), the table of rights (`api.permissions`), the OpenAPI document (`api.openapi`),
 the tables of docs/api.md, and the requests of both clients (`cheops.client`).
 
 To add a route with its command:

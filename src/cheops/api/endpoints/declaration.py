@@ -14,6 +14,7 @@ BASE = "/api/v1"
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
+PROBLEM_JSON = "application/problem+json"
 MAX_TIMEOUT_S = 3600.0
 MAX_FRESH_S = 10.0
 MAX_COMMAND_CHARACTERS = 65_536  # of a command in an address
@@ -93,6 +94,10 @@ class Parameter(NamedTuple):
     @property
     def is_required(self) -> bool:
         return self.default is NODEFAULT
+
+    @property
+    def is_boolean(self) -> bool:
+        return bool in (self.type, *get_args(self.type)[:1])
 
 
 def header(description: str, example: Any = None, **limits: Any) -> Meta:

@@ -1,14 +1,34 @@
-"""Handlers of the agent itself: checks for people, health and readiness for machines."""
+"""Handlers of the agent itself: checks and health, tokens, sessions of browsers, and the audit log."""
+
+import asyncio
 
 from starlette.responses import Response
 
 from cheops import __version__
+from cheops.api.authenticator import COOKIE, Authenticator
 from cheops.api.checks import checks
-from cheops.api.endpoints.site import CHECK, HEALTH, READINESS
-from cheops.api.models import Checks, Health
+from cheops.api.endpoints.declaration import NoParameters
+from cheops.api.endpoints.site import (
+    CHECK,
+    CREATE_TOKEN,
+    HEALTH,
+    LIST_TOKENS,
+    READ_AUDIT,
+    READINESS,
+    REVOKE_TOKEN,
+    SIGN_IN,
+    SIGN_OUT,
+    WHO_AM_I,
+    AuditFilter,
+)
+from cheops.api.guard import request_info
+from cheops.api.models import AuditLog, Checks, Health, MadeToken, NewToken, Session, SignIn, TokenList, TokenView
 from cheops.api.request import ApiRequest, handles, json_response
+from cheops.api.views.operations import time_text
 from cheops.node.node import Node
-from cheops.security.principal import Kind, Principal
+from cheops.security.audit_entries import AuditPage, AuditQuery, read_entries
+from cheops.security.principal import Kind, Principal, Reach
+from cheops.security.tokens import LASTS_S, BadTokenError, Token
 
 
 @handles(CHECK)
@@ -43,3 +63,123 @@ def _response(node: Node, trouble: str, by: Principal) -> Response:
     else:
         body = Health(ok=not trouble, site=node.name, version=__version__, detail=trouble)
     return json_response(body, 503 if trouble else 200)
+
+
+_MAX_BROKEN = 100
+_NOT_STORED = {"Cache-Control": "no-store"}
+
+# -- tokens -----------------------------------------------------------------------------------------------------
+
+
+@handles(LIST_TOKENS)
+async def list_tokens(request: ApiRequest) -> TokenList:
+    node = request.node
+    return TokenList(tokens=tuple(_token_view(node, token) for token in node.accounts.tokens))
+
+
+@handles(CREATE_TOKEN)
+async def create_token(request: ApiRequest[NoParameters, NewToken]) -> Response:
+    node, wanted = request.node, await request.body()
+    limits = (wanted.types, wanted.services, wanted.sites)
+    reach = Reach(*(None if names is None else frozenset(names) for names in limits))
+    lasts_ms = None if wanted.lasts_s is None else round(wanted.lasts_s * 1000)
+    token, secret = await node.accounts.create(wanted.name, wanted.role, reach, lasts_ms, str(request.principal))
+    return json_response(MadeToken(token=_token_view(node, token), secret=secret), headers=_NOT_STORED)
+
+
+@handles(REVOKE_TOKEN)
+async def revoke_token(request: ApiRequest) -> TokenView:
+    return _token_view(request.node, await request.node.accounts.revoke(request.segment("token")))
+
+
+def _token_view(node: Node, token: Token) -> TokenView:
+    types, services, sites = _limits(token.reach)
+    return TokenView(
+        id=token.id,
+        name=token.name,
+        role=token.role,
+        types=types,
+        services=services,
+        sites=sites,
+        made_at=time_text(token.made_ms),
+        made_by=token.made_by,
+        ends_at=None if token.ends_ms is None else time_text(token.ends_ms),
+        good=node.accounts.is_good(token.id),
+    )
+
+
+def _limits(reach: Reach) -> tuple[tuple[str, ...] | None, ...]:
+    limits = (reach.types, reach.services, reach.sites)
+    return tuple(None if names is None else tuple(sorted(names)) for names in limits)
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------
+
+
+@handles(SIGN_IN)
+async def sign_in(request: ApiRequest[NoParameters, SignIn]) -> Response:
+    """A browser shows a token once; from then on a cookie that scripts cannot read stands for it."""
+    state = request.http.state
+    authenticator: Authenticator = state.authenticator
+    info = request_info(request.http.scope)
+    authenticator.check_origin(info, is_required=False)
+    given = await request.body()
+    try:
+        token = authenticator.shown(given.token, info.address)
+    except BadTokenError as error:
+        state.act.reason = error.reason
+        raise
+    state.act.who = token.principal
+    response = json_response(_session(token.principal), headers=_NOT_STORED)
+    response.set_cookie(
+        COOKIE,
+        request.node.accounts.sessions.start(token),
+        max_age=LASTS_S,
+        path="/",
+        secure=True,
+        httponly=True,
+        samesite="strict",
+    )
+    return response
+
+
+@handles(WHO_AM_I)
+async def who_am_i(request: ApiRequest) -> Session:
+    return _session(request.principal)
+
+
+@handles(SIGN_OUT)
+async def sign_out(request: ApiRequest) -> Response:
+    if id_ := request.http.cookies.get(COOKIE):
+        request.node.accounts.sessions.end(id_)
+    response = json_response(_session(request.principal))
+    response.delete_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="strict")
+    return response
+
+
+def _session(principal: Principal) -> Session:
+    types, services, sites = _limits(principal.reach)
+    return Session(
+        kind=principal.kind.value,
+        name=principal.name,
+        role=principal.role,
+        types=types,
+        services=services,
+        sites=sites,
+    )
+
+
+# -- the audit log ----------------------------------------------------------------------------------------------
+
+
+@handles(READ_AUDIT)
+async def read_audit(request: ApiRequest[AuditFilter]) -> AuditLog:
+    node, wanted = request.node, request.parameters
+    query = AuditQuery(wanted.since, wanted.who, wanted.outcome, wanted.limit)
+    page = await asyncio.to_thread(_read_page, node, query)
+    return AuditLog(entries=tuple(page.entries), broken=tuple(page.broken[:_MAX_BROKEN]), trouble=node.audit.trouble)
+
+
+def _read_page(node: Node, query: AuditQuery) -> AuditPage:
+    node.audit.flush()
+    return read_entries(node.audit.path, node.audit.files, query)

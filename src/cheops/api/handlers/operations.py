@@ -33,7 +33,6 @@ from cheops.api.endpoints.resources import (
     DeleteParameters,
 )
 from cheops.api.forms import keep_files, read_form
-from cheops.api.forwarder import HOP_HEADER, forward, post_to_site
 from cheops.api.handlers.resources import load_resource, sites_up
 from cheops.api.models import (
     Accepted,
@@ -52,13 +51,16 @@ from cheops.api.models import (
 )
 from cheops.api.request import ApiRequest, InvalidError, decode_body, handles, json_response, read_body
 from cheops.api.submission import (
+    HOP_HEADER,
     NO_REPLY_YET,
     SUPERSEDED,
     NotInvolvedError,
     OperationRequest,
     RequestError,
     execute,
+    forward,
     parse_sites,
+    post_to_site,
     submission_event,
 )
 from cheops.api.views.dry_run import dry_run, refused

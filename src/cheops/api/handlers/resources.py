@@ -37,8 +37,7 @@ from cheops.api.models import (
 from cheops.api.permissions import check_type, may_see
 from cheops.api.request import ApiRequest, handles
 from cheops.api.views.explanation import explanation
-from cheops.api.views.log import lanes, log_view
-from cheops.api.views.matrix import matrix_in_force, matrix_view
+from cheops.api.views.log import lanes, log_view, matrix_in_force, matrix_view
 from cheops.api.views.operations import sites_of
 from cheops.api.views.status import detail, is_here, not_here_text, resource_status, summary
 from cheops.config.types import TypeConfig
