@@ -1,4 +1,4 @@
-"""Runs one agent: wires a site together from its configuration, and serves until a signal or a failure.
+"""Runs one agent: builds a site from its configuration, and serves until a signal or a failure.
 
 request of a client -> ConnectionGuard -> WebInterface -> application (api) -> node
 request of a peer   -> PeerEndpoint -> PeerService -> intake -> node.pump
@@ -38,7 +38,7 @@ def run_agent(config: SiteConfig, started: Callable[[], None] = lambda: None) ->
 async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
     listening, gateway_sockets = _listen(config), ListenerSockets({})
     try:
-        node = Node(config)
+        node = Node(config)  # opens the store: only after the address is ours, see `_listen`
         gateway_sockets = open_listeners(config)
         gateway = Gateway(node, gateway_sockets.program) if gateway_sockets.has_any else None
         if gateway:
@@ -90,7 +90,7 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
 
 
 def _reload(node: Node) -> None:
-    """SIGHUP: the operator has replaced certificates or authorities. Nothing else is reloaded."""
+    """On SIGHUP: the operator has replaced certificates or authorities. Nothing else is reloaded."""
     if node.keyring is None:
         return
     try:
@@ -106,6 +106,7 @@ def _listen(config: SiteConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # Otherwise an agent could not restart for a minute, while connections of the old one are in TIME_WAIT.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen(BACKLOG)

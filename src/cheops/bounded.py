@@ -1,6 +1,7 @@
 """Maps and sets that hold a limited number of entries and evict the oldest.
 
-Whatever grows with what others send must have a bound, or a peer decides how much memory an agent takes.
+Everything that grows with the input of clients and peers needs a bound: otherwise they decide how much memory an agent
+takes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
@@ -14,7 +15,7 @@ class BoundedMap(MutableMapping[K, V]):
     """A mapping with at most `most` entries. An entry is as old as its last assignment, or `touch`."""
 
     def __init__(self, most: int, evicted: Callable[[K, V], None] | None = None) -> None:
-        """`evicted` is called with each entry that makes room for a new one, after it has left the map."""
+        """`evicted` is called with each entry that a new one replaces, after its removal from the map."""
         self.most = most
         self._evicted = evicted
         self._entries: dict[K, V] = {}  # in the order of age, the oldest first
@@ -23,7 +24,7 @@ class BoundedMap(MutableMapping[K, V]):
         return self._entries[key]
 
     def __setitem__(self, key: K, value: V) -> None:
-        self._entries.pop(key, None)
+        self._entries.pop(key, None)  # so that the assignment puts it at the end, as the newest
         self._entries[key] = value
         while len(self._entries) > self.most:
             self.evict()

@@ -1,8 +1,8 @@
 """The base classes of all errors that Cheops raises on purpose.
 
-The tree is shallow. An error answers three questions, so that the code that catches it need not know its class:
-whose fault it is (who can fix it), whether it is definite (the same request gives the same answer), and
-which HTTP status it has. A class of its own is for errors that some code catches; anything else is raised as
+The tree is shallow. An error has three properties, so that the code that catches it need not know its class:
+whose fault it is (who can fix it), whether it is definite (the same request gets the same response), and
+its HTTP status. A class of its own is for errors that some code catches; anything else is raised as
 `ClientError(text, status=409)` or `CheopsError(text)`. Foreign exceptions are translated into one of these once,
 at the edge where they appear; any other exception that escapes is a bug.
 """

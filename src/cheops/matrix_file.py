@@ -43,7 +43,7 @@ def read_matrix(path: Path) -> MatrixFile:
 
 
 def parse_matrix(text: str, source: str) -> MatrixFile:
-    """The same from a text, such as that of a request."""
+    """The same from a text, such as the body of a request."""
     return _matrix_file(parse_yaml(text, source))
 
 
@@ -100,7 +100,7 @@ def _result(value: Value) -> Result:
 
 
 def _both_stay(value: Value) -> bool:
-    """True: there is only one value. Without the key the replacing operation wins over concurrent ones."""
+    """Always True: the key has only one value. Without the key, the replacing operation supersedes concurrent ones."""
     if (text := value.string()) != Result.TAKE_BOTH:
         raise value.fail(
             f"unknown value '{printable(shortened(text))}'; write {Result.TAKE_BOTH}, or leave the key out"
@@ -163,7 +163,7 @@ def _see_also(wrong_value: Value, wrong: Entry | None, rows: Iterable[_Row]) -> 
 
 
 def _record(value: Value, *, required: tuple[str, ...] = (), optional: tuple[str, ...] = ()) -> dict[str, Value]:
-    """Known keys, by the names given here, with a capital in the file or not; others are refused."""
+    """The values of these keys, which the file may write with a capital; other keys are refused."""
     written = value.mapping()
     spelling = {name: _spelling(name, written) for name in (*required, *optional)}
     values = value.record(

@@ -1,10 +1,10 @@
-"""What installed packages add to Cheops, found by their entry points.
+"""Plugins: what installed packages add to Cheops by their entry points.
 
-Looking for them reads the disk, so it is done at the edge (command line, agent), and the result is
-handed to the pure core as a value.
+Reading entry points is disk I/O, so the command line and the agent do it, and pass the result to the pure core as a
+value.
 
-Scope functions are all there, always. The plugins of resource types are taken by the name that the
-configuration gives, so that one that nobody asked for is not even imported.
+All scope functions are loaded, always. Plugins of resource types are loaded by the name in the configuration, so a
+plugin that no type uses is not even imported.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,10 @@ BUILTIN_BACKENDS = {
 
 
 class PluginError(CheopsError):
-    """An installed plugin cannot be used. Refused as a whole: a scope must not change its meaning
-    with what happened to load."""
+    """A plugin is unknown or cannot be loaded.
+
+    This is an error, and not a warning: a scope must not change its meaning with the plugins that happen to load.
+    """
 
 
 @lru_cache(maxsize=1)
@@ -41,7 +43,7 @@ def scope_functions() -> Functions:
     for entry in sorted(entry_points(group=SCOPE_FUNCTIONS), key=lambda entry: entry.name):
         try:
             functions = functions.with_function(_loaded(entry))
-        except Exception as error:  # whatever somebody else's module raises while it is imported
+        except Exception as error:  # the import of a foreign module can raise anything
             raise _unusable(entry, error) from error
     return functions
 
@@ -52,12 +54,12 @@ def logic_named(name: str) -> Logic:
 
 
 def on_error_named(name: str) -> Decompose:
-    """What turns an operation that failed into steps, of this name."""
+    """The plugin of this name that splits a failed operation into steps."""
     return cast("Decompose", _callable_named(ON_ERROR, name))
 
 
 def backend_named(name: str) -> Callable[[Any], object]:
-    """What creates the backend of this name from a `BackendContext`; see cheops.backends."""
+    """The function that creates the backend of this name from a `BackendContext`; see cheops.backends."""
     return _load_callable(BUILTIN_BACKENDS.get(name) or _the_entry(BACKENDS, name))
 
 
@@ -77,25 +79,26 @@ def _load_callable(entry: EntryPoint) -> Callable[[Any], object]:
         loaded = entry.load()
         if not callable(loaded):
             raise TypeError(f"it is a {type(loaded).__name__}, not a function")  # noqa: TRY301 - as above
-    except Exception as error:  # whatever somebody else's module raises while it is imported
+    except Exception as error:  # the import of a foreign module can raise anything
         raise _unusable(entry, error) from error
     return cast("Callable[[Any], object]", loaded)
 
 
 def _the_entry(group: str, name: str) -> EntryPoint:
     installed = {entry.name for entry in entry_points(group=group)}
-    found = {entry.value: entry for entry in entry_points(group=group, name=name)}
-    if not found:
+    # By value: one package can be on the path twice, as installed and as a checkout, and then both entries are equal.
+    entries = {entry.value: entry for entry in entry_points(group=group, name=name)}
+    if not entries:
         meant = nearest(name, installed)
         hint = f"did you mean '{meant}'? " if meant else ""
         raise PluginError(
             f"unknown plugin '{printable(shortened(name))}'; {hint}Installed for {group}: {listed(installed)}"
         )
-    if len(found) > 1:
+    if len(entries) > 1:
         raise PluginError(
-            f"the plugin '{name}' ({group}) is there more than once: {listed(found)}; uninstall all but one"
+            f"the plugin '{name}' ({group}) is there more than once: {listed(entries)}; uninstall all but one"
         )
-    return next(iter(found.values()))
+    return next(iter(entries.values()))
 
 
 def _unusable(entry: EntryPoint, error: Exception) -> PluginError:

@@ -1,4 +1,4 @@
-"""How a field of a struct is documented: its meaning, an example and its limits stand beside its type.
+"""How a field of a struct is documented: its meaning, an example and its limits are declared with its type.
 
 The OpenAPI document, the reference in docs/api.md and the validation of requests all read this one annotation:
 

@@ -21,8 +21,8 @@ from cheops.scope.names import normal
 from cheops.text import listed, nearest, printable, shortened
 
 MAX_BYTES = 1024 * 1024
-MAX_DEPTH = 32
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is ten times as fast
+MAX_DEPTH = 32  # far more than any file of Cheops needs; the parser takes a stack frame per level
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times as fast
 _TAG = "tag:yaml.org,2002:"
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
@@ -128,7 +128,7 @@ def read_yaml(path: Path) -> Value:
     """The root of a YAML file."""
     try:
         with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)  # stat() would not help: a device or a pipe has no size
+            raw = file.read(MAX_BYTES + 1)  # stat() is no help: a device or a pipe has no size
         text = raw.decode()
     except OSError as error:
         raise YamlFileError(f"{path}: {(error.strerror or str(error)).lower()}") from None

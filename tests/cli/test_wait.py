@@ -37,7 +37,7 @@ def waited(
 ) -> tuple[CommandResult, Agent]:
     agent = Agent(answers)
     monkeypatch.setattr(status, "agent", lambda _url: agent)
-    monkeypatch.setattr(status, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(status, "_POLL_S", 0.0)
     return run_here("wait", "n", "--timeout", timeout), agent
 
 

@@ -292,7 +292,7 @@ BAD_TYPES = [
     ("{allow: ['']}", ".allow[0]: the first word of a command is a program; here it is empty"),
     (
         "{allow: [x, a ... b]}",
-        ".allow[1]: the allowed command 'a ... b' cannot be read: '...' can only be the last word; '*' stands for one word",
+        ".allow[1]: the allowed command 'a ... b' cannot be read: '...' can only be the last word; '*' matches one word",
     ),
     ('{allow: [echo "]}', ".allow[0]: a quote is never closed in this command"),
     ("{show: cat}", ".show: expected a list, found 'cat'"),

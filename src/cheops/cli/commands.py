@@ -1,4 +1,4 @@
-"""The commands: one table with the place of each, and a group that imports a command when it is called.
+"""The commands: one table with the module of each, and a group that imports a command when it is called.
 
 The table has each command's summary, so that the list of commands and the completion of their names import no
 command. A summary must be the first line of the command's docstring; a test compares them.
@@ -92,24 +92,25 @@ def _make_readable(command: Any) -> None:
 class LazyGroup(TyperGroup):
     """Lists its commands from a table, and imports only the one that is called."""
 
-    places: dict[str, CommandEntry] = {}  # noqa: RUF012 - set once, by the subclass
+    entries: dict[str, CommandEntry] = {}  # noqa: RUF012 - set once, by the subclass
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        for place in self.places.values():
-            self.commands[place.name] = TyperCommand(place.name, help=place.summary, rich_help_panel=place.panel)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # Stubs with a summary are enough for help and completion.
+        for entry in self.entries.values():
+            self.commands[entry.name] = TyperCommand(entry.name, help=entry.summary, rich_help_panel=entry.panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        return name, self.loaded(name) if name in self.places else command, rest
+        return name, self.loaded(name) if name in self.entries else command, rest
 
     def loaded(self, name: str) -> Any:
-        return self.places[name].load()
+        return self.entries[name].load()
 
 
-def group_of(places: Iterable[CommandEntry]) -> type[LazyGroup]:
+def group_of(entries: Iterable[CommandEntry]) -> type[LazyGroup]:
     """A Typer group class with these commands."""
-    return type("Commands", (LazyGroup,), {"places": {place.name: place for place in places}})
+    return type("Commands", (LazyGroup,), {"entries": {entry.name: entry for entry in entries}})
 
 
 _START, _WHERE, _HOW = "Get started", "Scopes", "Merging"
@@ -275,7 +276,7 @@ _EXEC_OPTIONS = (
 
 def with_exec(argv: list[str]) -> list[str]:
     """Insert the word `exec` if it was omitted, as in `cheops --id counter --type inc …`."""
-    names = {place.name for place in COMMANDS}
+    names = {entry.name for entry in COMMANDS}
     left = list(argv)
     while left:
         option, _, value = left.pop(0).partition("=")

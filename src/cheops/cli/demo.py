@@ -108,7 +108,7 @@ def _own_command() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to look for, and the command that shows it; {sites} stands for the file of sites."""
+    """What to look for, and the command that shows it; {sites} is replaced by the path of the file of sites."""
 
     text: str
     command: str

@@ -24,9 +24,9 @@ from cheops.cli.output import print_table, table
 from cheops.demo.cloud import HttpResponse, resource_log, send_request
 from cheops.demo.sites import NAMES, DemoError, Sites
 
-_PATIENCE_S = 60.0
-_LOOK_AGAIN_S = 0.2
-_PAUSE_S = 8.0
+_TIMEOUT_S = 60.0  # after a cut, sites may take some seconds to see each other up again
+_POLL_S = 0.2
+_PAUSE_S = 8.0  # to read a step, if no terminal can say that the user has read it
 
 
 class Stage:
@@ -118,11 +118,11 @@ class Stage:
 
     def expect(self, what: str, holds: Callable[[], bool], actual: Callable[[], str]) -> None:
         """Wait until a condition holds. `what` is printed then; `actual` describes the state if it never does."""
-        deadline_s = time.monotonic() + _PATIENCE_S
+        deadline_s = time.monotonic() + _TIMEOUT_S
         while not holds():
             if time.monotonic() > deadline_s:
                 raise DemoError(f"the demo failed: expected {what}, but found {actual()}")
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
         self._out.print(Text.assemble(("✓ ", "bold green"), what))
 
     def compare(self, *columns: tuple[str, tuple[str, ...]]) -> None:
@@ -377,7 +377,7 @@ def _expect_superseded(stage: Stage, id_: str, losers: tuple[str, ...], by: str)
         return [{op["id"]: (op["beaten_by"], op["rule"]) for op in log} for log in logs]
 
     def holds() -> bool:
-        return all(found.get(loser) == (by, rule) for found in reasons() for loser in losers)
+        return all(reason.get(loser) == (by, rule) for reason in reasons() for loser in losers)
 
     what = f"every site agrees: {by} supersedes {' and '.join(losers)}, by rule {rule}"
     stage.expect(what, holds, lambda: str(reasons()))
@@ -395,6 +395,6 @@ def _expect_refused(stage: Stage) -> None:
         return [{(op["id"], r["site"]): r["detail"] for op in log for r in op["replies"]} for log in logs]
 
     def holds() -> bool:
-        return all(found.get(key, "").startswith(text) for found in details() for key, text in expected.items())
+        return all(detail.get(key, "").startswith(text) for detail in details() for key, text in expected.items())
 
     stage.expect("both sites report which pair was refused, and where", holds, lambda: str(details()))

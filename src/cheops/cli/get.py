@@ -61,11 +61,6 @@ def draw_site_list(out: Console, response: "Sites", *, wide: bool = False) -> No
         out.print(f"warning: {printable(problem)}", style="yellow", soft_wrap=True)
 
 
-def _site_problems(response: "Sites") -> Iterable[str]:
-    for site in response.sites:
-        yield from (f"{site.name}: {problem}" for problem in site.problems if problem != site.state)
-
-
 def _clock(site: "SiteView") -> str:
     return "-" if site.clock_offset_ms is None else f"{site.clock_offset_ms:+.0f} ms"
 

@@ -1,4 +1,4 @@
-"""`cheops sim`: try to break the engine, over many seeded histories."""
+"""`cheops sim`: run the engine through many random histories with faults, and check its invariants."""
 
 import os
 from collections import Counter
@@ -61,7 +61,7 @@ def _played(seeds: Iterable[int], sites: int, profile: Profile, jobs: int) -> It
 
 
 def _progress(outcomes: Iterator[SimulationResult], total: int) -> Iterator[SimulationResult]:
-    """Show how far it is, on a terminal."""
+    """Show a progress bar on a terminal."""
     columns = (TextColumn("histories"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     out = console(stderr=True)
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as progress:

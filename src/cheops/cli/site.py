@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cheops.security.invitations import Code
 
 
-_MOST_CODE = 4_000
+_MAX_CODE_CHARACTERS = 4_000  # far more than a code has: standard input may be any file
 
 
 def invite_command(
@@ -95,7 +95,7 @@ def join_command(  # noqa: PLR0913, PLR0917 - one per option
     from cheops.security.invitations import parse_code  # noqa: PLC0415 - the same
     from cheops.security.keyring import FILES, KeyFolder, refuse_to_overwrite, write_key_folder  # noqa: PLC0415
 
-    parsed = parse_code(sys.stdin.read(_MOST_CODE) if code == "-" else code)
+    parsed = parse_code(sys.stdin.read(_MAX_CODE_CHARACTERS) if code == "-" else code)
     path = folder or config.absolute().parent / DEFAULT_FOLDER
     if not force:
         refuse_to_overwrite((config, *(path / name for name in FILES)))
@@ -124,23 +124,23 @@ def join_command(  # noqa: PLR0913, PLR0917 - one per option
     out.print(f"  2. cheops agent --config {config}", soft_wrap=True)
 
 
-def _listen_address(given: str | None, own_host: str) -> Address:
+def _listen_address(option: str | None, own_host: str) -> Address:
     try:
-        return parse_address(given) if given else Address(own_host, DEFAULT_PORT)
+        return parse_address(option) if option else Address(own_host, DEFAULT_PORT)
     except AddressError as error:
         raise ClientError(f"--listen: {error}") from None
 
 
-def _advertised_url(given: str | None, listen: Address) -> str:
-    if given is None and listen.is_wildcard:
+def _advertised_url(option: str | None, listen: Address) -> str:
+    if option is None and listen.is_wildcard:
         raise ClientError(f"--advertise is missing: {listen} means every address of this machine, and peers need one")
     try:
-        return parse_url(given) if given else listen.url_as("https")
+        return parse_url(option) if option else listen.url_as("https")
     except AddressError as error:
         raise ClientError(f"--advertise: {error}") from None
 
 
-def _configuration(  # noqa: PLR0913, PLR0917 - what stands in it
+def _configuration(  # noqa: PLR0913, PLR0917 - what it contains
     code: "Code", listen: Address, url: str, peers: dict[str, str], config: Path, folder: Path
 ) -> str:
     beside = config.absolute().parent

@@ -65,7 +65,7 @@ def _draw_check(out: Console, check: "Check") -> None:
         out.print(f"      see {check.anchor}", style="dim", soft_wrap=True)
 
 
-_LOOK_AGAIN_S = 0.2
+_POLL_S = 0.2
 _CODES = {"CONVERGED": 0, "DIVERGED": FAILED, "CONVERGING": NOT_YET, "UNREACHABLE": NOT_YET}
 
 
@@ -108,7 +108,7 @@ def _wait_for(id_: str, condition: Condition, timeout: float, url: str | None) -
         reached = response.overall == condition.upper() and _all_reported(response, waited_s)
         if reached or waited_s >= timeout:
             return response, reached
-        time.sleep(min(_LOOK_AGAIN_S, timeout - waited_s))
+        time.sleep(min(_POLL_S, timeout - waited_s))
 
 
 def _all_reported(response: "ResourceStatus", within_s: float) -> bool:

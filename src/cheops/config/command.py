@@ -70,7 +70,7 @@ def parse_pattern(text: str) -> Pattern:
     elif not words:
         raise _pattern_error(text, f"it is empty; '{EVERYTHING}' allows everything")
     if EVERYTHING in words:
-        raise _pattern_error(text, f"'{EVERYTHING}' can only be the last word; '*' stands for one word")
+        raise _pattern_error(text, f"'{EVERYTHING}' can only be the last word; '*' matches one word")
     return Pattern(tuple(map(_expression, words)), is_open)
 
 
@@ -284,7 +284,8 @@ def shell_sign(line: str) -> str | None:
     return next((word for word in shlex.split(line) if word in _SHELL_SIGNS), None)
 
 
-MAX_UNITS = 10_000  # steps of one command; a command with a larger number is not split
+# Steps of one command; a command with a larger number is not split. Each step is a process of its own.
+MAX_UNITS = 10_000
 ID_PLACEHOLDER = "__ID__"
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,15}")
@@ -300,10 +301,10 @@ class UnitSteps(Section):
     def complete(self, value: Value) -> Self:
         words = split_words(place(value, "unit"))
         if words[self.amount - 1 : self.amount] not in (["1"], ["-1"]):
-            found = words[self.amount - 1] if self.amount <= len(words) else "nothing"
+            word = words[self.amount - 1] if self.amount <= len(words) else "nothing"
             raise place(value, "unit").fail(
                 f"word {self.amount} of the unit must be 1 or -1, because the number is there (see 'amount'), "
-                f"found '{found}'"
+                f"found '{word}'"
             )
         return self
 

@@ -101,9 +101,7 @@ class GatewayConfig(Section):
     carriers_for_s: float = setting(
         DURATION, 600.0, "How long they are remembered after the response to the request with the scope."
     )
-    stop_timeout_s: float = setting(
-        DURATION, 10.0, "How long requests in progress may take when the agent is asked to stop."
-    )
+    stop_timeout_s: float = setting(DURATION, 10.0, "How long requests in progress may take when the agent stops.")
     data_plane: str = setting(
         choice(DATA_PLANES, str),
         "auto",
@@ -248,7 +246,7 @@ def gateway_warnings(
 
 
 def address_conflict(addresses: Iterable[tuple[str, Address]]) -> str | None:
-    """A complaint if two of the addresses, each with its key, cannot be listened at together."""
+    """The error message if two of these addresses, each with its key, conflict; None if none do."""
     seen: list[tuple[str, Address]] = []
     for key, address in addresses:
         for other_key, other in seen:

@@ -61,11 +61,11 @@ class EventKind(StrEnum):
     DROPPED = "dropped"  # too many events waited for a receiver, and some were discarded
 
 
-# What `on` can select. `summary` has a setting of its own, and every target learns of dropped events.
+# What `on` can select. `summary` has a setting of its own, and every target gets `dropped`.
 SELECTABLE_EVENTS = tuple(kind for kind in EventKind if kind not in (EventKind.SUMMARY, EventKind.DROPPED))
 
-MAX_TARGETS = 50
-MAX_RECIPIENTS = 100
+MAX_TARGETS = 50  # each has its own delivery task
+MAX_RECIPIENTS = 100  # what every mail server must accept in one message (RFC 5321, 4.5.3.1.8)
 _MAILBOX = re.compile(r"[^\s@<>,;\"]{1,64}@[A-Za-z0-9.\[\]:_-]{1,255}")
 
 

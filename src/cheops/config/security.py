@@ -5,7 +5,7 @@
     security:
       folder: tls                 # ca.pem, site.pem, site.key, signing.key; see `cheops site join`
 
-A file without this entry can be read, but no agent starts with it: nobody gets an open agent by forgetting a line.
+A file without this entry can be read, but no agent starts with it: a forgotten line must not open an agent to all.
 docs/adr/0012-who-may-do-what.md has the reasons.
 """
 
@@ -35,7 +35,7 @@ from cheops.yaml_file import Value, YamlFileError
 
 NONE = "none"
 DEFAULT_FOLDER = "tls"
-MAX_VALID_FOR_S = 825 * DAY_S  # the most that browsers accept; revocations are kept a little longer than this
+MAX_VALID_FOR_S = 825 * DAY_S  # the longest that browsers accept; revocations are kept a little longer than this
 MISSING_SECURITY = (
     "'security' is missing, and no agent starts without it: "
     "write 'security: none' if all sites are on this machine, "
@@ -103,7 +103,7 @@ SECURITY = ValueType("`none` or section", _read_security, settings=settings_of(S
 
 @dataclass(frozen=True, slots=True)
 class ClientsConfig(Section):
-    """Limits for whatever connects to the agent's address, and the size of the audit log."""
+    """Limits for everything that connects to the agent's address, and the size of the audit log."""
 
     rate: int = setting(COUNT, 1_000, "Requests per second with one token, or from one address without a token.")
     burst: int = setting(COUNT, 2_000, "Requests that may come at once, above that rate.")
@@ -136,7 +136,7 @@ class ClientsConfig(Section):
 
 
 class ConfiguredAddress(NamedTuple):
-    """An address of the configuration: its key, where it is written, and a URL that leads there."""
+    """An address of the configuration: its key, its position in the file, and its URL."""
 
     key: str
     at: Value
@@ -146,7 +146,7 @@ class ConfiguredAddress(NamedTuple):
 
 
 def configured_address(record: Mapping[str, Value], root: Value, key: str, address: Address) -> ConfiguredAddress:
-    """An address at which this site listens; complaints name the line of the first part of its key."""
+    """An address at which this site listens; error messages give the line of the first part of its key."""
     return ConfiguredAddress(key, record.get(key.split(".", maxsplit=1)[0], root), address.url, address.is_wildcard)
 
 

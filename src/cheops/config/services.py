@@ -130,7 +130,7 @@ def _read_program(value: Value) -> tuple[str, ...]:
 
 
 def _read_headers(value: Value) -> tuple[str, ...]:
-    """In addition to the built-in names: a list that lacks one of them would give a secret away."""
+    """In addition to the built-in names: a list without one of them would send a secret to other sites."""
     names = tuple(item.string() for item in value.items())
     for name in names:
         if not _HEADER.fullmatch(name):
@@ -172,7 +172,7 @@ class ReplicationConfig(Section):
     items: tuple[tuple[str, str], ...] = setting(
         ValueType("paths by path", _read_items),
         (),
-        'Where to find what is created at a path: `{/images/import: "/images/{id}"}`. A `*` stands for one part, in '
+        'Where to find what is created at a path: `{/images/import: "/images/{id}"}`. A `*` matches one part, in '
         'both. Also names collections below a resource: `{"/servers/*/disks": "/servers/*/disks/{id}"}`, and other '
         'views of one: `{"/posts/*/comments": "/comments/{id}"}`.',
         shown="below the path at which it is created",
@@ -270,7 +270,7 @@ def body_names(find: str) -> tuple[str, ...]:
 
 
 def check_service_url(service: ServiceConfig, value: Value, listen: Address, advertise: str) -> None:
-    """Refuse a service that is the agent itself: its requests would come back for ever."""
+    """Refuse a service whose URL is the agent itself: its requests would loop."""
     if _is_agent(service.url, listen, advertise):
         raise place(value, "url").fail(f"{service.url} is this agent itself; give the address of the service")
 
@@ -285,7 +285,7 @@ def _is_agent(url: str, listen: Address, advertise: str) -> bool:
 
 
 def service_conflict(services: Mapping[str, ServiceConfig], listeners: Iterable[tuple[str, Address]]) -> str | None:
-    """A complaint about all services together: a URL that leads back to the gateway, or a host name of two services."""
+    """An error of the services together: a URL that leads back to the gateway, or one host name for two services."""
     for key, address in listeners:
         for service in services.values():
             if _is_agent(service.url, address, address.url):

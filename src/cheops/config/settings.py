@@ -62,7 +62,7 @@ class Section:
     def complete(self, value: Value) -> Self:  # noqa: ARG002 - for those that override it
         """Fill in defaults that depend on other settings; raise YamlFileError for settings that contradict each other.
 
-        `value` is the section in the file; `place(value, key)` is where to complain.
+        `value` is the section in the file; `place(value, key)` is the position for the message.
         """
         return self
 
@@ -81,7 +81,7 @@ class _Alternatives:
 
 
 def setting(type_: ValueType[Any], default: Any, doc: str, *, key: str = "", shown: str = "") -> Any:
-    """A field that is one key of the file. `shown` words the default in documentation, if it is computed."""
+    """A field that is one key of the file. `shown` describes the default in documentation, if it is computed."""
     metadata = {_METADATA: Setting(key, type_, default, doc, shown)}
     if default is REQUIRED:
         return field(metadata=metadata)
@@ -136,7 +136,7 @@ def read_section(cls: type[S], value: Value, **known: Any) -> S:
 
 
 def read_settings(cls: type[S], value: Value) -> dict[str, Any]:
-    """The fields of a section that the file gives, for a reader that completes them before it makes the section."""
+    """The fields of a section that the file sets, for a caller that completes them before it creates the section."""
     return _field_values(cls, value, read_record(settings_of(cls), value))
 
 
@@ -149,7 +149,7 @@ def read_record(settings: tuple[Setting, ...], value: Value) -> dict[str, Value]
 
 
 def place(value: Value, key: str) -> Value:
-    """The value of a key, or the section itself if the key is left out: where to complain about it."""
+    """The value of a key, or the section itself without the key: the position for an error message about it."""
     return value.mapping().get(key, value)
 
 
@@ -183,7 +183,7 @@ def _settings_of(cls: type[Section]) -> tuple[Setting, ...]:
 
 
 def _field_values(cls: type[Section], value: Value, record: Mapping[str, Value]) -> dict[str, Any]:
-    """What the file says for the fields of a section. Fields that it does not mention keep their defaults."""
+    """The fields of a section that the file sets. The others keep their defaults."""
     values: dict[str, Any] = {}
     for one in fields(cls):
         match one.metadata.get(_METADATA):
@@ -200,8 +200,8 @@ def _field_values(cls: type[Section], value: Value, record: Mapping[str, Value])
 def _read_alternative(settings: tuple[Setting, ...], value: Value, record: Mapping[str, Value]) -> Any:
     present = [one for one in settings if one.key in record]
     if len(present) != 1:
-        found = " and ".join(one.key for one in present) or "none"
-        raise value.fail(f"expected exactly one of {', '.join(one.key for one in settings)}; found {found}")
+        keys = " and ".join(one.key for one in present) or "none"
+        raise value.fail(f"expected exactly one of {', '.join(one.key for one in settings)}; found {keys}")
     return present[0].type.read(record[present[0].key])
 
 

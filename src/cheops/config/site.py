@@ -73,7 +73,7 @@ DEFAULT_TYPE = "default"
 
 
 class ConfiguredPeer(NamedTuple):
-    """A URL, and where it is written."""
+    """A URL, and its position in a file."""
 
     at: Value
     url: str
@@ -277,7 +277,7 @@ def parse_site(text: str, path: Path) -> SiteConfig:
 
 def _read(root: Value, path: Path) -> SiteConfig:
     values: dict[str, Any] = read_settings(SiteConfig, root)
-    # Peers may come from a file of their own, so complaints about them need their places, which SiteConfig drops.
+    # Peers may come from a file of their own, so messages about them need their positions, which SiteConfig drops.
     peers: dict[str, ConfiguredPeer] = values.pop("peers", {})
     config = SiteConfig(**values, source=path)
     # First the URL of the site: the addresses of its gateway and services, and the rules about peers, follow from it.

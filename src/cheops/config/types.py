@@ -251,7 +251,7 @@ class TypeConfig(Section):
         return self.command if self.show is None else replace(self.command, allow=self.show)
 
     def hints(self) -> Iterator[str]:
-        """What works as it is, and could be made safer."""
+        """What works, but could be safer."""
         if self.show is None and self.command.allow:
             yield (
                 "there is no 'show', so 'cheops show --command' may run any allowed command, even one that "
@@ -297,7 +297,7 @@ class TypeConfig(Section):
 
 
 def _place_within(value: Value, key: str) -> Value:
-    """Where a key such as `checkpoint.read` stands; a checkpoint without `read` has that of the type."""
+    """The value of a key such as `checkpoint.read`; a checkpoint without `read` uses that of the type."""
     outer, _, inner = key.partition(".")
     at = place(value, outer)
     if not inner:

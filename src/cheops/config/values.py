@@ -27,7 +27,7 @@ DAY_S = 86_400.0
 MAX_COUNT = 1_000_000
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
-_MAX_LONG_DURATION_S = 36_500 * DAY_S
+_MAX_LONG_DURATION_S = 36_500 * DAY_S  # a hundred years
 _MAX_SIZE_BYTES = 2**50
 _QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]*)")
 _MICROSECONDS = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
@@ -59,12 +59,12 @@ class ValueType(Generic[T]):
     name: str
     read: Callable[[Value], T]
     write: Callable[[T], str] = str
-    settings: "tuple[Setting, ...]" = ()  # of a section: what may stand in it
+    settings: "tuple[Setting, ...]" = ()  # of a section: its keys
     is_named: bool = False  # whether there are many such sections, each under a name of the user's choice
 
 
 def from_text(name: str, parse: Callable[[str], T], write: Callable[[T], str] = str) -> ValueType[T]:
-    """The type of values that a function makes of a text; it raises ClientError for a wrong one."""
+    """The type of values that `parse` creates from a text; it raises ClientError for a wrong one."""
     return ValueType(name, lambda value: _parse(value, parse), write)
 
 
@@ -81,7 +81,7 @@ def count(minimum: int = 1, maximum: int = MAX_COUNT) -> ValueType[int]:
 
 
 def choice(known: Iterable[str], convert: Callable[[str], T]) -> ValueType[T]:
-    """One of a few words; `convert` makes the value of the word."""
+    """One of a few words; `convert` turns the word into the value."""
     names = [str(name) for name in known]
 
     def read(value: Value) -> T:
@@ -174,7 +174,7 @@ def size(minimum: int = 1, maximum: int = _MAX_SIZE_BYTES) -> ValueType[int]:
 def duration_text(seconds: float) -> str:
     """The shortest spelling of a duration in a configuration file."""
     us = round(seconds * 1_000_000)
-    units = _LONG_MICROSECONDS if seconds > DAY_S else _MICROSECONDS  # most settings know no days
+    units = _LONG_MICROSECONDS if seconds > DAY_S else _MICROSECONDS  # most settings do not accept days
     return _quantity_text(us, units)
 
 
@@ -198,12 +198,12 @@ def _parse(value: Value, parse: Callable[[str], T]) -> T:
     text = value.string()
     try:
         return parse(text)
-    except ClientError as error:  # a parser of texts knows no file and no line
+    except ClientError as error:  # a parser of texts has no file and no line for its message
         raise value.fail(str(error)) from None
 
 
 def _parse_quantity(text: str, units: dict[str, int], wanted: str, usual: tuple[str, str]) -> int:
-    """The text in the smallest unit, which it must not be finer than."""
+    """The quantity as a whole number of the smallest unit."""
     shown = printable(shortened(text))
     quantity = _QUANTITY.fullmatch(text)
     if not quantity:

@@ -1,6 +1,6 @@
 """The network of the demo: a link (a TCP proxy in this process) to each agent and service, which can be cut.
 
-Network namespaces need root, so a cut is made in the proxies: each agent announces the address of its link to the
+Network namespaces need root, so the proxies do the cuts: each agent announces the address of its link to the
 other sites instead of its own. A cut breaks open connections and refuses new ones, in both directions. The proxy
 finds the calling site by the process that holds the other end of the connection (/proc), so that any pair of sites
 can be cut. Users connect to an agent directly: it answers them whatever is cut.
@@ -186,7 +186,7 @@ def _has_socket(pid: int, wanted: str) -> bool:
     return False
 
 
-_MOST_BYTES = 65_536
+_MAX_LINE_BYTES = 65_536
 _BACKLOG = 16
 _TIMEOUT_S = 5.0
 
@@ -200,7 +200,7 @@ class NetworkControl:
 
     async def _open(self, path: Path) -> None:
         listening = server.listen_local(path, _BACKLOG)
-        self._server = await asyncio.start_unix_server(self._answer, sock=listening, limit=_MOST_BYTES)
+        self._server = await asyncio.start_unix_server(self._answer, sock=listening, limit=_MAX_LINE_BYTES)
 
     def close(self) -> None:
         self._network.wait(self._close())

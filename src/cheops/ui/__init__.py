@@ -13,5 +13,5 @@ To add a page: write `views/NAME.js` with a function `nameView(place, {parts, qu
 `main.js`, and its first path segment to `_VIEWS` in `server.py`, so that its scripts are preloaded.
 
 Every text that comes from a site is a DOM text node, never HTML. The package may import Starlette and nothing else
-of Cheops; it does not know the agent, the page asks the API.
+of Cheops: all data comes to the page from the API.
 """

@@ -58,8 +58,8 @@ class Servers:
     def _fetch(self, path: str, request: Request):
         headers = {name: request.headers[name] for name in _FORWARDED if request.headers.get(name)}
         try:
-            asked = urllib.request.Request(self._image_url + path, headers=headers)  # noqa: S310 - set by whoever starts us
-            return urllib.request.urlopen(asked)  # noqa: S310 - likewise  # nosec B310
+            call = urllib.request.Request(self._image_url + path, headers=headers)  # noqa: S310 - the operator sets the URL
+            return urllib.request.urlopen(call)  # noqa: S310 - likewise  # nosec B310
         except urllib.error.HTTPError as error:
             raise ProblemError(400, f"the image service answers {error.code} to GET {path}") from None
         except OSError as error:
@@ -70,23 +70,23 @@ class Servers:
             return Response(body={"servers": sorted(self._servers.values(), key=lambda one: one["name"])})
 
     def get(self, request: Request) -> Response:
-        server = self._found(request)
+        server = self._server(request)
         return Response(body=server, headers={"ETag": etag(server)})
 
     def update(self, request: Request) -> Response:
         with self._lock:
-            server = self._found(request)
+            server = self._server(request)
             check_match(request, server)
             server |= {key: value for key, value in request.json().items() if key not in ("id", "image")}
         return Response(body=server, headers={"ETag": etag(server)})
 
     def delete(self, request: Request) -> Response:
         with self._lock:
-            server = self._found(request)
+            server = self._server(request)
             del self._servers[server["id"]]
         return Response(204)
 
-    def _found(self, request: Request) -> dict:
+    def _server(self, request: Request) -> dict:
         try:
             return self._servers[request.names["id"]]
         except KeyError:

@@ -87,8 +87,8 @@ class Images:
         return Response(body=_pieces(file), headers=headers)
 
     def _all(self) -> list[dict]:
-        found = (json.loads(path.read_text()) for path in self._folder.glob("*.json"))
-        return sorted(found, key=lambda image: image["name"])
+        images = (json.loads(path.read_text()) for path in self._folder.glob("*.json"))
+        return sorted(images, key=lambda image: image["name"])
 
     def _read(self, id_: str) -> dict:
         try:

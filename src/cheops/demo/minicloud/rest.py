@@ -26,12 +26,12 @@ class ProblemError(Exception):
 class Request:
     method: str
     path: str
-    names: dict[str, str]  # what stood for {id} and the like
+    names: dict[str, str]  # the values of {id} and other parts of the path
     headers: Any
     stream: Any  # the body, to be read once
 
     def pieces(self) -> Iterator[bytes]:
-        """The body as it comes."""
+        """The body, piece by piece."""
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
             while size := int(self.stream.readline().split(b";")[0], 16):
                 yield self.stream.read(size)
@@ -47,12 +47,12 @@ class Request:
     def json(self) -> dict[str, Any]:
         body = b"".join(self.pieces())
         try:
-            found = json.loads(body or b"{}")
+            content = json.loads(body or b"{}")
         except ValueError:
             raise ProblemError(400, "the body is not JSON") from None
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             raise ProblemError(400, "expected a JSON object")
-        return found
+        return content
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Response:
 
 
 Handle = Callable[[Request], Response]
-Route = tuple[str, str, Handle]  # method, path, what answers it
+Route = tuple[str, str, Handle]  # method, path, handler
 
 
 def etag(value: Any) -> str:
@@ -71,21 +71,21 @@ def etag(value: Any) -> str:
 
 
 def check_match(request: Request, value: Any) -> None:
-    """Refuse a change of something that is not what the client thinks it is."""
+    """Refuse a change of a state that the client has not seen."""
     wanted = request.headers.get("If-Match")
     if wanted and wanted != "*" and etag(value) not in [one.strip() for one in wanted.split(",")]:
         raise ProblemError(412, "it was changed in the meantime")
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Finds the route of a request, and sends what comes of it."""
+    """Finds the route of a request, and sends the response."""
 
     protocol_version = "HTTP/1.1"
     service = ""
     routes: ClassVar[list[tuple[str, re.Pattern[str], Handle]]] = []
 
     def __getattr__(self, name: str) -> Callable[[], None]:
-        if name.startswith("do_"):  # whatever the method is
+        if name.startswith("do_"):  # http.server calls do_GET, do_PUT and so on; any method is a matter of the routes
             return self._answer
         raise AttributeError(name)
 
@@ -100,15 +100,15 @@ class Handler(BaseHTTPRequestHandler):
     def _handled(self) -> Response:
         path = urlsplit(self.path).path
         method = "GET" if self.command == "HEAD" else self.command
-        found = [
+        matches = [
             (wanted, match, handle) for wanted, pattern, handle in self.routes if (match := pattern.fullmatch(path))
         ]
-        if not found:
+        if not matches:
             raise ProblemError(404, f"there is no {path}")
-        for wanted, match, handle in found:
+        for wanted, match, handle in matches:
             if wanted == method:
                 return handle(Request(method, path, match.groupdict(), self.headers, self.rfile))
-        possible = ", ".join(sorted({wanted for wanted, _, _ in found}))
+        possible = ", ".join(sorted({wanted for wanted, _, _ in matches}))
         raise ProblemError(405, f"only {possible} can be done to {path}")
 
     def _send(self, response: Response) -> None:
