@@ -47,5 +47,5 @@ def _end(*_: object) -> None:
 
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # agents start as they do where they are installed
-signal.signal(signal.SIGTERM, _end)  # so that what was started is cleared away, as after Ctrl-C
+signal.signal(signal.SIGTERM, _end)  # so that processes and files are cleaned up, as after Ctrl-C
 sys.exit(main(sys.argv[1:]))

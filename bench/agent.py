@@ -35,14 +35,14 @@ class BareSqlite:
         self._row = (b"x" * _ROW_BYTES,)
 
     def commit(self, rows: int) -> None:
-        """Insert so many rows, and be sure that they are on the disk."""
+        """Insert this number of rows durably."""
         self._connection.execute("BEGIN IMMEDIATE")
         for _ in range(rows):
             self._connection.execute("INSERT INTO bare (body) VALUES (?)", self._row)
         self._connection.execute("COMMIT")
 
     def seconds(self, commits: Iterable[int]) -> float:
-        """How long commits of so many rows each take, one after the other."""
+        """Seconds for commits with these numbers of rows, one after the other."""
         start = time.perf_counter()
         for rows in commits:
             self.commit(rows)
@@ -73,7 +73,7 @@ def exec_latency_section() -> Section:
     with on_wan() as rig:
         rig.start()
         note = network_note(rig)
-        found = {
+        executions = {
             "one resource": uvloop.run(_executions(rig, same=True)),
             "a new resource each time": uvloop.run(_executions(rig, same=False)),
         }
@@ -86,7 +86,7 @@ def exec_latency_section() -> Section:
         "2 commands and 5 commits in a row",
         "ratio of the medians",
     )
-    rows = tuple(_latency_row(name + note, lines, floor_s) for name, lines in found.items())
+    rows = tuple(_latency_row(name + note, lines, floor_s) for name, lines in executions.items())
     return Section("agent-latency", columns, rows)
 
 
@@ -146,17 +146,17 @@ DELAYS_MS = (0.0, 25.0, 50.0)
 PICTURE = "propagation.svg"
 _COMMAND = "date +%s%N"
 _PROPAGATION_SAMPLES, _PROPAGATION_WARM_UP = 25, 4
-_PAUSE_S = 0.1  # and some round trips: by then all that sites had to tell is told
+_PAUSE_S = 0.1  # plus some round trips: by then the sites have exchanged everything
 _SLACK_MS = 5.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class Propagation:
     """Milliseconds until the commands of the two peers ran; of each operation, both."""
 
     delay_ms: float
     bed_ms: float  # how long a packet takes on the bed, by its own measurement
-    from_client_ms: tuple[float, ...]  # since the client asked
+    from_client_ms: tuple[float, ...]  # since the client's request
     from_origin_ms: tuple[float, ...]  # since the command ran at the origin
 
     def target_ms(self, run_ms: float) -> float:
@@ -186,7 +186,7 @@ def propagation_section() -> Section:
     columns = (
         "one-way delay",
         "operations",
-        "run at a peer since the client asked: median",
+        "run at a peer since the client's request: median",
         "p90",
         "target: 1.1 x delay + run + 5 ms",
         "median against target",
@@ -196,7 +196,7 @@ def propagation_section() -> Section:
     return Section("agent-propagation", columns, tuple(rows))
 
 
-def _row(note: str, kind: str, seen: Seen, run_ms: float) -> tuple[str, ...]:
+def _row(note: str, kind: str, seen: Propagation, run_ms: float) -> tuple[str, ...]:
     median, target = statistics.median(seen.from_client_ms), seen.target_ms(run_ms)
     return (
         f"{seen.delay_ms:g} ms{note}",
@@ -217,32 +217,32 @@ def _bed_ms(rig: Rig, delay_ms: float) -> float:
     return statistics.median(trips.rtts_ms) / 2
 
 
-def _seen(rig: Rig, delay_ms: float, bed_ms: float, pause_s: float) -> Seen:
+def _seen(rig: Rig, delay_ms: float, bed_ms: float, pause_s: float) -> Propagation:
     samples = uvloop.run(_samples(rig, pause_s))[2 * _PROPAGATION_WARM_UP :]
-    return Seen(delay_ms, bed_ms, *(tuple(column) for column in zip(*samples, strict=True)))
+    return Propagation(delay_ms, bed_ms, *(tuple(column) for column in zip(*samples, strict=True)))
 
 
 async def _samples(rig: Rig, pause_s: float) -> list[tuple[float, float]]:
     request = exec_request(rig, "clock", _COMMAND)
     async with connected(rig, "site1") as (client,):
-        found = []
+        samples = []
         for _ in range(_PROPAGATION_WARM_UP + _PROPAGATION_SAMPLES):
-            found += await _sample(client, request)
+            samples += await _sample(client, request)
             await asyncio.sleep(pause_s)
-        return found
+        return samples
 
 
 async def _sample(client: Client, request: bytes) -> list[tuple[float, float]]:
-    asked_ns = time.time_ns()
+    request_ns = time.time_ns()
     ran_ns = {}
     for line in await client.exec(request, 3):
         answer = json.loads(line.text)
         ran_ns[answer["Site"]] = int(answer["Output"])
     origin_ns = ran_ns.pop("site1")
-    return [((ns - asked_ns) / 1e6, (ns - origin_ns) / 1e6) for ns in ran_ns.values()]
+    return [((ns - request_ns) / 1e6, (ns - origin_ns) / 1e6) for ns in ran_ns.values()]
 
 
-def _draw(path: Path, apart: list[Seen], in_a_row: list[Seen], run_ms: float) -> None:
+def _draw(path: Path, apart: list[Propagation], in_a_row: list[Propagation], run_ms: float) -> None:
     target = tuple(Point(seen.delay_ms, seen.target_ms(run_ms)) for seen in apart)
     chart = LineChart(
         "one-way delay of the network, ms",
@@ -256,7 +256,7 @@ def _draw(path: Path, apart: list[Seen], in_a_row: list[Seen], run_ms: float) ->
     path.write_text(chart.svg(), encoding="utf-8")
 
 
-def _point(seen: Seen) -> Point:
+def _point(seen: Propagation) -> Point:
     low, high = (percentile(seen.from_client_ms, share) for share in (0.1, 0.9))
     return Point(seen.delay_ms, statistics.median(seen.from_client_ms), low, high)
 
@@ -264,9 +264,9 @@ def _point(seen: Seen) -> Point:
 SUBMITTERS = (1, 8, 32)
 TARGET = 3_000
 _ROUNDS, _ROUND_S = 3, 1.0
-_MOST_COMMITS = 300  # that the reference repeats
+_MAX_COMMITS = 300  # that the reference repeats
 
-# What the operations of submitter so-and-so are about, the so-manieth of them.
+# The resource of an operation, from the number of its submitter and the turn.
 Resource = Callable[[int, int], str]
 KINDS: dict[str, Resource] = {
     "each submitter its own": lambda client, _turn: f"own-{client}",
@@ -290,9 +290,9 @@ def submit_section() -> Section:
         rows = [("reference: one bare INSERT per commit", "1", f"{synced_per_s:,.0f}", *[""] * 5)]
         for kind, resource in KINDS.items():
             for submitters in SUBMITTERS:
-                found = uvloop.run(_measured(resource, submitters))
-                bare_s = reference.seconds(found.commits) / len(found.commits)
-                rows.append((kind, str(submitters), *_figures(found, bare_s)))
+                measured = uvloop.run(_measured(resource, submitters))
+                bare_s = reference.seconds(measured.commits) / len(measured.commits)
+                rows.append((kind, str(submitters), *_figures(measured, bare_s)))
     columns = (
         "resource",
         "submitters",
@@ -306,15 +306,15 @@ def submit_section() -> Section:
     return Section("agent-submit", columns, tuple(rows))
 
 
-def _figures(found: Measured, bare_s: float) -> tuple[str, ...]:
-    bare_per_s = 1 / (bare_s * found.commits_per_operation)
+def _figures(measured: Measured, bare_s: float) -> tuple[str, ...]:
+    bare_per_s = 1 / (bare_s * measured.commits_per_operation)
     return (
-        f"{found.per_s:,.0f}",
+        f"{measured.per_s:,.0f}",
         f"≥ {TARGET:,}",
-        human(found.cpu_s),
-        f"{found.commits_per_operation:.2f}",
+        human(measured.cpu_s),
+        f"{measured.commits_per_operation:.2f}",
         f"{bare_per_s:,.0f}",
-        f"{found.per_s / bare_per_s:.2f} x",
+        f"{measured.per_s / bare_per_s:.2f} x",
     )
 
 
@@ -323,24 +323,24 @@ async def _measured(resource: Resource, submitters: int) -> Measured:
     rounds = []
     for _ in range(_ROUNDS):
         with temporary_folder() as place:
-            async with running_site(place / "store.db") as made:
-                rounds.append(await _round(made, resource, submitters))
+            async with running_site(place / "store.db") as site:
+                rounds.append(await _round(site, resource, submitters))
     middle = statistics.median(round_.per_s for round_ in rounds)
     return next(round_ for round_ in rounds if round_.per_s == middle)
 
 
-async def _round(made: LocalSite, resource: Resource, submitters: int) -> Measured:
+async def _round(site: LocalSite, resource: Resource, submitters: int) -> Measured:
     done = 0
 
     async def action(client: int, turn: int) -> None:
         nonlocal done
-        await made.submit(resource(client, turn))
+        await site.submit(resource(client, turn))
         done += 1
 
     used_s = time.process_time()
     per_s = await per_second(action, submitters, _ROUND_S)
-    used_s, commits = time.process_time() - used_s, made.commits
-    return Measured(per_s, used_s / done, len(commits) / done, tuple(commits[-_MOST_COMMITS:]))
+    used_s, commits = time.process_time() - used_s, site.commits
+    return Measured(per_s, used_s / done, len(commits) / done, tuple(commits[-_MAX_COMMITS:]))
 
 
 def run() -> Iterator[Section]:

@@ -38,7 +38,7 @@ class Row:
 
     name: str
     values: tuple[tuple[float, str] | None, ...]
-    group: int = 0  # things of a group stand together and have one colour
+    group: int = 0  # things of one group are together and have one colour
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class BarChart:
         end = tops[-1] + _ROW
         height = end + _MARK * len(self.marks) + _BOTTOM
         parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {self._told()}>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {self._label()}>',
             f"<style>{_STYLE}</style>",
             f'<rect class="page" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>',
             f'<text x="{_EDGE}" y="28" class="title">{escape(self.title)}</text>',
@@ -76,22 +76,22 @@ class BarChart:
         ]
         return "\n".join(parts) + "\n"
 
-    def _told(self) -> str:
-        """What it is to who cannot see it."""
+    def _label(self) -> str:
+        """For screen readers."""
         return f'role="img" aria-label="{escape(self.title)}"'
 
     def _drawn(self, number: int, tops: Sequence[int], end: int) -> Iterator[str]:
-        room = (WIDTH - 2 * _EDGE - _NAMES - _GAP * (len(self.quantities) - 1)) // len(self.quantities)
-        left = _EDGE + _NAMES + number * (room + _GAP)
-        found = [row.values[number] for row in self.rows]
+        width = (WIDTH - 2 * _EDGE - _NAMES - _GAP * (len(self.quantities) - 1)) // len(self.quantities)
+        left = _EDGE + _NAMES + number * (width + _GAP)
+        values = [row.values[number] for row in self.rows]
         marks = [mark for mark in self.marks if mark.quantity == number]
         marks.sort(key=lambda mark: -mark.value)  # so that no line crosses the text of another
-        scale = Scale.of([value[0] for value in found if value], room - _TEXT)
+        scale = Scale.of([value[0] for value in values if value], width - _TEXT)
         scale = replace(scale, full=max(scale.full, *(mark.value for mark in marks), 0.0))
         yield f'<text x="{left}" y="56" class="head">{escape(self.quantities[number])}</text>'
         bars = [
             _Bar(left, top, scale, value, _TONES[row.group % len(_TONES)])
-            for row, value, top in zip(self.rows, found, tops, strict=True)
+            for row, value, top in zip(self.rows, values, tops, strict=True)
             if value
         ]
         lines = [
@@ -100,9 +100,9 @@ class BarChart:
         for bar in bars:
             yield from bar.drawn()
         yield f'<path class="axis" d="M{left} {_TOP - 4}V{end}"/>'
-        # Texts come last: they stand out from lines that they are on.
+        # Texts come last, so that they are above the lines.
         yield from (f'<path class="target" d="M{x:g} {_TOP - 4}V{below - 11}"/>' for _, x, below in lines)
-        yield from (bar.told() for bar in bars)
+        yield from (bar.text() for bar in bars)
         for text, x, below in lines:
             yield f'<text x="{x:g}" y="{below}" class="mark">{escape(text)}</text>'
 
@@ -111,23 +111,23 @@ class BarChart:
 class Scale:
     """How long the bar of a value is."""
 
-    full: float  # the value whose bar is as long as can be
-    room: float
+    full: float  # the value with the longest possible bar
+    width: float
 
     @classmethod
-    def of(cls, values: Sequence[float], room: float) -> "Scale":
+    def of(cls, values: Sequence[float], width: float) -> "Scale":
         """All are in proportion, unless some are far longer than all others of the longer half."""
         ordered = sorted(values)
         for shorter, longer in pairwise(ordered[len(ordered) // 2 :]):
             if longer > _FAR * shorter > 0:
-                return cls(shorter * _CUT_AT, room)
-        return cls(max(ordered, default=0.0) or 1.0, room)
+                return cls(shorter * _CUT_AT, width)
+        return cls(max(ordered, default=0.0) or 1.0, width)
 
     def is_cut(self, value: float) -> bool:
         return value > self.full
 
     def length(self, value: float) -> float:
-        return round(min(value / self.full, 1.0) * self.room, 1)
+        return round(min(value / self.full, 1.0) * self.width, 1)
 
 
 def _tops(rows: Sequence[Row]) -> list[int]:
@@ -158,7 +158,7 @@ class _Bar:
         if self.scale.is_cut(self.value[0]):
             yield f'<path class="cut" d="M{self.end - 14:g} {y + _BAR + 2}l6 -{_BAR + 4}"/>'
 
-    def told(self) -> str:
+    def text(self) -> str:
         return f'<text x="{self.end + 6:g}" y="{self.top + 15}" class="value">{escape(self.value[1])}</text>'
 
 

@@ -29,16 +29,16 @@ OF_HAPROXY, OF_ENVOY = 0.95, 2.0  # the targets
 
 
 class Kind(IntEnum):
-    """What a way to the service is; those of a kind stand together in the picture."""
+    """The kind of a way to the service; the picture groups them by this."""
 
     REFERENCE = 0
     LOCAL = 1
     SHARED = 2
-    AGENT = 3  # it takes part in each request
+    AGENT = 3  # the agent handles each request
 
 
 @dataclass(frozen=True)
-class Taken:
+class Measurement:
     """The medians of a way to the service."""
 
     name: str
@@ -49,8 +49,8 @@ class Taken:
     cpu_s: float | None  # of its proxies, per request; None where there are none
 
 
-def section(ways: Sequence[Taken], connections: int, how: str, *, is_secure: bool) -> Section:
-    """`how` it was taken. Ways begin with the direct one."""
+def section(ways: Sequence[Measurement], connections: int, how: str, *, is_secure: bool) -> Section:
+    """`how` describes the measurement. The first way is the direct one."""
     rates = {way.name: way.rate for way in ways}
     columns = (
         "way to the service",
@@ -70,7 +70,7 @@ def section(ways: Sequence[Taken], connections: int, how: str, *, is_secure: boo
     )
 
 
-def _row(way: Taken, direct: Taken, rates: dict[str, float]) -> tuple[str, ...]:
+def _row(way: Measurement, direct: Measurement, rates: dict[str, float]) -> tuple[str, ...]:
     beside = [f"{way.rate / rates[other]:.2f} x" if other in rates else "not installed" for other in (HAPROXY, ENVOY)]
     added = ("", "")
     if way is not direct:
@@ -91,7 +91,7 @@ def _between(*, is_secure: bool) -> str:
     return "**Without security**: all speak plain HTTP."
 
 
-def _picture(ways: Sequence[Taken], rates: dict[str, float], connections: int, *, is_secure: bool) -> BarChart:
+def _picture(ways: Sequence[Measurement], rates: dict[str, float], connections: int, *, is_secure: bool) -> BarChart:
     rows = (
         Row(
             way.name,
@@ -115,24 +115,24 @@ def _picture(ways: Sequence[Taken], rates: dict[str, float], connections: int, *
 # -- targets ----------------------------------------------------------------------------------------------
 
 
-def targets(ways: Sequence[Taken]) -> str:
-    """What local and shared requests reach, in words."""
+def targets(ways: Sequence[Measurement]) -> str:
+    """Which targets local and shared requests reach, in words."""
     rates = {way.name: way.rate for way in ways}
     two = next((name for name in (TWO, TWO_TLS) if name in rates), None)
-    said = []
+    sentences = []
     for kind in (Kind.LOCAL, Kind.SHARED):
-        found = [way.rate for way in ways if way.kind is kind]
-        if not found:
+        measured = [way.rate for way in ways if way.kind is kind]
+        if not measured:
             continue
         parts = [
-            f"{_range(found, rates[other])} times {other} ({_reached(found, rates[other], target)})"
+            f"{_range(measured, rates[other])} times {other} ({_reached(measured, rates[other], target)})"
             for other, target in ((HAPROXY, OF_HAPROXY), (ENVOY, OF_ENVOY))
             if other in rates
         ]
         if kind is Kind.SHARED and two:
-            parts.append(f"{_range(found, rates[two])} times two plain HAProxies in a row")
-        said.append(f"{kind.name.capitalize()} requests per second: {', '.join(parts)}.")
-    return " ".join(said)
+            parts.append(f"{_range(measured, rates[two])} times two plain HAProxies in a row")
+        sentences.append(f"{kind.name.capitalize()} requests per second: {', '.join(parts)}.")
+    return " ".join(sentences)
 
 
 def _range(rates: Sequence[float], reference: float) -> str:
@@ -142,25 +142,25 @@ def _range(rates: Sequence[float], reference: float) -> str:
 
 def _reached(rates: Sequence[float], reference: float, target: float) -> str:
     least = reference * target
-    said = "reached" if min(rates) >= least else "reached by some" if max(rates) >= least else "not reached"
-    return f"target {target:g}: {said}"
+    result = "reached" if min(rates) >= least else "reached by some" if max(rates) >= least else "not reached"
+    return f"target {target:g}: {result}"
 
 
 _ROUNDS, _LOAD_S, _SAMPLES = 7, 0.8, 500
 SCOPES = (1, 100, 10_000)
-_LEARNERS = 16
-_FIRST_SEEN = 200  # samples of scopes that nobody has seen
+_WARM_UP_CLIENTS = 16
+_FIRST_SEEN = 200  # samples with scopes that were never used before
 
 
 @dataclass
-class Lane:
-    """A way to the service: what requests say on it, and the processes that it costs."""
+class MeasuredWay:
+    """A way to the service: its requests, its processes, and its measurements."""
 
     name: str
     address: tuple[str, int]
     kind: Kind = Kind.REFERENCE
     scopes: tuple[str, ...] = ("",)
-    folders: tuple[Path, ...] = ()  # in which its HAProxies run
+    folders: tuple[Path, ...] = ()  # working directories of its HAProxies
     pids: tuple[int, ...] = ()
     is_first_seen: bool = False
     used: int = 0
@@ -179,13 +179,13 @@ class Lane:
         return f"GET /things HTTP/1.1\r\nHost: service\r\nAccept: */*\r\n{line}\r\n".encode()
 
     def cpu_s(self) -> float:
-        """Processor time that its proxies have taken."""
+        """Processor time that its proxies have used so far."""
         return sum(map(_cpu_s, {*self.pids, *(pid for one in self.folders for pid in processes_in(one))}))
 
-    def taken(self) -> Taken:
-        rate, p50_s, p99_s = (statistics.median(found) for found in (self.rates, self.p50, self.p99))
+    def medians(self) -> Measurement:
+        rate, p50_s, p99_s = (statistics.median(samples) for samples in (self.rates, self.p50, self.p99))
         cpu_s = statistics.median(self.cpu) if self.folders or self.pids else None
-        return Taken(self.name, self.kind, rate, p50_s, p99_s, cpu_s)
+        return Measurement(self.name, self.kind, rate, p50_s, p99_s, cpu_s)
 
 
 def _cpu_s(pid: int) -> float:
@@ -200,54 +200,54 @@ def run() -> Iterator[Section]:
             for _ in range(_ROUNDS):  # in turns, so that a busy moment hits all
                 for way in ways:
                     uvloop.run(_measured(way))
-        yield section([way.taken() for way in ways], CONNECTIONS, _how(), is_secure=is_secure)
+        yield section([way.medians() for way in ways], CONNECTIONS, _how(), is_secure=is_secure)
 
 
 def _how() -> str:
     return (
         f"Medians of {_ROUNDS} rounds, in each of which all ways are taken in turn: {_SAMPLES} requests one "
-        f"after the other ({_FIRST_SEEN} where each has a scope that nobody has seen), then {_LOAD_S:g} s on "
+        f"after the other ({_FIRST_SEEN} where each has a scope that was never used before), then {_LOAD_S:g} s on "
         f"{CONNECTIONS} open connections, each with one request at a time."
     )
 
 
-async def _measured(way: Lane) -> None:
+async def _measured(way: MeasuredWay) -> None:
     clients = [await Client.connected(way.address) for _ in range(CONNECTIONS)]
     done = 0
 
-    async def ask(number: int, turn: int) -> None:
+    async def send(number: int, turn: int) -> None:
         nonlocal done
         request = way.request(turn * CONNECTIONS + number)
         try:
-            await clients[number].ask(request)
-        except (OSError, RuntimeError):  # it was closed, as any may be between two requests
+            await clients[number].send(request)
+        except (OSError, RuntimeError):  # a server may close a connection between two requests
             clients[number] = await Client.connected(way.address)
-            await clients[number].ask(request)
+            await clients[number].send(request)
         done += 1
 
-    async def ask_one(turn: int) -> None:
-        await ask(0, turn)
+    async def send_one(turn: int) -> None:
+        await send(0, turn)
 
-    took = sorted(await each_s(ask_one, range(_FIRST_SEEN if way.is_first_seen else _SAMPLES)))
+    took = sorted(await each_s(send_one, range(_FIRST_SEEN if way.is_first_seen else _SAMPLES)))
     way.p50.append(took[len(took) // 2])
     way.p99.append(took[len(took) * 99 // 100])
     # Once on each connection: the time of handshakes is not that of requests.
-    await asyncio.gather(*(ask(number, turn=0) for number in range(CONNECTIONS)))
+    await asyncio.gather(*(send(number, turn=0) for number in range(CONNECTIONS)))
     before, done = way.cpu_s(), 0
-    way.rates.append(await per_second(ask, CONNECTIONS, _LOAD_S))
+    way.rates.append(await per_second(send, CONNECTIONS, _LOAD_S))
     way.cpu.append((way.cpu_s() - before) / max(done, 1))
     for client in clients:
         client.close()
 
 
 @contextmanager
-def _ways(*, is_secure: bool) -> Iterator[list[Lane]]:
+def _ways(*, is_secure: bool) -> Iterator[list[MeasuredWay]]:
     with temporary_folder() as place, ExitStack() as stack:
         fast = stack.enter_context(gateway_sites("haproxy", is_secure=is_secure, flows=50_000))
         own = stack.enter_context(gateway_sites("builtin", is_secure=is_secure))
         direct = ("127.0.0.1", fast.own("site1"))
         ways = [
-            Lane(DIRECT, direct),
+            MeasuredWay(DIRECT, direct),
             *_plain(stack, place, direct, is_secure=is_secure),
             *_fast(fast),
             *_by_agents(own),
@@ -255,33 +255,33 @@ def _ways(*, is_secure: bool) -> Iterator[list[Lane]]:
         for way in ways:
             until(lambda w=way: uvloop.run(answers(w.address, w.request(0))), f"for {way.name}")  # type: ignore[misc]
             if way.folders and way.scopes != ("",):
-                uvloop.run(_learned(way))
+                uvloop.run(_fill_cache(way))
         yield ways
 
 
-def _plain(stack: ExitStack, place: Path, service: tuple[str, int], *, is_secure: bool) -> Iterator[Lane]:
+def _plain(stack: ExitStack, place: Path, service: tuple[str, int], *, is_secure: bool) -> Iterator[MeasuredWay]:
     for name, proxy in (
         (HAPROXY, plain_haproxy(stack, place, service)),
         (TWO_TLS if is_secure else TWO, two_haproxies(stack, place, service, is_secure=is_secure)),
         (ENVOY, plain_envoy(stack, place, service)),
     ):
         if proxy:
-            yield Lane(name, proxy.address, pids=proxy.pids)
+            yield MeasuredWay(name, proxy.address, pids=proxy.pids)
 
 
-def _fast(stage: Stage) -> Iterator[Lane]:
+def _fast(stage: Stage) -> Iterator[MeasuredWay]:
     here = stage.address("site1")
     one, other = (stage.rig.folder(site) / "data" / "gateway" for site in stage.sites)
-    yield Lane("Cheops, local, no scope", here, Kind.LOCAL, folders=(one,))
+    yield MeasuredWay("Cheops, local, no scope", here, Kind.LOCAL, folders=(one,))
     for kind, site, places in (
         (Kind.LOCAL, "site1", (one,)),
         (Kind.SHARED, "site2", (one, other)),
     ):
         for count in SCOPES:
             name = f"Cheops, {kind.name.lower()}, {count:,} scope{'s' if count > 1 else ''}"
-            scopes = tuple(_spelled(site, number) for number in range(count))
-            yield Lane(name, here, kind, scopes, folders=places)
-    yield Lane(
+            scopes = tuple(_spelling(site, number) for number in range(count))
+            yield MeasuredWay(name, here, kind, scopes, folders=places)
+    yield MeasuredWay(
         "Cheops, first-seen scopes",
         here,
         Kind.AGENT,
@@ -291,26 +291,26 @@ def _fast(stage: Stage) -> Iterator[Lane]:
     )
 
 
-def _by_agents(stage: Stage) -> Iterator[Lane]:
+def _by_agents(stage: Stage) -> Iterator[MeasuredWay]:
     here, agents = stage.address("site1"), tuple(stage.pid(site) for site in stage.sites)
-    yield Lane("Cheops builtin, local", here, Kind.AGENT, ("{image: site1}",), pids=agents[:1])
-    yield Lane("Cheops builtin, shared", here, Kind.AGENT, ("{image: site2}",), pids=agents)
+    yield MeasuredWay("Cheops builtin, local", here, Kind.AGENT, ("{image: site1}",), pids=agents[:1])
+    yield MeasuredWay("Cheops builtin, shared", here, Kind.AGENT, ("{image: site2}",), pids=agents)
 
 
-def _spelled(site: str, number: int) -> str:
-    """A scope that means the same and is another text."""
+def _spelling(site: str, number: int) -> str:
+    """Another text for the same scope."""
     return f"{{image:{' ' * (number % 100)} {site}{' ' * (number // 100)} }}"
 
 
-async def _learned(way: Lane) -> None:
-    """All its scopes asked until HAProxy knows them."""
+async def _fill_cache(way: MeasuredWay) -> None:
+    """Send requests with all scopes until they are cached in HAProxy."""
 
-    async def asked(first: int) -> None:
+    async def send_from(first: int) -> None:
         client = await Client.connected(way.address)
-        for number in range(first, len(way.scopes), _LEARNERS):
-            await client.ask(way.request(number))
+        for number in range(first, len(way.scopes), _WARM_UP_CLIENTS):
+            await client.send(way.request(number))
         client.close()
 
     for _ in range(2):
-        await asyncio.gather(*(asked(first) for first in range(min(_LEARNERS, len(way.scopes)))))
+        await asyncio.gather(*(send_from(first) for first in range(min(_WARM_UP_CLIENTS, len(way.scopes)))))
         await asyncio.sleep(2.0)

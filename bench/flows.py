@@ -1,4 +1,4 @@
-"""How soon HAProxy knows flows, and how much memory it takes with them: beside a plain HAProxy."""
+"""How fast flows are installed in HAProxy, and how much memory they take, compared with a plain HAProxy."""
 
 import statistics
 import time
@@ -16,7 +16,7 @@ from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.runtime import RuntimeSocket
 
 MANY = (0, 1_000, 10_000, 20_000)
-_ROUNDS, _TRIES = 5, 5  # its agent may tell it something at the same time, in the beginning
+_ROUNDS, _TRIES = 5, 5  # in the beginning, the agent may change the same map at the same time
 _MB = 1_000_000
 
 
@@ -31,7 +31,7 @@ def run() -> Iterator[Section]:
 
 _COLUMNS = ("flows", "installed in", "target", "memory of HAProxy", "more than a plain one", "target")
 _ABOUT = (
-    f"All flows of a service told to a running HAProxy as a whole, as after a reload; medians of {_ROUNDS} "
+    f"All flows of a service are installed in a running HAProxy as a whole, as after a reload; medians of {_ROUNDS} "
     "rounds. The memory is that of its master and worker (what they share counts once), beside that of a "
     "plain HAProxy that forwards to the same service."
 )
@@ -56,10 +56,10 @@ async def _installed_s(runtime: RuntimeSocket, entries: list[tuple[str, str]]) -
         known = (await runtime.command_worker(worker, f"show map {name}")).count(haproxy_names.own_or_of("image"))
         if known == len(entries):
             return took_s
-    raise RuntimeError(f"HAProxy knows {known:,} of {len(entries):,} flows")
+    raise RuntimeError(f"HAProxy has {known:,} of {len(entries):,} flows")
 
 
 def memory_b(pid: int) -> int:
-    """What a process has in memory; of what it shares with others, its part."""
+    """The memory of a process, with its part of what it shares with others (PSS)."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

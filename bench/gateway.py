@@ -1,4 +1,4 @@
-"""The gateway's own proxy beside a direct call and beside HAProxy: requests per second, and what it adds."""
+"""The gateway's built-in proxy compared with a direct call and with HAProxy: requests per second, added latency."""
 
 import asyncio
 import statistics
@@ -22,7 +22,7 @@ _ROUNDS, _LOAD_S, _SAMPLES = 5, 1.5, 500
 
 @dataclass(frozen=True)
 class Way:
-    """A way to the service, and what a request says on it."""
+    """A way to the service, and the scope of its requests."""
 
     name: str
     address: tuple[str, int]
@@ -48,8 +48,8 @@ def run() -> Iterator[Section]:
 
 
 def _section(ways: list[Way], rates: dict[str, list[float]], times: dict[str, list[float]]) -> Section:
-    rate = {name: statistics.median(found) for name, found in rates.items()}
-    took = {name: statistics.median(found) for name, found in times.items()}
+    rate = {name: statistics.median(samples) for name, samples in rates.items()}
+    took = {name: statistics.median(samples) for name, samples in times.items()}
     direct, haproxy = "direct", "HAProxy"
     rows = []
     for way in ways:
@@ -99,7 +99,7 @@ async def answers(address: tuple[str, int], request: bytes) -> bool:
     try:
         async with asyncio.timeout(5):
             client = await Client.connected(address)
-            await client.ask(request)
+            await client.send(request)
             client.close()
     except (OSError, TimeoutError, AssertionError):
         return False
@@ -109,24 +109,24 @@ async def answers(address: tuple[str, int], request: bytes) -> bool:
 async def measured(way: Way) -> tuple[float, float]:
     clients = [await Client.connected(way.address) for _ in range(CONNECTIONS)]
 
-    async def ask(number: int, _turn: int) -> None:
-        await clients[number].ask(way.request)
+    async def send(number: int, _turn: int) -> None:
+        await clients[number].send(way.request)
 
-    async def ask_one(_turn: int) -> None:
-        await clients[0].ask(way.request)
+    async def send_one(_turn: int) -> None:
+        await clients[0].send(way.request)
 
-    rate = await per_second(ask, CONNECTIONS, _LOAD_S)
-    took = statistics.median(await each_s(ask_one, range(_SAMPLES)))
+    rate = await per_second(send, CONNECTIONS, _LOAD_S)
+    took = statistics.median(await each_s(send_one, range(_SAMPLES)))
     for client in clients:
         client.close()
     return rate, took
 
 
 class Client(asyncio.Protocol):
-    """A connection that asks one thing after the other; it costs as little as it can."""
+    """A connection that sends one request after the other, with as little overhead as possible."""
 
     def __init__(self) -> None:
-        self._got = bytearray()
+        self._received = bytearray()
         self._answered: asyncio.Future[None] | None = None
 
     @classmethod
@@ -139,9 +139,9 @@ class Client(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        self._got += data
-        head = self._got.find(b"\r\n\r\n")
-        is_whole = len(self._got) >= head + 4 + len(BODY) or not self._got.startswith(b"HTTP/1.1 200")
+        self._received += data
+        head = self._received.find(b"\r\n\r\n")
+        is_whole = len(self._received) >= head + 4 + len(BODY) or not self._received.startswith(b"HTTP/1.1 200")
         if head >= 0 and is_whole and self._answered and not self._answered.done():
             self._answered.set_result(None)
 
@@ -149,12 +149,12 @@ class Client(asyncio.Protocol):
         if self._answered and not self._answered.done():
             self._answered.set_exception(error or ConnectionResetError())
 
-    async def ask(self, request: bytes) -> None:
-        self._got.clear()
+    async def send(self, request: bytes) -> None:
+        self._received.clear()
         self._answered = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         await self._answered
-        assert self._got.startswith(b"HTTP/1.1 200")  # noqa: S101 - a refusal is no measurement
+        assert self._received.startswith(b"HTTP/1.1 200")  # noqa: S101 - a refusal is no measurement
 
     def close(self) -> None:
         self._answered = None

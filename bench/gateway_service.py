@@ -1,6 +1,4 @@
-"""`python -m bench.gateway_service PORT`: a service that answers at once, so that what is measured is the way
-to it.
-"""
+"""`python -m bench.gateway_service PORT`: a service that responds at once, so that only the way to it is measured."""
 
 import asyncio
 import sys
@@ -9,11 +7,11 @@ from typing import cast
 import uvloop
 
 BODY = b"x" * 1_000
-ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
+RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
 
 
 class _Service(asyncio.Protocol):
-    """Counts the ends of heads: the requests have no bodies."""
+    """One response for each end of headers: the requests have no bodies."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -22,7 +20,7 @@ class _Service(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         data = self._tail + data
         if count := data.count(b"\r\n\r\n"):
-            self._transport.write(ANSWER * count)
+            self._transport.write(RESPONSE * count)
             data = data.rpartition(b"\r\n\r\n")[2]
         self._tail = data
 

@@ -30,7 +30,7 @@ _STARTS = 5
 
 @dataclass
 class Starts:
-    """Of several starts: seconds until a request is answered, and until an operation is done; and bytes."""
+    """Of several starts: seconds to the first response and to the first finished operation, and bytes of memory."""
 
     answered_s: list[float] = field(default_factory=list)
     done_s: list[float] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Starts:
 
 
 def start_section(rigs: Mapping[int, Rig]) -> Section:
-    """For sites with so many resources each, which are not running and reach nobody. In turns."""
+    """Starts of sites by their number of resources. They are not running, have no peers, and start in turns."""
     starts = {size: Starts() for size in rigs}
     imports_s = []
     for turn in range(_STARTS):
@@ -96,12 +96,12 @@ def _row(size: int, starts: Mapping[int, Starts], import_s: float) -> tuple[str,
 SIZES = (0, 1_000, 10_000, 100_000)
 _FEW = 1_000
 _ROUNDS, _PER_ROUND = 10, 15
-_READY = 50  # operations before anything counts
+_WARM_UP = 50  # operations that are not measured
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Something to be done again and again, and the processor time that whoever does it has used so far."""
+    """An action to repeat, and the processor time that its process has used so far."""
 
     action: Callable[[int], Awaitable[object]]
     cpu_s: Callable[[], float]
@@ -109,7 +109,7 @@ class Probe:
 
 @dataclass
 class Cost:
-    """What it took: seconds of each, and processor time of all."""
+    """The cost of an action: seconds of each repetition, and processor time of all."""
 
     took_s: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
@@ -139,7 +139,7 @@ def growth_sections() -> list[Section]:
 
 @contextlib.contextmanager
 def _filled(size: int) -> Iterator[Rig]:
-    """A site that reaches nobody, with so many resources; not started yet."""
+    """A site without peers, with this number of resources; not started yet."""
     with on_wan() as rig:
         if rig.wan:
             rig.wan.isolate(SITE)
@@ -157,12 +157,12 @@ def _store(rig: Rig) -> Path:
 
 
 async def _in_turns(probes: dict[int, Probe]) -> Costs:
-    """What each costs, for each size; turns count on over the rounds."""
+    """The cost of each probe, by size; turns are numbered through all rounds."""
     costs = {size: Cost() for size in probes}
     for probe in probes.values():
-        await each_s(probe.action, range(_READY))
+        await each_s(probe.action, range(_WARM_UP))
     for round_ in range(_ROUNDS):
-        first = _READY + round_ * _PER_ROUND
+        first = _WARM_UP + round_ * _PER_ROUND
         for size, probe in probes.items():
             used_s = probe.cpu_s()
             costs[size].took_s += await each_s(probe.action, range(first, first + _PER_ROUND))
@@ -184,26 +184,26 @@ async def _exec(rig: Rig, client: Client, turn: int) -> None:
 
 
 async def _submits(rigs: dict[int, Rig]) -> tuple[Costs, Costs]:
-    """On copies of the stores: operations on new resources, and on such as must be read from the disk."""
+    """On copies of the stores: operations on new resources, and on those that must be read from the disk."""
     async with contextlib.AsyncExitStack() as stack:
         new, old = {}, {}
         for size, rig in rigs.items():
             copy = stack.enter_context(temporary_folder()) / "store.db"
             shutil.copyfile(_store(rig), copy)
-            made = await stack.enter_async_context(running_site(copy))
-            new[size] = Probe(partial(_submit_new, made), time.process_time)
+            site = await stack.enter_async_context(running_site(copy))
+            new[size] = Probe(partial(_submit_new, site), time.process_time)
             if size:
-                step = size // (_READY + _ROUNDS * _PER_ROUND)
-                old[size] = Probe(partial(_submit_old, made, step), time.process_time)
+                step = size // (_WARM_UP + _ROUNDS * _PER_ROUND)
+                old[size] = Probe(partial(_submit_old, site, step), time.process_time)
         return await _in_turns(new), await _in_turns(old)
 
 
-async def _submit_new(made: LocalSite, turn: int) -> None:
-    await made.submit(f"new-{turn}", SITES)
+async def _submit_new(site: LocalSite, turn: int) -> None:
+    await site.submit(f"new-{turn}", SITES)
 
 
-async def _submit_old(made: LocalSite, step: int, turn: int) -> None:
-    await made.submit(name_of(turn * step), SITES)
+async def _submit_old(site: LocalSite, step: int, turn: int) -> None:
+    await site.submit(name_of(turn * step), SITES)
 
 
 def _costs(execs: Costs, new: Costs, old: Costs) -> Section:

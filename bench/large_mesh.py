@@ -1,7 +1,7 @@
-"""Whether an operation costs more where 1,000 sites are known than where 3 are.
+"""Whether an operation costs more in a mesh of 1,000 sites than in one of 3.
 
-Three agents whose stored catalogue names 997 more sites that do not answer, beside three that know only each other.
-In process, with virtual time: a mesh that hears from all of its 1,000 peers.
+Three agents whose stored site list has 997 more sites that do not respond, compared with three that have only each
+other. In process, with virtual time: a mesh that receives heartbeats from all of its 1,000 peers.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _SCOPE = "site1 & site2 & site3"
 
 
 class SimulatedMesh:
-    """The mesh of site1, and everybody else."""
+    """The mesh of site1, and the heartbeats of all other sites."""
 
     def __init__(self, sites: int) -> None:
         self._random = Random(1)
@@ -47,30 +47,30 @@ class SimulatedMesh:
         self._beats = count(int(_WALL_MS))
 
     def period(self) -> float:
-        """Seconds for one period of the mesh: choose whom to probe, make the probes, take their answers."""
+        """Seconds for one period of the mesh: choose sites, create the probes, and process the responses."""
         self._now_ms += 1.2 * self._settings.period_ms
         start = time.perf_counter()
         probes, _ = self._mesh.tick(self._now(), self._random.randrange)
         spent_s = time.perf_counter() - start
         self._now_ms += 20
         for probe in probes:
-            answer = self._said_by(probe.to_site)
+            response = self._heartbeat_of(probe.to_site)
             start = time.perf_counter()
             encode(probe.payload)
-            self._mesh.probe_answered(probe.id, decode(answer), self._now())
+            self._mesh.probe_answered(probe.id, decode(response), self._now())
             spent_s += time.perf_counter() - start
         return spent_s
 
     def answer(self) -> float:
-        """Seconds to answer somebody's probe."""
-        asked = self._said_by(next(self._turns).name)
+        """Seconds to respond to the probe of a peer."""
+        probe = self._heartbeat_of(next(self._turns).name)
         start = time.perf_counter()
-        answer, _ = self._mesh.received_probe(decode(asked), self._now())
+        answer, _ = self._mesh.received_probe(decode(probe), self._now())
         encode(answer)
         return time.perf_counter() - start
 
     def look(self) -> float:
-        """Seconds to find out who there is, which the agent does at most once a second."""
+        """Seconds to list the sites, which the agent does at most once a second."""
         start = time.perf_counter()
         self._snapshot = self._mesh.snapshot(self._now())
         return time.perf_counter() - start
@@ -84,10 +84,10 @@ class SimulatedMesh:
     def _now(self) -> Now:
         return Now(self._now_ms, _WALL_MS + self._now_ms)
 
-    def _said_by(self, site: str) -> bytes:
+    def _heartbeat_of(self, site: str) -> bytes:
         settings, beat = self._settings, next(self._beats)
-        told = list(islice(self._turns, settings.beats_per_message))
-        near = told[: settings.pairs_per_message]
+        peers = list(islice(self._turns, settings.beats_per_message))
+        near = peers[: settings.pairs_per_message]
         heartbeat = Heartbeat(
             site,
             "1",
@@ -96,9 +96,9 @@ class SimulatedMesh:
             self._now().wall_ms,
             seen=(self._mesh.own.revision, 1),
             coordinate=self._place(),
-            beats=tuple({entry.name: (entry.name, beat) for entry in told}.values()),
+            beats=tuple({entry.name: (entry.name, beat) for entry in peers}.values()),
             pairs=tuple(self._pair(one, other, beat) for one, other in pairwise(near)),
-            places=tuple((entry.name, beat, self._place()) for entry in told[: settings.places_per_message]),
+            places=tuple((entry.name, beat, self._place()) for entry in peers[: settings.places_per_message]),
         )
         return encode(heartbeat)
 
@@ -111,28 +111,28 @@ class SimulatedMesh:
 
 
 FEW, MANY = 3, 1_000
-_ROUNDS, _PER_ROUND, _READY = 10, 15, 40
+_ROUNDS, _PER_ROUND, _WARM_UP = 10, 15, 40
 _IDLE_S = 5.0
 _PERIODS = 200
-_MESH_NOTE = "mesh"  # under which an agent keeps its catalogue
+_MESH_NOTE = "mesh"  # the note in which an agent stores its site list
 
 
 def large_mesh_section() -> Section:
-    with _knowing(FEW) as few, _knowing(MANY) as many:
+    with _agents_with(FEW) as few, _agents_with(MANY) as many:
         latencies, cpus = uvloop.run(_execs((few, many)))
         idle = [_idle_share(rig) for rig in (few, many)]
     costs = [_mesh_costs(sites) for sites in (FEW, MANY)]
     look, resolve, probe, answer = zip(*costs, strict=True)
     rows = (
         ("exec of `true` at three sites, median", *_compared(latencies), "as with 3"),
-        ("processor time of the agent that was asked, per operation", *_compared(cpus), "as with 3"),
+        ("processor time of the agent that gets the request, per operation", *_compared(cpus), "as with 3"),
         ("in process, all sites alive: find the sites of a scope", *_compared(resolve), "as with 3"),
-        ("in process, all sites alive: look who there is, at most once a second", *_compared(look), ""),
+        ("in process, all sites alive: list the sites, at most once a second", *_compared(look), ""),
         ("processor time of an idle agent, per second", *_compared(idle), ""),
         ("in process, all sites alive: one period of heartbeats", *_compared(probe), ""),
         ("in process, all sites alive: answer a heartbeat", *_compared(answer), ""),
     )
-    return Section("agent-crowd", ("what", "3 sites known", "1,000 sites known", "ratio", "target"), rows)
+    return Section("agent-large-mesh", ("what", "3 sites known", "1,000 sites known", "ratio", "target"), rows)
 
 
 def _compared(values: Iterable[float]) -> tuple[str, str, str]:
@@ -144,16 +144,16 @@ def _compared(values: Iterable[float]) -> tuple[str, str, str]:
 
 
 @contextlib.contextmanager
-def _knowing(sites: int) -> Iterator[Rig]:
-    """Three agents at work, whose catalogue has so many sites."""
+def _agents_with(sites: int) -> Iterator[Rig]:
+    """Three running agents, whose site list has this many sites."""
     with loopback() as rig:
         for name in SITES:
-            _keep_catalogue(rig, name, sites - len(SITES))
+            _store_site_list(rig, name, sites - len(SITES))
         rig.start()
         yield rig
 
 
-def _keep_catalogue(rig: Rig, name: str, others: int) -> None:
+def _store_site_list(rig: Rig, name: str, others: int) -> None:
     entries = tuple(
         SiteRecord(f"far{number}", "1", f"http://127.1.{number // 250}.{number % 250 + 1}:9", 1, "1.0")
         for number in range(others)
@@ -171,7 +171,7 @@ async def _execs(rigs: tuple[Rig, ...]) -> tuple[list[float], list[float]]:
     async with contextlib.AsyncExitStack() as stack:
         clients = [(await stack.enter_async_context(connected(rig, "site1")))[0] for rig in rigs]
         for rig, client in zip(rigs, clients, strict=True):
-            await _batch(rig, client, _READY)
+            await _batch(rig, client, _WARM_UP)
         for _ in range(_ROUNDS):
             for place, (rig, client) in enumerate(zip(rigs, clients, strict=True)):
                 before_s = cpu_s(rig.processes["site1"].pid)
@@ -197,14 +197,14 @@ def _idle_share(rig: Rig) -> float:
 
 
 def _mesh_costs(sites: int) -> tuple[float, ...]:
-    """Medians: look who there is, find the sites of a scope, go through a period, answer a probe."""
-    heard = SimulatedMesh(sites)
-    for _ in range(_PERIODS):  # until it has heard of everybody
-        heard.period()
+    """Medians: list the sites, find the sites of a scope, run one period, respond to a probe."""
+    mesh = SimulatedMesh(sites)
+    for _ in range(_PERIODS):  # until every site has sent a heartbeat
+        mesh.period()
     looks, resolves, periods, answers = [], [], [], []
     for _ in range(_PERIODS):
-        periods.append(heard.period())
-        looks.append(heard.look())
-        resolves.append(heard.resolve())
-        answers.append(heard.answer())
+        periods.append(mesh.period())
+        looks.append(mesh.look())
+        resolves.append(mesh.resolve())
+        answers.append(mesh.answer())
     return tuple(map(statistics.median, (looks, resolves, periods, answers)))

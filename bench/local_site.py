@@ -2,7 +2,7 @@
 
 Every command succeeds at once, and nothing is sent to peers. Otherwise it is driven as a node drives it: on uvloop,
 with a thread that writes, and ticks. The documents of a filled store are real: three engines run one operation, and
-what the first has stored in the end is copied under other names.
+the documents of the first one are copied under other names.
 """
 
 import asyncio
@@ -62,11 +62,11 @@ _PAYLOAD = Command("redis-cli incrby counter 13")
 
 
 class RefusedError(Exception):
-    """The site did not take an operation: the measurement is worth nothing."""
+    """The site refused an operation, so the measurement is invalid."""
 
 
-class _Counted(SQLiteStore):
-    """Knows how many documents each commit wrote."""
+class _CountingStore(SQLiteStore):
+    """Counts the documents of each commit."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, SITE)
@@ -78,9 +78,9 @@ class _Counted(SQLiteStore):
 
 
 class LocalSite:
-    """Takes operations, and waits until each is decided: durable, run, and acknowledged."""
+    """Accepts operations, and waits until each is decided: durable, run, and acknowledged."""
 
-    def __init__(self, store: _Counted, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, store: _CountingStore, thread: ThreadPoolExecutor) -> None:
         self._store = store
         self.pump = Pump(Site(Origin(SITE, store.incarnation), Settings()), store, self, thread)
         self._waiting = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
@@ -99,11 +99,11 @@ class LocalSite:
                     raise RefusedError(answer.detail)
                 answers.accepted(resource, answer.op)
 
-    # -- hands of the pump -------------------------------------------------------------------------------
+    # -- the handler of the pump's effects ---------------------------------------------------------------
 
     def run(self, effect: Run) -> None:
-        done = Outcome(Result.OK, "13\n", Timing(1_700_000_000_000, 2))
-        self.pump.post(Ran(effect.resource, effect.n, (done,) * len(effect.steps)))
+        outcome = Outcome(Result.OK, "13\n", Timing(1_700_000_000_000, 2))
+        self.pump.post(Ran(effect.resource, effect.n, (outcome,) * len(effect.steps)))
 
     def answer(self, effect: Answer) -> None:
         self._waiting.deliver(effect)
@@ -117,16 +117,15 @@ class LocalSite:
 
 @asynccontextmanager
 async def running_site(path: Path, sign: Sign | None = None) -> AsyncIterator[LocalSite]:
-    """A site on the store at a path; with `sign` it signs what it keeps. If its pump fails, so does whoever
-    uses it."""
-    with ThreadPoolExecutor(1) as thread, closing(_Counted(path)) as store:
+    """A site with its store at a path; with `sign` it signs its documents. A failure of its pump ends the block."""
+    with ThreadPoolExecutor(1) as thread, closing(_CountingStore(path)) as store:
         if sign is not None:
             store.add_signatures = DocumentSigner(Origin(SITE, store.incarnation), sign).signed
-        made = LocalSite(store, thread)
-        made.pump.post(store.recovered())
+        site = LocalSite(store, thread)
+        site.pump.post(store.recovered())
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(made.pump.run()), group.create_task(_tick(made.pump))]
-            yield made
+            tasks = [group.create_task(site.pump.run()), group.create_task(_tick(site.pump))]
+            yield site
             for task in tasks:
                 task.cancel()
 
@@ -142,15 +141,15 @@ _TICKS, _TICK_MS = 20, 1_000
 _START_MS = 1_700_000_000_000
 
 
-class _Three:
-    """Engines that talk without a network; what the first one keeps."""
+class _ThreeEngines:
+    """Engines that exchange messages without a network. `documents` are those that the first one saves."""
 
     def __init__(self, origins: Iterable[Origin]) -> None:
         self._sites = {origin.site: Site(origin, Settings()) for origin in origins}
         self._first = next(iter(self._sites))
         self._events: deque[tuple[str, Event]] = deque()
         self._now_ms = _START_MS
-        self.kept: dict[Key, Document] = {}
+        self.documents: dict[Key, Document] = {}
 
     def one_operation(self, resource: str) -> None:
         names = tuple(self._sites)
@@ -174,13 +173,13 @@ class _Three:
         match effect:
             case Save() if name == self._first:
                 for key in effect.forget:
-                    self.kept.pop(key, None)
-                self.kept |= {key_of(document): document for document in effect.documents}
+                    self.documents.pop(key, None)
+                self.documents |= {key_of(document): document for document in effect.documents}
             case Load():
                 self._events.append((name, Loaded(effect.resource, ())))
             case Run():
-                done = Outcome(Result.OK, "13\n", Timing(self._now_ms, 2))
-                self._events.append((name, Ran(effect.resource, effect.n, (done,) * len(effect.steps))))
+                outcome = Outcome(Result.OK, "13\n", Timing(self._now_ms, 2))
+                self._events.append((name, Ran(effect.resource, effect.n, (outcome,) * len(effect.steps))))
             case Send():
                 self._events.append((effect.peer, Received(name, effect.message)))
             case _:
@@ -189,15 +188,15 @@ class _Three:
 
 def fill_store(store: Store, numbers: range, sites: tuple[str, ...]) -> None:
     """Put one resource for each number into the store of the first of these sites."""
-    three = _Three(Origin(site, store.incarnation if site == sites[0] else "other") for site in sites)
+    three = _ThreeEngines(Origin(site, store.incarnation if site == sites[0] else "other") for site in sites)
     three.one_operation("template")
-    kept = list(three.kept.values())
-    if not any(isinstance(document, Ledger) and not document.unsynced for document in kept):
-        raise ValueError("the resource that all are copied from has not come to rest")
-    store.commit([Save(tuple(document for document in kept if isinstance(document, Matrix)))])
+    documents = list(three.documents.values())
+    if not any(isinstance(document, Ledger) and not document.unsynced for document in documents):
+        raise ValueError("the resource that all are copied from is not settled at all sites")
+    store.commit([Save(tuple(document for document in documents if isinstance(document, Matrix)))])
     for first in range(numbers.start, numbers.stop, _RESOURCES_PER_COMMIT):
         names = [name_of(n) for n in range(first, min(first + _RESOURCES_PER_COMMIT, numbers.stop))]
-        store.commit([Save(tuple(chain.from_iterable(_copies(kept, name) for name in names)))])
+        store.commit([Save(tuple(chain.from_iterable(_copies(documents, name) for name in names)))])
 
 
 def name_of(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Timing: a thing and its reference in turns, medians, clients under load, and directories on a real disk."""
+"""Timing: an action and its reference in turns, medians, clients under load, and directories on a real disk."""
 
 import asyncio
 import shutil
@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# What client number so-and-so does as its so-manieth thing.
+# What a client does, from its number and the turn.
 ClientAction = Callable[[int, int], Awaitable[object]]
 
-_WARM_UP = 5  # things per client that do not count
+_WARM_UP = 5  # turns per client that are not measured
 
 
 async def per_second(action: ClientAction, clients: int, seconds: float) -> float:
-    """How many were done per second by all clients together. Each waits for one before it does the next."""
+    """Actions per second of all clients together. Each client does one at a time."""
     warm = asyncio.Barrier(clients)
     spans = await asyncio.gather(*(_client(action, number, warm, seconds) for number in range(clients)))
     done = sum(span[2] for span in spans)
@@ -70,7 +70,7 @@ def median_of_single_calls(action: Action, *, rounds: int = 7) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which that share of them lies."""
+    """The value below which this share of the values is."""
     return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
@@ -86,24 +86,24 @@ _BASE = Path(__file__).parents[1] / "build" / "bench"
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A new directory on a disk."""
+    """A new directory on a real disk: /tmp may be in memory, where a sync costs nothing."""
     _BASE.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=_BASE))
+    folder = Path(tempfile.mkdtemp(dir=_BASE))
     try:
-        yield made
+        yield folder
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # others may be in use
             _BASE.rmdir()
 
 
 def processes_in(place: Path) -> list[int]:
     """The processes whose working directory this is."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and (entry / "cwd").readlink() == place:
-                found.append(int(entry.name))
+                pids.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return pids

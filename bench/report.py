@@ -1,6 +1,6 @@
 """A section of docs/benchmarks.md: written between its own marks, whatever else is in the file.
 
-What a section says of its numbers (`about`) and its picture are written with them, so that they stay true.
+The text about its numbers (`about`) and its picture are written with them, so that they always fit.
 """
 
 import re
@@ -18,7 +18,7 @@ class Section:
     name: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    title: str = ""  # of a section that the page need not have: it is added when it is first measured
+    title: str = ""  # of a section that the page does not have yet: it is added when it is first measured
     about: str = ""
     picture: BarChart | None = None
 
@@ -28,11 +28,11 @@ class Section:
 
     @property
     def picture_file(self) -> str:
-        """From where the page is."""
+        """The path of the picture, relative to the page."""
         return f"{PICTURES}/{self.name}.svg"
 
     def body(self, machine: str) -> str:
-        """All that stands between its marks."""
+        """The content between its marks."""
         shown = f"![{self.picture.title}]({self.picture_file})" if self.picture else ""
         parts = (self.about, self.markdown(), shown, f"Measured on {machine}.")
         return "\n" + "\n\n".join(filter(None, parts)) + "\n"

@@ -1,4 +1,4 @@
-"""scope-lang: what it costs to look up a scope, to parse and resolve a new one, and to refuse a bad one."""
+"""scope-lang: the cost of a scope that is cached, of parsing and resolving a new one, and of refusing a bad one."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ def _world() -> Snapshot:
 
 
 def _fresh(text: str) -> Callable[[], str]:
-    """Equal texts in new objects, as they come from the network: nobody has hashed them yet."""
+    """Equal texts in new objects, as they come from the network: Python has not cached their hash yet."""
     return text.encode().decode
 
 

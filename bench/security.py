@@ -1,4 +1,4 @@
-"""What security costs: the same with and without it, in turns in one run, and the medians of both.
+"""The cost of security: the same operations with and without it, measured in turns in one run, as medians.
 
 Without: `security: none`, plain HTTP on loopback, nothing signed. With: mutual TLS between agents and between
 gateways, TLS and a token for clients, every operation and reply signed by its site and checked by the others.
@@ -26,7 +26,7 @@ from tests.security.sites import all_up
 CLIENTS = 32
 TARGET = "< 10 %"
 _PLANES = {"haproxy": "the fast path", "builtin": "the agent's own proxy"}
-_LEARNING = 50
+_REQUESTS_TO_CACHE = 50  # after these, a scope is in HAProxy's map
 _ROUNDS, _ROUND_S = 9, 2.0
 Rate = Callable[[], float]  # operations per second, measured for a moment
 
@@ -40,7 +40,7 @@ def run() -> Iterator[Section]:
 
 
 def _submits() -> Section:
-    rows = [_submit_row("submit: engine, pump and store", _desk_rate(None), _desk_rate(_sign()))]
+    rows = [_submit_row("submit: engine, pump and store", _submit_rate(None), _submit_rate(_sign()))]
     for sites in (("site1",), ("site1", "site2", "site3")):
         with loopback(sites) as plain, loopback(sites, secure=True) as secure:
             for rig in (plain, secure):
@@ -76,11 +76,11 @@ def _sign() -> Sign:
     return Signer(make_signing_key()).sign
 
 
-def _desk_rate(sign: Sign | None) -> Rate:
+def _submit_rate(sign: Sign | None) -> Rate:
     async def measured_once() -> float:
         with temporary_folder() as place:
-            async with running_site(place / "store.db", sign) as made:
-                return await per_second(lambda client, _turn: made.submit(f"own-{client}"), CLIENTS, _ROUND_S)
+            async with running_site(place / "store.db", sign) as site:
+                return await per_second(lambda client, _turn: site.submit(f"own-{client}"), CLIENTS, _ROUND_S)
 
     return lambda: uvloop.run(measured_once())
 
@@ -112,14 +112,14 @@ def _gateways() -> Section:
         "the request to another site goes over mutual TLS between the gateways; a local one has no TLS "
         "either way. Two plain HAProxies in a row, without TLS and with the same mutual TLS between them, "
         "show what of the cost of two gateways is that of TLS, and what is that of Cheops. Medians of "
-        f"{_ROUNDS} rounds; the ways of a data plane are asked in turns."
+        f"{_ROUNDS} rounds; the ways of a data plane are measured in turns."
     )
     return Section("security-gateway", columns, tuple(rows), "What security costs: the gateway", about)
 
 
 @dataclass
 class _Pair:
-    """A way to the service without security and with it, and what was measured of both."""
+    """A way to the service without security and with it, and the measurements of both."""
 
     ways: tuple[Way, Way]
     target: str = TARGET
@@ -145,7 +145,7 @@ def _plane_rows(plane: str) -> list[tuple[str, ...]]:
     with ExitStack() as stack:
         pairs = list(_pairs(stack, plane))
         for way in (way for pair in pairs for way in pair.ways):
-            until(lambda w=way: _is_learned(w), f"for {way.name}")  # type: ignore[misc]
+            until(lambda w=way: _is_ready(w), f"for {way.name}")  # type: ignore[misc]
         for _ in range(_ROUNDS):
             for pair in pairs:
                 pair.measure()
@@ -173,6 +173,6 @@ def _reference(stack: ExitStack, service: tuple[str, int]) -> Iterator[_Pair]:
         yield _Pair((Way(name, without.address), Way(name, with_.address)), target="")
 
 
-def _is_learned(way: Way) -> bool:
-    """Whether it is answered; asked a few times, so that HAProxy knows it."""
-    return all(uvloop.run(answers(way.address, way.request)) for _ in range(_LEARNING))
+def _is_ready(way: Way) -> bool:
+    """Whether the way works, after enough requests that its scope is cached in HAProxy."""
+    return all(uvloop.run(answers(way.address, way.request)) for _ in range(_REQUESTS_TO_CACHE))

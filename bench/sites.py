@@ -19,7 +19,7 @@ from tests.wan import Wan, missing
 SITES = ("site1", "site2", "site3")
 # Commands without a shell, so that a program is all that is started.
 TYPES: dict[str, Any] = {"bench": {"allow": ["true", "date +%s%N"], "matrix": COUNTER_MATRIX}}
-_CPU_CLOCK = 2  # Linux makes the number of a process's clock from this and its id: clock_getcpuclockid(3)
+_CPU_CLOCK = 2  # Linux derives the clock id of a process from this and its pid: clock_getcpuclockid(3)
 
 
 @contextlib.contextmanager
@@ -33,7 +33,7 @@ def loopback(sites: tuple[str, ...] = SITES, *, secure: bool = False) -> Iterato
 
 
 def raise_limits(rig: Rig) -> None:
-    """Who measures asks more often than anybody else may, and a site under load is not down."""
+    """A benchmark sends more requests than clients may, and a site under load must not count as down."""
     limits = {"rate": 1_000_000, "burst": 1_000_000, "site_rate": 1_000_000}
     for name in rig.names:
         configure(rig, name, clients=limits, heartbeat={"every": "500ms", "down_after": "15s"})
@@ -41,7 +41,7 @@ def raise_limits(rig: Rig) -> None:
 
 @contextlib.contextmanager
 def on_wan(delay_ms: float = 0.0) -> Iterator[Rig]:
-    """The same on a bed of network namespaces; on loopback if there can be none here."""
+    """The same on a test bed of network namespaces; on loopback where that is impossible."""
     if missing():
         with loopback() as rig:
             yield rig
@@ -54,7 +54,7 @@ def on_wan(delay_ms: float = 0.0) -> Iterator[Rig]:
 
 
 def network_note(rig: Rig) -> str:
-    """A note for what was not measured on the bed."""
+    """A note for numbers that were not measured on the test bed."""
     return "" if rig.wan else " (loopback: no WAN test bed here)"
 
 

@@ -1,7 +1,7 @@
-"""The pages: how long until something useful is seen, with few resources, many, and one with a long history.
+"""The pages: how long until the user sees them, with few resources, with many, and with a long history.
 
-A real browser, on loopback, from the moment at which it is told the address to the first paint after what is
-waited for stands in the page.
+A real browser, on loopback. The time runs from the start of the navigation to the first paint with the expected
+element.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tests.ui.conftest import FLAGS
 RESOURCES, OPERATIONS = 100_000, 5_000
 LONG = "a-long-history"
 _ROUNDS = 15
-_PATIENCE_MS = 60_000
+_TIMEOUT_MS = 60_000
 _TARGET = "< 500 ms"
 _PLAIN = "a text without any script"
 _VIEWS = {
@@ -34,7 +34,7 @@ _VIEWS = {
     f"a page of {RESOURCES:,} resources": ("resources", "tbody tr"),
     f"lanes of {OPERATIONS:,} operations": (f"resources/{LONG}", ".op"),
 }
-# When something that fits first stands in the page, and was painted.
+# Resolves with the time of the first paint with an element that matches.
 _WATCH = """(wanted) => new Promise((seen) => {
   const look = () => document.querySelector(wanted)
     ? requestAnimationFrame(() => setTimeout(() => seen(performance.now())))
@@ -66,7 +66,7 @@ def run() -> Iterator[Section]:
 
 
 def _prepare(rig: Rig) -> None:
-    """A store with many resources, and one that has seen much."""
+    """A store with many resources, one of them with a long history."""
     folder = rig.folder("site1")
     config = yaml.safe_load((folder / "site.yaml").read_text())
     config["peers"] = {}
@@ -80,9 +80,9 @@ def _prepare(rig: Rig) -> None:
 
 
 async def _long_history(path: Path) -> None:
-    async with running_site(path) as made:
+    async with running_site(path) as site:
         for _ in range(OPERATIONS):
-            await made.submit(LONG, SITES)
+            await site.submit(LONG, SITES)
 
 
 def _rows(rig: Rig, browser: Browser) -> Iterator[tuple[str, ...]]:
@@ -92,7 +92,7 @@ def _rows(rig: Rig, browser: Browser) -> Iterator[tuple[str, ...]]:
     for _ in range(_ROUNDS):  # in turns, so that a busy moment is the same for all
         for what, (path, wanted) in _VIEWS.items():
             times[what].append(_new(rig, browser, path, wanted))
-    medians = {what: statistics.median(found) for what, found in times.items()}
+    medians = {what: statistics.median(samples) for what, samples in times.items()}
     plain_s = medians.pop(_PLAIN)
     for what, new_s in medians.items():
         yield f"{what}, new", human(new_s), f"{_PLAIN}, {human(plain_s)}", f"{new_s / plain_s:.1f} x", _TARGET
@@ -138,7 +138,7 @@ def _scrolling(rig: Rig, page: Page) -> Iterator[tuple[str, ...]]:
 
 
 def _page(context: BrowserContext) -> Page:
-    context.set_default_timeout(_PATIENCE_MS)
+    context.set_default_timeout(_TIMEOUT_MS)
     return context.new_page()
 
 

@@ -15,14 +15,14 @@ from tests.agent.rig import until
 
 
 class _Service(BaseHTTPRequestHandler):
-    """Answers who it was asked for: each proxy on the way adds one."""
+    """Responds with X-Forwarded-For: each proxy on the way adds an address."""
 
     def do_GET(self) -> None:
-        told = ", ".join(self.headers.get_all("X-Forwarded-For", []))
+        clients = ", ".join(self.headers.get_all("X-Forwarded-For", []))
         self.send_response(200)
-        self.send_header("Content-Length", str(len(told)))
+        self.send_header("Content-Length", str(len(clients)))
         self.end_headers()
-        self.wfile.write(told.encode())
+        self.wfile.write(clients.encode())
 
     def log_message(self, *_: object) -> None:
         pass
@@ -36,8 +36,8 @@ def service() -> Iterator[Address]:
         server.shutdown()
 
 
-def asked(address: Address, tls: ssl.SSLContext | None = None) -> str | None:
-    """What is answered; None if nobody does."""
+def fetch(address: Address, tls: ssl.SSLContext | None = None) -> str | None:
+    """The body of the response; None if there is none."""
     if tls:
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(*address, context=tls, timeout=10)
     else:
@@ -62,20 +62,20 @@ def test_plain_proxies_forward_and_the_two_in_a_row_believe_only_each_other(tmp_
         assert secure
         for proxy, passed in ((one, 1), (two, 2), (secure, 2)):
             assert len(proxy.pids) == passed
-            told = until(lambda p=proxy: asked(p.address), "for a plain proxy")  # type: ignore[misc]
-            assert told.split(", ") == ["127.0.0.1"] * passed
-        _believes_no_stranger(tmp_path, secure.address)
+            clients = until(lambda p=proxy: fetch(p.address), "for a plain proxy")  # type: ignore[misc]
+            assert clients.split(", ") == ["127.0.0.1"] * passed
+        _check_client_certificate_required(tmp_path, secure.address)
 
 
-def _believes_no_stranger(place: Path, first: Address) -> None:
-    """The second of two in a row, which the configuration of the first one names."""
+def _check_client_certificate_required(place: Path, first: Address) -> None:
+    """The second proxy, whose address is in the configuration of the first, accepts only the certificate of the first."""
     config = next(one for one in map(Path.read_text, place.rglob("*.cfg")) if f"bind 127.0.0.1:{first[1]}\n" in one)
     words = config.partition("server one ")[2].split()
     host, _, port = words[0].partition(":")
     second = host, int(port)
     tls = ssl.create_default_context(cafile=words[words.index("ca-file") + 1])
     tls.check_hostname = False
-    assert asked(second) is None
-    assert asked(second, tls) is None
+    assert fetch(second) is None
+    assert fetch(second, tls) is None
     tls.load_cert_chain(words[words.index("crt") + 1])
-    assert asked(second, tls) == "127.0.0.1"
+    assert fetch(second, tls) == "127.0.0.1"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.charts import BarChart, Row
-from bench.fastpath import DIRECT, ENVOY, HAPROXY, TWO_TLS, Kind, Taken, section, targets
+from bench.fastpath import DIRECT, ENVOY, HAPROXY, TWO_TLS, Kind, Measurement, section, targets
 from bench.report import Section, write
 
 PAGE = "# Page\n\nbefore\n\n<!-- one -->\nold\n<!-- /one -->\n\nafter\n"
@@ -40,34 +40,34 @@ def test_a_section_that_is_new_is_added_with_its_title(page: Path) -> None:
 # -- the fast path ----------------------------------------------------------------------------------------
 
 REFERENCES = (
-    Taken(DIRECT, Kind.REFERENCE, 40_000, 0.0001, 0.001, None),
-    Taken(HAPROXY, Kind.REFERENCE, 20_000, 0.0002, 0.002, 0.00003),
-    Taken(TWO_TLS, Kind.REFERENCE, 10_000, 0.0003, 0.003, 0.0001),
-    Taken(ENVOY, Kind.REFERENCE, 5_000, 0.0004, 0.004, 0.0002),
+    Measurement(DIRECT, Kind.REFERENCE, 40_000, 0.0001, 0.001, None),
+    Measurement(HAPROXY, Kind.REFERENCE, 20_000, 0.0002, 0.002, 0.00003),
+    Measurement(TWO_TLS, Kind.REFERENCE, 10_000, 0.0003, 0.003, 0.0001),
+    Measurement(ENVOY, Kind.REFERENCE, 5_000, 0.0004, 0.004, 0.0002),
 )
 
 
-def taken(kind: Kind, *rates: float) -> list[Taken]:
-    return [Taken(f"{kind.name} {rate}", kind, rate, 0.00025, 0.0025, 0.00004) for rate in rates]
+def measured(kind: Kind, *rates: float) -> list[Measurement]:
+    return [Measurement(f"{kind.name} {rate}", kind, rate, 0.00025, 0.0025, 0.00004) for rate in rates]
 
 
 def test_the_table_and_the_picture_have_the_same_numbers() -> None:
-    ways = [*REFERENCES, *taken(Kind.LOCAL, 19_500)]
-    made = section(ways, 32, "How.", is_secure=True)
-    assert made.name == "fastpath-tls"
-    assert made.rows[0] == (DIRECT, "40,000", "2.00 x", "8.00 x", "", "", "")
-    assert made.rows[-1] == ("LOCAL 19500", "19,500", "0.97 x", "3.90 x", "150 µs", "1.5 ms", "40 µs")
-    assert made.picture is not None
-    assert [row.values for row in made.picture.rows][0::4] == [
+    ways = [*REFERENCES, *measured(Kind.LOCAL, 19_500)]
+    result = section(ways, 32, "How.", is_secure=True)
+    assert result.name == "fastpath-tls"
+    assert result.rows[0] == (DIRECT, "40,000", "2.00 x", "8.00 x", "", "", "")
+    assert result.rows[-1] == ("LOCAL 19500", "19,500", "0.97 x", "3.90 x", "150 µs", "1.5 ms", "40 µs")
+    assert result.picture is not None
+    assert [row.values for row in result.picture.rows][0::4] == [
         ((40_000, "40,000"), None),
         ((19_500, "19,500"), (0.00004, "40 µs")),
     ]
-    assert [mark.value for mark in made.picture.marks] == [10_000, 19_000]
-    assert "How." in made.about
+    assert [mark.value for mark in result.picture.marks] == [10_000, 19_000]
+    assert "How." in result.about
 
 
 def test_what_is_said_of_the_targets_follows_from_the_numbers() -> None:
-    said = targets([*REFERENCES, *taken(Kind.LOCAL, 19_000, 21_000), *taken(Kind.SHARED, 8_000, 12_000)])
+    said = targets([*REFERENCES, *measured(Kind.LOCAL, 19_000, 21_000), *measured(Kind.SHARED, 8_000, 12_000)])
     assert said == (
         "Local requests per second: 0.95 to 1.05 times plain HAProxy (target 0.95: reached), "
         "3.80 to 4.20 times plain Envoy (target 2: reached). "
@@ -78,7 +78,7 @@ def test_what_is_said_of_the_targets_follows_from_the_numbers() -> None:
 
 
 def test_a_proxy_that_is_not_installed_is_said_to_be_missing() -> None:
-    ways = [*REFERENCES[:2], *taken(Kind.LOCAL, 19_500)]
-    made = section(ways, 32, "How.", is_secure=False)
-    assert {row[3] for row in made.rows} == {"not installed"}
-    assert "Envoy" not in made.about
+    ways = [*REFERENCES[:2], *measured(Kind.LOCAL, 19_500)]
+    result = section(ways, 32, "How.", is_secure=False)
+    assert {row[3] for row in result.rows} == {"not installed"}
+    assert "Envoy" not in result.about
