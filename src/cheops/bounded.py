@@ -1,11 +1,11 @@
-"""Maps and sets that hold a limited number of entries and evict the oldest.
+"""A map that holds a limited number of entries and evicts the oldest.
 
 Everything that grows with the input of clients and peers needs a bound: otherwise they decide how much memory an agent
 takes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -52,27 +52,3 @@ class BoundedMap(MutableMapping[K, V]):
         if self._evicted is not None:
             self._evicted(key, value)
         return key, value
-
-
-class BoundedSet(Generic[K]):
-    """A set with at most `most` members."""
-
-    def __init__(self, most: int, members: Iterable[K] = ()) -> None:
-        self._members: BoundedMap[K, None] = BoundedMap(most)
-        for member in members:
-            self.add(member)
-
-    def add(self, member: K) -> None:
-        self._members[member] = None
-
-    def discard(self, member: K) -> None:
-        self._members.pop(member, None)
-
-    def __contains__(self, member: object) -> bool:
-        return member in self._members
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self._members)
-
-    def __len__(self) -> int:
-        return len(self._members)

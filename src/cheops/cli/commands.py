@@ -285,6 +285,6 @@ def with_exec(argv: list[str]) -> list[str]:
         if option not in _EXEC_FLAGS + _EXEC_OPTIONS:
             break
         if option in _EXEC_OPTIONS and not value:
-            left[:1] = []
+            left[:1] = []  # the value of the option is not a command: a resource may be called 'status'
     begins = argv[0].split("=")[0] if argv else ""
     return ["exec", *argv] if begins in _EXEC_FLAGS + _EXEC_OPTIONS else argv

@@ -356,6 +356,7 @@ class Follower:
         for shown in (self._bar, self._live):
             if shown:
                 shown.stop()
+        # The live table is transient. What stays on the terminal are the same lines as in a pipe, to copy and scroll.
         if self._out.is_terminal:
             for answer in self._answers.values():
                 self._print(answer)
@@ -372,6 +373,7 @@ class Follower:
             self._watch()
 
     def _watch(self) -> None:
+        # No refresh thread: the table changes only when a reply arrives.
         self._live = Live(self._table(), console=self._out, transient=True, auto_refresh=False)
         self._live.start(refresh=True)
 

@@ -188,6 +188,7 @@ def watch_command(
     from cheops.client import UnreachableError  # noqa: PLC0415 - slow to import
 
     client = agent(url)
+    # The position before the stream: an event in between is then sent by the stream, and not lost.
     last = since or client.changes(id_ or None, limit=1).last
     lost = False
     while True:
@@ -211,7 +212,7 @@ def _write_event(event: "Event", output: Output) -> None:
             sys.stdout.write(f"---\n{as_yaml(plain(event))}")
         case _:
             console().print(event_line(event, wide=output is Output.WIDE), soft_wrap=True)
-    sys.stdout.flush()
+    sys.stdout.flush()  # a pipe has a buffer, and its reader waits for each event
 
 
 def event_line(event: "Event", *, wide: bool = False) -> Text:

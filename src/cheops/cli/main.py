@@ -93,6 +93,7 @@ def _run(argv: list[str]) -> int:
     try:
         app(args=with_exec(argv), prog_name="cheops")
     except SystemExit as stop:
+        # Here and not when the interpreter ends: a full disk must give a message and exit code 1, not a traceback.
         sys.stdout.flush()
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     return 0

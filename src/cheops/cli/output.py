@@ -17,7 +17,7 @@ from rich.text import Text
 from cheops.errors import CheopsError
 from cheops.text import printable, shortened
 
-_PIPE_WIDTH = 1_000_000
+_PIPE_WIDTH = 1_000_000  # Rich folds cells to the width, and a program that reads a table needs whole lines
 
 
 class Output(StrEnum):

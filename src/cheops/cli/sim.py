@@ -53,7 +53,7 @@ def _play(arguments: tuple[int, int, Profile]) -> SimulationResult:
 
 def _played(seeds: Iterable[int], sites: int, profile: Profile, jobs: int) -> Iterator[SimulationResult]:
     work = [(seed, sites, profile) for seed in seeds]
-    if jobs == 1 or len(work) < 4:
+    if jobs == 1 or len(work) < 4:  # so few are done before the processes have started
         yield from map(_play, work)
         return
     with ProcessPoolExecutor(jobs) as pool:

@@ -96,6 +96,7 @@ def wait_command(
     """
     response, reached = _wait_for(id_, condition, timeout, url)
     emit_answer(output, response, lambda out: draw_status(out, response, wide=output is Output.WIDE))
+    # CONVERGED has code 0, but is not reached without a new report of every site.
     raise typer.Exit(0 if reached else _CODES[response.overall] or NOT_YET)
 
 

@@ -59,6 +59,7 @@ class Network:
         self._endpoints = endpoints or {}
         self._pids = pids
         self._connections: set[_Connection] = set()
+        # Replaced and never changed in place: two threads use it, the caller's and that of the loop.
         self._severed: set[frozenset[str]] = set()
         self._servers: list[asyncio.Server] = []
         self._loop = asyncio.new_event_loop()
@@ -170,7 +171,7 @@ def _calling_site(port: int, pids: Mapping[str, int]) -> str | None:
     """The site whose agent holds the connection that comes from this port."""
     with contextlib.suppress(OSError):
         for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            words = row.split()
+            words = row.split()  # 1: local address, 9: inode of the socket, 0 if no process holds it any more
             if int(words[1].rpartition(":")[2], 16) == port and words[9] != "0":
                 socket = f"socket:[{words[9]}]"
                 return next((site for site, pid in pids.items() if _has_socket(pid, socket)), None)

@@ -101,6 +101,7 @@ class Sites:
             self.network = Network(ports, self._pids, self.cloud.endpoints)
             self._stack.callback(self.network.close)
             self._stack.callback(NetworkControl(self.network, self.path / "network.sock").close)
+            # Callbacks run in reverse order: first the processes stop, then the network, and last the folder goes.
             self._stack.callback(self._stop)
             self._write_files(ports)
         except BaseException:
@@ -115,6 +116,7 @@ class Sites:
                     log, environment = self.path / name / f"{program}.log", self.cloud.environment(name)
                     self._start(log, command, env=environment)
                 config = str(self.path / name / "site.yaml")
+                # -P: modules in the directory where the user starts the demo must not be imported.
                 argv = [sys.executable, "-P", "-m", "cheops", "agent", "--config", config]
                 self._agents[name] = self._start(self._log(name), argv)
             for condition in (self._answers, self._sees_the_others, self.cloud.answers):
@@ -216,7 +218,7 @@ class Sites:
         return process
 
     def _stop(self) -> None:
-        for process in self._processes:
+        for process in self._processes:  # all at once, so that they stop at the same time
             process.terminate()
         for process in self._processes:
             try:
@@ -227,6 +229,7 @@ class Sites:
 
     def _start_redis(self, site: str) -> None:
         if self.redis_server:
+            # Only a Unix socket, which needs no free port, and no snapshots on disk.
             options = ["--port", "0", "--unixsocket", "redis.sock", "--save", ""]
             self._start(self.path / site / "redis.log", [self.redis_server, *options], self.files(site))
 

@@ -38,6 +38,7 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 _T = TypeVar("_T")
 _DOCUMENT_TYPES = get_args(Document)
+# What msgspec and the constructors of our types raise for bad data; RecursionError is for deep nesting.
 _FOREIGN = (msgspec.MsgspecError, MatrixError, ValueError, TypeError, OverflowError, RecursionError)
 
 

@@ -72,7 +72,7 @@ def files() -> dict[str, File]:
     return {name: _file(name, body) for name, body in bodies.items()}
 
 
-@lru_cache(256)
+@lru_cache(256)  # bounded, because clients choose the resource ids in `queries`
 def page(view: str, queries: tuple[str, ...] = ()) -> File:
     """The page, with links that preload the scripts of its view and its first API queries.
 
@@ -108,7 +108,7 @@ def _imported(name: str) -> list[str]:
 
 
 def _file(name: str, body: bytes) -> File:
-    gzipped = gzip.compress(body, 9, mtime=0)
+    gzipped = gzip.compress(body, 9, mtime=0)  # without a time, equal files are equal bytes at all agents
     etag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
     return File(_KINDS[Path(name).suffix], body, gzipped, etag)
 
