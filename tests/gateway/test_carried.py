@@ -249,7 +249,7 @@ def test_a_request_is_refused_where_haproxy_cannot_be_told_what_it_changes(play:
         try:
             answer = play.stage.ask("site1", "/refused", OTHER, service="compute", headers=value)
             assert answer.status == 503
-            assert "HAProxy does not answer" in answer.json["detail"]
+            assert "HAProxy does not respond" in answer.json["detail"]
             assert play.call(value) == "image of site2"
         finally:
             os.kill(pid, signal.SIGCONT)

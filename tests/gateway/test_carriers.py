@@ -268,7 +268,7 @@ def test_a_request_waits_for_an_haproxy_that_might_be_wrong_and_no_longer_than_t
     async def changing() -> None:
         first, second = carriers.begin([A], Y), carriers.begin([A], Y)
         for ticket in (first, second):
-            with pytest.raises(CheopsError, match="HAProxy does not answer"):
+            with pytest.raises(CheopsError, match="HAProxy does not respond"):
                 await ticket.wait_consistent()
         await carriers.begin([B], Y).wait_consistent()  # it is none of its business
         await fast.map_updater.apply()
@@ -289,7 +289,7 @@ def test_what_haproxy_was_not_told_is_bounded_too(clock: Clock, monkeypatch: pyt
 
     async def beginning() -> None:
         ticket = carriers.begin([("x-request-id", "a")], Y)
-        with pytest.raises(CheopsError, match="HAProxy does not answer"):
+        with pytest.raises(CheopsError, match="HAProxy does not respond"):
             await ticket.wait_consistent()
         await fast.map_updater.apply()
         await ticket.wait_consistent()

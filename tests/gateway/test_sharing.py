@@ -276,7 +276,7 @@ def test_a_site_that_is_down(tmp_path_factory: pytest.TempPathFactory, plane: st
         assert stage.ask("site1", scope="site2 ; site1").headers["Cheops-Fallback"] == "site2: connection refused"
 
         def is_noticed() -> bool:
-            return "is down: last heard of" in str(stage.ask("site1", scope="site2").json["detail"])
+            return "is down: last seen" in str(stage.ask("site1", scope="site2").json["detail"])
 
         until(is_noticed, "for the site to be down")
         assert stage.ask("site1", scope="site2").status == 503
@@ -295,7 +295,7 @@ def _is_up(stage: Stage, site: str) -> bool:
 def _never_heard_of(stage: Stage) -> None:
     answer = stage.ask("site1", scope="site3")
     assert answer.status == 503
-    assert "site3 is down: it was never heard of; see 'cheops describe site site3'" in answer.json["detail"]
+    assert "site3 is down: it was never seen; see 'cheops describe site site3'" in answer.json["detail"]
     assert answer.headers["Cheops-Effect"] == "none"
     answer = stage.ask("site1", scope="site3 ; site1", method="POST", body=b"{}")
     assert (answer.status, answer.site) == (200, "site1")

@@ -113,7 +113,7 @@ def test_it_speaks_for_itself_alone(stage: Stage) -> None:
     before = refused(stage.rig, "site1", "forged sender")
     site2 = as_site(stage.rig, "site2")
     status, told = mesh(stage, site2, Cheops_Hop="site3", Cheops_Service="image")
-    assert (status, told["detail"]) == (403, "'site2' cannot ask as 'site3'")
+    assert (status, told["detail"]) == (403, "'site2' cannot send requests as 'site3'")
     assert mesh(stage, site2, Cheops_Service="image")[0] == 403
     assert refused(stage.rig, "site1", "forged sender") == before + 2
     status, told = mesh(stage, site2, Cheops_Hop="site2", Cheops_Service="nothing")

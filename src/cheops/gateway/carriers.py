@@ -37,7 +37,7 @@ class CarrierObserver(Protocol):
         ...
 
     def on_evicted(self, one: Carrier) -> None:
-        """The value was evicted to make room."""
+        """The value was evicted, because the table is full."""
         ...
 
     async def wait_consistent(self, values: Iterable[Carrier]) -> None:
@@ -62,22 +62,24 @@ class AmbiguousScopeError(ClientError):
 
 def carriers_in(head: RequestHead, names: Iterable[str]) -> list[Carrier]:
     """The carriers of a request among the headers of these names."""
-    found = []
+    carriers = []
     for name in names:
         value = first(head, name)
         if value and (mark := _mark(name.lower(), value)):
-            found.append((name.lower(), mark))
-    return found
+            carriers.append((name.lower(), mark))
+    return carriers
 
 
 def _mark(name: str, value: str) -> str | None:
-    if name == "traceparent":
+    """The part of a header's value that stays the same when the application passes it on."""
+    if name == "traceparent":  # version, trace id, span id, flags: each program sets a span id of its own
         match = TRACEPARENT.fullmatch(value.strip().lower())
         return match[1] if match and set(match[1]) != {"0"} else None
     if name == "baggage":
         members = (member.partition(";")[0].partition("=") for member in value.split(","))
         return next((v.strip() for key, _, v in members if key.strip() == _BAGGAGE_MEMBER), None)
     value = value.strip()
+    # A hash of a long value: clients must not decide how much memory a table entry takes.
     return value if len(value) <= _LONG else blake2b(value.encode("latin-1")).hexdigest()
 
 
@@ -91,13 +93,14 @@ def with_new_carrier(headers: Headers, names: Sequence[str], mark: str) -> Heade
             members = [*given, f"{_BAGGAGE_MEMBER}={mark}"]
             return (*without(headers, "baggage"), (name, ",".join(members)))
         if name.lower() not in present:
-            return (*headers, _made(name, mark))
+            return (*headers, _new_carrier(name, mark))
     return headers
 
 
-def _made(name: str, mark: str) -> Header:
+def _new_carrier(name: str, mark: str) -> Header:
     if name.lower() == "traceparent":
         return name, f"00-{mark}-{mark[:16]}-01"
+    # OpenStack accepts a request id only in this form.
     is_openstack = name.lower() == "x-openstack-request-id"
     uuid = f"{mark[:8]}-{mark[8:12]}-{mark[12:16]}-{mark[16:20]}-{mark[20:]}"
     return name, f"req-{uuid}" if is_openstack else uuid
@@ -105,8 +108,8 @@ def _made(name: str, mark: str) -> Header:
 
 @dataclass(slots=True)
 class _Use:
-    under_way: int = 0
-    until_s: float = 0.0
+    under_way: int = 0  # requests in progress: while there are any, the value stands for this scope
+    until_s: float = 0.0  # and for a while after the last of them, since calls may come late
 
 
 class _Table:
@@ -182,7 +185,7 @@ class Carriers:
             elif scope is not None:
                 self.end(kept, scope)
                 raise CheopsError(
-                    "too many requests with scopes are under way; try again later", definite=False, status=503
+                    "too many requests with scopes are in progress; try again later", definite=False, status=503
                 )
         return CarrierUse(self, tuple(kept), scope)
 

@@ -1,9 +1,11 @@
 """One client's connection: its requests, one after the other, their bodies, and the responses. HTTP/1.1 by h11.
 
-A request whose end one program sees here and the next one there can carry a second request past whoever checks
-("request smuggling"). So the raw bytes of a head are checked before h11, which is more lenient, parses them: what is
-not plain is refused, not repaired. Every request gets a new h11 connection, so no head escapes these checks; bytes
-that arrive beyond a request are handed to the next.
+`server` creates it for each connection; `handler` gets each head from `next_head`, and `responses` writes to it.
+
+If two programs disagree where a request ends, it can carry a second request past the checks of the first ("request
+smuggling"). So the raw bytes of a head are checked before h11, which is more lenient, parses them: what is not plain
+is refused, not repaired. Every request gets a new h11 connection, so no head escapes these checks; bytes that arrive
+beyond a request are handed to the next.
 """
 
 import asyncio
@@ -24,13 +26,16 @@ _BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
 _FOLD = re.compile(rb"\r\n[ \t]")
 _BLANK_BEFORE_COLON = re.compile(rb"\r\n[^:\r]*[ \t]+:")
 _REQUEST_LINE = re.compile(rb"[^ \t\r\n]+ [^ \t\r\n]+ HTTP/(\d\.\d)\r\n")
-_LENGTH = re.compile(r"[0-9]{1,18}")
+_LENGTH = re.compile(r"[0-9]{1,18}")  # 18 digits: fits in 64 bits, so no program reads it as another number
 _TCHAR = re.compile(r"[-!#$%&'*+.^_`|~0-9a-zA-Z]+")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.~!$&'()*+;=%-]*)(:[0-9]{0,5})?")
 _VERSIONS = (b"1.0", b"1.1")
 _LONE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _STARTS = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]")
 _FRAMING = ("content-length", "transfer-encoding", "host")
+_HEAD_END = b"\r\n\r\n"
+_LEFT_OVER_BYTES = 256 * 1024  # so much of an unread body is read, to keep the connection usable
+_LINGER_S = 2.0
 
 
 def refuse_early(data: bytes, most: int) -> None:
@@ -40,7 +45,7 @@ def refuse_early(data: bytes, most: int) -> None:
     if _LONE_LINE_FEED.search(data):
         raise GatewayRequestError("a line of the request does not end with CR LF")
     if data and not _STARTS.match(data):
-        raise GatewayRequestError("this is not HTTP/1.1 (TLS is not spoken at this address)")
+        raise GatewayRequestError("this is not HTTP/1.1 (this address does not speak TLS)")
 
 
 def parse_headers(raw: bytes) -> Headers:
@@ -61,7 +66,7 @@ def check_raw_head(raw: bytes) -> str:
         raise GatewayRequestError("the first line is not 'METHOD TARGET HTTP/1.1'")
     if line[1] not in _VERSIONS:
         version = line[1].decode()
-        raise GatewayRequestError(f"HTTP/{version} is not spoken here; use HTTP/1.1", 505)
+        raise GatewayRequestError(f"HTTP/{version} is not supported; use HTTP/1.1", 505)
     if _FOLD.search(raw):
         raise GatewayRequestError("a header is continued on a second line, which is not allowed any more")
     if _BLANK_BEFORE_COLON.search(raw):
@@ -74,8 +79,9 @@ def check_headers(headers: Iterable[tuple[str, str]], version: str) -> None:
     lengths, codings, hosts = [], [], []
     for name, value in headers:
         lower = name.lower()
+        # CGI and WSGI give both spellings the same variable (HTTP_CONTENT_LENGTH).
         if "_" in lower and lower.replace("_", "-") in _FRAMING:
-            raise GatewayRequestError(f"the header {name} would be taken for {name.replace('_', '-')} by some")
+            raise GatewayRequestError(f"some programs read the header {name} as {name.replace('_', '-')}")
         if lower == "content-length":
             lengths.append(value)
         elif lower == "transfer-encoding":
@@ -130,9 +136,6 @@ def _shown(text: str) -> str:
     return printable(shortened(text))
 
 
-_END = b"\r\n\r\n"
-
-
 class HeadReader:
     """Reads one head after the other. `beyond` holds the bytes after the last one."""
 
@@ -150,9 +153,10 @@ class HeadReader:
         loop, most = asyncio.get_running_loop(), self._settings.head_size_bytes
         end_s = loop.time() + self._settings.head_timeout_s if data else None
         while True:
+            # RFC 9112, section 2.2: ignore empty lines before a request; some clients end a body with one.
             data = data.lstrip(b"\r\n") if data[:1] in (b"\r", b"\n") else data
             self.has_begun = bool(data)
-            place = data.find(_END)
+            place = data.find(_HEAD_END)
             if 0 <= place < most:
                 self.beyond = data[place + 4 :]
                 return data[: place + 4]
@@ -166,12 +170,10 @@ class HeadReader:
                 raise GatewayRequestError("the head of the request did not come in time", 408) from None
             if not more:
                 return None
+            # From the first byte on, the whole head has one deadline: a client that sends a byte now and then
+            # ("slowloris") must not keep its connection for ever.
             end_s = end_s or loop.time() + self._settings.head_timeout_s
             data += more
-
-
-_LEFT_OVER_BYTES = 256 * 1024  # so much of an unread body is read, to keep the connection usable
-_LINGER_S = 2.0
 
 
 class ClientConnection:
@@ -184,7 +186,7 @@ class ClientConnection:
         self._http: h11.Connection | None = None
         self._out: list[bytes] = []
         self.method = ""
-        self.is_answered = False  # the head of the final response is sent
+        self.has_response_head = False  # the head of the final response is sent
         self.is_tunnel = False  # it was switched to another protocol
         self.is_last = False  # send `Connection: close` with the next response
 
@@ -203,7 +205,7 @@ class ClientConnection:
     async def next_head(self) -> RequestHead | None:
         """The head of the next request; None if the client sends no more. Raises GatewayRequestError."""
         self._http = None
-        self.is_answered = False
+        self.has_response_head = False
         raw = await self._heads.next()
         if raw is None:
             return None
@@ -244,7 +246,7 @@ class ClientConnection:
     def body_now(self) -> h11.Data | h11.EndOfMessage | None:
         """The next piece of the body, or its end, if it has arrived already."""
         while True:
-            event = self._parsed()
+            event = self._next_event()
             if event is not None:
                 return event
             more = self.wire.read_now()
@@ -263,10 +265,10 @@ class ClientConnection:
             except TimeoutError:
                 raise GatewayRequestError("the body of the request did not go on in time", 408) from None
             if not more:
-                raise ClientGoneError("the client went away before its request was complete")
+                raise ClientGoneError("the client disconnected before its request was complete")
             self.http.receive_data(more)
 
-    def _parsed(self) -> h11.Data | h11.EndOfMessage | None:
+    def _next_event(self) -> h11.Data | h11.EndOfMessage | None:
         try:
             event = self.http.next_event()
         except h11.RemoteProtocolError as error:
@@ -289,7 +291,7 @@ class ClientConnection:
             headers = (*headers, ("Connection", "close"))
         event = h11.Response(status_code=status, headers=_encoded(headers), reason=reason)
         self._send(event)
-        self.is_answered = True
+        self.has_response_head = True
 
     def data(self, piece: bytes) -> None:
         self._out.extend(self.http.send_with_data_passthrough(h11.Data(data=piece)) or ())
@@ -298,12 +300,12 @@ class ClientConnection:
         """End the response. HTTP/1.0 has no trailers."""
         self._send(h11.EndOfMessage(headers=_encoded(trailers if self.is_modern else ())))
 
-    def data_beyond(self, data: bytes) -> None:
+    def send_tunnel_data(self, data: bytes) -> None:
         """Send bytes of the other protocol, after 101."""
         if data:
             self._out.append(data)
 
-    def beyond(self) -> bytes:
+    def early_tunnel_data(self) -> bytes:
         """Bytes of the other protocol that the client sent before it had the 101."""
         return bytes(self.http.trailing_data[0])
 
@@ -319,16 +321,16 @@ class ClientConnection:
         try:
             await self.wire.drain(self._settings.stall_timeout_s)
         except (OSError, TimeoutError) as error:
-            raise ClientGoneError(f"the client does not take its answer: {error or 'no progress'}") from None
+            raise ClientGoneError(f"the client does not read its response: {error or 'no progress'}") from None
 
     async def continue_if_awaited(self) -> None:
-        if self.waits_for_100 and not self.is_answered:
+        if self.waits_for_100 and not self.has_response_head:
             self.inform(100, b"Continue", ())
             await self.flush()
 
     # -- the end -----------------------------------------------------------------------------------------
 
-    async def can_go_on(self) -> bool:
+    async def can_continue(self) -> bool:
         """Whether the connection can take another request; reads the unread rest of this one, if it is short."""
         http = self.http
         if http.our_state is not h11.DONE or self.wire.is_lost:
@@ -336,6 +338,7 @@ class ClientConnection:
         left = _LEFT_OVER_BYTES
         try:
             async with asyncio.timeout(_LINGER_S):
+                # A client that waits for 100 has not sent its body, and now never will.
                 while http.their_state is h11.SEND_BODY and not self.waits_for_100 and left > 0:
                     event = await self.body()
                     left -= len(event.data) if isinstance(event, h11.Data) else 0
@@ -395,7 +398,7 @@ class ClientBody:
 
     async def pieces(self) -> AsyncIterator[bytes]:
         if self._kept is None:
-            raise AssertionError("what was read is gone: ask can_restart before")
+            raise AssertionError("the beginning is not in memory any more: check can_restart first")
         for piece in tuple(self._kept):
             yield piece
         while not self._is_complete:

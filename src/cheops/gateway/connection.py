@@ -1,7 +1,7 @@
 """TCP connections with back-pressure, and the pool of idle connections to upstreams.
 
 At most one window of unread bytes is buffered; then reading pauses, and the kernel slows down the sender. The end of
-a connection is noticed when it happens, even while nobody reads (`on_end`). No task exists that only waits.
+a connection is noticed when it happens, even while nothing reads from it (`on_end`). No task exists that only waits.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from cheops.config.gateway import GatewayConfig
 from cheops.gateway.interfaces import UpstreamError
 from cheops.peers.client import Credentials
 
+# A reader that is slow costs at most this much memory per connection, and the sender soon blocks.
 MAX_UNREAD_BYTES = 64 * 1024
 _WRITE_BYTES = 256 * 1024
 
@@ -26,13 +27,13 @@ class Wire(asyncio.Protocol):
     """An incoming or outgoing connection."""
 
     __slots__ = (
-        "_drained", "_ended", "_error", "_is_paused", "_loop", "_on_made", "_pieces", "_reader",
+        "_drained", "_ended", "_error", "_is_paused", "_loop", "_on_open", "_pieces", "_reader",
         "_waiting_bytes", "_writable", "on_end", "transport",
     )  # fmt: skip
 
-    def __init__(self, on_made: "Callable[[Wire], None] | None" = None) -> None:
+    def __init__(self, on_open: "Callable[[Wire], None] | None" = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._on_made = on_made
+        self._on_open = on_open
         self._pieces: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._is_paused = False
@@ -49,9 +50,9 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(_WRITE_BYTES)
-        if self._on_made:
-            made, self._on_made = self._on_made, None
-            made(self)
+        if self._on_open:
+            on_open, self._on_open = self._on_open, None
+            on_open(self)
 
     def data_received(self, data: bytes) -> None:
         self._pieces.append(data)
@@ -87,14 +88,15 @@ class Wire(asyncio.Protocol):
 
     @property
     def is_handed(self) -> bool:
-        """Whether HAProxy handed it over, and so reports the client's address."""
+        """Whether it comes from HAProxy, which reports the client's address."""
         return False
 
     @property
     def peer(self) -> str:
         """The address of the other side."""
-        found = self.transport.get_extra_info("peername")
-        return str(found[0]).removeprefix("::ffff:") if found else ""
+        address = self.transport.get_extra_info("peername")
+        # A socket for IPv6 that also takes IPv4 shows an IPv4 address in this form.
+        return str(address[0]).removeprefix("::ffff:") if address else ""
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -179,7 +181,7 @@ def _expire(waiter: asyncio.Future[None]) -> None:
         waiter.set_exception(TimeoutError())
 
 
-_RECENT_S = 1.0  # so long after its last use a server surely has not closed an idle connection
+_RECENT_S = 1.0  # no server closes an idle connection so soon after its last use
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,7 @@ class ConnectionPool:
         """An idle connection, if there is one; with `recent_only` one that was in use until just now."""
         waiting = self._idle.get(address)
         least_s = asyncio.get_running_loop().time() - (_RECENT_S if recent_only else self._settings.warm_for_s)
+        # The most recently used first: the others become idle for long enough to be closed.
         while waiting and waiting[-1][0] >= least_s:
             _, wire = waiting.pop()
             wire.on_end = None
@@ -296,6 +299,8 @@ def _unreached(address: UpstreamAddress, why: str) -> str:
 
 
 def _why(error: OSError) -> str:
+    """A reason without a comma: it becomes an item of the header Cheops-Fallback."""
+    # If a host has several addresses, asyncio puts the errors of all into one text, without their classes.
     if isinstance(error, ConnectionRefusedError) or "refused" in str(error).lower():
         return "connection refused"
     if isinstance(error, socket.gaierror):

@@ -1,4 +1,8 @@
-"""Sends a request to one target of its route: the local service, another site's gateway, or replication."""
+"""Sends a request to one target of its route: the local service, another site's gateway, or replication.
+
+`handler` calls `Dispatcher.dispatch` for one target after the other, as `routing` has ordered them. `Forwarder`
+prepares the head for the other side and sends it with `upstream`; `responses` relays what comes back.
+"""
 
 import uuid
 from collections.abc import Callable, Mapping
@@ -46,7 +50,8 @@ from cheops.gateway.upstream import (
     streamed_response,
 )
 
-_FOR_THE_OTHER_S = 5.0  # the other gateway knows the reason of a timeout, so it should be the first to report it
+_PEER_MARGIN_S = 5.0  # the other gateway knows the reason for a timeout, so it should report it first
+_SWITCHING = 101
 
 
 class Forwarder:
@@ -79,8 +84,9 @@ class Forwarder:
         timeout = ResponseTimeout(answer_s or self._services[service].replication.timeout_s)
         try:
             if carrier_use:
+                # Before it is sent: the application may call out at once, and that call must not get an old scope.
                 await carrier_use.wait_consistent()
-            sent = replace(upstream_request, head=_as_sent(seen, address, upstream_request))
+            sent = replace(upstream_request, head=_head_for(seen, address, upstream_request))
             return await self.client.send(address, sent, timeout), carrier_use
         except BaseException:
             if carrier_use:
@@ -92,19 +98,19 @@ class Forwarder:
     ) -> UpstreamResponse:
         """Send to the instance of another site, through its gateway."""
         address = self._peers.address(site, service)
-        head = _as_sent(self.for_peers(service, upstream_request.head), address, upstream_request)
+        head = _head_for(self.for_peers(service, upstream_request.head), address, upstream_request)
         mesh: Headers = (
             (HOP, encode_name(self._here)),
             (SERVICE, encode_name(service)),
             *([(PURPOSE, purpose)] if purpose else ()),
         )
         sent = replace(upstream_request, head=RequestHead(head.method, head.target, (*head.headers, *mesh)))
-        answer_s = self._services[service].replication.timeout_s + _FOR_THE_OTHER_S
+        answer_s = self._services[service].replication.timeout_s + _PEER_MARGIN_S
         timeout = ResponseTimeout(answer_s, lambda: not self._peers.is_up(site))
         try:
             return await self.client.send(address, sent, timeout)
         except UpstreamError:
-            self._peers.probe_now(site)
+            self._peers.probe_now(site)  # it may be down: the next request should know without waiting for a timeout
             raise
 
     def for_peers(self, service: str, head: RequestHead) -> RequestHead:
@@ -167,7 +173,7 @@ class Forwarder:
         return without(head.headers, SCOPE), carrier_use.end if carrier_use else _nothing
 
 
-def _as_sent(head: RequestHead, address: UpstreamAddress, upstream_request: UpstreamRequest) -> RequestHead:
+def _head_for(head: RequestHead, address: UpstreamAddress, upstream_request: UpstreamRequest) -> RequestHead:
     """A request as it goes over the wire to an address."""
     if upstream_request.forwarding is None:
         headers = end_to_end(head.headers)
@@ -190,10 +196,7 @@ def _own_framing(headers: Headers, upload: PreparedBody) -> Headers:
 
 
 def _nothing() -> None:
-    """There is no carrier use to end."""
-
-
-_SWITCHING = 101
+    """For a request without a carrier use to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +241,7 @@ class Dispatcher:
                 upstream = await self._forwarder.to_site(site, service, self._upstream_request(request))
                 return ProxiedResponse(upstream, site)
             case Local():
+                # Without a scope, too: a request that names a replicated resource concerns all of its sites.
                 if self.replication is not None and self.replication.concerns(service, request.head):
                     tunnel = await self._tunnel(request, self.replication)
                     return tunnel or await self.replication.handle(service, self._received(request), None)

@@ -1,4 +1,8 @@
-"""Handles one request from its head to the end of its response: parse, route, dispatch, respond."""
+"""Handles one request from its head to the end of its response: parse, route, dispatch, respond.
+
+`server` calls `RequestHandler.serve` with a head that `client_connection` has read. From there on a request passes
+`request` (parse), `routing` (decide), `dispatcher` (send to a target, then to the next one) and `responses`.
+"""
 
 import logging
 import time
@@ -103,11 +107,11 @@ class RequestHandler:
         client.wire.on_end = disconnect_watch.client_left
         try:
             if client.wire.has_ended:
-                raise ClientGoneError("the client went away")  # noqa: TRY301 - handled as when it leaves later
+                raise ClientGoneError("the client disconnected")  # noqa: TRY301 - handled as when it leaves later
             await self._route(await self._parser.parse_request(client, listener, head, trace, disconnect_watch))
         except (ClientGoneError, GatewayRequestError) as error:
             trace.status = trace.status or error.status
-            if client.is_answered:
+            if client.has_response_head:
                 raise ClientGoneError("the response broke off") from None
             raise
         except CheopsError as error:
@@ -119,14 +123,14 @@ class RequestHandler:
             client.wire.on_end = None
             self._request_log.served(trace.served_request())
 
-    async def _respond(self, client: ClientConnection, trace: RequestTrace, outgoing: Response) -> None:
-        if client.is_answered:
+    async def _respond(self, client: ClientConnection, trace: RequestTrace, response: Response) -> None:
+        if client.has_response_head:
             raise ClientGoneError("the response broke off")  # its head is sent: only closing can report it
-        trace.status = outgoing.status
-        headers = outgoing.headers
+        trace.status = response.status
+        headers = response.headers
         if trace.fallback:
             headers = (*headers, (FALLBACK, encode_header(trace.fallback)))
-        await send_response(client, replace(outgoing, headers=headers))
+        await send_response(client, replace(response, headers=headers))
 
     # -- routing -----------------------------------------------------------------------------------------
 
@@ -148,7 +152,7 @@ class RequestHandler:
             )
             await self._respond(request.client, request.trace, dry_run)
             return
-        # Read before the request is served: a route that changes meanwhile must not be installed for later requests.
+        # Read before the request is served: if the route changes meanwhile, HAProxy must not use it for later requests.
         generation = self.flows.generation if self.flows else 0
         targets = decision.targets if isinstance(decision, InTurn) else (decision,)
         await self._try_targets(request, targets)
@@ -170,8 +174,9 @@ class RequestHandler:
                     failed.append(f"{encode_name(name)}: {status_and_headers(response)[0]}")
                     continue
             except CheopsError as error:
+                # The watch has closed the upstream connection: that error is not the target's fault.
                 if request.disconnect_watch.is_gone:
-                    raise ClientGoneError("the client went away") from None
+                    raise ClientGoneError("the client disconnected") from None
                 request.trace.site = name
                 retry_state = RetryState(request.head, request.upload.can_restart, left)
                 if not may_try_next_after_error(error, target, retry_state):
@@ -210,10 +215,10 @@ class RequestHandler:
             await relay(request.client, response.upstream, headers, self._settings)
         except UpstreamError as error:
             if request.disconnect_watch.is_gone:
-                raise ClientGoneError("the client went away") from None
-            if not request.client.is_answered:
+                raise ClientGoneError("the client disconnected") from None
+            if not request.client.has_response_head:
                 raise
-            _log.info("%s of %s broke off: %s", request.service, self._name(target), error)
+            _log.info("a response of %s at %s broke off: %s", request.service, self._name(target), error)
             raise ClientGoneError("the response broke off") from None
         finally:
             await response.finish()

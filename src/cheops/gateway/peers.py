@@ -1,8 +1,8 @@
 """The gateways of other sites: which requests come from them, and how to reach them.
 
-This is the one place that decides whether a request comes from a gateway: by the certificate of its connection, at
-an address that is for gateways only. With `security: none`, where all sites are on one machine without certificates,
-a request counts as a site's if it says so (`Cheops-Hop`) and comes from an address of that site.
+Only this module decides whether a request comes from a gateway: by the certificate of its connection, at an address
+that is for gateways only. With `security: none`, where all sites are on one machine without certificates, a request
+counts as a site's if its header `Cheops-Hop` names the site and it comes from an address of that site.
 """
 
 import asyncio
@@ -31,9 +31,10 @@ from cheops.text import printable, shortened
 if TYPE_CHECKING:
     from cheops.security.certificates import Identity  # it loads cryptography, which is slow
 
-OnProved: TypeAlias = "Callable[[bytes, Identity], None]"  # a verified certificate, and its site
+OnVerified: TypeAlias = "Callable[[bytes, Identity], None]"  # a verified certificate, and its site
 
-_KNOWN_FOR_S = 30.0
+_ADDRESSES_FOR_S = 30.0  # before a site's name is looked up again
+_MAX_LOGGED_CLAIMS = 1_000
 _log = logging.getLogger(__name__)
 
 
@@ -43,8 +44,8 @@ class PeerGateways:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._addresses: dict[str, tuple[float, frozenset[str]]] = {}
-        self._doubted: set[str] = set()
-        self.on_proved: OnProved | None = None
+        self._logged_claims: set[str] = set()
+        self.on_verified: OnVerified | None = None
 
     @property
     def credentials(self) -> Credentials | None:
@@ -55,43 +56,43 @@ class PeerGateways:
         """The site whose gateway sent a request; None for a client, whatever it claims. Raises CheopsError
         at the address that is for gateways only."""
         if is_mesh:
-            return self._proved(client, head)
+            return self._verified_sender(client, head)
         peer, hop = client.peer, first(head, HOP)
-        if self._node.keyring is not None and hop is not None:
-            self._log_doubt(decode_name(hop), peer)
-            return None
         if hop is None:
+            return None
+        if self._node.keyring is not None:  # with certificates, gateways use the other address
+            self._log_false_claim(decode_name(hop), peer)
             return None
         site = decode_name(hop)
         if site != self._node.name and self._node.mesh.entry_of(site) is not None:
             known = await self.addresses_of(site)
             if peer in known or (_is_loopback(peer) and any(map(_is_loopback, known))):
                 return site
-        self._log_doubt(site, peer)
+        self._log_false_claim(site, peer)
         return None
 
-    def _proved(self, client: ClientConnection, head: RequestHead) -> str:
+    def _verified_sender(self, client: ClientConnection, head: RequestHead) -> str:
         """The site that the certificate names, if it is a member; it may send requests in its own name only."""
         try:
-            der = self._shown(client, head)
+            der = self._certificate(client, head)
             identity = identity_in(der) if der else None
         except CheopsError as error:
-            raise self._untrusted(NO_SITE, client.peer, str(error)) from None
+            raise self._refuse(NO_SITE, client.peer, str(error)) from None
         if identity is None:
-            raise self._untrusted(NO_SITE, client.peer, "only gateways of other sites may ask here")
-        if out := rejection_of(self._node.mesh, identity, time.time()):
-            raise self._untrusted(out.reason, identity.site, out.detail)
+            raise self._refuse(NO_SITE, client.peer, "this address is only for the gateways of other sites")
+        if rejection := rejection_of(self._node.mesh, identity, time.time()):
+            raise self._refuse(rejection.reason, identity.site, rejection.detail)
         claimed = decode_name(first(head, HOP) or "")
         if claimed != identity.site:
-            detail = f"'{identity.site}' cannot ask as '{printable(shortened(claimed))}'"
-            raise self._untrusted(FORGED_SENDER, identity.site, detail)
-        if der and self.on_proved:
-            self.on_proved(der, identity)
+            detail = f"'{identity.site}' cannot send requests as '{printable(shortened(claimed))}'"
+            raise self._refuse(FORGED_SENDER, identity.site, detail)
+        if der and self.on_verified:
+            self.on_verified(der, identity)
         return identity.site
 
     @staticmethod
-    def _shown(client: ClientConnection, head: RequestHead) -> bytes | None:
-        """The certificate that was verified when the connection was made, here or by HAProxy."""
+    def _certificate(client: ClientConnection, head: RequestHead) -> bytes | None:
+        """The certificate of the connection, whose chain the TLS handshake has verified, here or in HAProxy."""
         if not client.wire.is_handed:
             return certificate_at(client.wire.transport)
         try:
@@ -99,7 +100,7 @@ class PeerGateways:
         except ValueError:
             return None
 
-    def _untrusted(self, reason: str, who: str, detail: str) -> CheopsError:
+    def _refuse(self, reason: str, who: str, detail: str) -> CheopsError:
         self._node.refusals.count(reason, who, detail)
         return CheopsError(detail, fault=Fault.PEER, status=403)
 
@@ -127,10 +128,10 @@ class PeerGateways:
     def down(self, site: str) -> SiteDownError:
         """The error that a site is down, with the time of the last contact."""
         view = next((one for one in self._node.mesh.sites(now()) if one.name == site), None)
-        heard_ms = view.contact_ms if view else None
-        since = "it was never heard of" if heard_ms is None else f"last heard of {heard_ms / 1000:,.0f} s ago"
-        if heard_ms is None and view and view.heard:
-            since = "it has not answered since this agent's start"
+        contact_ms = view.contact_ms if view else None
+        since = "it was never seen" if contact_ms is None else f"last seen {contact_ms / 1000:,.0f} s ago"
+        if contact_ms is None and view and view.heard:
+            since = "it has not responded since this agent's start"
         return SiteDownError(f"{site} is down: {since}; see 'cheops describe site {site}' at {self._node.name}")
 
     def probe_now(self, site: str) -> None:
@@ -140,33 +141,31 @@ class PeerGateways:
     async def addresses_of(self, site: str) -> frozenset[str]:
         """The addresses that requests of a site come from: those at which it is reached."""
         at_s = asyncio.get_running_loop().time()
-        kept = self._addresses.get(site)
-        if kept is None or not kept[1] or at_s - kept[0] > _KNOWN_FOR_S:
-            kept = self._addresses[site] = (at_s, await self._looked_up(site))
-        return kept[1]
+        cached = self._addresses.get(site)
+        if cached is None or not cached[1] or at_s - cached[0] > _ADDRESSES_FOR_S:
+            cached = self._addresses[site] = (at_s, await self._look_up(site))
+        return cached[1]
 
-    async def _looked_up(self, site: str) -> frozenset[str]:
+    async def _look_up(self, site: str) -> frozenset[str]:
         entry = self._node.mesh.entry_of(site)
         urls = [entry.url, *(address for _, address in entry.services if address)] if entry else []
-        found: set[str] = set()
+        addresses: set[str] = set()
         for host in {address_of_url(url).host for url in urls}:
             try:
                 infos = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
             except OSError as error:
                 _log.warning("the address of %s cannot be looked up: %s: %s", site, host, error)
                 continue
-            found.update(str(info[4][0]) for info in infos)
-        return frozenset(found)
+            addresses.update(str(info[4][0]) for info in infos)
+        return frozenset(addresses)
 
-    def _log_doubt(self, site: str, peer: str) -> None:
-        """Log a false claim once per pair, so that nobody can fill the log."""
+    def _log_false_claim(self, site: str, peer: str) -> None:
+        """Log a false claim once per pair, so that a client cannot fill the log."""
         claim = printable(shortened(f"{site} from {peer}"))
-        if claim not in self._doubted and len(self._doubted) < 1_000:
-            self._doubted.add(claim)
+        if claim not in self._logged_claims and len(self._logged_claims) < _MAX_LOGGED_CLAIMS:
+            self._logged_claims.add(claim)
             _log.warning(
-                "%s says that it is the gateway of %s, which has no such address: taken for a client",
-                peer,
-                site,
+                "%s claims to be the gateway of %s, which has no such address: treated as a client", peer, site
             )
 
 

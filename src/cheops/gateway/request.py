@@ -1,7 +1,9 @@
-"""One request: which service it is for, who sent it, and with which scope.
+"""One request: its service, its sender and its scope.
 
-The same for all ways in: a service's address for clients (and other sites' gateways), the address for the local
-application's own calls, and the proxy, where the host names the service.
+`handler` has `RequestParser` make a `Request` of each head; `routing` decides next, by its scope.
+
+The same code serves all listeners: a service's address for clients (and other sites' gateways), the address for the
+local application's own calls, and the proxy, where the host names the service.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -46,6 +48,8 @@ from cheops.text import listed, nearest, printable, shortened
 
 
 class ReceivedRequest:
+    """A request as replication gets it; implements `interfaces.IncomingRequest`."""
+
     def __init__(
         self,
         client: ClientConnection,
@@ -97,7 +101,8 @@ def find_service(head: RequestHead, listener: Listener, hosts: Mapping[str, str]
     """
     if head.method == "CONNECT":
         raise ClientError(
-            "CONNECT is not possible here: nobody sees the scope in a tunnel. Use http:// for services", status=501
+            "CONNECT is not supported: the gateway cannot read a scope inside a tunnel. Use http:// for services",
+            status=501,
         )
     target, authority = _origin_form(head.target)
     if listener.kind is ListenerKind.PROXY:
@@ -105,13 +110,14 @@ def find_service(head: RequestHead, listener: Listener, hosts: Mapping[str, str]
             raise GatewayRequestError(
                 "this address is a proxy: set it as HTTP_PROXY, so that requests name the host of a service"
             )
-        service = _service_called(authority, hosts)
+        service = _service_of_host(authority, hosts)
     elif listener.kind is ListenerKind.MESH:
-        service = _service_named(head, set(hosts.values()))
+        service = _service_in_header(head, set(hosts.values()))
     else:
         service = listener.service
     if authority is None:
         return service, head
+    # RFC 9112, section 3.2.2: the host of an absolute target replaces the Host header, whatever that says.
     headers = (("Host", authority), *without(head.headers, "Host"))
     return service, RequestHead(head.method, target, headers)
 
@@ -133,7 +139,7 @@ def _origin_form(target: str) -> tuple[str, str | None]:
     return path, host if port is None else f"{host}:{port}"
 
 
-def _service_called(authority: str, hosts: Mapping[str, str]) -> str:
+def _service_of_host(authority: str, hosts: Mapping[str, str]) -> str:
     host = (urlsplit(f"//{authority}").hostname or "").lower()
     service = hosts.get(host)
     if service is None:
@@ -147,7 +153,7 @@ def _service_called(authority: str, hosts: Mapping[str, str]) -> str:
     return service
 
 
-def _service_named(head: RequestHead, services: set[str]) -> str:
+def _service_in_header(head: RequestHead, services: set[str]) -> str:
     service = decode_name(first(head, SERVICE) or "")
     if service not in services:
         shown = printable(shortened(service))
@@ -165,7 +171,7 @@ def service_hosts(services: Mapping[str, ServiceConfig]) -> dict[str, str]:
 
 
 _ANOTHER = "another site"  # HAProxy has verified that it is one, but does not say which
-_HANDED = (ListenerKind.INBOUND, ListenerKind.OUTBOUND)  # whose later requests HAProxy can serve alone
+_HAPROXY_KINDS = (ListenerKind.INBOUND, ListenerKind.OUTBOUND)  # whose later requests HAProxy can serve alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +213,13 @@ class RequestParser:
         trace: RequestTrace,
         disconnect_watch: DisconnectWatch,
     ) -> Request:
-        """Raises CheopsError for a head that cannot be right."""
+        """Raises CheopsError for a request that must not be served.
+
+        The order matters: the sender decides which headers are believed, so it comes before the scope.
+        """
         upload = ClientBody(client, body_size(head), self._settings.repeat_size_bytes)
         trace.service, head = find_service(head, listener, self._hosts)
-        if listener.is_retry:
+        if listener.is_retry:  # HAProxy has changed it already for the target that failed
             base = upstream_address(self._config.services[listener.service].url).path
             head = original_request(head, self._here, base, self._settings.forwarded_headers)
         sender, purpose = None, ""
@@ -219,7 +228,7 @@ class RequestParser:
             sender = await self._peers.sender(client, head, is_mesh=is_mesh)
             if sender is None and has_passed_through(head, self._here):
                 raise ClientError(
-                    f"this request came through {self._here} before, and would go round for ever", status=508
+                    f"this request has passed through {self._here} before: the gateways are in a loop", status=508
                 )
             purpose = (first(head, PURPOSE) or "") if sender else ""
         if listener.is_from_peer:
@@ -227,13 +236,14 @@ class RequestParser:
         if sender is None:
             head = without_forged_headers(head)
         scope, sent, recovered = None, first(head, SCOPE), None
+        # The gateway that forwarded a request has applied its scope. Only a request for replication is routed again.
         if sender is None or purpose == FOR_REPLICATION:
             scope, recovered = self._scope(listener, head, trace)
             head = RequestHead(head.method, head.target, with_scope(head.headers, str(scope) if scope else None))
         trace.scope = str(scope) if scope else first(head, SCOPE) or ""
         if recovered:
             sent = first(head, SCOPE)
-        is_flow_candidate = sender is None and listener.kind in _HANDED and not listener.is_retry
+        is_flow_candidate = sender is None and listener.kind in _HAPROXY_KINDS and not listener.is_retry
         return Request(
             client,
             trace.service,

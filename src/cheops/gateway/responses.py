@@ -1,4 +1,8 @@
-"""Responses to the client: relayed from an upstream, the gateway's own, problem details, dry runs, and tunnels."""
+"""Responses to the client: relayed from an upstream, the gateway's own, problem details, dry runs, and tunnels.
+
+The last module on the path of a request: `handler` calls it with what `dispatcher` got from `upstream` or from
+replication. It writes to the `ClientConnection`, where the next request then begins.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,6 +39,12 @@ from cheops.scope.functions import Functions
 from cheops.scope.route import One, Replicas, Route
 from cheops.scope.snapshot import Snapshot
 from cheops.scope.tree import Scope
+
+MEDIA_TYPE = "application/problem+json"
+_NO_BODY = (204, 304)
+_SWITCHING = 101
+_AT_ONCE_BYTES = 64 * 1024  # of a response that are collected before they are written
+_LOOK_S = 60.0
 
 
 def dry_run_response(  # noqa: PLR0913, PLR0917 - all that was decided
@@ -93,9 +103,6 @@ def _words(target: Local | Forward | Replicate, here: str) -> dict[str, Any]:
             return {"kind": "replicate", "sites": list(route.sites)}
 
 
-MEDIA_TYPE = "application/problem+json"
-
-
 def problem_response(here: str, status: int, detail: str, *, had_no_effect: bool = True, **members: object) -> Response:
     title = HTTPStatus(status).phrase
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **members}
@@ -120,17 +127,14 @@ def internal_error_response(here: str) -> Response:
     return problem_response(here, 500, "internal error in Cheops; see the agent's log for details", had_no_effect=False)
 
 
-_NO_BODY = (204, 304)
-
-
-async def send_response(client: ClientConnection, outgoing: Response) -> None:
+async def send_response(client: ClientConnection, response: Response) -> None:
     """Send a whole response."""
-    body, headers = outgoing.body, outgoing.headers
-    has_body = client.method != "HEAD" and outgoing.status not in _NO_BODY
+    body, headers = response.body, response.headers
+    has_body = client.method != "HEAD" and response.status not in _NO_BODY
     if isinstance(body, bytes) and has_body:
         headers = without(headers, "Content-Length", "Transfer-Encoding")
         headers = (*headers, ("Content-Length", str(len(body))))
-    client.begin(outgoing.status, _reason_of(outgoing.status), headers)
+    client.begin(response.status, _reason_of(response.status), headers)
     if isinstance(body, bytes):
         if has_body and body:
             client.data(body)
@@ -152,11 +156,12 @@ async def _stream(client: ClientConnection, body: AsyncIterator[bytes], *, is_wa
             await close()
 
 
-async def send_refusal(client: ClientConnection, outgoing: Response) -> None:
-    """Respond to what is not a valid request, and close the connection."""
-    body = outgoing.body if isinstance(outgoing.body, bytes) else b""
-    lines = [f"HTTP/1.1 {outgoing.status} {_reason_of(outgoing.status).decode()}"]
-    lines += [f"{name}: {value}" for name, value in outgoing.headers]
+async def send_refusal(client: ClientConnection, response: Response) -> None:
+    """Respond to what is not a valid request, and close the connection. h11 sends no response without a request, so
+    the bytes are written here."""
+    body = response.body if isinstance(response.body, bytes) else b""
+    lines = [f"HTTP/1.1 {response.status} {_reason_of(response.status).decode()}"]
+    lines += [f"{name}: {value}" for name, value in response.headers]
     lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
     client.wire.write("\r\n".join(lines).encode("latin-1") + body)
     await client.close_gently()
@@ -167,9 +172,6 @@ def _reason_of(status: int) -> bytes:
         return HTTPStatus(status).phrase.encode()
     except ValueError:
         return b""
-
-
-_LOOK_S = 60.0
 
 
 async def tunnel(client: Wire, service: Wire, idle_s: float) -> None:
@@ -217,15 +219,11 @@ async def _pump(source: Wire, sink: Wire, activity: _Activity) -> None:
         if not data:
             if source.is_lost:
                 raise ConnectionResetError
-            sink.write_end()
+            sink.write_end()  # only this direction: the other side may still send
             return
         activity.moved()
         sink.write(data)
         await sink.drain(activity.idle_s)
-
-
-_SWITCHING = 101
-_AT_ONCE_BYTES = 64 * 1024
 
 
 def proxied_headers(headers: Headers, here: str, served_by: str, fallback: str) -> Headers:
@@ -252,7 +250,7 @@ def informational_relay(client: ClientConnection) -> OnInformational:
 
     async def on_informational(status: int, reason: bytes, headers: Headers) -> None:
         is_wanted = client.waits_for_100 if status == 100 else client.is_modern
-        if is_wanted and not client.is_answered:
+        if is_wanted and not client.has_response_head:
             client.inform(status, reason, without_mesh(end_to_end(headers)))
             await client.flush()
 
@@ -263,11 +261,11 @@ async def relay(
     client: ClientConnection, response: UpstreamResponse, headers: Headers, settings: GatewayConfig
 ) -> None:
     """Relay a whole response, at the pace of the slower side. Raises ClientGoneError, UpstreamError."""
-    answer = response.head
-    if answer.status == _SWITCHING:
+    upstream_head = response.head
+    if upstream_head.status == _SWITCHING:
         await _switch(client, response, headers, settings)
         return
-    client.begin(answer.status, answer.reason, headers)
+    client.begin(upstream_head.status, upstream_head.reason, headers)
     unsent = 0
     while True:  # pieces that are here already are sent together: one system call instead of many
         event = response.exchange.event_now()
@@ -293,22 +291,22 @@ async def _switch(
     client: ClientConnection, response: UpstreamResponse, headers: Headers, settings: GatewayConfig
 ) -> None:
     """Switch to another protocol: from here on bytes are passed on unread."""
-    answer = response.head
-    protocols = [value for name, value in answer.headers if name.lower() == "upgrade"]
-    if "upgrade" not in connection_tokens(answer.headers) or not protocols:
+    upstream_head = response.head
+    protocols = [value for name, value in upstream_head.headers if name.lower() == "upgrade"]
+    if "upgrade" not in connection_tokens(upstream_head.headers) or not protocols:
         raise UpstreamError(
-            "the service changed the protocol without saying to which", "a bad 101", may_have_had_effect=True
+            "the service changed the protocol without naming the new one", "a bad 101", may_have_had_effect=True
         )
     switched = (*headers, ("Connection", "upgrade"), ("Upgrade", ", ".join(protocols)))
     try:
-        client.inform(_SWITCHING, answer.reason, switched)
+        client.inform(_SWITCHING, upstream_head.reason, switched)
     except h11.LocalProtocolError:
         raise UpstreamError(
-            "the service changed the protocol, which nobody response for", "a bad 101", may_have_had_effect=True
+            "the service changed the protocol without a request for it", "a bad 101", may_have_had_effect=True
         ) from None
-    client.is_answered = client.is_tunnel = True
-    client.data_beyond(response.exchange.trailing_data)
+    client.has_response_head = client.is_tunnel = True
+    client.send_tunnel_data(response.exchange.trailing_data)
     await client.flush()
     client.wire.on_end = None  # in a tunnel one side may close before the other
-    response.exchange.wire.write(client.beyond())
+    response.exchange.wire.write(client.early_tunnel_data())
     await tunnel(client.wire, response.exchange.wire, settings.tunnel_timeout_s)

@@ -1,5 +1,7 @@
 """Where a request goes, and whether the next target is tried when one fails. Pure.
 
+`handler` calls it with the scope that `request` has parsed, and gives each target of the decision to `dispatcher`.
+
     Local            this site's own instance
     Forward(site)    the instance of another site, through its gateway
     InTurn(targets)  the first that works, in this order
@@ -58,8 +60,8 @@ Decision: TypeAlias = Target | InTurn
 def parse_scope(lines: list[str], service: str, functions: Functions = BUILTIN) -> Scope | None:
     """The scope that the `Scope` headers of a request hold, one character per byte; None for none.
 
-    The bare form speaks of the service that is asked, and is written out: it must not come to mean another
-    service where the application passes it on.
+    A bare scope (`site2`) is about the service of this request. It is written out (`{image: site2}`): passed on by
+    the application to another service, the bare form would be about that one.
     """
     if not lines:
         return None
@@ -134,11 +136,12 @@ def _target_of(direct: Direct, snapshot: Snapshot) -> Target:
         case Replicas():
             return Replicate(direct)
         case Cross():
-            raise AssertionError("refused before")
+            raise AssertionError("decide has refused it")
 
 
 _FAILED = (502, 503, 504)
-_REFUSED_FOR_NOW = 503  # a server that sends this did nothing
+# A server that sends 503 did nothing. After 502 and 504 the server behind a proxy may have run the request.
+_REFUSED_FOR_NOW = 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,7 @@ def may_try_next_after_response(status: int, headers: Headers, target: Target, r
 
 
 def may_try_next_after_error(error: CheopsError, target: Target, retry_state: RetryState) -> bool:
+    """The same after an error. A request that may have run is sent again only if it is idempotent."""
     if not retry_state.targets_left or not _is_about_the_target(error, target) or not retry_state.can_restart:
         return False
     return not _may_have_had_effect(error) or is_idempotent(retry_state.head)
@@ -173,9 +177,9 @@ def final_error(error: CheopsError, name: str, failed: list[str], retry_state: R
     before = f" (before that {'; '.join(failed)})" if failed else ""
     elsewhere = ""
     if retry_state.targets_left and not retry_state.can_restart:
-        elsewhere = ". It is not tried elsewhere: part of its body is sent, and it is too large to be kept"
+        elsewhere = ". No other site was tried: part of its body was sent, and it is too large to keep"
     elif retry_state.targets_left:
-        elsewhere = ". It is not tried elsewhere: it may have had an effect, and has no Idempotency-Key"
+        elsewhere = ". No other site was tried: it may have had an effect, and has no Idempotency-Key"
     text = f"{name}: {error}{before}{elsewhere}"
     return UpstreamError(text, error.why, may_have_had_effect=error.may_have_had_effect, status=error.status)
 

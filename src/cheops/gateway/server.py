@@ -1,5 +1,8 @@
 """The gateway of a site: its listening sockets, the client connections on them, and how it starts and stops.
 
+The first module on the path of a request: it accepts the connection, then has `client_connection` read one request
+after the other and `handler` serve each.
+
 Sockets are opened first (`open_listeners`), so that an address in use is reported before anything else starts.
 A gateway whose services do not listen costs nothing.
 """
@@ -36,8 +39,13 @@ from cheops.node.node import Node
 from cheops.plugins import scope_functions
 from cheops.security.tls import HandshakeLimits, TlsAcceptor
 
-BACKLOG = 4096
+BACKLOG = 4096  # the usual `somaxconn` of Linux, which caps it anyway: a burst of clients waits instead of failing
 _OTHER_FILES = 256  # that an agent has open besides the connections of its gateway
+_STOP_S = 3.0  # for cancelled connections to end
+_ARRIVE_S = 0.05  # for requests that are on their way when the gateway begins to stop
+_ADDRESSES = 4  # fewer source addresses cannot occupy all handshakes
+_MAX_REFUSALS = 100  # connections above the limit that get a response before they are closed
+_log = logging.getLogger(__name__)
 
 
 class ListenError(CheopsError):
@@ -50,11 +58,11 @@ class ListenerSockets:
 
     sockets: dict[Listener, socket.socket]
     program: str | None = None  # HAProxy, if it listens for clients
-    handed: tuple[Listener, ...] = ()  # the listeners that HAProxy has
+    haproxy_listeners: tuple[Listener, ...] = ()  # HAProxy opens the sockets of these
 
     @property
     def has_any(self) -> bool:
-        return bool(self.sockets or self.handed)
+        return bool(self.sockets or self.haproxy_listeners)
 
     def close(self) -> None:
         for one in self.sockets.values():
@@ -66,29 +74,31 @@ def open_listeners(config: SiteConfig) -> ListenerSockets:
     program = choose_program(config)
     if program is None:
         stop_leftover(config)
-    is_left = leftover_pid(config) is not None
-    opened, handed = ListenerSockets({}), []
+    # The HAProxy of an agent that was killed still holds these addresses, and this agent adopts it.
+    has_leftover = leftover_pid(config) is not None
+    opened, haproxy_listeners = ListenerSockets({}), []
     try:
         for key, listener, address in _listeners(config):
-            if program is None or not _is_handed(listener, config):
-                opened.sockets[listener] = _bound(key, address, config)
+            if program is None or not _is_for_haproxy(listener, config):
+                opened.sockets[listener] = _bind(key, address, config)
                 continue
-            handed.append(listener)
-            if not is_left:
-                _bound(key, address, config).close()  # only to see that the address is free
+            haproxy_listeners.append(listener)
+            if not has_leftover:
+                _bind(key, address, config).close()  # only to see that the address is free
     except ListenError:
         opened.close()
         raise
-    return ListenerSockets(opened.sockets, program, tuple(handed))
+    return ListenerSockets(opened.sockets, program, tuple(haproxy_listeners))
 
 
-def open_haproxy_listeners(config: SiteConfig, handed: Collection[Listener]) -> dict[Listener, socket.socket]:
+def open_haproxy_listeners(config: SiteConfig, listeners: Collection[Listener]) -> dict[Listener, socket.socket]:
     """Open the sockets that HAProxy should have had, after it failed to start."""
-    found = [one for one in _listeners(config) if one[1] in handed]
-    return {listener: _bound(key, address, config) for key, listener, address in found}
+    return {
+        listener: _bind(key, address, config) for key, listener, address in _listeners(config) if listener in listeners
+    }
 
 
-def _is_handed(listener: Listener, config: SiteConfig) -> bool:
+def _is_for_haproxy(listener: Listener, config: SiteConfig) -> bool:
     """Whether HAProxy has a listener: those for clients, for the application's own calls to such services, and the
     one for gateways with certificates."""
     match listener.kind:
@@ -111,7 +121,7 @@ def connection_limit(wanted: int) -> int:
     if hard == resource.RLIM_INFINITY or (possible := (hard - _OTHER_FILES) // 2) >= wanted:
         return wanted
     _log.warning(
-        "gateway.connections: %s are wanted, and the limit of open files (%s) allows for %s",
+        "gateway.connections is %s, but the limit of open files (%s) allows only %s",
         wanted,
         hard,
         possible,
@@ -136,27 +146,21 @@ def _listeners(config: SiteConfig) -> Iterable[tuple[str, Listener, Address]]:
         yield "gateway.proxy", Listener(ListenerKind.PROXY), config.gateway.proxy
 
 
-def _bound(key: str, address: Address, config: SiteConfig) -> socket.socket:
+def _bind(key: str, address: Address, config: SiteConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    one = socket.socket(family, socket.SOCK_STREAM)
+    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind((address.host, address.port))
-        one.listen(BACKLOG)
-        one.setblocking(False)
+        # Without it, an address stays in use for a minute after a restart (TIME_WAIT of its last connections).
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((address.host, address.port))
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
     except OSError as error:
-        one.close()
+        listening.close()
         raise ListenError(
-            f"the gateway cannot listen on {address}: {error.strerror}. '{key}' in {config.source} says so"
+            f"the gateway cannot listen on {address}, which '{key}' in {config.source} sets: {error.strerror}"
         ) from error
-    return one
-
-
-_STOP_S = 3.0  # for cancelled connections to end
-_ARRIVE_S = 0.05  # for requests that were sent before the client could know
-_ADDRESSES = 4  # fewer source addresses cannot occupy all handshakes
-_MAX_REFUSALS = 100  # connections above the limit that get a response before they are closed
-_log = logging.getLogger(__name__)
+    return listening
 
 
 class Gateway:
@@ -229,48 +233,49 @@ class Gateway:
         if self.plane is None:
             return
         try:
-            await self._start_haproxy(self.plane, listening.handed)
+            await self._start_haproxy(self.plane, listening.haproxy_listeners)
         except HaproxyError as error:
             if self._settings.data_plane != "auto":
                 raise
-            _log.error("the agent forwards by itself: %s", error)
+            _log.error("the agent forwards requests itself, without HAProxy: %s", error)
             self.without_haproxy = str(error)
             self.plane.give_up()
             self.plane = self._handler.flows = None
-            await self._listen(open_haproxy_listeners(self._config, listening.handed))
+            await self._listen(open_haproxy_listeners(self._config, listening.haproxy_listeners))
 
     async def _listen(self, sockets: Mapping[Listener, socket.socket]) -> None:
         loop = asyncio.get_running_loop()
-        for listener, one in sockets.items():
+        for listener, listening in sockets.items():
 
-            def wire(at: Listener = listener) -> Wire:
-                return Wire(lambda made: self._connected(made, at))
+            def new_wire(at: Listener = listener) -> Wire:
+                return Wire(lambda wire: self._on_connection(wire, at))
 
             if listener.kind is ListenerKind.MESH and self._keyring:
                 limits = self._handshake_limits(self._keyring.server_for_sites.context)
-                self._servers.append(TlsAcceptor(one, wire, limits))
+                self._servers.append(TlsAcceptor(listening, new_wire, limits))
             else:
-                self._servers.append(await loop.create_server(wire, sock=one, backlog=BACKLOG))
+                self._servers.append(await loop.create_server(new_wire, sock=listening, backlog=BACKLOG))
 
-    async def _start_haproxy(self, fast: HaproxyPlane, listeners: tuple[Listener, ...]) -> None:
+    async def _start_haproxy(self, plane: HaproxyPlane, listeners: tuple[Listener, ...]) -> None:
         """Open the Unix sockets where HAProxy hands requests over, then start it."""
         loop = asyncio.get_running_loop()
-        folder = fast.haproxy.folder
+        folder = plane.haproxy.folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for listener in listeners:
             for name, at in _sockets_of(listener):
-                one = handover.listen(folder / name, BACKLOG)
-                self._local_sockets.append((folder / name, one))
+                listening = handover.listen(folder / name, BACKLOG)
+                self._local_sockets.append((folder / name, listening))
                 server = await loop.create_unix_server(
-                    lambda at=at: HandoverWire(lambda wire: self._connected(wire, at)),  # type: ignore[misc]
-                    sock=one,
+                    lambda at=at: HandoverWire(lambda wire: self._on_connection(wire, at)),  # type: ignore[misc]
+                    sock=listening,
                     backlog=BACKLOG,
                 )
                 self._servers.append(server)
-        await fast.start()
+        await plane.start()
 
     def _handshake_limits(self, context: ssl.SSLContext) -> HandshakeLimits:
-        """Unfinished handshakes of one address must not keep other sites out."""
+        """Unfinished handshakes of one address must not keep other sites out: together they take at most half of all
+        connections, and one address a quarter of that."""
         most = max(1, self._max_connections // 2)
         each = max(1, most // _ADDRESSES)
         return HandshakeLimits(context, self._settings.head_timeout_s, most, each, self._count_refused_handshake)
@@ -285,6 +290,7 @@ class Gateway:
         if self.plane:
             await self.plane.stop()  # first: what it still hands over must be served
         self._is_stopping = True
+        # A request may be in a socket's buffer already. Closed now, its client would get a reset instead of a response.
         await asyncio.sleep(_ARRIVE_S)
         for server in self._servers:
             server.close()
@@ -293,24 +299,26 @@ class Gateway:
             if client.is_idle:
                 client.wire.close()
         end_s = asyncio.get_running_loop().time() + self._settings.stop_timeout_s
-        while under_way := [task for task, client in self._client_tasks.items() if not client.is_tunnel]:
+        # A tunnel may stay open for hours: the gateway does not wait for its end.
+        while unfinished := [task for task, client in self._client_tasks.items() if not client.is_tunnel]:
             left_s = end_s - asyncio.get_running_loop().time()
             if left_s <= 0:
-                _log.warning("%s requests were not done in time, and are broken off", len(under_way))
+                _log.warning("%s requests did not end within gateway.stop_timeout, and are aborted", len(unfinished))
                 break
-            await asyncio.wait(under_way, timeout=left_s)
+            await asyncio.wait(unfinished, timeout=left_s)
         for task, client in list(self._client_tasks.items()):
             client.wire.abort()
             task.cancel()
         if self._client_tasks:
             await asyncio.wait(self._client_tasks, timeout=_STOP_S)
         self._forwarder.client.pool.close()
-        for path, one in self._local_sockets:
-            handover.remove(path, one)
+        for path, listening in self._local_sockets:
+            handover.remove(path, listening)
 
     # -- connections -------------------------------------------------------------------------------------
 
-    def _connected(self, wire: Wire, listener: Listener) -> None:
+    def _on_connection(self, wire: Wire, listener: Listener) -> None:
+        """Start a task for a new connection, the only one that it ever has."""
         if len(self._client_tasks) >= self._max_connections + _MAX_REFUSALS:
             wire.abort()  # without a response, which would take a further connection
             return
@@ -320,13 +328,13 @@ class Gateway:
         coroutine = self._refuse_connection(client) if is_full else self._serve_requests(client, listener)
         task = asyncio.get_running_loop().create_task(coroutine)
         self._client_tasks[task] = client
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
         client = self._client_tasks.pop(task)
         client.wire.close()
         if not task.cancelled() and (error := task.exception()):
-            _log.error("a connection ended with a mistake", exc_info=error)
+            _log.error("internal error while serving a connection", exc_info=error)
 
     async def _serve_requests(self, client: ClientConnection, listener: Listener) -> None:
         """Serve the requests of one connection, one after the other."""
@@ -336,7 +344,7 @@ class Gateway:
                 if head is None:
                     return
                 await self._handler.serve(client, listener, head)
-                if not await client.can_go_on() or self._is_stopping:
+                if not await client.can_continue() or self._is_stopping:
                     await client.close_gently()
                     return
         except GatewayRequestError as error:
@@ -347,7 +355,7 @@ class Gateway:
 
     async def _refuse_connection(self, client: ClientConnection) -> None:
         self.request_log.refused[503] += 1
-        text = f"this gateway has {self._max_connections:,} connections, which is all it may have"
+        text = f"this gateway has {self._max_connections:,} connections, its limit; try again later"
         await send_refusal(client, problem_response(self._here, 503, text, definite=False))
 
 

@@ -1,5 +1,8 @@
 """The upstream HTTP client: one request to a service or another gateway, and its response. HTTP/1.1 by h11.
 
+`dispatcher` sends requests with `UpstreamClient`, on connections from the pool of `connection`; `responses` reads the
+response from its `Exchange` while it relays it to the client. Replication uses the same client for its own requests.
+
 The body is sent while the response is awaited, so a service may respond before it has read everything. The response
 is read at the pace of its reader. A stale pooled connection is replaced once, if the request may be repeated.
 """
@@ -32,12 +35,12 @@ class RequestBody(Protocol):
         ...
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """From its beginning."""
+        """The body from its beginning; a second time only if `can_restart`."""
         ...
 
 
 class PreparedBody:
-    """A body that this program made."""
+    """A body that does not come from a client's connection: replication's own."""
 
     trailers: Headers = ()
 
@@ -61,7 +64,7 @@ class PreparedBody:
 
 
 _MAX_HEAD_BYTES = 128 * 1024
-_LOOK_S = 1.0  # how often to look whether waiting makes sense
+_LOOK_S = 1.0  # how often to check whether the site is still up
 
 OnInformational: TypeAlias = Callable[[int, bytes, Headers], Awaitable[None]]
 BodyEvent: TypeAlias = h11.Data | h11.EndOfMessage
@@ -114,7 +117,7 @@ class Exchange:
                 case h11.InformationalResponse():
                     await on_informational(event.status_code, bytes(event.reason), _decoded(event.headers))
                 case _:
-                    raise self._error("closed the connection without an answer")
+                    raise self._error("closed the connection without a response")
 
     def _send_head(self) -> None:
         head = self._head
@@ -152,13 +155,13 @@ class Exchange:
                 self.wire.write(data)
             self._sent.set()
         except (OSError, TimeoutError, h11.LocalProtocolError):
-            self._sent.set()  # it reads no more, but may have responded already: that response counts
+            self._sent.set()  # the service reads no more, but may have responded already: that response counts
         except BaseException:
             self.wire.abort()  # an incomplete request must not look like a complete one
             raise
 
     def _failed_sender(self) -> BaseException | None:
-        """What the client did wrong while its body was sent on."""
+        """The error with which sending the body ended: the client's, not the service's."""
         task = self._sending
         if task is None or not task.done() or task.cancelled():
             return None
@@ -167,9 +170,9 @@ class Exchange:
     # -- receiving ---------------------------------------------------------------------------------------
 
     def event_now(self) -> BodyEvent | None:
-        """The next piece of the answer's body, or its end, if that is here already."""
+        """The next piece of the response's body, or its end, if that is here already."""
         while True:
-            event = self._parsed()
+            event = self._next_event()
             if event is not h11.NEED_DATA:
                 return self._body_event(event)
             more = self.wire.read_now()
@@ -178,9 +181,9 @@ class Exchange:
             self._http.receive_data(more)
 
     async def event(self) -> BodyEvent:
-        """The next piece of the answer's body, or its end."""
+        """The next piece of the response's body, or its end."""
         while True:
-            event = self._parsed()
+            event = self._next_event()
             if event is not h11.NEED_DATA:
                 return self._body_event(event)
             self._http.receive_data(await self._read(self._settings.silence_timeout_s))
@@ -188,11 +191,11 @@ class Exchange:
     def _body_event(self, event: object) -> BodyEvent:
         if isinstance(event, h11.Data | h11.EndOfMessage):
             return event
-        raise self._error("broke off its answer")
+        raise self._error("broke off its response")
 
     async def _awaited_head(self) -> object:
         while True:
-            event = self._parsed()
+            event = self._next_event()
             if event is not h11.NEED_DATA:
                 return event
             more = await self._read(self._timeout.head_s)
@@ -209,30 +212,35 @@ class Exchange:
             except TimeoutError:
                 waited_s = waited_s + step_s if self._sent.is_set() else 0.0
             if waited_s >= limit_s:
-                raise self._error(f"no answer within {limit_s:g} s", 504) from None
+                raise self._error(f"no response within {limit_s:g} s", 504) from None
             if waited_s and self._timeout.is_site_down():
-                raise self._error("went down while it was asked", 504)
+                raise self._error("went down before it responded", 504)
 
-    def _parsed(self) -> object:
+    def _next_event(self) -> object:
         if failure := self._failed_sender():
             raise failure
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:
+            # If the client broke off its body, the sender closed this connection: report the client's error.
             if failure := self._failed_sender():
                 raise failure from None
             if self.wire.has_ended:
-                raise self._error("broke off its answer" if self.has_response else "closed the connection") from None
-            raise self._error(f"did not answer in HTTP: {error}".replace(",", ";")) from None
+                raise self._error("broke off its response" if self.has_response else "closed the connection") from None
+            raise self._error(f"its response is not HTTP: {error}".replace(",", ";")) from None
 
     def _error(self, why: str, status: int = 502) -> UpstreamError:
-        return UpstreamError(f"the service was asked, but: {why}", why, may_have_had_effect=True, status=status)
+        # Whatever happens after the first byte was sent may have had an effect.
+        return UpstreamError(
+            f"the request was sent to the service, but: {why}", why, may_have_had_effect=True, status=status
+        )
 
     def _response_head(self, event: h11.Response | h11.InformationalResponse) -> ResponseHead:
         headers = _decoded(event.headers)
         names = [name.lower() for name, _ in headers]
+        # Ambiguous framing, as in a request: the bytes after it could be taken for a second response.
         if "transfer-encoding" in names and "content-length" in names:
-            raise self._error("its answer has both a length and chunks")
+            raise self._error("its response has both a length and chunks")
         return ResponseHead(event.status_code, bytes(event.reason), headers)
 
     @property
@@ -274,13 +282,13 @@ class UpstreamResponse:
 
 
 async def streamed_response(response: UpstreamResponse, on_end: Callable[[], None] | None = None) -> Response:
-    """A response whose body is read from the upstream while somebody reads it from here. `on_end` is called when
-    its last byte is read, or when nobody wants it any more."""
+    """A response whose body is read from the upstream at the pace of its reader. `on_end` is called when the last
+    byte is read, or when the reader closes the body before."""
     head = response.head
     if head.status == 101:
         await _finish(response, on_end)
         raise UpstreamError(
-            "the service changed the protocol, which nobody asked for", "a bad 101", may_have_had_effect=True
+            "the service changed the protocol without a request for it", "a bad 101", may_have_had_effect=True
         )
     headers = end_to_end(head.headers)
     event = response.exchange.event_now()
@@ -294,10 +302,10 @@ async def _body_of(
     response: UpstreamResponse, on_end: Callable[[], None] | None, event: h11.Data | None
 ) -> AsyncIterator[bytes]:
     try:
-        found = event or await response.exchange.event()
-        while isinstance(found, h11.Data):
-            yield bytes(found.data)
-            found = await response.exchange.event()
+        piece = event or await response.exchange.event()
+        while isinstance(piece, h11.Data):
+            yield bytes(piece.data)
+            piece = await response.exchange.event()
     finally:
         await _finish(response, on_end)
 
@@ -309,7 +317,7 @@ async def _finish(response: UpstreamResponse, on_end: Callable[[], None] | None)
 
 
 async def ignore_informational(_status: int, _reason: bytes, _headers: Headers) -> None:
-    """For requests whose client cannot be sent what comes before the response."""
+    """For requests without a client to which informational responses could be relayed."""
 
 
 class DisconnectWatch:
@@ -353,7 +361,7 @@ class UpstreamClient:
     ) -> UpstreamResponse:
         """Send a request and wait for the head of its response. Raises UpstreamError."""
         is_repeatable = is_idempotent(request.head)
-        # A server may close an idle connection at the moment it is used again. Then nobody knows whether the request
+        # A server may close an idle connection at the moment it is used again. Then it is unknown whether the request
         # arrived, so one that must not run twice gets a connection that was in use just before, or a new one.
         wire = self.pool.take_idle(address, recent_only=not is_repeatable)
         if wire is not None:

@@ -192,7 +192,7 @@ async def _conversed(data: bytes, listener: Listener) -> bytes:
     gateway, wire = world().gateway, Wire()
     pipe = Pipe(wire)
     wire.connection_made(pipe)
-    gateway._connected(wire, listener)
+    gateway._on_connection(wire, listener)
     task = next(task for task, client in gateway._client_tasks.items() if client.wire is wire)
     for start in range(0, len(data), 20_000):
         wire.data_received(data[start : start + 20_000])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cheops.security.certificates import Identity
 
 
-_RESPONDED_S = 3.0
+_RESPONDED_S = 3.0  # to wait for responses that HAProxy relays; see ReplicaGuard
 _LOOK_S = 0.01
 
 
@@ -92,17 +92,18 @@ class ReplicaGuard:
     async def before_run(self, service: str) -> None:
         """An operation on a service is about to run: from now on the agent must see the requests of this service."""
         self._runs[service] = self._runs.get(service, 0) + 1
+        # An agent runs pending operations as soon as it starts, perhaps before HAProxy has its maps.
         await self._started.wait()
         before = dict(self.flags)
         self.refresh()
         if self.flags != before:
-            await self._applied_or_ended()
-            await self._until_responded(service)
+            await self._wait_applied_or_ended()
+            await self._wait_responded(service)
 
     def after_run(self, service: str) -> None:
         self._runs[service] -= 1
 
-    async def _applied_or_ended(self) -> None:
+    async def _wait_applied_or_ended(self) -> None:
         """Wait until the maps are updated. An HAProxy that has ended forwards nothing, and the next one gets them."""
         applied = asyncio.ensure_future(self._map_updater.wait_applied())
         ended = asyncio.ensure_future(self._haproxy.ended.wait())
@@ -110,7 +111,7 @@ class ReplicaGuard:
         applied.cancel()
         ended.cancel()
 
-    async def _until_responded(self, service: str) -> None:
+    async def _wait_responded(self, service: str) -> None:
         """Wait for requests that HAProxy sent to the local instance before the update: their responses could list the
         new resource under its local id. Not for ever: a response that takes longer is not a list."""
         names = {haproxy_names.own_of(service), haproxy_names.own_or_of(service), haproxy_names.sent_of(service)}
@@ -137,14 +138,14 @@ class TrustedSenders:
         self._on_change = on_change
         self._certificates: BoundedMap[str, Identity] = BoundedMap(_MAX_CERTIFICATES)  # by fingerprint
         self._addresses: frozenset[str] = frozenset()
-        peers.on_proved = self._proved
+        peers.on_verified = self._on_verified
 
     def entries(self) -> list[tuple[str, str]]:
         """Entries of HAProxy's map: a site with its certificate or address."""
         certificates = (f"{encode_name(one.site)}|{fingerprint}" for fingerprint, one in self._certificates.items())
         return [(key, "1") for key in (*certificates, *self._addresses)]
 
-    def _proved(self, der: bytes, identity: "Identity") -> None:
+    def _on_verified(self, der: bytes, identity: "Identity") -> None:
         """The agent has verified this certificate of a gateway."""
         fingerprint = sha256(der).hexdigest().upper()  # as HAProxy writes it
         if fingerprint in self._certificates:
@@ -156,30 +157,30 @@ class TrustedSenders:
     def recheck(self) -> None:
         """Remove certificates that are not valid any more."""
         now_s = time.time()
-        out = [key for key, one in self._certificates.items() if rejection_of(self._node.mesh, one, now_s)]
-        for key in out:
+        rejected = [key for key, one in self._certificates.items() if rejection_of(self._node.mesh, one, now_s)]
+        for key in rejected:
             del self._certificates[key]
-        if out:
+        if rejected:
             self._on_change()
 
     async def follow_addresses(self, soon_s: float) -> None:
         """Without certificates, trust the addresses of the sites; runs until cancelled."""
         while self._node.keyring is None:
-            found: set[str] = set()
+            entries: set[str] = set()
             is_all_known = True
             for site in self._node.snapshot().sites:
                 if site != self._node.name:
                     addresses = await self._peers.addresses_of(site)
                     is_all_known = is_all_known and bool(addresses)
-                    found.update(f"{encode_name(site)}|{address}" for address in addresses)
-            if found != self._addresses:
-                self._addresses = frozenset(found)
+                    entries.update(f"{encode_name(site)}|{address}" for address in addresses)
+            if entries != self._addresses:
+                self._addresses = frozenset(entries)
                 self._on_change()
             await asyncio.sleep(_ADDRESSES_S if is_all_known else soon_s)
 
 
 _MAX_KEY = 2_000
-_EARLY_S = 1.0  # an entry leaves HAProxy so long before its value ends
+_EARLY_S = 1.0  # an entry leaves HAProxy so long before its value expires: an update takes a moment
 _SETTLED_S = 2.0
 _At = TypeVar("_At", int, Carrier)
 
@@ -193,10 +194,10 @@ def call_key(head: RequestHead, names: Iterable[str]) -> str | None:
         if len(given) > 1 or len(value) > haproxy_names.MAX_VALUE_BYTES:
             return None
         if value and name.lower() == "traceparent":
-            found = TRACEPARENT.fullmatch(value)
-            if found is None:
+            match = TRACEPARENT.fullmatch(value)
+            if match is None:
                 return None
-            value = found[1]
+            value = match[1]
         values.append(value)
     key = haproxy_names.carried_key(values)
     return key if len(key) <= _MAX_KEY else None
@@ -339,8 +340,8 @@ class CarrierCache:
                 await self._map_updater.wait_applied(change)
         except TimeoutError:
             raise CheopsError(
-                "HAProxy does not answer, and might take the calls that this request causes for those of "
-                "another; try again later",
+                "HAProxy does not respond, and could give the calls that this request causes the scope of another "
+                "request; try again later",
                 definite=False,
                 status=503,
             ) from None

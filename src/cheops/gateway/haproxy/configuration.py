@@ -37,13 +37,17 @@ if TYPE_CHECKING:
 
 # HAProxy's own error statuses: the status and text of the response, and whether the request had no effect.
 _ERRORS = {
-    400: (400, "the request is not HTTP/1.1, or could be understood in two ways", True),
+    400: (400, "the request is not HTTP/1.1, or is ambiguous", True),
     408: (408, "the request did not come in time", True),
     413: (413, "the request is too large", True),
-    500: (500, "the fast path of the gateway failed; its log is haproxy.log", False),
-    502: (502, "the service was asked, but: it closed the connection, or did not answer in HTTP", False),
-    503: (503, "this needs the agent, which does not answer now; it may be starting", True),
-    504: (504, "the service was asked, but: no answer in time", False),
+    500: (500, "HAProxy failed; see gateway/haproxy.log in the data directory of the site", False),
+    502: (
+        502,
+        "the request was sent to the service, but: it closed the connection or did not send HTTP",
+        False,
+    ),
+    503: (503, "this needs the agent, which does not respond; it may be starting", True),
+    504: (504, "the request was sent to the service, but: no response in time", False),
 }
 
 
@@ -106,7 +110,7 @@ def _global(layout: Layout) -> Iterator[str]:
     yield f"  tune.bufsize {buffer}"
     yield "  tune.maxrewrite 2048"
     yield f"  hard-stop-after {_OLD_WORKER_S}s"
-    yield "  close-spread-time infinite"  # nobody's connection is closed under his hands: see frontend.py
+    yield "  close-spread-time infinite"  # close no idle connection on a reload: clients leave by MOVED
     if layout.certificates:
         yield f"  # certificates {layout.certificates}"
     yield "  tune.ssl.cachesize 0"  # sessions are not resumed: they would outlive their certificates
@@ -159,7 +163,7 @@ def _mesh_agent(layout: Layout) -> Iterator[str]:
         return
     yield f"backend {haproxy_names.MESH_AGENT}"
     yield from _tries()
-    # Nobody else can set it here, and the agent believes it at this socket only.
+    # set-header replaces what a client may have sent, and the agent believes this header only at this socket.
     yield f"  http-request set-header {PEER_CERTIFICATE} %[ssl_c_der,base64]"
     yield f"  timeout server {_ms(max(_longest(layout, service) for service in layout.services))}"
     yield f"  server agent unix@{haproxy_names.MESH_SOCKET} id 2 send-proxy"
@@ -216,7 +220,7 @@ def _backend(layout: Layout, service: ServiceLayout, name: str, *, is_followed: 
     yield "  balance roundrobin"
     yield "  retries 1"
     yield "  option redispatch 1"
-    if is_followed:  # only here: to keep requests for that costs as much as half of forwarding them
+    if is_followed:  # only here: to keep a request for a retry costs half as much as to forward it
         yield "  retry-on conn-failure empty-response response-timeout 0rtt-rejected 502 503 504"
     yield f"  timeout server {_ms(_longest(layout, service))}"
 
@@ -244,8 +248,8 @@ def _answered(layout: Layout, site: str) -> Iterator[str]:
     yield "  http-response allow if { srv_id 2 }"  # the agent has done all of it
     if site == layout.here:
         yield "  http-response del-header cheops -m beg"
-    lacking = "" if site == layout.here else " if !{ res.fhdr_cnt(cheops-site) gt 0 }"
-    yield f"  http-response add-header cheops-site {escaped(encode_name(site))}{lacking}"
+    unless_set = "" if site == layout.here else " if !{ res.fhdr_cnt(cheops-site) gt 0 }"
+    yield f"  http-response add-header cheops-site {escaped(encode_name(site))}{unless_set}"
     yield f'  http-response add-header via "1.1 {escaped(via_name(layout.here))}"'
     yield "  http-response del-header keep-alive"
 

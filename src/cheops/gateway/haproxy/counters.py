@@ -1,4 +1,4 @@
-"""What HAProxy served: read from it only when somebody asks, so that it costs nothing otherwise.
+"""What HAProxy served: read from it only when the counters are requested, so that it costs nothing otherwise.
 
 HAProxy counts by itself, and keeps the latest requests with a scope in a ring in its memory. Each refresh adds the
 difference to the values of the refresh before, for every worker.
@@ -79,6 +79,8 @@ def parse_handshake_line(line: str) -> tuple[str, str, str] | None:
 
 
 class TrafficCounters:
+    """Adds what HAProxy served to the request log and to the refusals."""
+
     def __init__(self, runtime: RuntimeSocket, request_log: RequestLog, refusals: Refusals) -> None:
         self._runtime = runtime
         self._request_log = request_log

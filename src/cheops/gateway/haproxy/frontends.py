@@ -1,7 +1,7 @@
 """HAProxy frontends: the part of the configuration that decides where a request goes. Pure.
 
-One look at the head decides whether the agent must see it, one lookup in the service's map where it goes. Every
-request pays for these lines: rare cases stand behind a condition that fails at once for all others.
+One regular expression over the head decides whether the agent must see a request, and one lookup in the service's map
+where it goes. Every request runs these lines, so rare cases have a condition that fails at once for all others.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ SENDERS, MESH = "senders.map", "mesh"
 RING, REFUSED = "requests", "refused"
 CERTIFICATE, AUTHORITIES = "site-and-key.pem", "authorities.pem"
 
-# A head that the agent must see: looked for in all lines of it at once. What two programs could read
-# differently, what is between two programs only, what belongs to the mesh, and ids of replicants.
+# Headers for which the agent must see a request: those that two programs could read differently, that belong to one
+# connection, or that belong to the mesh. One expression finds them, and ids of replicants, in the whole head at once.
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.~!$&\x27()*+;=%-]*)(?::[0-9]{0,5})?"
 NAMES = (
     "cheops",
@@ -40,10 +40,10 @@ _IS_HOSTLESS = rf"\A(?!(?s:.*?)^host: {_HOST}\r$)"
 _BODIES = "json|x-www-form-urlencoded"
 _TARGET = r"^/(?!.*[cC]4[eE]095[aA]1-)"
 REPEATABLE = "{ method GET HEAD OPTIONS PUT DELETE }"
-_ADDRESSES = 4  # of other gateways that could use up all connections, and no fewer
-_BUSY_PER_S, _ONE_IN = 200, 100  # of so many requests a second and more, one in so many is remembered
+_ADDRESSES = 4  # fewer source addresses cannot occupy all connections
+_BUSY_PER_S, _ONE_IN = 200, 100  # from so many requests per second on, only one in so many is logged
 
-# After a reload clients leave the old worker, whose configuration is old, with their next answer.
+# After a reload, clients leave the old worker, whose configuration is outdated, with their next response.
 MOVED = "  http-after-response set-header connection close if { stopping } !{ status 101 }"
 
 
@@ -66,7 +66,7 @@ def client_frontend(service: ServiceLayout) -> Iterator[str]:
     yield from request_log_lines(service)
     yield f"  http-request set-var(txn.to) var(txn.scope),map({flows})"
     yield f"  http-request set-var(txn.to) str({haproxy_names.LOCAL_KEY}),map({flows}) if !scoped"
-    # Nearly all requests are done here: what follows would not change where they go.
+    # For nearly all requests evaluation ends here: the lines below would not change where they go.
     carrying = ""
     if service.carriers:
         yield f"  acl carrying req.hdr_names -m reg '{listed(service.carriers)}'"
@@ -92,13 +92,13 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
         "ssl-min-ver TLSv1.3 alpn http/1.1 no-tls-tickets"
     )
     yield MOVED
-    # Whoever opens connections and says nothing leaves room for sites at other addresses.
+    # An address that opens connections and sends nothing must leave some for sites at other addresses.
     yield "  stick-table type ipv6 size 20k expire 2m store conn_cur"
     yield "  tcp-request connection track-sc0 src"
     most = max(1, layout.connections // _ADDRESSES)
     yield f"  tcp-request connection reject if {{ sc0_conn_cur gt {most} }}"
     yield f"  log ring@{REFUSED} format raw local0"
-    yield "  no option dontlognull"  # who goes without a word may have been refused
+    yield "  no option dontlognull"  # a connection without a request may be a refused handshake
     yield '  error-log-format "%Ts%ms %rt %ci %[ssl_c_err] %[ssl_fc_err_str,url_enc]"'
     yield "  http-request set-log-level silent"
     yield from about_client(layout.mesh)
@@ -157,13 +157,14 @@ def _sent_on_acls() -> Iterator[str]:
 
 
 def plain_acls() -> Iterator[str]:
+    """Conditions on the request line: HTTP/1.1, and a path without a meta-id."""
     yield "  acl plain_line req.ver 1.1"
     yield f"  acl plain_target url -m reg '{_TARGET}'"
 
 
 def _sent_on(flows: str, agent: str) -> Iterator[str]:
-    """What is odd goes to the agent, unless another gateway sent it on, which is known by its name and
-    address; that is served here, whatever its scope is."""
+    """An odd request goes to the agent, unless another gateway forwarded it (recognized by its name and address):
+    that is served here, whatever its scope is."""
     yield "  acl odd var(txn.odd) -m bool"
     yield "  acl sent var(txn.sent) -m found"
     yield ("  http-request set-var(txn.odd) bool(true) if unusual || !plain_line || !plain_target")
@@ -183,16 +184,16 @@ def exceptions(service: ServiceLayout, agent: str) -> Iterator[str]:
     yield "  acl is_followed var(txn.to) -m beg or."
     yield f"  acl is_without_bodies var(txn.to) -m end |{haproxy_names.NO_BODIES}"
     yield f"{to_agent} is_without_bodies {{ req.fhdr(content-type) -m reg -i {_BODIES} }}"
-    # What cannot be repeated has to be looked after where another site may follow.
+    # Only the agent can decide whether the next site may be tried for a request that must not run twice.
     yield f"{to_agent} is_followed !{REPEATABLE}"
-    if service.dropped:  # they would be lacking where it is tried next
+    if service.dropped:  # HAProxy would drop them for the first target, and the next one may need them
         yield f"{to_agent} is_followed {{ req.hdr_names -m reg '{listed(service.dropped)}' }}"
-    if service.carriers:  # what they stand for has to be remembered, and one added where there is none
+    if service.carriers:  # the agent remembers their scope, and adds a carrier to a request without one
         yield f"{to_agent} is_own carrying || is_own scoped"
 
 
 def listed(names: tuple[str, ...]) -> str:
-    """Whether one of these is among the names of a request's headers."""
+    """A pattern that finds one of these in the comma-separated names of a request's headers."""
     return f"(?:^|,)(?:{'|'.join(map(in_pattern, names))})(?:,|$)"
 
 
@@ -241,7 +242,7 @@ def outbound_frontend(service: ServiceLayout, outbound: Address, carriers: tuple
 
 
 def _recovered(carriers: tuple[str, ...]) -> Iterator[str]:
-    """The key is what carrying.key_of_call makes of the same call."""
+    """Recover the scope of a call from its carriers. The key must equal that of `admission.call_key`."""
     key = "str(|)"
     for number, name in enumerate(carriers):
         part = ",field(2,-)" if name.lower() == "traceparent" else ""

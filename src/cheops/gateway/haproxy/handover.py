@@ -11,7 +11,7 @@ from cheops.errors import CheopsError
 from cheops.gateway.connection import Wire
 from cheops.gateway.headers import Header, RequestHead, via_name, without_forged_headers
 
-_MAX_LINE = 107
+_MAX_LINE = 107  # bytes, by the specification of the PROXY protocol (version 1)
 _LINE = re.compile(rb"PROXY (?:TCP[46] ([0-9A-Fa-f:.]+) [0-9A-Fa-f:.]+ \d+ \d+|UNKNOWN[^\r\n]*)\r\n")
 
 
@@ -39,11 +39,11 @@ class HandoverWire(Wire):
             super().data_received(data)
             return
         self._first += data
-        found = _LINE.match(self._first)
-        if found:
+        line = _LINE.match(self._first)
+        if line:
             self._has_line = True
-            self._client = (found[1] or b"").decode("ascii").removeprefix("::ffff:")
-            rest, self._first = self._first[found.end() :], b""
+            self._client = (line[1] or b"").decode("ascii").removeprefix("::ffff:")
+            rest, self._first = self._first[line.end() :], b""
             if rest:
                 super().data_received(rest)
         elif len(self._first) > _MAX_LINE:
@@ -58,8 +58,11 @@ _ADDED = {
 
 
 def original_request(head: RequestHead, here: str, base: str, added: ForwardedHeaders) -> RequestHead:
-    """`base` is the path that stands before every request to the service; `added` is which headers
-    with the client's address were added. Each was added as a line of its own, and is the last."""
+    """The request as its client sent it, without what HAProxy added for the target that failed.
+
+    `base` is the prefix of the service's paths; `added` says which headers with the client's address HAProxy adds.
+    Each is a line of its own, and the last with its name.
+    """
     headers = list(without_forged_headers(head).headers)
     _drop_last(headers, "via", f"1.1 {via_name(here)}")
     for name in _ADDED[added]:
@@ -72,20 +75,21 @@ def original_request(head: RequestHead, here: str, base: str, added: ForwardedHe
 
 def _drop_last(headers: list[Header], name: str, value: str | None = None) -> None:
     for place in range(len(headers) - 1, -1, -1):
-        given, found = headers[place]
+        given, given_value = headers[place]
         if given.lower() == name:
-            if value is None or found == value:
+            if value is None or given_value == value:
                 del headers[place]
             return
 
 
 def listen(path: Path, backlog: int) -> socket.socket:
-    """A socket at this path, for its owner only. The folder is the agent's own, so whatever has the name was
-    left by an agent that is gone."""
+    """A socket at this path, for its owner only. The folder is the agent's own, so a file with this name is a
+    leftover of an earlier agent."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.unlink(missing_ok=True)
         os.fchmod(listening.fileno(), 0o600)  # before it has a name: at no time may others connect
+        # The name of a Unix socket has at most 107 bytes: through its folder's descriptor, a long path fits, too.
         folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             listening.bind(f"/proc/self/fd/{folder}/{path.name}")

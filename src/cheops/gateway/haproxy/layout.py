@@ -144,6 +144,8 @@ class PeerLayout:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
+    """Everything that HAProxy's configuration depends on: an equal layout needs no reload."""
+
     here: str
     services: tuple[ServiceLayout, ...]
     peers: tuple[PeerLayout, ...] = ()

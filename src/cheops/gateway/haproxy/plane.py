@@ -126,19 +126,19 @@ class PeerBackends:
         (folder / _PEERS_FILE).write_bytes(msgspec.json.encode(known))
 
 
-_MAX_KEY = 2_000
+_MAX_KEY = 2_000  # characters; a longer scope is served by the agent
 _TICK_S = 0.2
-_RELOAD_GAP_S = 0.5
+_RELOAD_GAP_S = 0.5  # a reload starts a new worker: several changes at once should cause one reload
 _SETTLED_S = 2.0
 _LOOK_AT_WORKERS_S = 1.0
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 10.0  # before HAProxy is restarted again
-_INHERITED_S = 3.0
+_INHERITED_S = 3.0  # by then an agent that has just started knows which sites are up
 _LONG_S = 60.0  # after so long a run, a crash counts as the first
 _log = logging.getLogger(__name__)
 
 
 class HaproxyPlane:
-    """Belongs to one event loop."""
+    """Starts, configures and watches HAProxy, and keeps its flows up to date. Belongs to one event loop."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what it needs of a gateway
         self,
@@ -213,7 +213,7 @@ class HaproxyPlane:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._map_updater.run(), name="flows"),
-            loop.create_task(self._watch(), name="fast path"),
+            loop.create_task(self._watch(), name="haproxy"),
             loop.create_task(self._senders.follow_addresses(_TICK_S), name="senders"),
         ]
 
@@ -247,11 +247,11 @@ class HaproxyPlane:
                 self.trouble = self._map_updater.trouble
             except (CheopsError, OSError) as error:
                 if str(error) != self.trouble:
-                    _log.error("the fast path: %s", error)
+                    _log.error("HAProxy cannot be kept up to date: %s", error)
                 self.trouble = str(error)
             except Exception as error:  # a bug must not leave flows that are not updated any more
                 _log.exception("the watch of HAProxy failed")
-                self.trouble = f"a mistake in Cheops: {error!r}"
+                self.trouble = f"internal error in Cheops: {error!r}"
                 self._take_out(self.table.withdraw(lambda _service, _flow: True))
             await asyncio.sleep(_TICK_S)
 
@@ -414,7 +414,7 @@ class HaproxyPlane:
                 task.add_done_callback(self._tasks.remove)
 
     async def _on_membership_change(self) -> None:
-        """A site that was removed is locked out when this returns, unless HAProxy does not respond."""
+        """HAProxy refuses a site that was removed when this returns, unless it does not respond."""
         self._senders.recheck()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLED_S):

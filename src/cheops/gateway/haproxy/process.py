@@ -74,7 +74,7 @@ class Haproxy:
             subprocess.run, argv, cwd=self.folder, capture_output=True, check=False, timeout=60
         )
         if ended.returncode:
-            raise HaproxyError(f"HAProxy does not take its configuration: {_alerts(ended.stderr)}")
+            raise HaproxyError(f"HAProxy refuses its configuration: {_alerts(ended.stderr)}")
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -110,6 +110,7 @@ class Haproxy:
     async def start(self) -> None:
         """Start it, and wait until it takes connections. Raises HaproxyError."""
         self._kill_left()
+        # -W: a master, which keeps the sockets, and a worker; a reload replaces only the worker.
         argv = [self._program, "-W", "-S", f"unix@{MASTER},mode,600,level,admin", "-p", PID, "-f", CONFIG]
         with (self.folder / LOG).open("wb") as log:
             self._child = subprocess.Popen(  # noqa: S603  # nosec B603
@@ -221,10 +222,10 @@ def choose_program(config: SiteConfig) -> str | None:
     wanted = config.gateway.data_plane
     if wanted == "builtin" or not any(service.listener.listen for service in config.services.values()):
         return None
-    found = program()
-    version = _version_of(found) if found else None
+    path = program()
+    version = _version_of(path) if path else None
     if version is not None and version >= LEAST_VERSION:
-        return found
+        return path
     least = ".".join(map(str, LEAST_VERSION))
     if wanted == "haproxy":
         what = f"version {'.'.join(map(str, version))} is too old" if version else "it is not installed"
@@ -246,8 +247,8 @@ def _version_of(path: str) -> tuple[int, int] | None:
         output = _output_of([path, "-v"])
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(output)
-    return (int(found[1]), int(found[2])) if found else None
+    version = _VERSION.search(output)
+    return (int(version[1]), int(version[2])) if version else None
 
 
 def leftover_pid(config: SiteConfig) -> int | None:

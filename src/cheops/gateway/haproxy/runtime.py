@@ -15,8 +15,8 @@ from pathlib import Path
 from cheops.errors import CheopsError
 from cheops.gateway.haproxy.configuration import MASTER
 
-_ANSWER_S = 10.0
-_MAX_ANSWER = 64 * 1024 * 1024
+_RESPONSE_S = 10.0
+_MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 _PART = 256 * 1024
 _PIECE = 12 * 1024  # bytes of a map in one command: HAProxy's buffer has 16 KiB
 
@@ -29,6 +29,8 @@ class RuntimeSocketError(CheopsError):
 
 @dataclass(frozen=True, slots=True)
 class Worker:
+    """A process of HAProxy that serves connections."""
+
     pid: int
     is_old: bool  # replaced by a reload: it takes no new connections
 
@@ -41,19 +43,20 @@ class RuntimeSocket:
 
     async def workers(self) -> list[Worker]:
         """The new one first."""
-        found, is_old = [], False
+        workers, is_old = [], False
         for line in (await self.command("show proc")).splitlines():
             is_old = is_old or line.startswith("# old workers")
             words = line.split()
             if len(words) > 1 and words[1] == "worker":
-                found.append(Worker(int(words[0]), is_old))
-        return found
+                workers.append(Worker(int(words[0]), is_old))
+        return workers
 
     async def command(self, command: str) -> str:
         """The master's response to a command. Raises RuntimeSocketError."""
+        # The name of a Unix socket has at most 107 bytes: through its folder's descriptor, a long path fits, too.
         folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(_RESPONSE_S):
                 reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{MASTER}")
                 try:
                     writer.write(f"{command}\n".encode())
@@ -62,7 +65,7 @@ class RuntimeSocket:
                 finally:
                     writer.close()
         except (OSError, TimeoutError) as error:
-            raise RuntimeSocketError(f"HAProxy does not answer: {error or 'no answer in time'}") from None
+            raise RuntimeSocketError(f"HAProxy does not respond: {error or 'no response in time'}") from None
         finally:
             os.close(folder)
 
@@ -71,13 +74,13 @@ class RuntimeSocket:
 
     async def command_all(self, command: str, *, silent: bool = True) -> list[str]:
         """Run a command at all workers; with `silent` any response is an error."""
-        answers = []
+        responses = []
         for worker in await self.workers():
-            answer = (await self.command_worker(worker, command)).strip()
-            if silent and answer and not worker.is_old:
-                raise RuntimeSocketError(f"HAProxy says to '{command[:60]}': {answer[:200]}")
-            answers.append(answer)
-        return answers
+            response = (await self.command_worker(worker, command)).strip()
+            if silent and response and not worker.is_old:
+                raise RuntimeSocketError(f"HAProxy refuses '{command[:60]}': {response[:200]}")
+            responses.append(response)
+        return responses
 
     # -- maps --------------------------------------------------------------------------------------------
 
@@ -85,12 +88,12 @@ class RuntimeSocket:
         """Replace a whole map atomically."""
         pieces = list(_pieces(entries))
         for worker in await self.workers():
-            answer = await self.command_worker(worker, f"prepare map {name}")
-            version = answer.strip().rpartition(" ")[2]
+            response = await self.command_worker(worker, f"prepare map {name}")
+            version = response.strip().rpartition(" ")[2]
             if not version.isdigit():
                 if worker.is_old:
                     continue  # it has ended meanwhile
-                raise RuntimeSocketError(f"HAProxy does not take a new {name}: {answer.strip()[:200]}")
+                raise RuntimeSocketError(f"HAProxy refuses a new {name}: {response.strip()[:200]}")
             for piece in pieces:
                 await self._checked(worker, f"add map @{version} {name} <<\n{piece}")
             await self._checked(worker, f"commit map @{version} {name}")
@@ -106,9 +109,9 @@ class RuntimeSocket:
                 await self._checked(worker, f"add map {name} <<\n{piece}")
 
     async def _checked(self, worker: Worker, command: str) -> None:
-        answer = (await self.command_worker(worker, command)).strip()
-        if answer and not worker.is_old:
-            raise RuntimeSocketError(f"HAProxy says to '{command[:60]}': {answer[:200]}")
+        response = (await self.command_worker(worker, command)).strip()
+        if response and not worker.is_old:
+            raise RuntimeSocketError(f"HAProxy refuses '{command[:60]}': {response[:200]}")
 
     async def open_requests(self) -> int:
         """The number of requests in progress, at all workers."""
@@ -139,8 +142,8 @@ async def _whole(reader: asyncio.StreamReader) -> bytes:
     while part := await reader.read(_PART):
         parts.append(part)
         size += len(part)
-        if size > _MAX_ANSWER:
-            raise RuntimeSocketError(f"HAProxy answers with more than {_MAX_ANSWER:,} bytes")
+        if size > _MAX_RESPONSE_BYTES:
+            raise RuntimeSocketError(f"HAProxy's response has more than {_MAX_RESPONSE_BYTES:,} bytes")
     return b"".join(parts)
 
 
@@ -245,7 +248,7 @@ class MapUpdater:
                     await self.apply()
                 except Exception as error:  # a withdrawn flow must not stay: send everything again
                     _log.exception("HAProxy's maps cannot be updated")
-                    self.trouble = f"a mistake in Cheops: {error!r}"
+                    self.trouble = f"internal error in Cheops: {error!r}"
                     self.put_whole()
             if self.trouble:
                 await asyncio.sleep(_AGAIN_S)
