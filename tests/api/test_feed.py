@@ -191,7 +191,7 @@ def test_a_place_of_which_events_are_gone(make_rig: MakeRig) -> None:
 def test_what_is_no_place_is_refused(make_rig: MakeRig) -> None:
     _, agent = one_site(make_rig)
     for ask in (lambda: agent.changes(None, "yesterday"), lambda: next(agent.events("n", "yesterday"))):
-        with pytest.raises(AgentError, match="a place in the feed looks like") as refused:
+        with pytest.raises(AgentError, match="a position in the feed looks like") as refused:
             ask()
         assert refused.value.http_status == 400
 

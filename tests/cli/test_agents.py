@@ -260,7 +260,7 @@ def test_watching_goes_on_over_a_restart(make_rig: MakeRig) -> None:
         (kind, f"site1:{n}") for n in (2, 3) for kind in ("accepted", "decided", "ran")
     ]
     assert [event["output"] for event in (first[-1], then[-1])] == ["two\n", "three\n"]
-    assert "a place in the feed looks like" in cheops("watch", "--since", "yesterday", code=1).err
+    assert "a position in the feed looks like" in cheops("watch", "--since", "yesterday", code=1).err
 
 
 def _has(process: "subprocess.Popen[str]") -> bool:

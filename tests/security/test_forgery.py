@@ -220,7 +220,7 @@ def test_a_stolen_site_cannot_extend_a_resource_or_change_its_rules(rig: Rig) ->
         rig.request("site2", "POST", "/api/v1/resources/extended/sites", body, headers)
     assert caught.value.status == 403
     assert "only site1, which made it, may change its list of sites" in caught.value.detail
-    assert "ask the agent of site1" in caught.value.detail
+    assert "submit it at site1" in caught.value.detail
 
 
 def test_a_command_that_is_not_allowed_does_not_run_whoever_signed_it(rig: Rig) -> None:

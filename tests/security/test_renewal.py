@@ -139,7 +139,7 @@ def test_sighup_takes_what_is_in_the_folder_and_disturbs_nobody(rig: Rig) -> Non
     before = shown(rig, "site2")
     (rig.folder("site2") / "tls" / CERTIFICATE).write_text("nothing of the kind")
     rig.processes["site2"].send_signal(signal.SIGHUP)
-    until(lambda: "certificates are used as they were: " in rig.log("site2"))
+    until(lambda: "cannot reload certificates, the old ones stay in use: " in rig.log("site2"))
     assert shown(rig, "site2") == before
     assert is_well(rig, "site2")
 

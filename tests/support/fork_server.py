@@ -36,12 +36,12 @@ class ForkedProcess:
 
     stdin = stdout = stderr = None
 
-    def __init__(self, server: "_ForkServer", pid: int) -> None:
+    def __init__(self, server: "_ForkServer", pid: int, handle: int) -> None:
+        """`handle` is a pidfd: a signal must not reach another process that got the same number later."""
         self.pid = pid
         self.returncode: int | None = None
         self._server = server
-        # A handle, not the pid: a signal must not reach another process that got the same number later.
-        self._handle = os.pidfd_open(pid)
+        self._handle = handle
 
     def poll(self) -> int | None:
         if self.returncode is None and select.select([self._handle], [], [], 0)[0]:
@@ -87,22 +87,24 @@ class _ForkServer:
             "environment": dict(environment),
         }
         socket.send_fds(self._socket, [json.dumps(request).encode()], list(files))
-        while "started" not in (report := self._receive()):
-            self._record_end(report)  # a child may have ended in the meantime
-        return ForkedProcess(self, report["started"])
+        while True:
+            report, handles = self._receive()
+            if "started" in report:
+                return ForkedProcess(self, report["started"], handles[0])
+            self._record_end(report)  # another child has ended in the meantime
 
     def exit_code(self, pid: int) -> int:
         while pid not in self._exit_codes:
-            self._record_end(self._receive())
+            self._record_end(self._receive()[0])
         return self._exit_codes.pop(pid)
 
     def close(self) -> None:
         self._socket.close()
         self._process.wait()
 
-    def _receive(self) -> dict[str, Any]:
-        report: dict[str, Any] = json.loads(self._socket.recv(_MAX_BYTES))
-        return report
+    def _receive(self) -> tuple[dict[str, Any], list[int]]:
+        message, handles, _, _ = socket.recv_fds(self._socket, _MAX_BYTES, 1)
+        return json.loads(message), handles
 
     def _record_end(self, report: dict[str, Any]) -> None:
         self._exit_codes[report["ended"]] = report["code"]
@@ -162,7 +164,10 @@ def _main() -> None:
             for file in files:
                 os.close(file)
             children.add(pid)
-            requests.send(json.dumps({"started": pid}).encode())
+            # Opened here, where the child is reaped: the test process might do so after its end.
+            handle = os.pidfd_open(pid)
+            socket.send_fds(requests, [json.dumps({"started": pid}).encode()], [handle])
+            os.close(handle)
     for pid in children:  # the test process has ended, so no test can end them
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
