@@ -1,7 +1,7 @@
 """Authenticates a request: from its connection and headers to a principal, with limits on how often.
 
-A token that is presented decides, wherever the request comes from. Without one the connection does: the certificate
-of another site, the user at the other end of the Unix socket, and with `security: none` anybody on this machine,
+In this order, the first that applies decides: the certificate of another site on the connection, a token, a browser's
+session, the user at the other end of the Unix socket. With `security: none` every program on this machine is accepted,
 unless a web page of another origin makes a browser send the request.
 
 A site that forwards a request sends the limits of the client's token along. They can only narrow what it may do.
@@ -28,20 +28,26 @@ from cheops.security.refusals import RateLimiter, address_key
 from cheops.security.tokens import MAX_SECRET, BadTokenError, Token
 
 LIMITS_HEADER = "Cheops-Limits"
+COOKIE = "__Host-cheops"  # browsers accept this prefix only with Secure, and from this very host
+CSRF_HEADER = b"cheops-session"  # a page of another origin cannot make a browser send it
+SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 _MAX_LIMITS_BYTES = 64 * 1024
+_BAD_RATE, _BAD_BURST = 1.0, 10.0  # wrong tokens from one address: per second, and at once
+_BEARER = "bearer "
+_LIMITS = LIMITS_HEADER.lower().encode()
 
 
-class _Form(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class _LimitsJson(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     types: list[str] | None = None
     services: list[str] | None = None
     sites: list[str] | None = None
 
 
 def limits_header(reach: Reach) -> dict[str, str]:
-    """As a header, where there are limits."""
+    """The header that carries the limits of a client's token; none for a client without limits."""
     if reach.is_whole:
         return {}
-    form = _Form(*(None if one is None else sorted(one) for one in (reach.types, reach.services, reach.sites)))
+    form = _LimitsJson(*(None if one is None else sorted(one) for one in (reach.types, reach.services, reach.sites)))
     return {LIMITS_HEADER: quote(msgspec.json.encode(form), safe="")}
 
 
@@ -49,18 +55,10 @@ def read_limits(header: str | None) -> Reach:
     if header is None:
         return EVERYWHERE
     try:
-        form = msgspec.json.decode(unquote(header[:_MAX_LIMITS_BYTES]), type=_Form)
+        form = msgspec.json.decode(unquote(header[:_MAX_LIMITS_BYTES]), type=_LimitsJson)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise ClientError(f"the header {LIMITS_HEADER} cannot be read") from None
     return Reach(*(None if one is None else frozenset(one) for one in (form.types, form.services, form.sites)))
-
-
-COOKIE = "__Host-cheops"  # browsers accept this prefix only with Secure, and from this very host
-CSRF_HEADER = b"cheops-session"  # a page of another origin cannot make a browser send it
-SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
-_BAD_RATE, _BAD_BURST = 1.0, 10.0  # wrong tokens of one address
-_BEARER = "bearer "
-_LIMITS = LIMITS_HEADER.lower().encode()
 
 
 class UnauthorizedError(ClientError):
@@ -105,10 +103,12 @@ class RequestInfo:
 
 
 class Authenticator:
+    """Finds the principal of each request to one node, and limits requests and wrong tokens."""
+
     def __init__(self, node: Node) -> None:
         self._node = node
         self._is_open = not node.config.security.is_on
-        self._uids = (0, os.getuid())
+        self._uids = (0, os.getuid())  # root and the user of the agent administer the site
         self._hosts = frozenset((address_of_url(node.config.advertise).host, node.config.listen.host, "localhost"))
         self._clients = node.client_limiter
         self._sites = node.site_limiter
@@ -116,17 +116,20 @@ class Authenticator:
 
     def identify(self, request: RequestInfo) -> Principal:
         """The principal of a request; raises BadTokenError, ForbiddenError or TooManyRequestsError."""
-        who = self._who(request)
-        self._check_rate(who, request.address)
-        return who
+        principal = self._principal(request)
+        self._check_rate(principal, request.address)
+        return principal
 
-    def _who(self, request: RequestInfo) -> Principal:
+    def _principal(self, request: RequestInfo) -> Principal:
+        # First: a site that forwards a request acts as itself, and cannot use a token of ours to be more.
         if site := request.state.get("peer"):
             return self._narrowed(peer(site), request)
-        if (shown := request.headers.get(b"authorization")) is not None:
-            return self.shown(_secret(shown), request.address).principal
-        if (id_ := _cookie(request.headers.get(b"cookie") or "")) and (who := self._of_session(id_, request)):
-            return who
+        if (authorization := request.headers.get(b"authorization")) is not None:
+            return self.check_token(_secret(authorization), request.address).principal
+        if (id_ := _cookie(request.headers.get(b"cookie") or "")) and (
+            principal := self._session_principal(id_, request)
+        ):
+            return principal
         uid = request.state.get("local_uid")
         if uid is not None:
             return local(uid) if uid in self._uids else NOBODY
@@ -141,27 +144,29 @@ class Authenticator:
         header = request.headers.get(_LIMITS)
         return who if header is None else narrowed(who, read_limits(header))
 
-    def shown(self, secret: str, address: str) -> Token:
+    def check_token(self, secret: str, address: str) -> Token:
         """The token with this secret; raises BadTokenError, or TooManyRequestsError after many wrong ones. A right
         token is always accepted: clients behind the same address must not suffer from one that guesses."""
         try:
             return self._node.accounts.tokens.with_secret(secret)
         except BadTokenError:
-            self.failed(address)
+            self.count_failure(address)
             raise
 
-    def failed(self, address: str) -> None:
+    def count_failure(self, address: str) -> None:
+        """Raises TooManyRequestsError if this address sends too many wrong tokens."""
         if wait_s := self._bad.take(address):
             raise TooManyRequestsError("too many wrong tokens from this address; wait before the next", wait_s)
 
-    def _of_session(self, id_: str, request: RequestInfo) -> Principal | None:
+    def _session_principal(self, id_: str, request: RequestInfo) -> Principal | None:
         """None if the session is over: a browser keeps sending the cookie, and its user must be able to sign in again.
         The cookie may also belong to another agent on the same machine."""
         try:
             token = self._node.accounts.session_of(id_)
         except BadTokenError:
+            # Without security the cookie of another agent on this machine is no attempt to guess one.
             if not self._is_open:
-                self.failed(request.address)
+                self.count_failure(request.address)
             return None
         if request.method not in SAFE:
             self.check_origin(request, is_required=True)
@@ -218,15 +223,15 @@ def _cookie(header: str) -> str:
     if COOKIE not in header:
         return ""
     try:
-        found = SimpleCookie(header).get(COOKIE)
+        cookie = SimpleCookie(header).get(COOKIE)
     except CookieError:
         return ""
-    return found.value if found and len(found.value) <= MAX_SECRET else ""
+    return cookie.value if cookie and len(cookie.value) <= MAX_SECRET else ""
 
 
 @lru_cache(256)
 def _is_own_host(header: str, hosts: frozenset[str]) -> bool:
-    """Whether a `Host` header names this machine. A request without one is not of a browser."""
+    """Whether a `Host` header names this machine. A request without one does not come from a browser."""
     try:
         host = urlsplit(f"//{header}").hostname or "localhost"
     except ValueError:

@@ -117,9 +117,9 @@ def _store(node: Node) -> Iterator[Check]:
     )
     level = Level.WARNING if hint else Level.OK
     yield _check("store", "disk has free space", f"{free / 1024**2:,.0f} MiB", hint, level)
-    lacking = node.disk_quota.lacking() or ""
-    hint = "until then the agent refuses operations from clients" if lacking else ""
-    yield _check("store", "clients are within their quota", lacking or "'clients.store_size'", hint)
+    excess = node.disk_quota.lacking() or ""
+    hint = "until then the agent refuses operations from clients" if excess else ""
+    yield _check("store", "clients are within their quota", excess or "'clients.store_size'", hint)
     trouble = node.audit.trouble or (f"{node.audit.lost} entries were lost" if node.audit.lost else "")
     hint = "free space or fix the disk: the agent then continues automatically" if trouble else ""
     yield _check("store", "audit log is writable", trouble or str(node.audit.path), hint)
@@ -186,7 +186,7 @@ _OTHERS = 0o077  # what a key's group and everybody else may do
 
 
 def security_checks(node: Node) -> Iterator[Check]:
-    """Some of it looks at files: not for the event loop."""
+    """Reads files, so it must not run in the event loop."""
     now_s = time.time()
     yield from _certificates(node, now_s)
     yield from _files(node)
@@ -227,7 +227,7 @@ def _certificates(node: Node, now_s: float) -> Iterator[Check]:
 
 
 def _expiry(name: str, left_s: float, renew_before_s: float, anchor: str) -> Check:
-    """A certificate is renewed by itself when that is due: half that time later something is wrong."""
+    """The agent renews a certificate `renew_before_s` before it ends. At half of that, renewal must have failed."""
     if left_s <= 0:
         hint = "other sites refuse this one until it has a new certificate"
         return _security_check(name, f"it expired {-left_s / _DAY_S:,.1f} days ago", hint, anchor=anchor, failed=True)
@@ -275,7 +275,7 @@ def _too_open(path: Path) -> str:
     return f"{path} has mode {mode & 0o777:o}" if mode & _OTHERS else ""
 
 
-# -- who comes in, and what is on the wire ---------------------------------------------------------------
+# -- traffic, tokens and refusals -------------------------------------------------------------------------
 
 
 def _services(config: SiteConfig) -> Iterator[Check]:

@@ -57,7 +57,7 @@ class TooLargeError(ClientError):
 
 TIMEOUT_S = 30.0  # as in the original prototype
 MAX_TIMEOUT_S = 3600.0
-MAX_FIELD_BYTES = 1024 * 1024
+MAX_FIELD_BYTES = 1024 * 1024  # a field is held in memory; files go to disk
 MAX_FILES = 100
 MAX_FIELDS = 32
 MAX_PLAIN_FORM_BYTES = 4 * 1024 * 1024  # of a form without files
@@ -87,7 +87,9 @@ async def _exec(node: Node, request: Request) -> Response:
     form = await read_form(request, node.config.clients.upload_bytes)
     with ExitStack() as pins:  # they protect the files until an operation that names them is saved
         try:
-            wanted = replace(await _wanted(node, request.path_params["id"], form, pins), by=principal_of(request))
+            wanted = replace(
+                await _operation_request(node, request.path_params["id"], form, pins), by=principal_of(request)
+            )
             timeout_s = _timeout(form)
             try:
                 accepted, sites, answers = await execute(node, wanted, timeout_s)
@@ -101,7 +103,7 @@ async def _exec(node: Node, request: Request) -> Response:
     return StreamingResponse(lines, media_type="application/json", headers=headers)
 
 
-async def _wanted(node: Node, id_: str, form: FormData, pins: ExitStack) -> OperationRequest:
+async def _operation_request(node: Node, id_: str, form: FormData, pins: ExitStack) -> OperationRequest:
     command = _field(form, "command")
     sites = "&".join(str(value) for value in form.getlist("sites") if isinstance(value, str))
     if not command:
@@ -178,6 +180,7 @@ async def _lines(
             continue
         responded.add(answer.site)
         yield _line(wanted, sites, answer)
+        # A void operation runs at no other site, so no other site will respond.
         is_void = answer.stage is Stage.DECIDED and answer.status is not Status.OK
         if responded.issuperset(sites) or is_void:
             return
@@ -224,8 +227,8 @@ async def _show(node: Node, request: Request) -> Response:
     if not sites:
         raise RequestError("no such resource is known here; name its sites with 'sites'")
     check_showing(node, principal_of(request), replica, command, sites)
-    shown = await asyncio.gather(*(show_at(node, site, id_, command) for site in sites))
-    return JSONResponse(dict(zip(sites, shown, strict=True)))
+    states = await asyncio.gather(*(show_at(node, site, id_, command) for site in sites))
+    return JSONResponse(dict(zip(sites, states, strict=True)))
 
 
 async def show_at(node: Node, site: str, id_: str, command: str) -> dict[str, str]:
@@ -236,16 +239,16 @@ async def show_at(node: Node, site: str, id_: str, command: str) -> dict[str, st
     body = {"resource": id_, "command": command}
     try:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
-        async with node.peer_client.request(site, "POST", "/peer/show", json=body, timeout=timeout) as answer:
-            shown = await read_json_response(answer, MAX_MESSAGE_BYTES)
-            if answer.status != 200:
+        async with node.peer_client.request(site, "POST", "/peer/show", json=body, timeout=timeout) as response:
+            state = await read_json_response(response, MAX_MESSAGE_BYTES)
+            if response.status != 200:
                 return {
                     "Status": "KO",
-                    "Output": str(shown.get("detail", f"{site} responded with status {answer.status}")),
+                    "Output": str(state.get("detail", f"{site} responded with status {response.status}")),
                 }
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         return {"Status": "TIMEOUT", "Output": f"{site} is unreachable: {error or type(error).__name__}"}
-    return {name: str(shown.get(name, "")) for name in ("Status", "Output")}
+    return {name: str(state.get(name, "")) for name in ("Status", "Output")}
 
 
 def check_showing(node: Node, who: Principal, replica: Replica, command: str, sites: Collection[str]) -> None:
@@ -291,10 +294,10 @@ async def read_form(request: Request, most_bytes: int) -> FormData:
 
 
 def _limited(receive: Receive, most_bytes: int) -> Receive:
-    """The same messages, up to a limit of bytes."""
+    """The same messages, until the body has more bytes than that; then raises TooLargeError."""
     left = most_bytes
 
-    async def received() -> Message:
+    async def receive_limited() -> Message:
         nonlocal left
         message = await receive()
         left -= len(message.get("body", b""))
@@ -302,7 +305,7 @@ def _limited(receive: Receive, most_bytes: int) -> Receive:
             raise TooLargeError(f"the form has more than {most_bytes} bytes")
         return message
 
-    return received
+    return receive_limited
 
 
 def _field(form: FormData, name: str) -> str:

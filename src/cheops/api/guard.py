@@ -37,12 +37,12 @@ from cheops.text import printable, shortened
 
 
 _OPERATION = b"cheops-operation"
-_MOST = 256  # characters of anything that came from outside
+_MAX_CHARACTERS = 256  # of anything that comes from a client
 
 
 @dataclass(slots=True)
 class AuditRecord:
-    """What is known of one request so far. The guard creates it; the route and the handler add what they learn."""
+    """One request, as the audit log describes it. The guard creates it; the route and the handler complete it."""
 
     method: str
     source: str
@@ -52,39 +52,40 @@ class AuditRecord:
     resource: str = ""
     operation: str = ""
     reason: str = ""  # why it is refused: a fixed text for each kind of refusal
-    is_counted: bool = False  # the code that refused it has counted the refusal already
-    is_noted: bool = False
+    is_counted: bool = False  # the refusal is in the counters already
+    is_recorded: bool = False
 
 
-def record_outcome(node: Node, act: AuditRecord, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+def record_outcome(node: Node, record: AuditRecord, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
     """Record how a request ended, once."""
-    if act.is_noted:
+    if record.is_recorded:
         return
-    act.is_noted = True
+    record.is_recorded = True
     if status in REFUSED_STATUSES:
-        if not act.is_counted:
-            who = str(act.who) if act.who.name else act.source
-            node.refusals.count(act.reason or f"status {status}", who)
-        node.audit.refused(_entry(node, act, status, "refused"))
-    elif act.writes:
-        act.operation = _operation(headers)
+        if not record.is_counted:
+            who = str(record.who) if record.who.name else record.source
+            node.refusals.count(record.reason or f"status {status}", who)
+        node.audit.refused(_entry(node, record, status, "refused"))
+    elif record.writes:
+        record.operation = _operation(headers)
         outcome = "done" if status < 400 else "failed" if status >= 500 else "refused"
-        node.audit.note(_entry(node, act, status, outcome))
+        node.audit.note(_entry(node, record, status, outcome))
 
 
-def _entry(node: Node, act: AuditRecord, status: int, outcome: str) -> AuditEntry:
-    replica = node.pump.site.replicas.get(act.resource) if act.resource else None
+def _entry(node: Node, record: AuditRecord, status: int, outcome: str) -> AuditEntry:
+    # Only from memory: a refused request must not make the agent load a resource from the store.
+    replica = node.pump.site.replicas.get(record.resource) if record.resource else None
     return AuditEntry(
         at=node.audit.now(),
-        who=_short(str(act.who)),
-        source=act.source,
-        what=f"{act.method} {act.route or 'unknown path'}",
-        resource=_short(act.resource),
+        who=_short(str(record.who)),
+        source=record.source,
+        what=f"{record.method} {record.route or 'unknown path'}",
+        resource=_short(record.resource),
         type=replica.type.name if replica else "",
-        operation=act.operation,
+        operation=record.operation,
         outcome=outcome,
         status=status,
-        reason=act.reason,
+        reason=record.reason,
     )
 
 
@@ -93,15 +94,15 @@ def _operation(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def _short(text: str) -> str:
-    is_plain = len(text) <= _MOST and text.isascii() and text.isprintable()
-    return text if is_plain else printable(shortened(text, _MOST))
+    is_plain = len(text) <= _MAX_CHARACTERS and text.isascii() and text.isprintable()
+    return text if is_plain else printable(shortened(text, _MAX_CHARACTERS))
 
 
 # -- connections and tokens ----------------------------------------------------------------------------------------
 
 
 class ConnectionGuard:
-    """Stands before the web side: refuses sites that are not let in, and requests that name a false sender."""
+    """Before the whole web side: refuses sites that may not connect, and requests that name a false sender."""
 
     def __init__(self, node: Node, app: ASGIApp) -> None:
         self._node = node
@@ -119,6 +120,7 @@ class ConnectionGuard:
         if rejection := connection_rejection(self._node.mesh, state, time.time()):
             log.request(rejection.reason, rejection.site, address, rejection.detail)
             return rejection_response(rejection)
+        # A client that sets this header would stop the forwarding of its request, in the name of a site.
         hop = Headers(scope=scope).get(HOP_HEADER)
         if hop is not None and unquote(hop) != state.get("peer"):
             log.request(FORGED_SENDER, state.get("peer") or "", address, f"{HOP_HEADER}: {hop}")
@@ -128,7 +130,7 @@ class ConnectionGuard:
 
 
 class Guard:
-    """Middleware. Everything below finds in `state`: `principal`, `act` and `authenticator`."""
+    """Middleware. Everything below finds in `state`: `principal`, `audit_record` and `authenticator`."""
 
     def __init__(self, app: ASGIApp, node: Node) -> None:
         self._app = app
@@ -141,22 +143,22 @@ class Guard:
             return
         state = scope.setdefault("state", {})
         request = request_info(scope)
-        act = AuditRecord(request.method, request.address)
-        state.update(act=act, authenticator=self._authenticator)
-        response = _ResponseWatch(self._node, act, scope, send)
+        record = AuditRecord(request.method, request.address)
+        state.update(audit_record=record, authenticator=self._authenticator)
+        response = _ResponseWatch(self._node, record, scope, send)
         try:
-            act.who = state["principal"] = self._authenticator.identify(request)
+            record.who = state["principal"] = self._authenticator.identify(request)
         except CheopsError as error:
-            act.reason = reason_of(error)
+            record.reason = reason_of(error)
             await error_response(error)(scope, receive, response.send)
             return
         try:
-            if act.who.token:
-                await self._serve_while_valid(act.who, scope, receive, response)
+            if record.who.token:
+                await self._serve_while_valid(record.who, scope, receive, response)
             else:
                 await self._app(scope, receive, response.send)
         except BaseException:
-            record_outcome(self._node, act, 500)
+            record_outcome(self._node, record, 500)
             raise
 
     async def _serve_while_valid(
@@ -195,13 +197,13 @@ class Guard:
 class _ResponseWatch:
     """Passes a response on, records its outcome, and withholds it if the token has ended meanwhile."""
 
-    def __init__(self, node: Node, act: AuditRecord, scope: Scope, send: Send) -> None:
+    def __init__(self, node: Node, record: AuditRecord, scope: Scope, send: Send) -> None:
         self.is_begun = False
         self.is_good: Callable[[], bool] = lambda: True
         self._is_over = False
         self._is_withheld = False
         self._node = node
-        self._act = act
+        self._record = record
         self._scope = scope
         self._send = send
 
@@ -209,20 +211,21 @@ class _ResponseWatch:
         if self._is_withheld:
             return
         if message["type"] == "http.response.start":
+            # Only reads are withheld. A change has happened by now, and its client must learn the outcome.
             if self._scope["method"] in SAFE and not self.is_good():
                 await self._withhold()
                 return
             self.is_begun = True
-            record_outcome(self._node, self._act, message["status"], message["headers"])
+            record_outcome(self._node, self._record, message["status"], message["headers"])
         elif not message.get("more_body"):
             self._is_over = True
         await self._send(message)
 
     async def _withhold(self) -> None:
-        """The token was revoked while the request was being served."""
+        """Respond as if the token, which was revoked meanwhile, had been wrong from the start."""
         self._is_withheld = self.is_begun = True
-        self._act.reason = "unknown token"
-        record_outcome(self._node, self._act, 401)
+        self._record.reason = "unknown token"
+        record_outcome(self._node, self._record, 401)
         refusal = error_response(BadTokenError("the token was revoked, or has expired", "unknown token"))
         await self._send({"type": "http.response.start", "status": 401, "headers": refusal.raw_headers})
         await self._send({"type": "http.response.body", "body": bytes(refusal.body)})
@@ -246,20 +249,22 @@ def request_info(scope: Scope) -> RequestInfo:
 
 def guarded(node: Node, routes: Iterable[BaseRoute], prefix: str = "") -> list[BaseRoute]:
     """The same routes, each behind the right that it needs; raises CheopsError."""
-    found = list(routes)
-    for route in found:
+    checked = list(routes)
+    for route in checked:
         if isinstance(route, Route):
             template = f"{prefix}{route.path}"
             for method in route.methods or ():
                 if right_to(method, template) is None:
                     raise CheopsError(f"{method} {template} has no entry in the table of rights")
-            route.app = _Permitted(node, template, route.app)
+            route.app = _CheckedRoute(node, template, route.app)
         elif isinstance(route, Mount) and route.routes:
             guarded(node, route.routes, f"{prefix}{route.path}")
-    return found
+    return checked
 
 
-class _Permitted:
+class _CheckedRoute:
+    """The application of one route, behind the right that the route needs."""
+
     def __init__(self, node: Node, template: str, app: ASGIApp) -> None:
         self._node = node
         self._template = template
@@ -273,16 +278,16 @@ class _Permitted:
 async def permit(node: Node, request: Request, template: str) -> None:
     """Check that the client may use a route; raises UnauthorizedError or ForbiddenError."""
     right, who = right_to(request.method, template), principal_of(request)
-    act: AuditRecord | None = request.scope.get("state", {}).get("act")
-    if act:
-        act.route = template
-        act.writes = right is not None and right.writes
-        act.resource = _resource(request, right) if right and right.resource else ""
+    record: AuditRecord | None = request.scope.get("state", {}).get("audit_record")
+    if record:
+        record.route = template
+        record.writes = right is not None and right.writes
+        record.resource = _resource(request, right) if right and right.resource else ""
     try:
-        await _check(node, template, right, who, act.resource if act else "")
+        await _check(node, template, right, who, record.resource if record else "")
     except (UnauthorizedError, ForbiddenError) as error:
-        if act:
-            act.reason = error.reason
+        if record:
+            record.reason = error.reason
         raise
 
 
@@ -325,9 +330,9 @@ def _check_site(right: Right, who: Principal) -> None:
 def _resource(request: Request, right: Right) -> str:
     """The resource that the path names; empty if the name is invalid, which the route itself reports."""
     text = str(request.path_params.get(right.resource, ""))
-    found = unquote(text) if request.scope["path"].startswith("/api/") else text
+    resource = unquote(text) if request.scope["path"].startswith("/api/") else text
     try:
-        check_names(found)
+        check_names(resource)
     except RequestError:
         return ""
-    return found
+    return resource

@@ -1,5 +1,6 @@
-"""Metrics for Prometheus, in its text format (version 0.0.4). A library is not worth it: other code keeps the counters,
-and the format takes a few lines.
+"""Metrics for Prometheus, in its text format (version 0.0.4).
+
+Without a client library: other modules keep the counters, and the format takes a few lines.
 """
 
 import time
@@ -111,8 +112,8 @@ def _family(name: str, kind: str, help_: str, samples: Iterable[Sample]) -> list
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    given = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items() if value)
-    return f"{{{given}}}" if given else ""
+    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items() if value)
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _escaped(value: str) -> str:

@@ -109,10 +109,10 @@ def _parameters(endpoint: AnyEndpoint) -> Iterator[Document]:
 def _without_null(schema: Document) -> Document:
     """A parameter that may be left out is None inside the agent, but a client cannot send null."""
     schema = dict(schema)
-    given = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
-    if len(given) == 1:
+    others = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    if len(others) == 1:
         del schema["anyOf"]
-        schema = {**given[0], **schema}
+        schema = {**others[0], **schema}
     if schema.get("default", ...) is None:
         del schema["default"]
     return schema

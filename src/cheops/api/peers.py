@@ -28,7 +28,7 @@ from cheops.text import shortened
 
 
 def peer_endpoint(node: Node, web: ASGIApp) -> PeerEndpoint:
-    """What agents ask of this one; everything else goes to the web side."""
+    """Serves the requests of other agents; `web` serves everything else."""
 
     async def show(peer: Peer, body: bytes) -> PeerResponse:
         return await _show(node, peer, body)
@@ -62,15 +62,15 @@ async def _show(node: Node, peer: Peer, body: bytes) -> PeerResponse:
 async def _replicant(node: Node, peer: Peer, body: bytes) -> PeerResponse:
     meta_id = body.decode().lower()
     sites = await Locations(node).known_here(meta_id) if is_meta_id(meta_id) else ()
-    found: dict[str, object] = {"sites": sites}
-    if peer.site is None or peer.site in sites:  # what it is called here is for its own sites
+    reply: dict[str, object] = {"sites": sites}
+    if peer.site is None or peer.site in sites:  # only the sites of a replicant learn its local id
         copy = http_backend(node).copies.index.copies.get(meta_id)
-        found["local_id"] = copy.local_id if copy else None
-    return json_body(found, 200 if sites else 404)
+        reply["local_id"] = copy.local_id if copy else None
+    return json_body(reply, 200 if sites else 404)
 
 
 def database_routes(node: Node) -> Mount:
-    """CouchDB's protocol. Agents use none of it among themselves."""
+    """CouchDB's protocol, for administrators: agents do not use it among themselves."""
     return Mount("/db", routes=couch_routes(node.databases))
 
 
@@ -79,7 +79,7 @@ def database_routes(node: Node) -> Mount:
 
 AUTHORITY_PATH, JOIN_PATH = "/join/authority", "/join"
 BAD_INVITATION = "unknown invitation"
-_MOST_BYTES = 64 * 1024
+_MAX_JOIN_BYTES = 64 * 1024
 _PEM = "application/x-pem-file"
 
 
@@ -90,14 +90,14 @@ def enrollment_routes(node: Node) -> list[BaseRoute]:
     async def join(request: Request) -> Response:
         from cheops.security.certificate_requests import JoinRequest  # noqa: PLC0415 - rarely needed
 
-        node.enrollment.authorities()  # before anything else: whether this can be done here at all
+        node.enrollment.authorities()  # raises if this site cannot admit others, before the secret is read
         try:
-            sent = msgspec.json.decode(await read_body(request, _MOST_BYTES), type=JoinRequest)
+            sent = msgspec.json.decode(await read_body(request, _MAX_JOIN_BYTES), type=JoinRequest)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RequestError(f"not a request to join: {shortened(str(error))}") from None
         try:
             joined = await node.enrollment.join(sent)
-            request.scope["state"]["act"].resource = joined.site  # what the audit log is to name
+            request.scope["state"]["audit_record"].resource = joined.site
         except CheopsError as error:
             if error.status < 500:
                 address = request.client.host if request.client else ""

@@ -157,7 +157,7 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
     ("GET", "/healthz"): ANYONE,
     ("GET", "/readyz"): ANYONE,
     ("GET", "/metrics"): READ_SITE,
-    # newcomers, by have no certificate yet: the code of their invitation counts
+    # A new site has no certificate yet: the secret in its invitation authenticates it.
     ("GET", "/join/authority"): ANYONE,
     ("POST", "/join"): Right(is_open=True, writes=True),
     # CouchDB's protocol gives access to all documents of the site. Agents do not use it among themselves.
@@ -167,5 +167,5 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
 
 
 def right_to(method: str, template: str) -> Right | None:
-    """The right that a route needs; None: nobody has it."""
+    """The right that a route needs; None: no client may use it."""
     return RIGHTS.get(("GET" if method == "HEAD" else method, template))

@@ -178,9 +178,9 @@ def error_response(error: CheopsError) -> JSONResponse:
 
 async def on_cheops_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, CheopsError)  # noqa: S101 - it is registered for these
-    if act := request.scope.get("state", {}).get("act"):
-        act.reason = act.reason or reason_of(error)
-        act.is_counted = getattr(error, "is_counted", False)
+    if record := request.scope.get("state", {}).get("audit_record"):
+        record.reason = record.reason or reason_of(error)
+        record.is_counted = getattr(error, "is_counted", False)
     return error_response(error)
 
 

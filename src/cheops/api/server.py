@@ -81,7 +81,7 @@ class ConnectionLimiter:
         self._node.refusal_log.request(reason, "", address or "unix", status=status)
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Close connections that are too slow; runs until cancelled."""
         loop = asyncio.get_running_loop()
         shortest_s = min(self.limits.head_timeout_s, self.limits.stall_timeout_s)
         while True:
@@ -96,12 +96,12 @@ _CLOSED = b"connection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n"
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """Each agent has a subclass of its own, with its `limiter`: uvicorn wants a class, not an object."""
+    """uvicorn's connection, with limits. Each agent has a subclass with its `limiter`: uvicorn takes a class."""
 
     limiter: ClassVar[ConnectionLimiter]
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._address = ""
         self._is_refused = False
         self._head_since_s: float | None = None  # None: no request head is under way
@@ -113,7 +113,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unread_since_s: float | None = None
         self._cycles: list[Any] = []  # requests without a complete response: more than one where a client pipelines
 
-    # -- coming and going ------------------------------------------------------------------------------------
+    # -- begin and end ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -172,6 +172,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_since_s, self._head_bytes = None, 0
+        # A head that arrives in one piece is complete before `data_received` can check its size.
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.limiter.limits.head_bytes:
             self.refuse(431, "head too large")
@@ -204,6 +205,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return "slow head" if now_s - self._head_since_s > limits.head_timeout_s else ""
         if self._unread_since_s is not None and now_s - self._unread_since_s > limits.stall_timeout_s:
             return "answer not read"
+        # A client is not slow while this side reads nothing, because the handler has not taken the last chunk yet.
         if not self._is_mid_message or self.flow.read_paused:
             self._mark, self._mark_s = self._received, now_s
         elif now_s - self._mark_s > limits.stall_timeout_s:
@@ -293,7 +295,7 @@ def short_socket_path(path: Path) -> Iterator[str]:
 
 BACKLOG = 2048
 _KEEP_ALIVE_S = 75
-_GRACE_S = 3
+_GRACE_S = 3  # for open requests when the agent stops: streams of events never end by themselves
 
 
 class _Server(uvicorn.Server):
@@ -340,15 +342,15 @@ class Servers:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Requests are answered when this returns."""
+        """Returns when requests are served."""
         self._tasks = [asyncio.create_task(server.serve([own])) for server, own in self._servers]
         self._tasks.append(asyncio.create_task(self.limiter.watch()))
         while not all(server.started for server, _ in self._servers) and not self._has_ended():
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # uvicorn has a flag, and nothing to wait for
 
     @property
     def tasks(self) -> Sequence[asyncio.Task[None]]:
-        """None of them ends by itself."""
+        """One that ends without `stop` has failed."""
         return self._tasks
 
     def _has_ended(self) -> bool:

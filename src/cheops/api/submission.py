@@ -47,7 +47,7 @@ NO_REPLY_YET = "no reply yet; delivery continues in the background"
 SUPERSEDED = "superseded by another operation"
 MAX_ID_CHARACTERS = 256
 _ACCEPTANCE_S = 2.0  # an acceptance takes milliseconds; however short the client's timeout is, wait for it
-MAX_COMMAND_BYTES = 128 * 1024
+MAX_COMMAND_BYTES = 128 * 1024  # Linux accepts no longer argument of a program (MAX_ARG_STRLEN)
 MAX_TYPE_CHARACTERS = 100
 
 
@@ -101,8 +101,8 @@ def check_names(resource: str, type_: str = "-") -> None:
 
 
 def parse_sites(text: str, node: Node, also: Iterable[str] = ()) -> tuple[str, ...]:
-    """The sites that a bare scope names; raises ScopeError, or RequestError. The sites in `also` count as known, even
-    if they were removed from the mesh."""
+    """The sites that a bare scope names; raises ScopeError or RequestError. Sites in `also` are accepted even if they
+    were removed from the mesh: a client must be able to take them off the list of a resource."""
     known = node.snapshot()
     lost = {name: SiteInfo(name) for name in also if name not in known.sites}
     known = replace(known, sites={**known.sites, **lost}) if lost else known
@@ -128,7 +128,7 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
     if not where:
         raise RequestError("name the sites of the new resource, such as sites='site1 & site2'")
     if node.name not in where:
-        # Before it is forwarded: the limits of the token are this site's to check.
+        # Before it is forwarded, because only this site knows the token and its limits.
         check_sites(wanted.by, where)
         raise NotInvolvedError(where, node.name)
     rtype = _type_of(node, replica, wanted)
@@ -152,8 +152,8 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
 
 
 def _check_policy(node: Node, by: Principal, replica: Replica, event: Submitted) -> None:
-    """Raises ForbiddenError if the type's policy does not allow this site to do it, or the site that forwards it:
-    otherwise that site could have others do what it may not do itself."""
+    """Raises ForbiddenError if the type's policy forbids the operation to this site, or to the site that forwards it.
+    Otherwise a site could evade its policy by forwarding."""
     for site in (node.name, *((by.name,) if by.kind is ClientKind.PEER else ())):
         if problem := policy_violation(replica, event, site):
             raise ForbiddenError(f"{problem}; {_remedy(replica, site)}", AGAINST_POLICY)
@@ -183,6 +183,7 @@ async def execute(
     """Submit an operation; returns the acceptance, the sites involved, and their responses until the time is over."""
     deadline_s = asyncio.get_running_loop().time() + timeout_s
     with ExitStack() as stack:
+        # Before the operation is submitted, so that no response is missed.
         answers = stack.enter_context(node.answers())
         node.submit(await submission_event(node, wanted, answers.request))
         accepted = await _first(answers, timeout_s, node)

@@ -87,7 +87,7 @@ class Form:
 
 
 def _quoted(name: str) -> str:
-    """As browsers do: these three signs would end the name, or the line."""
+    """As browsers encode it: these three characters would end the name, or the line."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -193,7 +193,7 @@ class Agent(AgentMethods):
     # -- the form API ------------------------------------------------------------------------------------
 
     def exec_lines(self, id_: str, form: Form, timeout_s: float) -> Iterator[dict[str, Any]]:
-        """What sites answer to an operation, as it comes."""
+        """The responses of the sites to an operation, as they come."""
         with closing(self._connection(timeout_s + _CONNECT_S)) as connection:
             for line in self._lines(self._post_form(connection, f"/exec/{segment(id_)}", form)):
                 yield json.loads(line)
@@ -237,7 +237,8 @@ class Agent(AgentMethods):
         path = urlsplit(self.target.base).path + call.target
         headers = {**call.all_headers, **self.target.headers}
         try:
-            with suppress(BrokenPipeError, ConnectionResetError):  # the agent does not read to its end what it refuses
+            # The agent may refuse a request before it has read all of it, and its response can still be read.
+            with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(call.method, path, body or call.body, headers)
             response = connection.getresponse()
             if response.status >= 400 and response.status not in call.statuses:

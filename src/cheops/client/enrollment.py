@@ -1,8 +1,10 @@
 """Joins a mesh with an invitation code.
 
-Nobody in between can take part. The first connection is not verified, and brings nothing but the certificate of the
-authority, which is compared with the fingerprint in the code. The second is verified by that authority, and must
-be of the site that sent the invitation; only this one sees the secret.
+An attacker in between can neither read the secret nor send a certificate. The first connection is not verified, and
+only fetches the certificate of the authority, which must have the fingerprint in the code. The second is verified by
+that authority, and must end at the site that sent the invitation; only this one carries the secret.
+
+Not part of `agent`, because cryptography is slow to import and only this needs it.
 """
 
 import http.client

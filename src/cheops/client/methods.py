@@ -116,7 +116,7 @@ T = TypeVar("T")
 P = TypeVar("P", bound=msgspec.Struct)
 B = TypeVar("B")
 A = ParamSpec("A")
-RESPONSE_TIMEOUT_S = 30.0  # how long a response may take if the request does not ask the agent to wait
+RESPONSE_TIMEOUT_S = 30.0  # for a response, beyond the time that the request itself makes the agent wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,9 @@ def call_of(
 
 def _filled(path: str, names: tuple[str, ...]) -> str:
     parts = path.split("/")
-    given = iter(names)
-    filled = "/".join(segment(next(given)) if part.startswith("{") else part for part in parts)
-    if rest := list(given):
+    values = iter(names)
+    filled = "/".join(segment(next(values)) if part.startswith("{") else part for part in parts)
+    if rest := list(values):
         raise TypeError(f"{path} has no parameters for {rest}")
     return filled
 

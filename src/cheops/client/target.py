@@ -79,23 +79,23 @@ class Target:
             raise AgentError(f"the certificate {self.ca} (CHEOPS_CA) cannot be read: {error}") from error
 
 
-def target_of(given: str | None = None, token_file: Path | None = None) -> Target:
-    """Which agent, as given or by CHEOPS_URL, else the one of this machine; with what CHEOPS_TOKEN or a file
-    holds, and with CHEOPS_CA."""
+def target_of(url: str | None = None, token_file: Path | None = None) -> Target:
+    """The agent to use: `url`, else CHEOPS_URL, else the one of this machine. The token comes from the file, else from
+    CHEOPS_TOKEN."""
     token = _token(token_file) if token_file else os.environ.get("CHEOPS_TOKEN", "").strip()
     ca = os.environ.get("CHEOPS_CA", "")
-    if named := given or os.environ.get("CHEOPS_URL"):
+    if named := url or os.environ.get("CHEOPS_URL"):
         return Target(named.rstrip("/"), token, ca)
     if socket := _socket_here():
         return Target(f"{UNIX}{socket}", token, ca, "the socket of the agent of this machine")
-    url = DEFAULT_URL.replace("http:", "https:") if ca else DEFAULT_URL
+    usual = DEFAULT_URL.replace("http:", "https:") if ca else DEFAULT_URL
     why = f"the usual address; there is no socket of an agent for {_CONFIG} here, nor {USUAL_SOCKET}"
-    return Target(url, token, ca, why)
+    return Target(usual, token, ca, why)
 
 
-def agent_url(given: str | None = None) -> str:
-    """Where the agent is: as given, else by CHEOPS_URL, else on this machine."""
-    return target_of(given).url
+def agent_url(url: str | None = None) -> str:
+    """The address of the agent to use: `url`, else CHEOPS_URL, else that of this machine."""
+    return target_of(url).url
 
 
 def check_url(url: str) -> None:
@@ -117,7 +117,7 @@ def _socket_of_config() -> tuple[Path, ...]:
     try:
         if not _CONFIG.exists() or _CONFIG.stat().st_size > _MAX_CONFIG_BYTES:
             return ()
-        import yaml  # noqa: PLC0415 - slow to import, and only who is here needs it
+        import yaml  # noqa: PLC0415 - slow to import, and rarely needed
 
         content = yaml.safe_load(_CONFIG.read_text(encoding="utf-8"))
     except Exception:  # a file that cannot be read names no socket
@@ -171,7 +171,7 @@ def _hint(target: Target, error: BaseException) -> str:
     return "Is it running ('cheops agent')? CHEOPS_URL or --url says where it is."
 
 
-_MAX_SOCKET_PATH = 100  # bytes of the path of a Unix socket that every system accepts
+_MAX_SOCKET_PATH = 100  # bytes; Linux accepts 107 (`sun_path`)
 
 
 @contextmanager

@@ -118,18 +118,18 @@ def _limits(reach: Reach) -> tuple[tuple[str, ...] | None, ...]:
 
 @handles(SIGN_IN)
 async def sign_in(request: ApiRequest[NoParameters, SignIn]) -> Response:
-    """A browser shows a token once; from then on a cookie that scripts cannot read stands for it."""
+    """A browser sends a token once, and gets a cookie that replaces it and that scripts cannot read."""
     state = request.http.state
     authenticator: Authenticator = state.authenticator
     info = request_info(request.http.scope)
     authenticator.check_origin(info, is_required=False)
-    given = await request.body()
+    credentials = await request.body()
     try:
-        token = authenticator.shown(given.token, info.address)
+        token = authenticator.check_token(credentials.token, info.address)
     except BadTokenError as error:
-        state.act.reason = error.reason
+        state.audit_record.reason = error.reason
         raise
-    state.act.who = token.principal
+    state.audit_record.who = token.principal
     response = json_response(_session(token.principal), headers=_NOT_STORED)
     response.set_cookie(
         COOKIE,

@@ -170,7 +170,7 @@ async def list_replicants(request: ApiRequest[FreshPageParameters]) -> Replicant
     # All meta-ids begin with the same mark, so they are neighbours in the order of ids.
     ids, more = await page_of_ids(node, MARK, wanted.cursor, wanted.limit)
     in_doubt = [one.id for one in await _views(node, ids, by) if one.overall == "CONVERGING"]
-    # A resource that nobody used for a while has left memory, and with it what the other sites had reported.
+    # A resource that was not used for a while has left memory, and with it the reports of the other sites.
     await refresh_from_peers(node, in_doubt, wanted.fresh)
     return Replicants(replicants=await _views(node, ids, by), next=ids[-1] if more else None)
 
@@ -226,14 +226,14 @@ async def _local_ids(node: Node, view: ReplicantView) -> dict[str, str | None]:
 
 @handles(SET_LOCAL_ID)
 async def set_local_id(request: ApiRequest[NoParameters, LocalId]) -> ReplicantView:
-    node, id_, given = request.node, request.id, await request.body()
+    node, id_, local = request.node, request.id, await request.body()
     replica = await _load_replicant(node, id_, 0.0)
     creation = creation_of(replica)
     if creation is None:
         raise ClientError("the operation that created it is not known here, so its path is not known", status=409)
     copies = http_backend(node).copies
     service = service_of(replica.type.name) or ""
-    copy = Copy(id_, service, creation.item, given.local_id, given.is_number, creation.is_named)
+    copy = Copy(id_, service, creation.item, local.local_id, local.is_number, creation.is_named)
     if other := copies.index.whose_place(copy):
         raise ClientError(f"that is the copy of {other}", status=409)
     await copies.bind(copy)

@@ -86,6 +86,7 @@ DEFAULT_TIMEOUT_S = 30.0
 _FIELD = "operation"
 _KINDS = (Kind.NORMAL, Kind.FORCE, Kind.DELETE)
 _VERDICTS = {Status.OK: Verdict.OK, Status.KO: Verdict.VOID, Status.SUPERSEDED: Verdict.SUPERSEDED}
+# `Prefer: wait=10` (RFC 7240), alone or among other preferences.
 _PREFERRED_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*(\d{1,6})\s*(?:$|[,;])")
 
 
@@ -104,9 +105,9 @@ async def submit_operation(request: ApiRequest[WaitParameters, SubmitRequest]) -
     form = await read_form(http, node.config.clients.upload_bytes)
     with ExitStack() as pins:  # they protect the files until an operation that names them is saved
         try:
-            given = decode_body(_operation_field(form), SubmitRequest)
+            body = decode_body(_operation_field(form), SubmitRequest)
             files = await keep_files(node, form, pins)
-            wanted = operation_request(request.id, given, files, request.principal)
+            wanted = operation_request(request.id, body, files, request.principal)
             return await _submit_or_forward(request, wanted, form)
         finally:
             await form.close()
@@ -119,27 +120,27 @@ def _operation_field(form: FormData) -> bytes:
     return value.encode("utf-8", "surrogatepass")
 
 
-def operation_request(id_: str, given: SubmitRequest, files: dict[str, str], by: Principal) -> OperationRequest:
-    if given.kind not in _KINDS:
-        raise InvalidError(f"clients cannot submit operations of the kind '{given.kind.value}'")
-    if not given.command.strip():
+def operation_request(id_: str, body: SubmitRequest, files: dict[str, str], by: Principal) -> OperationRequest:
+    if body.kind not in _KINDS:
+        raise InvalidError(f"clients cannot submit operations of the kind '{body.kind.value}'")
+    if not body.command.strip():
         raise InvalidError("'command' is missing: what to run")
     return OperationRequest(
         id_,
-        given.type,
-        given.command.strip(),
-        given.sites.strip(),
-        given.resource_type,
-        _matrix_of(given),
+        body.type,
+        body.command.strip(),
+        body.sites.strip(),
+        body.resource_type,
+        _matrix_of(body),
         files,
-        given.kind,
+        body.kind,
         by=by,
     )
 
 
-def _matrix_of(given: SubmitRequest) -> Matrix | None:
+def _matrix_of(body: SubmitRequest) -> Matrix | None:
     """Parsed from its text, so that it is checked like a file, and errors name the line."""
-    return parse_matrix(to_json(given.matrix).decode(), "matrix").matrix if given.matrix is not None else None
+    return parse_matrix(to_json(body.matrix).decode(), "matrix").matrix if body.matrix is not None else None
 
 
 async def _submit_or_forward(
@@ -162,7 +163,7 @@ async def delete_resource(request: ApiRequest[DeleteParameters]) -> Response:
 
 
 def _deletion_line(node: Node, replica: Replica, command: str) -> str:
-    """What deletes a resource: a command, or what its type has for that."""
+    """The command that deletes a resource: as requested, or that of its type."""
     of_type = node.backends.of_type(replica.type.name).deletion(replica)
     line = command.strip() or (of_type.line if of_type else "")
     if not line:
@@ -184,7 +185,7 @@ async def change_sites(request: ApiRequest[WaitParameters, ChangeSites]) -> Resp
 
 
 async def _sites_request(node: Node, id_: str, change: ChangeSites, by: Principal) -> OperationRequest:
-    """The operation that changes where a resource is."""
+    """The operation that changes the site list of a resource."""
     replica = await load_resource(node, id_)
     if change.delete_with and not change.delete_copy:
         raise RequestError("'delete_with' names the command that deletes the copy: it needs 'delete_copy'")
@@ -361,12 +362,12 @@ async def try_operation(request: ApiRequest[NoParameters, SubmitRequest]) -> Dry
     return dry_run(replica, event, sites_up(node), wall_ms())
 
 
-async def _dry_run_request(node: Node, id_: str, given: SubmitRequest, by: Principal) -> OperationRequest:
-    if given.kind is Kind.SITES:
-        return await _sites_request(node, id_, ChangeSites(sites=given.sites), by)
-    if given.kind is Kind.DELETE and not given.command.strip():
-        given = structs.replace(given, command=_deletion_line(node, await load_resource(node, id_), ""))
-    return operation_request(id_, given, {}, by)
+async def _dry_run_request(node: Node, id_: str, body: SubmitRequest, by: Principal) -> OperationRequest:
+    if body.kind is Kind.SITES:
+        return await _sites_request(node, id_, ChangeSites(sites=body.sites), by)
+    if body.kind is Kind.DELETE and not body.command.strip():
+        body = structs.replace(body, command=_deletion_line(node, await load_resource(node, id_), ""))
+    return operation_request(id_, body, {}, by)
 
 
 # -- resolve ----------------------------------------------------------------------------------------------------
@@ -374,33 +375,33 @@ async def _dry_run_request(node: Node, id_: str, given: SubmitRequest, by: Princ
 
 @handles(RESOLVE)
 async def resolve(request: ApiRequest[TimeoutParameters, ResolveRequest]) -> Resolved:
-    node, id_, given = request.node, request.id, await request.body()
-    if given.resolution is Resolution.FORCE:
-        return await _force(node, id_, given, _timeout_s(request.parameters), request.principal)
-    if given.site and given.site != node.name:
-        return await _resolve_at(request.http, node, given, request.principal)
+    node, id_, body = request.node, request.id, await request.body()
+    if body.resolution is Resolution.FORCE:
+        return await _force(node, id_, body, _timeout_s(request.parameters), request.principal)
+    if body.site and body.site != node.name:
+        return await _resolve_at(request.http, node, body, request.principal)
     replica = await load_resource(node, id_)
-    op = _unknown_operation(replica, given)
-    node.pump.post(ResolvedEvent(id_, op, given.resolution is Resolution.HAPPENED))
+    op = _unknown_operation(replica, body)
+    node.pump.post(ResolvedEvent(id_, op, body.resolution is Resolution.HAPPENED))
     await node.pump.flushed()
-    return Resolved(resource=id_, site=node.name, operation=str(op), resolution=given.resolution)
+    return Resolved(resource=id_, site=node.name, operation=str(op), resolution=body.resolution)
 
 
-async def _resolve_at(http: Request, node: Node, given: ResolveRequest, by: Principal) -> Resolved:
+async def _resolve_at(http: Request, node: Node, body: ResolveRequest, by: Principal) -> Resolved:
     """Forward to the site whose outcome is unknown."""
     if http.headers.get(HOP_HEADER):
-        raise RequestError(f"this is {node.name}, not {given.site}")
-    site_view(node.mesh, now(), given.site)  # 404 for a site that is not known
-    return await post_to_site(node, given.site, http.scope["path"], to_json(given), Resolved, by.reach)
+        raise RequestError(f"this is {node.name}, not {body.site}")
+    site_view(node.mesh, now(), body.site)  # 404 for a site that is not known
+    return await post_to_site(node, body.site, http.scope["path"], to_json(body), Resolved, by.reach)
 
 
-def _unknown_operation(replica: Replica, given: ResolveRequest) -> OpId:
+def _unknown_operation(replica: Replica, body: ResolveRequest) -> OpId:
     """The operation that is UNKNOWN at this site; there is at most one."""
     unknown = replica.applied.unknown
     if unknown is None:
         raise ClientError(f"nothing is UNKNOWN at {replica.site}{_unknown_elsewhere(replica)}", status=409)
-    if given.operation and find(replica, given.operation).id != unknown.id:
-        raise ClientError(f"{unknown.id} is UNKNOWN at {replica.site}, not {given.operation}", status=409)
+    if body.operation and find(replica, body.operation).id != unknown.id:
+        raise ClientError(f"{unknown.id} is UNKNOWN at {replica.site}, not {body.operation}", status=409)
     return unknown.id
 
 
@@ -411,12 +412,12 @@ def _unknown_elsewhere(replica: Replica) -> str:
     return f"; {in_words(reported)} {is_or_are(reported)}: name that site with 'site'" if reported else ""
 
 
-async def _force(node: Node, id_: str, given: ResolveRequest, timeout_s: float, by: Principal) -> Resolved:
-    if not given.command.strip():
+async def _force(node: Node, id_: str, body: ResolveRequest, timeout_s: float, by: Principal) -> Resolved:
+    if not body.command.strip():
         raise RequestError("'force' needs a 'command' that makes the state")
     await load_resource(node, id_)
-    wanted = OperationRequest(id_, given.type, given.command.strip(), kind=Kind.FORCE, by=by)
+    wanted = OperationRequest(id_, body.type, body.command.strip(), kind=Kind.FORCE, by=by)
     accepted, _sites, answers = await execute(node, wanted, timeout_s)
     async for _ in answers:
         break  # it ran here, or the time is over
-    return Resolved(resource=id_, site=node.name, operation=str(accepted.op), resolution=given.resolution)
+    return Resolved(resource=id_, site=node.name, operation=str(accepted.op), resolution=body.resolution)

@@ -47,9 +47,9 @@ from cheops.node.node import Node
 from cheops.node.pump import wall_ms
 from cheops.security.principal import Principal
 
-_POLL_S = 0.01
-_MAX_EXAMINED = 1_000  # resources for one page
-_BATCH = 200
+_POLL_S = 0.01  # between two looks for reports of other sites
+_MAX_EXAMINED = 1_000  # resources for one page: each of them is loaded from the store
+_BATCH = 200  # resources that are loaded at once
 
 # -- one resource -----------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ async def list_resources(request: ApiRequest[ResourceFilter]) -> Resources:
 
 
 def _needs_examination(wanted: ResourceFilter) -> bool:
-    """Whether the store alone cannot answer: it searches, or it takes a prefix, but not both."""
+    """Whether resources must be loaded: the store searches, or takes a prefix, but not both, and knows nothing else."""
     is_search = bool(wanted.search or wanted.site)
     return bool(wanted.type or wanted.overall or wanted.outcome or (is_search and wanted.prefix))
 
@@ -198,7 +198,7 @@ async def _fresh_summaries(
     node: Node, ids: Sequence[str], fresh_s: float, by: Principal
 ) -> tuple[ResourceSummary, ...]:
     in_doubt = [one.id for one in await _summaries(node, ids, by) if one.overall == "CONVERGING"]
-    # A resource that nobody used for a while has left memory, and with it what the other sites had reported.
+    # A resource that was not used for a while has left memory, and with it the reports of the other sites.
     await refresh_from_peers(node, in_doubt, fresh_s)
     return await _summaries(node, ids, by)
 
@@ -218,9 +218,9 @@ async def verify(request: ApiRequest[VerifyParameters]) -> Verification:
     replica = await load_resource(node, request.id)
     sites = sites_of(replica)
     check_showing(node, request.principal, replica, command, sites)
-    shown = await asyncio.gather(*(show_at(node, site, replica.resource, command) for site in sites))
+    results = await asyncio.gather(*(show_at(node, site, replica.resource, command) for site in sites))
     states = tuple(
-        StateAt(site=site, status=one["Status"], output=one["Output"]) for site, one in zip(sites, shown, strict=True)
+        StateAt(site=site, status=one["Status"], output=one["Output"]) for site, one in zip(sites, results, strict=True)
     )
     good = [state for state in states if state.status == "OK"]
     return Verification(

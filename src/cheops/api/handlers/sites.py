@@ -52,7 +52,7 @@ from cheops.text import listed
 
 _PING_TIMEOUT_S = 5.0
 _MAX_NAMED = 100
-_MAX_DISTANCES = 60  # sites; each pair of them has a distance
+_MAX_DISTANCES = 60  # sites; they have 1,770 pairs, and each pair has a distance
 
 
 @handles(LIST_SITES)
@@ -150,7 +150,7 @@ async def invite_site(request: ApiRequest[NoParameters, InviteRequest]) -> Invit
 # -- shared resources and pending operations --------------------------------------------------------------------
 
 _MIN_INTERVAL_S = 1.0  # between two counts
-_COUNT_SHARE = 20  # an interval is at least this many times as long as one count takes
+_COUNT_SHARE = 20  # counting takes at most one twentieth of the time
 _MAX_WAIT_S = 0.05  # for a new count, if there is an older one
 
 

@@ -1,7 +1,6 @@
 """What an operation would do, from what this site knows: nothing is run, saved or sent.
 
-The operation is added to a copy of the history, as if it had just succeeded; the rules, the plan
-and the answer's words are those that decide in earnest.
+The operation is added to a copy of the history, as if it had just succeeded. Rules and plan are those of the engine.
 """
 
 import copy
@@ -27,8 +26,8 @@ _BEFORE_ALL_MS = 0
 
 
 def dry_run(replica: Replica, event: Submitted, up: set[str], now_ms: int) -> DryRun:
-    """The event is what the engine would be given."""
-    op, history = _grown(replica, event, now_ms)
+    """`event`: what the engine would get."""
+    op, history = _extended_history(replica, event, now_ms)
     sites = history.site_list or event.sites or ()
     plans = {site: _plan_at(replica, history, site) for site in sites if not op.is_silent}
     here = plans.get(replica.site, Plan())
@@ -49,7 +48,7 @@ def dry_run(replica: Replica, event: Submitted, up: set[str], now_ms: int) -> Dr
 
 
 def refused(resource: str, event_line: str, sites: tuple[str, ...], why: str) -> DryRun:
-    """It would not be taken at all."""
+    """The dry run of an operation that would be refused."""
     return DryRun(
         resource=resource,
         sites=sites,
@@ -69,12 +68,12 @@ def refused(resource: str, event_line: str, sites: tuple[str, ...], why: str) ->
 # -- the history as it would be --------------------------------------------------------------------------
 
 
-def _grown(replica: Replica, event: Submitted, now_ms: int) -> tuple[Operation, History]:
-    """With what waits for its first run here, which would run before, as if it went well."""
-    brought = {event.matrix.hash: event.matrix} if event.matrix else {}
+def _extended_history(replica: Replica, event: Submitted, now_ms: int) -> tuple[Operation, History]:
+    """The operation, and the history with it. Drafts of this site would run first: assume that they succeed."""
+    matrices = {event.matrix.hash: event.matrix} if event.matrix else {}
 
     def find(hash_: str) -> Matrix:
-        return brought.get(hash_) or replica.history.find_matrix(hash_)
+        return matrices.get(hash_) or replica.history.find_matrix(hash_)
 
     history = _copied(replica.history, find)
     for draft in replica.drafts:
@@ -127,7 +126,7 @@ def _operation(replica: Replica, history: History, event: Submitted, now_ms: int
 
 
 def _beaten(replica: Replica, history: History, op: Operation) -> Iterator[WouldSupersede]:
-    """What is effective now, or waits, and would not be."""
+    """Operations that are in effect or waiting now, and would be superseded."""
     for other in (*replica.history.effective, *replica.drafts):
         fate = history.reason(other.id)
         if fate is not None and fate_of(replica, other) is None and other != op:
@@ -144,7 +143,7 @@ def _superseding(id_: OpId, fate: Fate, op: Operation) -> WouldSupersede:
 
 
 def _plan_at(replica: Replica, history: History, site: str) -> Plan:
-    """What a site would run. Of others is known what they have settled: that counts as applied in order."""
+    """What a site would run. Of another site only what it has settled is known; assume that it ran in order."""
     if site == replica.site:
         applied, failed = replica.applied.entries, replica.applied.failed
     else:
@@ -157,7 +156,7 @@ def _plan_at(replica: Replica, history: History, site: str) -> Plan:
 
 
 def _again(replica: Replica, plan_: Plan, site: str, op: Operation) -> tuple[str, ...]:
-    """Those of a plan that the site has run before."""
+    """The operations of a replay that the site has run before."""
     if not plan_.replay:
         return ()
     ran = {id_ for (id_, at), _ in replica.replies.by_operation() if at == site}

@@ -1,7 +1,7 @@
 """Why the state of a resource is what it is, step by step.
 
-First where it is and by which matrix; then each operation and what took its effect, if anything did; then what all
-sites must have applied; then how far each site is. The conclusion says what to do.
+First the sites of the resource and its matrix; then each operation, and what superseded it; then what all sites must
+have applied; then the progress of each site. The conclusion says what to do.
 """
 
 import re
@@ -27,22 +27,22 @@ from cheops.log.operation import Kind, Operation, OpId, Reply, Status
 from cheops.log.rules import Fate
 from cheops.text import in_words, printable, shortened
 
-_MOST_DETAIL = 200
-_UNITS = re.compile(r"applied \d+ units; ")  # how the engine begins what it says of unit steps
+_MAX_DETAIL = 200
+_UNITS = re.compile(r"applied \d+ units; ")  # how the engine begins its report on unit steps
 
 
 def site_steps(replica: Replica, status: SiteStatus, now_ms: int) -> Iterator[ExplanationStep]:
     site = status.site
     if replay := _last_replay(replica, site):
-        yield ExplanationStep(text=_replayed(replica, replay), site=site)
-    for reply in _unlike_their_origin(replica, site):
-        yield ExplanationStep(text=_other_way(reply), operation=str(reply.op), site=site)
+        yield ExplanationStep(text=_replay_text(replica, replay), site=site)
+    for reply in _applied_differently(replica, site):
+        yield ExplanationStep(text=_difference(reply), operation=str(reply.op), site=site)
     for id_ in status.failed:
-        why = shortened(replica.replies[id_, site].detail, _MOST_DETAIL)
+        why = shortened(replica.replies[id_, site].detail, _MAX_DETAIL)
         text = f"{id_} succeeded at {id_.origin.site} but failed at {site}: {why}"
         yield ExplanationStep(text=text, operation=str(id_), site=site)
     for id_ in status.unknown:
-        why = shortened(replica.replies[id_, site].detail, _MOST_DETAIL)
+        why = shortened(replica.replies[id_, site].detail, _MAX_DETAIL)
         text = (
             f"it is unknown whether {id_} ran at {site}: {why}. Nothing more runs there until an operator "
             "resolves it, or an operation replaces it"
@@ -50,23 +50,23 @@ def site_steps(replica: Replica, status: SiteStatus, now_ms: int) -> Iterator[Ex
         yield ExplanationStep(text=text, operation=str(id_), site=site)
     if site == replica.site and replica.applied.order_not_enforced:
         yield _unenforced(replica, site)
-    yield ExplanationStep(text=_how_far(replica, status, now_ms), site=site)
+    yield ExplanationStep(text=_progress_text(replica, status, now_ms), site=site)
 
 
 # -- replays ---------------------------------------------------------------------------------------------
 
 
 def _last_replay(replica: Replica, site: str) -> Reply | None:
-    """A later replay says all that an earlier one does, so there is one of each life of a site."""
+    """The newest is enough: a replay starts from a base, so its reply lists everything that an earlier one does."""
     replays = [reply for reply in replica.replies if reply.origin.site == site and reply.replay]
     return max(replays, key=lambda reply: reply.timing.at_ms, default=None)
 
 
-def _replayed(replica: Replica, reply: Reply) -> str:
+def _replay_text(replica: Replica, reply: Reply) -> str:
     ran = _run_by(reply)
     lost = [id_ for id_ in ran if _has_lost_its_effect(replica, id_)]
-    older = f"{len(ran) - _MOST_NAMED} older ones, " if len(ran) > _MOST_NAMED else ""
-    shown = f"{older}{in_words(names(ran[-_MOST_NAMED:]))}" if ran else "nothing more"
+    older = f"{len(ran) - _MAX_NAMED} older ones, " if len(ran) > _MAX_NAMED else ""
+    shown = f"{older}{in_words(names(ran[-_MAX_NAMED:]))}" if ran else "nothing more"
     order = ", in this order" if len(ran) > 1 else ""
     return (
         f"{reply.origin.site} replayed to restore the order: it started again from a base and ran "
@@ -75,13 +75,13 @@ def _replayed(replica: Replica, reply: Reply) -> str:
 
 
 def _has_lost_its_effect(replica: Replica, id_: OpId) -> bool:
-    """What a checkpoint holds has not, though it is no operation of its own any more."""
+    """Unlike an operation that was replaced, one that a checkpoint contains keeps its effect."""
     history = replica.history
     return (id_ in history.fates or id_ not in history.ops) and not contains(history.folded, id_)
 
 
 def _run_by(reply: Reply) -> list[OpId]:
-    """What a replay ran. It wiped those first; what it did not wipe had been applied before, and stayed."""
+    """The operations that a replay ran: those that it wiped first. Others were applied before, and stayed."""
     wiped = reply.wiped or ("*",)
     return [applied.id for applied in reply.applied if is_wiped(wiped, applied.key)]
 
@@ -91,18 +91,18 @@ def _since(ran: list[OpId], lost: list[OpId]) -> str:
         return ""
     if len(lost) == len(ran):
         return "; since then other operations have replaced all of these"
-    shown = names(lost[:_MOST_NAMED])
-    more = ["others"] if len(lost) > _MOST_NAMED else []
+    shown = names(lost[:_MAX_NAMED])
+    more = ["others"] if len(lost) > _MAX_NAMED else []
     have, their = ("has", "its") if len(lost) == 1 else ("have", "their")
     return f"; since then {in_words([*shown, *more])} {have} lost {their} effect"
 
 
-# -- what was not simply run -----------------------------------------------------------------------------
+# -- applied in another way -------------------------------------------------------------------------------
 
 
-def _unlike_their_origin(replica: Replica, site: str) -> Iterator[Reply]:
-    """Operations that count, and that a site has applied in a way of its own: in unit steps, by the type's
-    `on_error`, or by the operator's word. A replay that ran them after that is the last word."""
+def _applied_differently(replica: Replica, site: str) -> Iterator[Reply]:
+    """Operations in effect that a site applied differently from their origin: in unit steps, by the type's `on_error`,
+    or because an operator resolved them so. Those that a later replay ran again are left out."""
     replay = _last_replay(replica, site)
     again = set(_run_by(replay)) if replay else set()
     for op in replica.history.effective:
@@ -113,23 +113,23 @@ def _unlike_their_origin(replica: Replica, site: str) -> Iterator[Reply]:
             yield reply
 
 
-def _other_way(reply: Reply) -> str:
-    at, detail = f"at {reply.origin.site}", shortened(reply.detail, _MOST_DETAIL)
+def _difference(reply: Reply) -> str:
+    at, detail = f"at {reply.origin.site}", shortened(reply.detail, _MAX_DETAIL)
     if _UNITS.match(reply.detail):
         return f"{reply.op} failed {at} as a whole, and was applied there in unit steps: {detail}"
     return f"{reply.op} {at}: {detail}"
 
 
 def refused_units(replica: Replica, site: str) -> list[OpId]:
-    """Operations of which a site has done only a part, because a unit was refused."""
-    return [reply.op for reply in _unlike_their_origin(replica, site) if reply.op and _UNITS.match(reply.detail)]
+    """Operations that a site applied only in part, because a unit was refused."""
+    return [reply.op for reply in _applied_differently(replica, site) if reply.op and _UNITS.match(reply.detail)]
 
 
 # -- how far ---------------------------------------------------------------------------------------------
 
 
 def _unenforced(replica: Replica, site: str) -> ExplanationStep:
-    ran = names(applied.id for applied in replica.applied.entries[-_MOST_NAMED:])
+    ran = names(applied.id for applied in replica.applied.entries[-_MAX_NAMED:])
     text = (
         f"{site} ran {in_words(ran) if ran else 'nothing'} in this order, which is not the agreed one; it cannot "
         "replay, because no replacing operation precedes them and the type has no 'reset' to replay from"
@@ -137,7 +137,7 @@ def _unenforced(replica: Replica, site: str) -> ExplanationStep:
     return ExplanationStep(text=text, site=site)
 
 
-def _how_far(replica: Replica, status: SiteStatus, now_ms: int) -> str:
+def _progress_text(replica: Replica, status: SiteStatus, now_ms: int) -> str:
     site, is_here = status.site, status.site == replica.site
     if status.last_contact_ms is None and not is_here:
         silent = "has not reported on this resource yet"
@@ -158,12 +158,12 @@ def _progress(replica: Replica, status: SiteStatus, is_: str, has: str) -> str:
     open_ = [op.id for op in replica.history.ops.values() if not contains(settled, op.id)]
     if status.site == replica.site:
         open_ += [draft.id for draft in replica.drafts]
-    shown = [*names(open_[:_MOST_NAMED]), *(["others"] if len(open_) > _MOST_NAMED else [])]
+    shown = [*names(open_[:_MAX_NAMED]), *(["others"] if len(open_) > _MAX_NAMED else [])]
     return f"still {has} to process {in_words(shown)}" if shown else f"{is_} still working"
 
 
-MOST_OPERATIONS = 50
-_MOST_NAMED = 5
+MAX_OPERATIONS = 50
+_MAX_NAMED = 5
 _KINDS = {
     Kind.FORCE: "forced by an operator, which becomes the new base",
     Kind.DELETE: "a deletion, which supersedes everything",
@@ -219,27 +219,27 @@ def _places(vector: dict[str, int]) -> str:
 
 def _operations(replica: Replica) -> Iterator[ExplanationStep]:
     ops = by_stamp(replica)
-    if len(ops) > MOST_OPERATIONS:
-        yield _step(f"{len(ops) - MOST_OPERATIONS} older operations are omitted; the log has them")
-    for op in ops[-MOST_OPERATIONS:]:
+    if len(ops) > MAX_OPERATIONS:
+        yield _step(f"{len(ops) - MAX_OPERATIONS} older operations are omitted; the log has them")
+    for op in ops[-MAX_OPERATIONS:]:
         fate = fate_of(replica, op)
-        yield _step(f"{_made(op)}{_at_the_same_time(op, ops)}: {_became(replica, op, fate)}", op)
+        yield _step(f"{_description(op)}{_concurrent_text(op, ops)}: {_effect_text(replica, op, fate)}", op)
 
 
-def _made(op: Operation) -> str:
+def _description(op: Operation) -> str:
     what = _KINDS.get(op.kind) or f"'{printable(shortened(op.payload.line))}'"
     return f"{op.id} ({printable(op.type)}), {what}, made at {op.origin.site} at {stamp_text(op.stamp)}"
 
 
-def _at_the_same_time(op: Operation, ops: Sequence[Operation]) -> str:
+def _concurrent_text(op: Operation, ops: Sequence[Operation]) -> str:
     others = [o.id for o in ops if o.is_concurrent(op) and not (o.is_silent or op.is_silent)]
     if not others:
         return ""
-    shown = [*names(others[:_MOST_NAMED]), *(["others"] if len(others) > _MOST_NAMED else [])]
+    shown = [*names(others[:_MAX_NAMED]), *(["others"] if len(others) > _MAX_NAMED else [])]
     return f", concurrent with {in_words(shown)}"
 
 
-def _became(replica: Replica, op: Operation, fate: Fate | None) -> str:
+def _effect_text(replica: Replica, op: Operation, fate: Fate | None) -> str:
     effect = effect_of(op, fate)
     if effect is Effect.DRAFT:
         return _draft(replica, op)
@@ -266,7 +266,7 @@ def _outcome(replica: Replica) -> Iterator[ExplanationStep]:
         held = "what the checkpoint holds" if replica.applied.base else "nothing"
         yield _step(f"every site must therefore have applied {held}")
         return
-    shown = names(op.id for op in effective[-MOST_OPERATIONS:])
+    shown = names(op.id for op in effective[-MAX_OPERATIONS:])
     more = "" if len(shown) == len(effective) else f"{len(effective) - len(shown)} older ones, then "
     after = "the checkpoint, then " if replica.applied.base else ""
     order = ", in this order" if len(effective) > 1 else ""
@@ -277,11 +277,11 @@ def _outcome(replica: Replica) -> Iterator[ExplanationStep]:
 
 
 def _conclusion(replica: Replica, verdict: ResourceStatus, now_ms: int) -> str:
-    partial, advice = _done_in_part(replica, verdict), _advice(replica, verdict)
+    partial, advice = _partly_applied(replica, verdict), _advice(replica, verdict)
     return f"{verdict.overall.value}: {sentence(verdict, now_ms)}{partial}{advice}"
 
 
-def _done_in_part(replica: Replica, verdict: ResourceStatus) -> str:
+def _partly_applied(replica: Replica, verdict: ResourceStatus) -> str:
     """Sites can be in sync although an operation did not have its full effect anywhere."""
     parts = [
         f"{in_words(names(refused))} at {site.site}"
@@ -300,10 +300,10 @@ def _advice(replica: Replica, verdict: ResourceStatus) -> str:
         case Overall.UNREACHABLE:
             return ". Unreachable sites catch up automatically"
         case Overall.DIVERGED:
-            return _cure(replica, verdict)
+            return _remedy(replica, verdict)
 
 
-def _cure(replica: Replica, verdict: ResourceStatus) -> str:
+def _remedy(replica: Replica, verdict: ResourceStatus) -> str:
     id_ = printable(replica.resource)
     unknown = next(((site.site, site.unknown[0]) for site in verdict.sites if site.unknown), None)
     if unknown:

@@ -87,9 +87,9 @@ def _operation(replica: Replica, op: Operation, by_id: dict[OpId, Operation]) ->
 
 
 def _direct(op: Operation, by_id: dict[OpId, Operation]) -> Iterable[Operation]:
-    """What an operation follows, without what follows from that: the edges of the graph. What is forgotten is
-    no end of an edge."""
-    # An operation knows everything up to a number of each site, so the newest of each site are all its candidates.
+    """The operations that an operation directly follows: the edges of the graph. None leads to an operation that was
+    deleted from the log."""
+    # An operation knows the first operations of each site up to a number, so only the newest of each can be direct.
     newest = [by_id.get(OpId(origin, seq)) for origin, seq in op.deps.items()]
     known = [parent for parent in newest if parent is not None]
     return [one for one in known if not any(one.is_before(other) for other in known if other is not one)]
@@ -125,13 +125,14 @@ def _state(replica: Replica, op: Operation, site: str, known: Vector) -> LaneSta
         return state
     reply, fate = replica.replies.get(op.id, site), fate_of(replica, op)
     if fate and fate.by and fate.by.origin.site != site and not contains(known, fate.by):
-        return _STATES[reply.status] if reply else "pending"  # what beat it is not known there yet
-    # Superseded before it came: the site never ran it.
+        # The site does not have the superseding operation yet, so there this one still counts.
+        return _STATES[reply.status] if reply else "pending"
+    # Superseded before it arrived: the site never ran it.
     return "skipped" if reply is None and site != op.origin.site else state
 
 
 def _first_ran(replica: Replica) -> dict[tuple[OpId, str], int]:
-    """When each operation was first run at each site, from all that is kept of its replies."""
+    """When each operation first ran at each site, according to the replies that are still stored."""
     first_ms: dict[tuple[OpId, str], int] = {}
     for reply in replica.replies:
         at_ms = reply.timing.at_ms
@@ -183,8 +184,8 @@ def operations_page(replica: Replica, cursor: str, limit: int) -> Operations:
 
 
 def matrix_view(matrix: Matrix, types: Iterable[str] = ()) -> MatrixView:
-    """`types`: of operations, in the order in which they are shown. The matrix need not mention them; those
-    that it does and that are not among them come behind."""
+    """`types`: types of operations in the order in which they are shown; the matrix need not name them. Those that only
+    the matrix names come last."""
     types = tuple(dict.fromkeys((*types, *matrix.types)))
     return MatrixView(
         hash=matrix.hash,
@@ -197,13 +198,13 @@ def matrix_view(matrix: Matrix, types: Iterable[str] = ()) -> MatrixView:
 
 
 def matrix_in_force(replica: Replica) -> MatrixView:
-    """That of a resource, with the types of its operations."""
+    """The matrix of a resource, with the types of its operations."""
     ops = [*replica.history.ops.values(), *replica.drafts]
     used = sorted({op.type for op in ops if op.kind is Kind.NORMAL})
     view = matrix_view(replica.matrix, (*replica.matrix.types, *used))
     adopted = replica.history.adopted
-    brought = [op for op in ops if adopted is not None and op.stamp == adopted.introduced]
-    by = str(brought[0].id) if brought else None
+    introducers = [op for op in ops if adopted is not None and op.stamp == adopted.introduced]
+    by = str(introducers[0].id) if introducers else None
     return structs.replace(view, resource=replica.resource, introduced_by=by)
 
 

@@ -12,7 +12,7 @@ from cheops.log.operation import Operation, OpId, Stamp, Status, Verdict
 from cheops.log.rules import Fate, Rule
 from cheops.text import printable, shortened
 
-_LAST_YEAR_MS = 253_402_300_799_000  # what a date can hold; clocks are not trusted
+_LAST_YEAR_MS = 253_402_300_799_000  # the end of year 9999, the last of `datetime`: a clock may be wrong
 
 
 class NoSuchOperationError(ClientError):
@@ -33,7 +33,7 @@ def stamp_text(stamp: Stamp) -> str:
 
 
 def vector_text(vector: Vector) -> dict[str, int]:
-    """Per site the highest number; of several incarnations that of the one that went furthest."""
+    """For each site the highest number, over all its incarnations."""
     numbers: dict[str, int] = {}
     for origin, number in sorted(vector.items()):
         numbers[origin.site] = max(number, numbers.get(origin.site, 0))
@@ -41,12 +41,12 @@ def vector_text(vector: Vector) -> dict[str, int]:
 
 
 def by_stamp(replica: Replica) -> list[Operation]:
-    """Everything that is known of a resource here, drafts included, in the order of the log."""
+    """All operations on a resource that are known here, drafts included, in the order of the log."""
     return sorted((*replica.history.ops.values(), *replica.drafts), key=lambda op: op.stamp)
 
 
 def full_name(id_: OpId) -> str:
-    """`site1@6f1c9a:3`: also tells the incarnations of a site apart."""
+    """`site1@6f1c9a:3`: unlike `site1:3`, it distinguishes the incarnations of a site."""
     return f"{id_.origin.site}@{id_.origin.incarnation}:{id_.seq}"
 
 
@@ -96,12 +96,12 @@ def operation_view(replica: Replica, op: Operation) -> OperationView:
 
 
 def sites_of(replica: Replica) -> tuple[str, ...]:
-    """Where a resource is, as far as it counts; before its first operation was run, where it is to be."""
+    """The sites of a resource; before its first operation has run, the sites that this operation names."""
     return replica.sites or next((draft.sites for draft in replica.drafts if draft.sites), ())
 
 
 def gone_from(replica: Replica) -> tuple[str, ...]:
-    """The sites on its list that were removed from the mesh for good, and do not count."""
+    """The sites on its list that were removed from the mesh for good."""
     return tuple(site for site in replica.history.site_list if site not in replica.sites)
 
 
@@ -132,8 +132,8 @@ def reply_view(replica: Replica, op: Operation, site: str) -> ReplyView:
 
 
 def status_at(replica: Replica, op: Operation, site: str) -> Status:
-    """What became of an operation at a site. Of one that touches no application, and of one that a
-    checkpoint holds, there is no reply; there it counts what the site has settled."""
+    """The outcome of an operation at a site. There is no reply for an operation that does not touch the application, or
+    that a checkpoint contains: for these, what the site has settled counts."""
     fate = replica.history.fates.get(op.id)
     folded = fate is not None and fate.rule is Rule.FOLDED
     if folded or (op.is_silent and op.verdict is Verdict.OK):

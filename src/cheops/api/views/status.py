@@ -22,17 +22,17 @@ from cheops.text import in_words, listed, nearest, printable, shortened
 
 
 class Work(NamedTuple):
-    """What a site has to do with this one."""
+    """What a site shares with this one."""
 
     resources: int = 0  # known here, with the site on their list
-    pending: int = 0  # operations at work here that it has not dealt with
+    pending: int = 0  # operations in memory here that the site has not settled
 
 
 _NONE = Work()
 
 
 def sites_view(mesh: Mesh, now: Now, work: Mapping[str, Work] | None = None) -> Sites:
-    """`work`: of each site, what it has to do with this one."""
+    """`work`: for each site, the resources and pending operations that it shares with this one."""
     of = work or {}
     views = tuple(structs.replace(_view(mesh, site), **of.get(site.name, _NONE)._asdict()) for site in mesh.sites(now))
     return Sites(here=mesh.own.name, sites=views, problems=tuple(mesh.problems()))
@@ -74,11 +74,11 @@ def _problems(site: views.SiteView) -> list[str]:
 
 
 def clock_is_wrong(site: views.SiteView) -> bool:
-    """Whether its clock is too far from ours for stamps to look right; causality does not depend on it."""
+    """Whether the clocks differ so much that users would notice wrong times. Causal order does not depend on clocks."""
     return site.clock is not None and abs(site.clock.offset_ms) - site.clock.error_ms > CLOCK_WARNING_MS
 
 
-# SUPERSEDED is not among them: an operation that lost its effect to another one did as well as it could.
+# Without SUPERSEDED: that another operation replaced it is no failure.
 _WORST_FIRST = (Status.UNKNOWN, Status.KO, Status.VOID, Status.RUNNING, Status.PENDING)
 
 
@@ -108,8 +108,7 @@ def summary(replica: Replica, up: set[str]) -> ResourceSummary:
 
 
 def last_outcome(replica: Replica) -> Status:
-    """What became of the newest operation, at the site where it went worst. What lost its effect to others
-    went as well as it could."""
+    """The outcome of the newest operation, at the site where it is worst. A superseded operation counts as OK."""
     ops = (*replica.history.ops.values(), *replica.drafts)
     newest = max((op for op in ops if op.kind is not Kind.SEAL), key=lambda op: op.stamp, default=None)
     if newest is None:
@@ -139,8 +138,7 @@ def detail(replica: Replica, up: set[str], now_ms: int) -> ResourceDetail:
 
 
 def resource_verdict(replica: Replica, up: set[str]) -> engine.ResourceStatus:
-    """The engine's status. Before its first operation was run anywhere, a resource has no list of sites yet,
-    and is on its way."""
+    """The engine's status. A resource without a list of sites, before its first operation has run, is CONVERGING."""
     verdict = engine.status(replica, up)
     if verdict.sites:
         return verdict
@@ -271,12 +269,12 @@ def is_known(replica: Replica) -> bool:
 
 
 def is_here(replica: Replica) -> bool:
-    """Whether this site has the resource: what one that it has left knows of it is not kept up to date."""
+    """Whether this site has the resource now. One that the resource has left gets no more updates of it."""
     return is_known(replica) and replica.site in (sites_of(replica) or (replica.site,))
 
 
 def not_here_text(replica: Replica, others: Iterable[str], address_of: AddressOf) -> str:
-    """`others`: the sites that are known, best first."""
+    """Why this site has no such resource, and where to look. `others`: the other known sites, reachable ones first."""
     id_, site = printable(shortened(replica.resource)), replica.site
     if is_known(replica):
         where = _named(sites_of(replica), address_of)
