@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cheops.api.models import SubmitRequest
+from cheops.api.models.operations import SubmitRequest
 from tests.agent.rig import until
 from tests.gateway.replicas.sites import Sites, running
 from tests.security.clients import local

@@ -1,8 +1,9 @@
-"""Real agents for the tests of the API: types, and short words."""
+"""Real agents for the tests of the API, and short names for what the tests do with them."""
 
 from typing import Any
 
-from cheops.api.models import Accepted, Explanation, ResourceStatus, SubmitRequest, Wait
+from cheops.api.models.operations import Accepted, Explanation, SubmitRequest, Wait
+from cheops.api.models.resources import ResourceStatus
 from cheops.client import Agent
 from tests.agent.rig import MakeRig, Rig, until
 from tests.agent.types import FILE, TALLY
@@ -23,22 +24,22 @@ class Sites:
         return Agent(self.rig.url(site))
 
     def make(self, id_: str, type_: str, command: str, rtype: str, at: str = "site1") -> Accepted:
-        """The first operation of a resource, dealt with everywhere when this returns."""
+        """Submit the first operation of a resource; every site has applied it when this returns."""
         sites = " & ".join(self.names)
-        asked = SubmitRequest(type=type_, command=command, sites=sites, resource_type=rtype)
-        made = self[at].submit(id_, asked)
-        assert made.satisfied, made
-        return made
+        request = SubmitRequest(type=type_, command=command, sites=sites, resource_type=rtype)
+        accepted = self[at].submit(id_, request)
+        assert accepted.satisfied, accepted
+        return accepted
 
     def do(self, at: str, id_: str, type_: str, command: str, wait: Wait = Wait.FIRST) -> Accepted:
         return self[at].submit(id_, SubmitRequest(type=type_, command=command), wait=wait)
 
     def becomes(self, at: str, id_: str, overall: str) -> ResourceStatus:
-        def found() -> ResourceStatus | None:
+        def expected() -> ResourceStatus | None:
             status = self[at].status(id_)
             return status if status.overall == overall else None
 
-        seen: ResourceStatus = until(found, f"for {id_} to be {overall} at {at}: {self[at].explain(id_)}")
+        seen: ResourceStatus = until(expected, f"for {id_} to be {overall} at {at}: {self[at].explain(id_)}")
         return seen
 
     def sees(self, at: str, other: str, state: str) -> None:
@@ -52,5 +53,5 @@ def two_sites(make_rig: MakeRig, **more_types: dict[str, Any]) -> Sites:
     return Sites(rig)
 
 
-def told(found: Explanation) -> str:
-    return "\n".join([*(step.text for step in found.steps), found.conclusion])
+def text_of(explanation: Explanation) -> str:
+    return "\n".join([*(step.text for step in explanation.steps), explanation.conclusion])

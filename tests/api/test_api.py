@@ -8,10 +8,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cheops.api.models import ChangeSites, Event, Level, Resolution, ResolveRequest, SitesChange, SubmitRequest, Wait
+from cheops.api.models.operations import ChangeSites, Resolution, ResolveRequest, SitesChange, SubmitRequest, Wait
+from cheops.api.models.site import Level
 from cheops.client import Agent, AgentError, UnreachableError
 from cheops.client.async_agent import AsyncAgent
 from cheops.log.operation import Kind, Status, Verdict
+from cheops.notify.event import Event
 from tests.agent.rig import MakeRig, until
 from tests.api.agents import TYPES, Sites, two_sites
 

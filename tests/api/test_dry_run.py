@@ -1,7 +1,7 @@
 """What a dry run says an operation would do, and that it does nothing; sites driven by hand."""
 
 from cheops.sim.apps import COUNTER, FILE
-from tests.api.views_lab import cut_and_healed, lab_with, tried
+from tests.api.views_lab import cut_and_healed, lab_with, try_out
 
 
 def test_a_dry_run_says_what_would_be_superseded_and_does_nothing() -> None:
@@ -9,12 +9,12 @@ def test_a_dry_run_says_what_would_be_superseded_and_does_nothing() -> None:
     for line in ("set 1", "inc 2"):
         lab.submit("a", "n", line)
         lab.run()
-    found = tried(lab, "b", "set 9")
+    found = try_out(lab, "b", "set 9")
     assert [(one.operation, one.rule) for one in found.would_supersede] == [("a:1", 3), ("a:2", 3)]
     assert (found.runs_here, found.first_at, found.sites) == (("new",), "b", ("a", "b"))
     assert found.replayed == {"a": (), "b": ()}
     assert lab.states("n", "ab") == [3, 3]
-    assert tried(lab, "b", "inc 9").would_supersede == ()
+    assert try_out(lab, "b", "inc 9").would_supersede == ()
 
 
 def test_a_dry_run_names_who_is_out_of_reach() -> None:
@@ -22,7 +22,7 @@ def test_a_dry_run_names_who_is_out_of_reach() -> None:
     lab.submit("a", "n", "set 1")
     lab.run()
     lab.partition("a", "b")
-    assert tried(lab, "a", "inc 1").unreachable == ("b",)
+    assert try_out(lab, "a", "inc 1").unreachable == ("b",)
 
 
 def test_a_dry_run_counts_what_waits_before_it() -> None:
@@ -31,18 +31,18 @@ def test_a_dry_run_counts_what_waits_before_it() -> None:
     lab.run()
     lab.benches["a"].paused = True
     lab.submit("a", "n", "inc 5")
-    found = tried(lab, "a", "set 2")
+    found = try_out(lab, "a", "set 2")
     assert [one.operation for one in found.would_supersede] == ["a:1", "a:2"]
     assert any("1 operations are waiting for their first run" in note for note in found.notes)
 
 
 def test_a_dry_run_foresees_what_really_happens() -> None:
     lab = cut_and_healed(FILE, "set base", "add one", "add two")
-    found = tried(lab, "a", "add three")
+    found = try_out(lab, "a", "add three")
     assert (found.runs_here, found.replayed, found.order_not_enforced) == (
         ("new",),
         {"a": (), "b": ()},
         False,
     )
-    brought = tried(lab, "a", "add three", matrix=COUNTER.matrix)
+    brought = try_out(lab, "a", "add three", matrix=COUNTER.matrix)
     assert any("another matrix" in note for note in brought.notes)

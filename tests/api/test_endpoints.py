@@ -12,7 +12,8 @@ from cheops.api.endpoints import ENDPOINTS, PATH_PARAMETERS, TAGS, Endpoint
 from cheops.api.endpoints.declaration import READ, header
 from cheops.api.endpoints.resources import EXPLAIN_SCOPE, LIST_RESOURCES, SUBMIT_OPERATION, ResourceFilter
 from cheops.api.endpoints.site import FORGET_SITE, HEALTH, ForgetParameters
-from cheops.api.models import Sites, SubmitRequest
+from cheops.api.models.operations import SubmitRequest
+from cheops.api.models.site import Sites
 from cheops.api.request import InvalidError, read_parameters
 from cheops.client import Agent
 from cheops.client.async_agent import AsyncAgent

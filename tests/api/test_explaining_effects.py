@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from cheops.api.models import Effect
+from cheops.api.models.operations import Effect
 from cheops.api.views.log import log_view
 from cheops.api.views.operations import find, operation_view
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Status
 from cheops.sim.apps import COUNTER, FILE, PCOUNTER
-from tests.api.views_lab import cut_and_healed, deliver_to, explain, lab_with, status, told
+from tests.api.views_lab import cut_and_healed, deliver_to, explain, lab_with, status, text_of
 from tests.engine.lab import Lab
 from tests.engine.picky import diverged
 
@@ -28,7 +28,7 @@ def test_superseded_by_a_concurrent_one() -> None:
     view = operation_view(replica, find(replica, "a:2"))
     assert (view.effect, view.rule, view.beaten_by) == (Effect.SUPERSEDED, 4, "b:1")
     assert view.sentence == "a concurrent operation replaces it"
-    text = told(explain(lab, "a"))
+    text = text_of(explain(lab, "a"))
     assert "concurrent with b:1" in text
     assert "superseded by b:1: a concurrent operation replaces it (rule 4)" in text
 
@@ -38,14 +38,14 @@ def test_void() -> None:
     lab.submit("a", "n", "set 1")
     lab.run()
     lab.submit("a", "n", "fail")
-    assert "void: it failed at its origin, so it has no effect anywhere (rule 1)" in told(explain(lab, "a"))
-    assert "unknown command: fail" in told(explain(lab, "a"))
+    assert "void: it failed at its origin, so it has no effect anywhere (rule 1)" in text_of(explain(lab, "a"))
+    assert "unknown command: fail" in text_of(explain(lab, "a"))
 
 
 def test_replayed() -> None:
     lab = cut_and_healed(FILE, "set base", "add one", "add two")
     assert lab.states("n", "ab") == [("base", "one", "two")] * 2
-    text = told(explain(lab, "b"))
+    text = text_of(explain(lab, "b"))
     ran = "b replayed to restore the order: it started again from a base and ran a:1, a:2 and b:1, in this order"
     assert ran in text.splitlines()
     assert "a replayed" not in text
@@ -62,7 +62,7 @@ def test_a_replay_is_told_as_it_was_also_when_others_have_replaced_what_it_ran()
     deliver_to(lab, "b")
     lab.submit("a", "n", "add more")
     lab.run()
-    text = told(explain(lab, "b"))
+    text = text_of(explain(lab, "b"))
     assert "ran a:1, a:2 and b:1, in this order; since then other operations have replaced all of these" in text
 
 
@@ -74,7 +74,7 @@ def test_a_long_replay_says_how_much_it_leaves_out() -> None:
     lab.write_apart("n", "add one", "add two")
     lab.heal()
     lab.run()
-    assert "ran 2 older ones, a:3, a:4, a:5, a:6 and b:1, in this order" in told(explain(lab, "b"))
+    assert "ran 2 older ones, a:3, a:4, a:5, a:6 and b:1, in this order" in text_of(explain(lab, "b"))
 
 
 def test_what_a_replay_did_not_wipe_it_did_not_run() -> None:
@@ -93,7 +93,7 @@ def test_what_a_replay_did_not_wipe_it_did_not_run() -> None:
     lab.write_apart("n", "add one", "add two")
     lab.heal()
     lab.run()
-    text = told(explain(lab, "b"))
+    text = text_of(explain(lab, "b"))
     assert "from a base and ran a:2, a:3 and b:1, in this order" in text
 
 
@@ -109,8 +109,8 @@ def test_a_refused_unit_is_told_at_every_site() -> None:
         found = explain(lab, site)
         at_a = "b:1 failed at a as a whole, and was applied there in unit steps: applied 50 units; unit 51 was refused"
         at_b = "a:2 failed at b as a whole, and was applied there in unit steps: applied 49 units; unit 50 was refused"
-        assert f"{at_a}: 0 is less than 1" in told(found)
-        assert f"{at_b}: 0 is less than 1" in told(found)
+        assert f"{at_a}: 0 is less than 1" in text_of(found)
+        assert f"{at_b}: 0 is less than 1" in text_of(found)
         step = next(step for step in found.steps if step.text.startswith("b:1 failed"))
         assert (step.operation, step.site) == ("b:1", "a")
         parts = "only partly applied, because a unit was refused: b:1 at a and a:2 at b"
@@ -121,13 +121,13 @@ def test_a_refused_unit_is_past_when_something_has_replaced_it() -> None:
     lab = stock_sold_twice()
     lab.submit("a", "n", "set 7")
     lab.run()
-    assert "unit" not in told(explain(lab, "b"))
+    assert "unit" not in text_of(explain(lab, "b"))
     assert explain(lab, "b").conclusion == "CONVERGED: both sites are in sync"
 
 
 def test_what_on_error_and_the_operator_did_is_told() -> None:
     lab, _ = diverged(Command("set 7"))
-    assert "a:2 at b: handled by on_error" in told(explain(lab, "a"))
+    assert "a:2 at b: handled by on_error" in text_of(explain(lab, "a"))
     assert "unit" not in explain(lab, "a").conclusion
 
 
@@ -140,7 +140,7 @@ def test_folded_and_forgotten() -> None:
     found = log_view(replica)
     assert found.checkpoint is not None
     assert {op.effect for op in found.operations if op.seq <= found.checkpoint["a"]} <= {Effect.FOLDED}
-    assert "a checkpoint contains the state up to" in told(explain(lab, "a"))
+    assert "a checkpoint contains the state up to" in text_of(explain(lab, "a"))
     folded = [op for op in found.operations if op.effect is Effect.FOLDED]
     assert all(reply.status is Status.OK for op in folded for reply in op.replies)
     assert status(lab, "a").overall == "CONVERGED"
@@ -160,6 +160,6 @@ def test_orphaned() -> None:
     deliver_to(lab, "a")
     orphans = [op for op in log_view(lab.at("a", "n")).operations if op.effect is Effect.ORPHANED]
     assert [op.command for op in orphans] == ["set 99"]
-    assert "without knowledge of what all sites had already settled for good (rule 10)" in told(explain(lab, "a"))
+    assert "without knowledge of what all sites had already settled for good (rule 10)" in text_of(explain(lab, "a"))
     lab.run()
     assert lab.states("n", "ab") == [3, 3]

@@ -1,20 +1,20 @@
-"""What happens, over HTTP: as a stream and by asking, of one resource and of all, also over restarts."""
+"""Events over HTTP: as a stream and as pages, of one resource and of all, even over restarts."""
 
 import json
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, get_type_hints
 from urllib.request import urlopen
 
 import msgspec
 import pytest
 
-from cheops.api import models
-from cheops.api.models import Event, SubmitRequest
+from cheops.api.endpoints.site import LIST_CHANGES, STREAM_EVENTS
+from cheops.api.models.operations import SubmitRequest
 from cheops.client import Agent, AgentError
-from cheops.notify import event as notified
+from cheops.notify.event import Event
 from tests.agent.rig import MakeRig, Rig
 from tests.api.agents import TYPES, two_sites
 
@@ -36,7 +36,7 @@ def do(agent: Agent, *ids: str, sites: str = "site1") -> None:
         agent.submit(id_, SubmitRequest(type="add", command="true", sites=sites, resource_type="file"))
 
 
-def told(events: Any) -> list[tuple[str, str]]:
+def kinds(events: Any) -> list[tuple[str, str]]:
     return [(event.kind, event.resource) for event in events]
 
 
@@ -47,12 +47,12 @@ def of(*ids: str) -> list[tuple[str, str]]:
     return [(kind, id_) for id_ in ids for kind in RAN]
 
 
-def test_an_event_is_what_receivers_are_told_and_has_a_place() -> None:
-    assert models.Event is notified.Event
-    assert models.SiteResult is notified.SiteResult
-    given = notified.Event(id="x", kind="ran", time="2026-11-16T01:41:31.885Z", site="site1")
-    assert set(msgspec.to_builtins(given)) == {"id", "kind", "time", "site"}
-    assert "place" in msgspec.to_builtins(msgspec.structs.replace(given, place="6f1c9a-118"))
+def test_an_event_is_what_receivers_get_and_has_a_position() -> None:
+    assert STREAM_EVENTS.response is Event
+    assert get_type_hints(LIST_CHANGES.response)["events"] == tuple[Event, ...]
+    event = Event(id="x", kind="ran", time="2026-11-16T01:41:31.885Z", site="site1")
+    assert set(msgspec.to_builtins(event)) == {"id", "kind", "time", "site"}
+    assert "place" in msgspec.to_builtins(msgspec.structs.replace(event, place="6f1c9a-118"))
 
 
 def test_of_one_resource_and_of_all(make_rig: MakeRig) -> None:
@@ -139,12 +139,12 @@ def test_it_goes_on_after_a_restart(make_rig: MakeRig, how: str) -> None:
     rig.start("site1")
     do(agent, "n")
     everything = agent.changes(None, start)
-    assert (told(everything.events), everything.reset) == (of("n", "other", "n"), False)
+    assert (kinds(everything.events), everything.reset) == (of("n", "other", "n"), False)
     assert everything.events[0] == read
     with streaming(agent, None, read.place) as stream:
         assert [next(stream) for _ in range(8)] == list(everything.events[1:])
     with streaming(agent, "n", read.place) as stream:
-        assert told(next(stream) for _ in range(5)) == of("n", "n")[1:]
+        assert kinds(next(stream) for _ in range(5)) == of("n", "n")[1:]
 
 
 def test_a_place_in_another_journal(make_rig: MakeRig) -> None:
@@ -163,7 +163,7 @@ def test_a_place_in_another_journal(make_rig: MakeRig) -> None:
         reset = next(stream)
         assert (reset.kind, reset.place, reset.site) == ("reset", lost.last, "site1")
         do(agent, "n")
-        assert told(next(stream) for _ in range(3)) == of("n")
+        assert kinds(next(stream) for _ in range(3)) == of("n")
 
 
 def test_a_place_of_which_events_are_gone(make_rig: MakeRig) -> None:
@@ -179,7 +179,7 @@ def test_a_place_of_which_events_are_gone(make_rig: MakeRig) -> None:
         db.execute("INSERT INTO meta SELECT 'trimmed', min(seq) - 1 FROM events")
     rig.start("site1")
     left = agent.changes(None, start)
-    assert (told(left.events), left.reset) == (of("left"), True)
+    assert (kinds(left.events), left.reset) == (of("left"), True)
     with streaming(agent, None, start) as stream:
         reset = next(stream)
         assert reset.kind == "reset"
@@ -202,6 +202,6 @@ def test_the_stop_of_the_agent_ends_streams(make_rig: MakeRig) -> None:
     start = agent.changes().last
     do(agent, "n")
     with streaming(agent, None, start) as of_all, streaming(agent, "n", start) as of_n:
-        assert told(next(stream) for stream in (of_all, of_n) for _ in RAN) == of("n", "n")
+        assert kinds(next(stream) for stream in (of_all, of_n) for _ in RAN) == of("n", "n")
         assert rig.stop("site1") == 0
         assert (list(of_all), list(of_n)) == ([], [])

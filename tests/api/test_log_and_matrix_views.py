@@ -12,7 +12,7 @@ from cheops.api.views.status import detail, summary
 from cheops.engine.status import Overall
 from cheops.log.matrix import Matrix
 from cheops.sim.apps import COUNTER, FILE
-from tests.api.views_lab import cut_and_healed, explain, lab_with, status, tried
+from tests.api.views_lab import cut_and_healed, explain, lab_with, status, try_out
 
 
 def test_pages_hold_everything_once() -> None:
@@ -70,7 +70,7 @@ def test_models_are_read_as_they_were_written() -> None:
         matrix_in_force(replica),
         summary(replica, set()),
         detail(replica, set(), lab.now_ms),
-        tried(lab, "a", "add three"),
+        try_out(lab, "a", "add three"),
     ):
         assert from_json(to_json(model), type(model)) == model
 

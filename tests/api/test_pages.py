@@ -7,7 +7,9 @@ import msgspec
 import pytest
 
 from cheops.api.handlers.gateway import scope_explanation
-from cheops.api.models import Lanes, Resources, ScopeExplanation, Sites, SubmitRequest, Types, Wait, Wiring
+from cheops.api.models.operations import Lanes, SubmitRequest, Wait
+from cheops.api.models.resources import Resources, ScopeExplanation, Types
+from cheops.api.models.site import Sites, Wiring
 from cheops.scope import SiteInfo, Snapshot
 from tests.agent.rig import RefusedByAgentError, Rig, until
 from tests.api.agents import TYPES

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from cheops.api.models import Effect, Resolution, ResolveRequest, SubmitRequest, Wait
+from cheops.api.models.operations import Effect, Resolution, ResolveRequest, SubmitRequest, Wait
 from cheops.log.operation import Status
 from tests.agent.rig import MakeRig, until
-from tests.api.agents import Sites, told, two_sites
+from tests.api.agents import Sites, text_of, two_sites
 from tests.support.command import ROOT
 
 APP = f"sh {ROOT}/src/cheops/demo/apps/stock"
@@ -74,7 +74,7 @@ def _refused_units(sites: Sites) -> None:
     for site in sites.names:
         sites.becomes(site, "shoes", "CONVERGED")
         found = sites[site].explain("shoes")
-        text = told(found)
+        text = text_of(found)
         refused = "failed at site2 as a whole, and was applied there in unit steps: applied 3 units; unit 4 was"
         assert f"site1:2 {refused} refused: exit code 1: 0 is less than 1" in text
         refused = "failed at site1 as a whole, and was applied there in unit steps: applied 4 units; unit 5 was"
@@ -90,10 +90,10 @@ def _replaced_since(sites: Sites) -> None:
     """What a replay ran stays what it ran; what has been replaced since is not said to be applied."""
     sites.becomes("site1", "late", "CONVERGED")
     ran = "from a base and ran site1:1, site1:2 and site2:1, in this order"
-    assert ran in told(sites["site1"].explain("late"))
+    assert ran in text_of(sites["site1"].explain("late"))
     sites.do("site1", "late", "set", "printf new > __ID__", Wait.ALL)
     sites.becomes("site1", "late", "CONVERGED")
-    text = told(sites["site1"].explain("late"))
+    text = text_of(sites["site1"].explain("late"))
     assert f"{ran}; since then other operations have replaced all of these" in text
 
 
@@ -111,7 +111,7 @@ def _while_cut_off(sites: Sites) -> None:
     assert (status.overall, status.unreachable) == ("UNREACHABLE", ("site2",))
     assert (status.sites[1].reachable, status.sites[1].pending) == (False, 1)
     assert status.sites[1].as_of_s is not None
-    text = told(here.explain("late"))
+    text = text_of(here.explain("late"))
     assert "site2 is unreachable; when last seen it still had to process site1:2 (as of" in text
     assert "Unreachable sites catch up automatically" in text
 
@@ -120,7 +120,7 @@ def _superseded(sites: Sites) -> None:
     sites.becomes("site1", "beaten", "CONVERGED")
     beaten = sites["site1"].operation("beaten", "site1:2")
     assert (beaten.effect, beaten.rule, beaten.beaten_by) == (Effect.SUPERSEDED, 4, "site2:1")
-    text = told(sites["site2"].explain("beaten"))
+    text = text_of(sites["site2"].explain("beaten"))
     assert "concurrent with site2:1" in text
     assert "superseded by site2:1: a concurrent operation replaces it (rule 4)" in text
     assert sites["site1"].log("beaten").effective == ("site2:1",)
@@ -130,7 +130,7 @@ def _replayed(sites: Sites) -> None:
     sites.becomes("site2", "late", "CONVERGED")
     shown = sites["site1"].verify("late")
     assert (shown.same, {state.output for state in shown.states}) == (True, {"base one two"})
-    text = told(sites["site1"].explain("late"))
+    text = text_of(sites["site1"].explain("late"))
     assert "site2 replayed to restore the order: it started again from a base and ran " in text
     assert "ran site1:1, site1:2 and site2:1, in this order" in text
     assert "site1 replayed" not in text
@@ -141,7 +141,7 @@ def _replayed(sites: Sites) -> None:
 def _order_not_enforced(sites: Sites) -> None:
     status = sites.becomes("site2", "loose", "DIVERGED")
     assert status.order_not_enforced
-    text = told(sites["site2"].explain("loose"))
+    text = text_of(sites["site2"].explain("loose"))
     assert "site2 ran site1:1, site2:1 and site1:2 in this order, which is not the agreed one" in text
     sites.becomes("site1", "loose", "DIVERGED")
     shown = sites["site1"].verify("loose")
@@ -170,7 +170,7 @@ def _converging(sites: Sites, key: Path) -> None:
     sites.do("site1", "slow", "inc", f"{ONLY_AT_SITE1} || exit 75")
     status = sites.becomes("site1", "slow", "CONVERGING")
     assert (status.sites[1].pending, status.sentence) == (1, "operations are pending at site2 (1)")
-    text = told(sites["site1"].explain("slow"))
+    text = text_of(sites["site1"].explain("slow"))
     assert "site2 still has to process site1:2" in text
     assert "No action is needed" in text
     assert sites["site1"].operation("slow", "site1:2").replies[1].status in (Status.PENDING, Status.RUNNING)
@@ -185,7 +185,7 @@ def _diverged(sites: Sites) -> None:
     for site in sites.names:
         status = sites.becomes(site, "torn", "DIVERGED")
         assert [one.operation for one in status.sites[1].failed] == ["site1:2"]
-        text = told(sites[site].explain("torn"))
+        text = text_of(sites[site].explain("torn"))
         assert "site1:2 succeeded at site1 but failed at site2: exit code 1: no such file here" in text
         assert "cheops exec --force --id torn" in text
     sites["site2"].submit("torn", SubmitRequest(type="set", command="true", kind="force"))  # type: ignore[arg-type]
@@ -203,7 +203,7 @@ def _unknown_elsewhere(sites: Sites) -> None:
     for site in sites.names:
         status = sites.becomes(site, "doubt", "DIVERGED")
         assert [one.operation for one in status.sites[1].unknown] == ["site1:2"]
-        text = told(sites[site].explain("doubt"))
+        text = text_of(sites[site].explain("doubt"))
         assert "it is unknown whether site1:2 ran at site2: the site stopped while this was running" in text
         assert "cheops resolve doubt --site site2 --op site1:2 --happened yes|no" in text
     asked = ResolveRequest(resolution=Resolution.HAPPENED, operation="site1:2", site="site2")
@@ -225,7 +225,7 @@ def _unknown_at_its_origin(sites: Sites) -> None:
     sites.rig.kill("site2")
     sites.rig.start("site2")
     sites.becomes("site2", "guess", "DIVERGED")
-    assert "so it was not sent to other sites" in told(sites["site2"].explain("guess"))
+    assert "so it was not sent to other sites" in text_of(sites["site2"].explain("guess"))
     asked = ResolveRequest(resolution=Resolution.NOT_HAPPENED)
     assert sites["site2"].resolve("guess", asked).operation == "site2:1"
     sites.becomes("site1", "guess", "CONVERGED")

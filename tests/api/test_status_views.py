@@ -1,6 +1,6 @@
 """What status and explain say of a resource, in each state that it can be in; sites driven by hand."""
 
-from cheops.api.models import Effect
+from cheops.api.models.operations import Effect
 from cheops.api.views.log import log_view
 from cheops.api.views.operations import find, operation_view
 from cheops.api.views.status import detail, is_here, not_here_text, summary
@@ -9,7 +9,7 @@ from cheops.engine.settings import Limits
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Kind, Origin, Status
 from cheops.sim.apps import COUNTER, FILE, App
-from tests.api.views_lab import cut_and_healed, explain, lab_with, status, told
+from tests.api.views_lab import cut_and_healed, explain, lab_with, status, text_of
 from tests.engine.lab import Lab
 from tests.engine.picky import diverged
 
@@ -21,7 +21,7 @@ def test_converged() -> None:
     found = status(lab, "b")
     assert (found.overall, found.sentence) == ("CONVERGED", "both sites are in sync")
     assert found.sites[0].digest == found.sites[1].digest != ""
-    assert "every site must therefore have applied: a:1" in told(explain(lab, "b"))
+    assert "every site must therefore have applied: a:1" in text_of(explain(lab, "b"))
 
 
 def test_one_site_alone() -> None:
@@ -41,7 +41,7 @@ def test_converging_while_another_site_works() -> None:
     found = status(lab, "a")
     assert (found.overall, found.sites[1].pending) == ("CONVERGING", 1)
     assert found.sentence == "operations are pending at b (1)"
-    assert "b still has to process a:2" in told(explain(lab, "a"))
+    assert "b still has to process a:2" in text_of(explain(lab, "a"))
     marks = log_view(lab.at("a", "n")).lanes[1].marks
     assert [(mark.operation, mark.knows, mark.status) for mark in marks] == [
         ("a:1", True, Status.OK),
@@ -56,7 +56,7 @@ def test_a_first_operation_that_still_runs() -> None:
     lab.run()
     found = status(lab, "a")
     assert (found.overall, found.sentence) == ("CONVERGING", "its first operation is running")
-    assert "running at its origin" in told(explain(lab, "a"))
+    assert "running at its origin" in text_of(explain(lab, "a"))
     assert summary(lab.at("a", "n"), set()).sites == ("a", "b")
     assert detail(lab.at("a", "n"), set(), lab.now_ms).drafts == ("a:1",)
     assert log_view(lab.at("a", "n")).operations[0].effect is Effect.DRAFT
@@ -75,7 +75,7 @@ def test_cut_off() -> None:
     assert (found.overall, found.unreachable) == ("UNREACHABLE", ("b",))
     assert found.sites[1].as_of_s is not None
     assert found.sites[1].as_of_s >= 12
-    text = told(explain(lab, "a"))
+    text = text_of(explain(lab, "a"))
     assert "b is unreachable; when last seen it still had to process a:2 (as of" in text
     assert "Unreachable sites catch up automatically" in explain(lab, "a").conclusion
 
@@ -87,7 +87,7 @@ def test_diverged_after_a_partial_error() -> None:
         assert found.overall == "DIVERGED"
         assert [one.operation for one in found.sites[1].failed] == ["a:2"]
         assert "no sevens here" in found.sites[1].failed[0].detail
-        assert "a:2 succeeded at a but failed at b: no sevens here" in told(explain(lab, site))
+        assert "a:2 succeeded at a but failed at b: no sevens here" in text_of(explain(lab, site))
     assert "cheops exec --force --id n" in explain(lab, "a").conclusion
 
 
@@ -105,7 +105,7 @@ def test_unknown_after_a_crash() -> None:
         found = status(lab, site)
         assert found.overall == "DIVERGED"
         assert [one.operation for one in found.sites[1].unknown] == ["a:2"]
-        assert "it is unknown whether a:2 ran at b: the site stopped" in told(explain(lab, site))
+        assert "it is unknown whether a:2 ran at b: the site stopped" in text_of(explain(lab, site))
     assert "cheops resolve n --site b --op a:2" in explain(lab, "a").conclusion
     view = operation_view(lab.at("a", "n"), find(lab.at("a", "n"), "a:2"))
     assert [reply.status for reply in view.replies] == [Status.OK, Status.UNKNOWN]
@@ -122,7 +122,7 @@ def test_unknown_at_the_origin_holds_what_comes_after_it() -> None:
     lab.crash("a")
     lab.restart("a")
     lab.run()
-    text = told(explain(lab, "a"))
+    text = text_of(explain(lab, "a"))
     assert "it is unknown whether it ran, so it was not sent to other sites" in text
     assert "waiting behind a:2 at its origin" in text
 
@@ -133,7 +133,7 @@ def test_order_not_enforced() -> None:
     assert lab.states("n", "ab") == [("base", "one", "two"), ("base", "two", "one")]
     found = status(lab, "b")
     assert (found.overall, found.order_not_enforced) == ("DIVERGED", True)
-    assert "b ran a:1, b:1 and a:2 in this order, which is not the agreed one" in told(explain(lab, "b"))
+    assert "b ran a:1, b:1 and a:2 in this order, which is not the agreed one" in text_of(explain(lab, "b"))
     assert status(lab, "a").overall == "DIVERGED"
     assert "the same operations but differ" in status(lab, "a").sentence
 
@@ -148,7 +148,7 @@ def test_a_change_of_sites_is_silent() -> None:
     found = next(op for op in log_view(lab.at("b", "n")).operations if op.kind is Kind.SITES)
     assert (found.effect, found.sites) == (Effect.SILENT, ("a", "b", "c"))
     assert {reply.status for reply in found.replies} == {Status.OK}
-    assert "'n' is at a, b and c, set by a:2" in told(explain(lab, "c"))
+    assert "'n' is at a, b and c, set by a:2" in text_of(explain(lab, "c"))
 
 
 def test_a_deletion_shows() -> None:

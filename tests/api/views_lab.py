@@ -1,9 +1,9 @@
-"""Sites driven by hand, and short words for what the views say of a resource `n` there."""
+"""Sites driven step by step, and short names for the views of a resource `n` there."""
 
 from typing import Any
 
-from cheops.api import models
-from cheops.api.models import Explanation, ResourceStatus
+from cheops.api.models.operations import DryRun, Explanation
+from cheops.api.models.resources import ResourceStatus
 from cheops.api.views.dry_run import dry_run
 from cheops.api.views.explanation import explanation
 from cheops.api.views.status import resource_status
@@ -20,9 +20,9 @@ def lab_with(app: App, sites: str = "ab", **changes: Any) -> Lab:
 
 
 def up(lab: Lab, site: str) -> set[str]:
-    found = lab.nodes[site].site
-    assert found
-    return set(found.up)
+    engine = lab.nodes[site].site
+    assert engine
+    return set(engine.up)
 
 
 def status(lab: Lab, site: str) -> ResourceStatus:
@@ -30,18 +30,18 @@ def status(lab: Lab, site: str) -> ResourceStatus:
 
 
 def explain(lab: Lab, site: str) -> Explanation:
-    found = explanation(lab.at(site, "n"), up(lab, site), lab.now_ms)
-    assert found.overall == status(lab, site).overall
-    assert found.conclusion.startswith(found.overall)
-    return found
+    result = explanation(lab.at(site, "n"), up(lab, site), lab.now_ms)
+    assert result.overall == status(lab, site).overall
+    assert result.conclusion.startswith(result.overall)
+    return result
 
 
-def told(found: Explanation) -> str:
-    return "\n".join(step.text for step in found.steps)
+def text_of(explanation: Explanation) -> str:
+    return "\n".join(step.text for step in explanation.steps)
 
 
 def cut_and_healed(app: App, base: str, one: str, other: str, **changes: Any) -> Lab:
-    """Two operations that did not know of each other, after a common base."""
+    """Two concurrent operations after a common base."""
     lab = lab_with(app, **changes)
     lab.submit("a", "n", base)
     lab.run()
@@ -52,15 +52,15 @@ def cut_and_healed(app: App, base: str, one: str, other: str, **changes: Any) ->
 
 
 def deliver_to(lab: Lab, site: str) -> None:
-    """The operations that are on their way to a site; what it answers is not delivered yet."""
+    """The operations that are on their way to a site; its replies are not delivered yet."""
     for flight in [flight for flight in lab.flights if flight.peer == site and flight.message.ops]:
         lab.deliver(flight)
 
 
-def tried(lab: Lab, site: str, line: str, **changes: Any) -> models.DryRun:
+def try_out(lab: Lab, site: str, line: str, **changes: Any) -> DryRun:
     replica = lab.at(site, "n")
     before = (list(replica.history.ops), dict(replica.history.fates), list(replica.history.effective))
-    asked = Submitted("", "n", line.split(maxsplit=1)[0], Command(line), rtype="n", **changes)
-    found = dry_run(replica, asked, up(lab, site), lab.now_ms)
+    event = Submitted("", "n", line.split(maxsplit=1)[0], Command(line), rtype="n", **changes)
+    result = dry_run(replica, event, up(lab, site), lab.now_ms)
     assert before == (list(replica.history.ops), dict(replica.history.fates), list(replica.history.effective))
-    return found
+    return result

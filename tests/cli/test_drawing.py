@@ -8,28 +8,22 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from cheops.api.models import (
+from cheops.api.models.operations import (
     Accepted,
-    Check,
-    Checks,
     DryRun,
     Effect,
-    Event,
     Lane,
-    Level,
     LogView,
     Mark,
     OperationView,
     ReplyView,
-    ResourceStatus,
     SiteAnswer,
-    SiteResult,
-    SiteStatus,
     StateAt,
-    Trouble,
     Verification,
     WouldSupersede,
 )
+from cheops.api.models.resources import ResourceStatus, SiteStatus, Trouble
+from cheops.api.models.site import Check, Checks, Level
 from cheops.cli.exec import (
     ConnectionLostError,
     Follower,
@@ -45,6 +39,7 @@ from cheops.cli.output import age, short_time
 from cheops.cli.resources import draw_open
 from cheops.cli.status import draw_checks, draw_status, draw_verification, verify_exit_code
 from cheops.log.operation import Kind, Status, Verdict
+from cheops.notify.event import Event, SiteResult
 
 
 def drawn(draw: Callable[..., None], *given: Any, **more: Any) -> list[str]:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cheops.api.models import ResourceStatus, SiteStatus
-from cheops.api.models.resources import Overall
+from cheops.api.models.resources import Overall, ResourceStatus, SiteStatus
 from cheops.cli import status
 from tests.support.command import CommandResult, run_here
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from cheops.api.models import MadeToken, NewToken
+from cheops.api.models.site import MadeToken, NewToken
 from cheops.client import Agent
 from cheops.security.principal import Role
 from tests.agent.rig import Rig

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cheops.api.models import SubmitRequest
+from cheops.api.models.operations import SubmitRequest
 from cheops.client import AgentError
 from cheops.errors import CheopsError
 from cheops.security import audit as audits

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from cheops.api.checks import SECURITY_DOCUMENT, _expiry, _refusals, _services
-from cheops.api.models import Check, Level
+from cheops.api.models.site import Check, Level
 from cheops.config.site import parse_site
 from cheops.security.principal import Role
 from cheops.security.refusals import Refused

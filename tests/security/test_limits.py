@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cheops.api.models import SubmitRequest
+from cheops.api.models.operations import SubmitRequest
 from cheops.client import AgentError
 from cheops.engine.admission import refusal
 from cheops.engine.events import Submitted

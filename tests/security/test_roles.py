@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from cheops.api.app import application
 from cheops.api.endpoints import BASE
-from cheops.api.models import ChangeSites, SitesChange, SubmitRequest, Wait
+from cheops.api.models.operations import ChangeSites, SitesChange, SubmitRequest, Wait
 from cheops.api.openapi import document, operations_of
 from cheops.api.permissions import RIGHTS, right_to
 from cheops.client import AgentError

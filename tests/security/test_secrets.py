@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from cheops.api.models import InviteRequest, SubmitRequest, Wait
+from cheops.api.models.operations import SubmitRequest, Wait
+from cheops.api.models.site import InviteRequest
 from cheops.client import AgentError
 from cheops.security.principal import Role
 from tests.agent.rig import RefusedByAgentError, Rig, until

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cheops.api.models import Event, NewToken, SubmitRequest
+from cheops.api.models.operations import SubmitRequest
+from cheops.api.models.site import NewToken
 from cheops.client import AgentError
 from cheops.errors import ClientError
+from cheops.notify.event import Event
 from cheops.security.principal import Reach, Role
 from cheops.security.tokens import (
     LASTS_S,

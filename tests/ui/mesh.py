@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import yaml
 
-from cheops.api.models import SubmitRequest, Wait
+from cheops.api.models.operations import SubmitRequest, Wait
 from cheops.client import Agent
 from cheops.demo.network import Network, NetworkControl
 from tests.agent.rig import until

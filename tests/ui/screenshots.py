@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from cheops.api.models import SubmitRequest, Wait
+from cheops.api.models.operations import SubmitRequest, Wait
 from cheops.client import Agent
 from cheops.demo.cloud import send_request
 from cheops.demo.sites import NAMES, Sites

@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import Locator, Page, expect
 
-from cheops.api.models import Wait
+from cheops.api.models.operations import Wait
 from tests.agent.rig import until
 from tests.ui.mesh import Mesh
 

@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import BrowserContext, Page, expect
 
-from cheops.api.models import SubmitRequest
+from cheops.api.models.operations import SubmitRequest
 from tests.agent.rig import until
 from tests.ui.mesh import Mesh
 

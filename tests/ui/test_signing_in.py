@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from cheops.api.models import SubmitRequest
+from cheops.api.models.operations import SubmitRequest
 from cheops.security.principal import Role
 from tests.agent.rig import Rig
 from tests.security.clients import local, rig_of, token

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Page, expect
 
-from cheops.api.models import SubmitRequest
+from cheops.api.models.operations import SubmitRequest
 from tests.ui.mesh import Mesh
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import structs
 
 from cheops import __version__
-from cheops.api.models import CHECK_GROUPS, Check, Checks, Level
+from cheops.api.models.site import CHECK_GROUPS, Check, Checks, Level
 from cheops.api.views.status import blocked_sentence, clock_is_wrong
 from cheops.backends.protocol import Finding
 from cheops.config.address import address_of_url, is_loopback

@@ -10,7 +10,7 @@ import msgspec
 from cheops import __version__
 from cheops.api.endpoints import BASE, ENDPOINTS, PATH_PARAMETERS, TAGS, Endpoint
 from cheops.api.endpoints.declaration import EVENT_STREAM, JSON, NDJSON, PROBLEM_JSON, parameters_of
-from cheops.api.models import Problem
+from cheops.api.models.site import Problem
 
 DOCUMENT_PATH = "/openapi.json"
 Document = dict[str, Any]

@@ -20,7 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from cheops.api import authenticator
-from cheops.api.models import Problem, from_json
+from cheops.api.models import from_json
+from cheops.api.models.site import Problem
 from cheops.api.permissions import ForbiddenError, check_change, check_sites, principal_of
 from cheops.api.views import operations as views
 from cheops.config.site import DEFAULT_TYPE

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
-from cheops.api.models import Accepted, SiteAnswer, SubmitRequest, Wait
+from cheops.api.models.operations import Accepted, SiteAnswer, SubmitRequest, Wait
 from cheops.cli.options import FAILED, NOT_YET, ShowingOption, TimeoutOption, UrlOption, Waiting, WaitOption, agent
 from cheops.cli.output import (
     Output,
@@ -38,7 +38,7 @@ from cheops.log.operation import Kind, Status, Verdict
 from cheops.text import in_words, printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import DryRun
+    from cheops.api.models.operations import DryRun
 
 # -- commands ---------------------------------------------------------------------------------------------
 

@@ -27,19 +27,10 @@ from cheops.cli.status import draw_site_states
 from cheops.text import listed, printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import (
-        Flows,
-        FlowView,
-        Forgotten,
-        OperationView,
-        Ping,
-        ReplicantView,
-        ResourceDetail,
-        ResourceSummary,
-        ServedRequest,
-        Sites,
-        SiteView,
-    )
+    from cheops.api.models.operations import OperationView
+    from cheops.api.models.resources import Flows, FlowView, ReplicantView, ResourceDetail, ResourceSummary
+    from cheops.api.models.site import Forgotten, Ping, Sites, SiteView
+    from cheops.gateway.request_log import ServedRequest
 
 
 SiteArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The site.")]

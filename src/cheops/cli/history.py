@@ -27,7 +27,10 @@ from cheops.cli.output import (
 from cheops.text import printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import AuditEntry, AuditLog, Event, Explanation, LogView, Mark, OperationView, ReplyView
+    from cheops.api.models.operations import Explanation, LogView, Mark, OperationView, ReplyView
+    from cheops.api.models.site import AuditLog
+    from cheops.notify.event import Event
+    from cheops.security.audit_entries import AuditEntry
 
 
 def audit_command(  # noqa: PLR0913, PLR0917 - one parameter per option

@@ -16,7 +16,7 @@ from cheops.scope.names import normal
 from cheops.text import in_words, nearest, printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import MatrixPair, MatrixView
+    from cheops.api.models.operations import MatrixPair, MatrixView
 
 
 app = typer.Typer(

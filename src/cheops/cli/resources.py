@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from cheops.api.models import Wait
+from cheops.api.models.operations import Wait
 from cheops.cli.exec import draw_accepted, exit_code
 from cheops.cli.options import FAILED, IdArgument, TimeoutOption, UrlOption, Waiting, WaitOption, agent
 from cheops.cli.output import Output, OutputOption, console, emit_answer
@@ -15,7 +15,8 @@ from cheops.errors import ClientError
 from cheops.text import in_words, printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import Accepted, ChangeSites, Resolved, ResourceStatus
+    from cheops.api.models.operations import Accepted, ChangeSites, Resolved
+    from cheops.api.models.resources import ResourceStatus
 
 
 sites_app = typer.Typer(no_args_is_help=True, help="Change the sites of a resource.")
@@ -107,10 +108,7 @@ def remove_command(  # noqa: PLR0913, PLR0917 - one parameter per option
 
 
 def _request(sites: list[str], how: str, *, delete_copy: bool = False, delete_with: str = "") -> "ChangeSites":
-    from cheops.api.models import (  # noqa: PLC0415
-        ChangeSites,
-        SitesChange,
-    )
+    from cheops.api.models.operations import ChangeSites, SitesChange  # noqa: PLC0415 - slow to import
 
     return ChangeSites(
         sites=" & ".join(sites),
@@ -155,10 +153,7 @@ def resolve_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     UNKNOWN: check the application, then state whether the operation took effect; with 'no' it runs again. DIVERGED: an
     operation with 'cheops exec --force' becomes the new base. Exit code: 1 while something needs resolving.
     """
-    from cheops.api.models import (  # noqa: PLC0415
-        Resolution,
-        ResolveRequest,
-    )
+    from cheops.api.models.operations import Resolution, ResolveRequest  # noqa: PLC0415 - slow to import
 
     if happened is None:
         if op or site:

@@ -18,7 +18,7 @@ from cheops.security.principal import Role
 from cheops.text import printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import MadeToken, TokenList, TokenView
+    from cheops.api.models.site import MadeToken, TokenList, TokenView
 
 
 ca_app = typer.Typer(
@@ -145,7 +145,7 @@ def create_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a token and print it. It is shown only once: the agent keeps its hash."""
-    from cheops.api.models import NewToken  # noqa: PLC0415 - slow to import
+    from cheops.api.models.site import NewToken  # noqa: PLC0415 - slow to import
 
     request = NewToken(
         name=name,

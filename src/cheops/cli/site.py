@@ -22,7 +22,7 @@ from cheops.text import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cheops.api.models import Invitation
+    from cheops.api.models.site import Invitation
     from cheops.client.enrollment import Welcome
     from cheops.security.invitations import Code
 
@@ -40,7 +40,7 @@ def invite_command(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Invite a new site: print a one-time code for its certificate. Needs an agent with ca_key."""
-    from cheops.api.models import InviteRequest  # noqa: PLC0415 - slow to import
+    from cheops.api.models.site import InviteRequest  # noqa: PLC0415 - slow to import
 
     try:
         valid_for_s = long_duration_s(valid_for)

@@ -25,7 +25,9 @@ from cheops.cli.output import (
 from cheops.text import printable
 
 if TYPE_CHECKING:
-    from cheops.api.models import Check, Checks, ResourceStatus, SiteStatus, Verification
+    from cheops.api.models.operations import Verification
+    from cheops.api.models.resources import ResourceStatus, SiteStatus
+    from cheops.api.models.site import Check, Checks
 
 
 _TICKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}

@@ -1,6 +1,6 @@
 """Clients of an agent's API, for the command line and for programs.
 
-    from cheops.api.models import SubmitRequest
+    from cheops.api.models.operations import SubmitRequest
     from cheops.client import Agent
 
     agent = Agent("http://127.0.0.1:8079")

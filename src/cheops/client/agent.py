@@ -15,21 +15,13 @@ import msgspec
 from cheops.api.endpoints import Endpoint
 from cheops.api.endpoints.declaration import NDJSON
 from cheops.api.endpoints.resources import LIST_RESOURCES, ResourceFilter
-from cheops.api.models import (
-    Accepted,
-    Event,
-    OperationView,
-    ReplicantView,
-    Resources,
-    ResourceSummary,
-    ServedRequest,
-    SiteAnswer,
-    SubmitRequest,
-    Wait,
-    from_json,
-)
+from cheops.api.models import from_json
+from cheops.api.models.operations import Accepted, OperationView, SiteAnswer, SubmitRequest, Wait
+from cheops.api.models.resources import ReplicantView, Resources, ResourceSummary
 from cheops.client.methods import AgentMethods, Call, call_of, events_call, segment, submit_call
 from cheops.client.target import DEFAULT_URL, AgentError, Target, UnixConnection, refusal, unreachable
+from cheops.gateway.request_log import ServedRequest
+from cheops.notify.event import Event
 
 _DATA = b"data:"
 

@@ -13,10 +13,13 @@ from yarl import URL
 from cheops.api.endpoints import Endpoint
 from cheops.api.endpoints.declaration import NDJSON
 from cheops.api.endpoints.resources import LIST_RESOURCES, ResourceFilter
-from cheops.api.models import Accepted, Event, ResourceSummary, SiteAnswer, SubmitRequest, Wait, from_json
+from cheops.api.models import from_json
+from cheops.api.models.operations import Accepted, SiteAnswer, SubmitRequest, Wait
+from cheops.api.models.resources import ResourceSummary
 from cheops.client.agent import event_in
 from cheops.client.methods import AgentMethods, Call, call_of, events_call, submit_call
 from cheops.client.target import DEFAULT_URL, AgentError, Target, refusal, short_path, unreachable
+from cheops.notify.event import Event
 
 T = TypeVar("T")
 P = TypeVar("P", bound=msgspec.Struct)

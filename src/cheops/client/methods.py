@@ -71,46 +71,49 @@ from cheops.api.endpoints.site import (
     ForgetParameters,
     StreamParameters,
 )
-from cheops.api.models import (
+from cheops.api.models import plain, to_json
+from cheops.api.models.operations import (
     Accepted,
+    ChangeSites,
+    DryRun,
+    Explanation,
+    LogView,
+    MatrixView,
+    Operations,
+    OperationView,
+    Resolved,
+    ResolveRequest,
+    SubmitRequest,
+    Verification,
+    Wait,
+)
+from cheops.api.models.resources import (
+    Flows,
+    LocalId,
+    Replicants,
+    ReplicantView,
+    Requests,
+    ResourceDetail,
+    ResourceStatus,
+)
+from cheops.api.models.site import (
     AuditLog,
     Changes,
-    ChangeSites,
     Checks,
-    DryRun,
-    Event,
-    Explanation,
-    Flows,
     Forgotten,
     Health,
     Invitation,
     InviteRequest,
-    LocalId,
-    LogView,
     MadeToken,
-    MatrixView,
     NewToken,
-    Operations,
-    OperationView,
     Ping,
-    Replicants,
-    ReplicantView,
-    Requests,
-    Resolved,
-    ResolveRequest,
-    ResourceDetail,
-    ResourceStatus,
     Session,
     Sites,
     SiteView,
-    SubmitRequest,
     TokenList,
     TokenView,
-    Verification,
-    Wait,
-    plain,
-    to_json,
 )
+from cheops.notify.event import Event
 
 T = TypeVar("T")
 P = TypeVar("P", bound=msgspec.Struct)

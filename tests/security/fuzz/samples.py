@@ -5,11 +5,11 @@ import json
 
 import msgspec
 
-from cheops.api.models import Event
 from cheops.backends.http.payload import Request, command_of
 from cheops.engine.documents import Base, Message, Snapshot
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Seal, Stamp, Status, Verdict
+from cheops.notify.event import Event
 from cheops.peers import heartbeat, links
 from cheops.peers.couchdb.documents import couch_document
 from cheops.store import codec

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from cheops.api.handlers.operations import operation_request
-from cheops.api.models import ChangeSites, LocalId, ResolveRequest, SubmitRequest
+from cheops.api.models.operations import ChangeSites, ResolveRequest, SubmitRequest
+from cheops.api.models.resources import LocalId
 from cheops.api.request import InvalidError, decode_body
 from cheops.api.submission import RequestError, check_names
 from cheops.backends.command.line import CommandLineError, CommandNotAllowedError, invocation

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, cast, get
 
 from msgspec import NODEFAULT, Meta, Struct, structs
 
-from cheops.api.models import Wait
+from cheops.api.models.operations import Wait
 from cheops.schema import doc
 from cheops.security.principal import Role
 

@@ -18,32 +18,34 @@ from cheops.api.endpoints.declaration import (
     TimeoutParameters,
     WaitParameters,
 )
-from cheops.api.models import (
+from cheops.api.models.operations import (
     Accepted,
     ChangeSites,
     DryRun,
     Explanation,
-    Flows,
     Lanes,
-    LocalId,
     LogView,
     MatrixView,
     Operations,
     OperationView,
+    Resolved,
+    ResolveRequest,
+    SiteAnswer,
+    SubmitRequest,
+    Verification,
+)
+from cheops.api.models.resources import (
+    Flows,
+    LocalId,
     Overall,
     Replicants,
     ReplicantView,
     Requests,
-    Resolved,
-    ResolveRequest,
     ResourceDetail,
     Resources,
     ResourceStatus,
     ScopeExplanation,
-    SiteAnswer,
-    SubmitRequest,
     Types,
-    Verification,
 )
 from cheops.log.operation import Status
 from cheops.schema import doc

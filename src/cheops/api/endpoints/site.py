@@ -16,12 +16,11 @@ from cheops.api.endpoints.declaration import (
     Right,
     header,
 )
-from cheops.api.models import (
+from cheops.api.models.site import (
     CHECK_GROUPS,
     AuditLog,
     Changes,
     Checks,
-    Event,
     Forgotten,
     Health,
     Invitation,
@@ -37,6 +36,7 @@ from cheops.api.models import (
     TokenView,
     Wiring,
 )
+from cheops.notify.event import Event
 from cheops.schema import doc
 from cheops.security.principal import Role
 

@@ -22,7 +22,7 @@ from cheops.api.endpoints.site import (
     AuditFilter,
 )
 from cheops.api.guard import request_info
-from cheops.api.models import AuditLog, Checks, Health, MadeToken, NewToken, Session, SignIn, TokenList, TokenView
+from cheops.api.models.site import AuditLog, Checks, Health, MadeToken, NewToken, Session, SignIn, TokenList, TokenView
 from cheops.api.request import ApiRequest, handles, json_response
 from cheops.api.views.operations import time_text
 from cheops.node.node import Node

@@ -19,12 +19,14 @@ from cheops.api.endpoints.site import (
     ChangesParameters,
     StreamParameters,
 )
-from cheops.api.models import Changes, Event, to_json
+from cheops.api.models import to_json
+from cheops.api.models.site import Changes
 from cheops.api.permissions import may_see_event
 from cheops.api.request import ApiRequest, handles
 from cheops.api.views.operations import time_text
 from cheops.node.node import Node
 from cheops.node.pump import wall_ms
+from cheops.notify.event import Event
 from cheops.notify.feed import Page, Position
 from cheops.security.principal import Principal
 

@@ -18,7 +18,7 @@ from cheops.api.endpoints.resources import (
     ScopeParameters,
 )
 from cheops.api.handlers.resources import load_resource, page_of_ids, refresh_from_peers, sites_up
-from cheops.api.models import (
+from cheops.api.models.resources import (
     Flows,
     FlowView,
     LocalId,

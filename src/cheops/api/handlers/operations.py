@@ -34,7 +34,8 @@ from cheops.api.endpoints.resources import (
 )
 from cheops.api.forms import keep_files, read_form
 from cheops.api.handlers.resources import load_resource, sites_up
-from cheops.api.models import (
+from cheops.api.models import to_json
+from cheops.api.models.operations import (
     Accepted,
     ChangeSites,
     DryRun,
@@ -47,7 +48,6 @@ from cheops.api.models import (
     SitesChange,
     SubmitRequest,
     Wait,
-    to_json,
 )
 from cheops.api.request import ApiRequest, InvalidError, decode_body, handles, json_response, read_body
 from cheops.api.submission import (

@@ -20,20 +20,8 @@ from cheops.api.endpoints.resources import (
     VerifyParameters,
 )
 from cheops.api.forms import check_showing, show_at
-from cheops.api.models import (
-    Explanation,
-    Lanes,
-    LogView,
-    MatrixView,
-    ResourceDetail,
-    Resources,
-    ResourceStatus,
-    ResourceSummary,
-    StateAt,
-    Types,
-    TypeView,
-    Verification,
-)
+from cheops.api.models.operations import Explanation, Lanes, LogView, MatrixView, StateAt, Verification
+from cheops.api.models.resources import ResourceDetail, Resources, ResourceStatus, ResourceSummary, Types, TypeView
 from cheops.api.permissions import check_type, may_see
 from cheops.api.request import ApiRequest, handles
 from cheops.api.views.explanation import explanation

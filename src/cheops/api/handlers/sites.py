@@ -26,18 +26,8 @@ from cheops.api.endpoints.site import (
     PING_SITE,
     ForgetParameters,
 )
-from cheops.api.models import (
-    Distance,
-    Forgotten,
-    Health,
-    Invitation,
-    InviteRequest,
-    Ping,
-    Sites,
-    SiteView,
-    Wiring,
-    from_json,
-)
+from cheops.api.models import from_json
+from cheops.api.models.site import Distance, Forgotten, Health, Invitation, InviteRequest, Ping, Sites, SiteView, Wiring
 from cheops.api.permissions import check_site
 from cheops.api.request import ApiRequest, handles
 from cheops.api.server import short_socket_path

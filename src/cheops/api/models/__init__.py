@@ -1,172 +1,21 @@
-"""What the API under /api/v1 takes and gives: one definition for server, OpenAPI document and clients.
+"""What requests and responses of the API contain: one definition for server, OpenAPI document and clients.
 
-Frozen structs with keyword arguments. `plain` makes JSON data of one (for `-o json`), `from_json` reads one.
-Field names are those of the JSON, except for `class_`, which is `class` there.
+    operations   operations, the log, the matrix, explanations
+    resources    resources, replicants, requests of the gateway, scopes
+    site         sites, access, checks, events
+
+Models are frozen structs with keyword arguments, and field names are those of the JSON (`class_` is `class` there):
+
+    plain(SiteView(name="site2", …))            # JSON data, for `-o json`
+    from_json(content, SiteView).name
+
+Events, audit entries and served requests are the types of `cheops.notify`, `cheops.security` and `cheops.gateway`
+themselves.
 """
 
 from typing import Any, TypeVar
 
 import msgspec
-
-from cheops.api.models.operations import (
-    Accepted,
-    ChangeSites,
-    DryRun,
-    Effect,
-    Explanation,
-    ExplanationStep,
-    Lane,
-    LaneOperation,
-    Lanes,
-    LogView,
-    Mark,
-    MatrixEntry,
-    MatrixPair,
-    MatrixView,
-    Operations,
-    OperationView,
-    ReplyView,
-    Resolution,
-    Resolved,
-    ResolveRequest,
-    SiteAnswer,
-    SiteLane,
-    SitesChange,
-    StateAt,
-    SubmitRequest,
-    Verification,
-    Wait,
-    WouldSupersede,
-)
-from cheops.api.models.resources import (
-    Flows,
-    FlowView,
-    LocalId,
-    Overall,
-    Replicants,
-    ReplicantView,
-    Requests,
-    ResourceDetail,
-    Resources,
-    ResourceStatus,
-    ResourceSummary,
-    ScopeExplanation,
-    ScopeMethod,
-    ScopeMistake,
-    ScopeService,
-    ScopeSite,
-    SiteStatus,
-    Trouble,
-    Types,
-    TypeView,
-)
-from cheops.api.models.site import (
-    CHECK_GROUPS,
-    AuditLog,
-    Changes,
-    Check,
-    Checks,
-    Distance,
-    Forgotten,
-    Health,
-    Invitation,
-    InviteRequest,
-    Level,
-    MadeToken,
-    NewToken,
-    Ping,
-    Problem,
-    Session,
-    SignIn,
-    Sites,
-    SiteView,
-    TokenList,
-    TokenView,
-    Wiring,
-)
-from cheops.gateway.request_log import ServedRequest
-from cheops.notify.event import Event, SiteResult
-from cheops.security.audit_entries import AuditEntry
-
-__all__ = [
-    "CHECK_GROUPS",
-    "Accepted",
-    "AuditEntry",
-    "AuditLog",
-    "ChangeSites",
-    "Changes",
-    "Check",
-    "Checks",
-    "Distance",
-    "DryRun",
-    "Effect",
-    "Event",
-    "Explanation",
-    "ExplanationStep",
-    "FlowView",
-    "Flows",
-    "Forgotten",
-    "Health",
-    "Invitation",
-    "InviteRequest",
-    "Lane",
-    "LaneOperation",
-    "Lanes",
-    "Level",
-    "LocalId",
-    "LogView",
-    "MadeToken",
-    "Mark",
-    "MatrixEntry",
-    "MatrixPair",
-    "MatrixView",
-    "NewToken",
-    "OperationView",
-    "Operations",
-    "Overall",
-    "Ping",
-    "Problem",
-    "ReplicantView",
-    "Replicants",
-    "ReplyView",
-    "Requests",
-    "Resolution",
-    "ResolveRequest",
-    "Resolved",
-    "ResourceDetail",
-    "ResourceStatus",
-    "ResourceSummary",
-    "Resources",
-    "ScopeExplanation",
-    "ScopeMethod",
-    "ScopeMistake",
-    "ScopeService",
-    "ScopeSite",
-    "ServedRequest",
-    "Session",
-    "SignIn",
-    "SiteAnswer",
-    "SiteLane",
-    "SiteResult",
-    "SiteStatus",
-    "SiteView",
-    "Sites",
-    "SitesChange",
-    "StateAt",
-    "SubmitRequest",
-    "TokenList",
-    "TokenView",
-    "Trouble",
-    "TypeView",
-    "Types",
-    "Verification",
-    "Wait",
-    "Wiring",
-    "WouldSupersede",
-    "from_json",
-    "plain",
-    "to_json",
-]
 
 M = TypeVar("M")
 
@@ -181,7 +30,7 @@ def to_json(model: Any) -> bytes:
 
 
 def from_json(text: bytes, kind: type[M]) -> M:
-    """A model from JSON; raises msgspec.DecodeError. What it does not know, it passes over."""
+    """A model from JSON; raises msgspec.DecodeError. Unknown fields are ignored: the agent may be newer."""
     try:
         return msgspec.json.decode(text, type=kind)
     except UnicodeDecodeError as error:

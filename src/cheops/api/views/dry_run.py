@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from cheops.api.models import DryRun, WouldSupersede
+from cheops.api.models.operations import DryRun, WouldSupersede
 from cheops.api.views.operations import fate_of, sites_of
 from cheops.engine.events import Submitted
 from cheops.engine.replica import Replica

@@ -7,7 +7,7 @@ have applied; then the progress of each site. The conclusion says what to do.
 import re
 from collections.abc import Iterator, Sequence
 
-from cheops.api.models import Effect, Explanation, ExplanationStep
+from cheops.api.models.operations import Effect, Explanation, ExplanationStep
 from cheops.api.views.operations import (
     by_stamp,
     effect_of,

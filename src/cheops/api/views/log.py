@@ -4,10 +4,11 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from cheops.api.models import (
+from cheops.api.models.operations import (
     Lane,
     LaneOperation,
     Lanes,
+    LaneState,
     LogView,
     Mark,
     MatrixEntry,
@@ -15,9 +16,8 @@ from cheops.api.models import (
     MatrixView,
     Operations,
     SiteLane,
-    SiteStatus,
 )
-from cheops.api.models.operations import LaneState
+from cheops.api.models.resources import SiteStatus
 from cheops.api.views.operations import (
     by_stamp,
     effect_of,

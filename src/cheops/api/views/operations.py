@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from cheops.api.models import Effect, OperationView, ReplyView
+from cheops.api.models.operations import Effect, OperationView, ReplyView
 from cheops.engine.replica import Replica
 from cheops.engine.status import operation_status
 from cheops.errors import ClientError

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from cheops.api.models import ResourceDetail, ResourceStatus, ResourceSummary, Sites, SiteStatus, SiteView, Trouble
 from cheops.api.models.resources import Overall as OverallName
+from cheops.api.models.resources import ResourceDetail, ResourceStatus, ResourceSummary, SiteStatus, Trouble
+from cheops.api.models.site import Sites, SiteView
 from cheops.api.views.operations import names, sites_of, stamp_text, status_at, vector_text
 from cheops.engine import status as engine
 from cheops.engine.admission import waiting_for_refused
