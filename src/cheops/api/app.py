@@ -58,7 +58,7 @@ def _probe_routes(node: Node, gateway: Gateway | None) -> list[BaseRoute]:
 # -- the API ---------------------------------------------------------------------------------------------------
 
 
-# Imported for their handlers, which register themselves.
+# Imported because their handlers register themselves.
 _SUBJECTS = (agent, events, gateway_handlers, operations, resources, sites)
 
 

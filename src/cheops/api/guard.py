@@ -179,6 +179,7 @@ class Guard:
                 first = await receive()
                 is_read = not first.get("more_body")
                 return first
+            # Whichever comes first: the client leaves, the token is revoked, or it expires (the timeout).
             waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())]
             left_s = None if ends_ms is None else max(0.0, (ends_ms - wall_ms()) / 1000)
             try:
@@ -296,6 +297,7 @@ async def _check(node: Node, template: str, right: Right | None, who: Principal,
         raise ForbiddenError("no client may use this", "no such right")
     if right.is_open:
         return
+    # A setting of the site, so the table of rights cannot have it.
     if template == "/metrics" and node.config.clients.open_metrics:
         return
     if who.kind is Kind.NOBODY:

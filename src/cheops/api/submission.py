@@ -265,7 +265,7 @@ async def _send(  # noqa: PLR0913, PLR0917 - as above
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=timeout_s + _EXTRA_TIMEOUT_S),
         )
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, NoAddressError):
-        return None
+        return None  # there was no connection, so nothing was sent
     except (aiohttp.ClientError, OSError) as error:
         raise _lost(f"{site} got the request, but its response was lost: {error}. It may have taken effect") from None
 

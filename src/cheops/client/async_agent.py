@@ -24,7 +24,7 @@ from cheops.notify.event import Event
 T = TypeVar("T")
 P = TypeVar("P", bound=msgspec.Struct)
 B = TypeVar("B")
-_STREAM_S = 60.0
+_STREAM_S = 60.0  # a stream of events that is silent for longer is broken: agents send comments
 
 
 class AsyncAgent(AgentMethods):
@@ -34,7 +34,7 @@ class AsyncAgent(AgentMethods):
         """`token` authenticates the client; `ca` is a file with the authority's certificate, if it is not public."""
         self.target = url if isinstance(url, Target) else Target(url.rstrip("/"), token, ca)
         self._session: aiohttp.ClientSession | None = None
-        self._held = ExitStack()
+        self._held = ExitStack()  # keeps the folder of a Unix socket open, which its short path refers to
 
     @property
     def url(self) -> str:
@@ -129,6 +129,7 @@ class AsyncAgent(AgentMethods):
             raise AgentError("use the agent as a context: async with AsyncAgent(url) as agent")
         return self._session.request(
             call.method,
+            # Already encoded: yarl would decode a part of an id that looks harmless, and the agent would see another.
             URL(self.target.base + call.target, encoded=True),
             data=call.body,
             headers={**call.all_headers, **self.target.headers},

@@ -176,10 +176,10 @@ def _session(principal: Principal) -> Session:
 async def read_audit(request: ApiRequest[AuditFilter]) -> AuditLog:
     node, wanted = request.node, request.parameters
     query = AuditQuery(wanted.since, wanted.who, wanted.outcome, wanted.limit)
-    page = await asyncio.to_thread(_read_page, node, query)
+    page = await asyncio.to_thread(_read_page, node, query)  # it reads whole files
     return AuditLog(entries=tuple(page.entries), broken=tuple(page.broken[:_MAX_BROKEN]), trouble=node.audit.trouble)
 
 
 def _read_page(node: Node, query: AuditQuery) -> AuditPage:
-    node.audit.flush()
+    node.audit.flush()  # so that a client finds its own last request
     return read_entries(node.audit.path, node.audit.files, query)

@@ -85,7 +85,7 @@ def _message(event: Event) -> bytes:
 
 
 def _comment(text: str, position: Position) -> bytes:
-    """Not an event. A browser stores the id all the same, and continues from there when it connects again."""
+    """Not an event, but a browser stores its id, and continues from there when it connects again."""
     return f": {text}\nid: {position}\n\n".encode()
 
 

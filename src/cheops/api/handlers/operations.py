@@ -84,7 +84,7 @@ from cheops.text import in_words, is_or_are
 
 DEFAULT_TIMEOUT_S = 30.0
 _FIELD = "operation"
-_KINDS = (Kind.NORMAL, Kind.FORCE, Kind.DELETE)
+_KINDS = (Kind.NORMAL, Kind.FORCE, Kind.DELETE)  # SITES has its own endpoint, and sites create seals by themselves
 _VERDICTS = {Status.OK: Verdict.OK, Status.KO: Verdict.VOID, Status.SUPERSEDED: Verdict.SUPERSEDED}
 # `Prefer: wait=10` (RFC 7240), alone or among other preferences.
 _PREFERRED_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*(\d{1,6})\s*(?:$|[,;])")

@@ -124,6 +124,7 @@ async def forget_site(request: ApiRequest[ForgetParameters]) -> Forgotten:
 async def _resources_at(node: Node, name: str) -> tuple[str, ...]:
     """The resources of this site that list the other site now. The store also finds those that listed it once."""
     candidates = await asyncio.to_thread(node.store.involving, name)
+    # A bound on what one request loads into memory; the response names fewer.
     replicas = [await node.pump.replica(id_) for id_ in candidates[: 10 * _MAX_NAMED]]
     return tuple(replica.resource for replica in replicas if name in replica.history.site_list)
 
@@ -190,7 +191,7 @@ def _pending(node: Node) -> Counter[str]:
 
 def _missing(replica: Replica, site: str) -> int:
     settled = replica.peer(site).settled
-    if covers(settled, replica.history.known):
+    if covers(settled, replica.history.known):  # the usual case, without a look at each operation
         return 0
     return sum(not contains(settled, id_) for id_ in replica.history.ops)
 

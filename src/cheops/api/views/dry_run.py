@@ -22,7 +22,7 @@ from cheops.log.rules import Fate
 from cheops.text import in_words
 
 NEW = "new"
-_BEFORE_ALL_MS = 0
+_BEFORE_ALL_MS = 0  # the stamp of the empty matrix: any that an operation brings is newer
 
 
 def dry_run(replica: Replica, event: Submitted, up: set[str], now_ms: int) -> DryRun:
@@ -84,7 +84,7 @@ def _extended_history(replica: Replica, event: Submitted, now_ms: int) -> tuple[
 
 
 def _copied(history: History, find: FindMatrix) -> History:
-    """A copy that can grow on its own: what it holds is immutable, but for its own collections."""
+    """A copy with collections of its own. Their items are immutable, so both histories can share them."""
     copied = copy.copy(history)
     for name, value in vars(history).items():
         if isinstance(value, dict):
@@ -101,6 +101,7 @@ def _own(value: Any) -> Any:
 
 def _operation(replica: Replica, history: History, event: Submitted, now_ms: int) -> Operation:
     latest = history.latest
+    # As the clock of the engine would: later than every operation that is known here.
     stamp = Stamp(max(now_ms, latest.time_ms + 1 if latest else 0), 0, replica.origin)
     own = history.known.get(replica.origin, 0)
     adopted = history.adopted or MatrixRef(Matrix().hash, Stamp(_BEFORE_ALL_MS, 0, replica.origin))

@@ -64,6 +64,7 @@ def lanes(replica: Replica, up: set[str], now_ms: int) -> Lanes:
         deleted=is_deleted(replica),
         operations=tuple(_operation(replica, op, by_id) for op in ops),
         lanes=tuple(_lane(replica, site, ops, status.get(site), first_ran) for site in sites_of(replica)),
+        # Numbers have no gaps, so the difference is the number of operations that the log has deleted.
         forgotten=sum(replica.history.known.values()) - len(replica.history.ops),
         order_not_enforced=replica.applied.order_not_enforced,
     )
