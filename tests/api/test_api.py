@@ -183,7 +183,7 @@ def _refusals(agent: Agent) -> None:
     assert seal.http_status == 422
     moved = SubmitRequest(type="set", command="true", sites="site1 & site2")
     assert refused(agent.submit, "page0", moved).http_status == 409
-    assert "changing that is an operation of its own" in (agent.dry_run("page0", moved).refused or "")
+    assert "use 'cheops sites' to change that" in (agent.dry_run("page0", moved).refused or "")
     nothing = refused(agent.resolve, "page0", ResolveRequest(resolution=Resolution.HAPPENED))
     assert (nothing.http_status, "nothing is UNKNOWN at site1" in str(nothing)) == (409, True)
     for body, status in (

@@ -51,7 +51,7 @@ def test_a_submission_is_refused_with_the_reason() -> None:
         return answers[0].detail if answers[0].stage is Stage.REFUSED else ""
 
     new = Submitted("r", "x", "inc", Command("inc 1"))
-    assert refused(new) == "say at which sites the resource is to be"
+    assert refused(new) == "name the sites of the resource"
     assert refused(replace(new, kind=Kind.SITES, sites=("a",))) == "no such resource is known here"
     assert refused(replace(new, sites=("b", "c"))) == "this site, a, is not involved; the resource is at b, c"
     assert refused(replace(new, sites=("a", "b"))) == ""
@@ -64,7 +64,7 @@ def test_exec_cannot_move_a_resource_by_accident() -> None:
     lab.submit("a", "n", "set 1")
     lab.run()
     lab.take("a", Submitted("r", "n", "inc", Command("inc 1"), sites=("a", "c")))
-    assert "the resource is at a, b; changing that is an operation of its own" in lab.output[-1]
+    assert "the resource is at a, b; use 'cheops sites' to change that" in lab.output[-1]
 
 
 def test_the_matrix_in_force_outlives_the_operation_that_brought_it() -> None:

@@ -18,19 +18,19 @@ def refusal(text: str) -> ScopeSyntaxError:
 SHOWN = [
     ("", "the scope is empty", None),
     (" \t\n", "the scope is empty", None),
-    ("{}", "'}' cannot stand here: expected a service name", "}"),
+    ("{}", "'}' is not allowed here: expected a service name", "}"),
     ("(site1", "this '(' is never closed", "("),
     ("{image: site1", "this '{' is never closed", "{"),
     ("site1)", "this ')' closes nothing", ")"),
-    ("{image: (site1}", "this '}' stands where ')' must close '('", "}"),
+    ("{image: (site1}", "')' must close '(' here, not '}'", "}"),
     ('{image: "site1}', "this quote is never closed", '"'),
     ('""', "a name cannot be empty", '""'),
     ('"  "', "a name cannot be empty", '"  "'),
     (r'"a\b"', 'a backslash in quotes is written \\\\ (and a quote \\")', "\\"),
     ("site1 &", "the scope ends too early: expected a site, a function or '('", ""),
-    ("& site1", "'&' cannot stand here: expected a site, a function or '('", "&"),
-    ("site1 & % site2", "'%' cannot stand here: expected a site, a function or '('", "%"),
-    ("{image:}", "'}' cannot stand here: expected a site, a function or '('", "}"),
+    ("& site1", "'&' is not allowed here: expected a site, a function or '('", "&"),
+    ("site1 & % site2", "'%' is not allowed here: expected a site, a function or '('", "%"),
+    ("{image:}", "'}' is not allowed here: expected a site, a function or '('", "}"),
     ("{image: a, image: b}", "service 'image' is bound twice, first at character 2", "image"),
     ('{"DC 1": a, DC  1: b}', "service 'DC 1' is bound twice, first at character 2", "DC  1"),
     ("arround(a, 10ms)", "unknown function 'arround'", "arround"),
@@ -51,7 +51,7 @@ SHOWN = [
     ("strong(10ms)", "the replication in strong(replication) is a location, not '10ms'", "10ms"),
     ("around(a, 0.0001ms)", "a duration is not finer than a microsecond, 0.001ms", "0.0001ms"),
     ("around(a, 86401s)", "a duration is at most one day, 86400s", "86401s"),
-    ("a, b", "',' cannot stand here: expected ':', '&', '%', ';' or the end", ","),
+    ("a, b", "',' is not allowed here: expected ':', '&', '%', ';' or the end", ","),
     ("a\x07b", "the scope holds the control or invisible character U+0007", "\x07"),
     ("a\x00", "the scope holds the control or invisible character U+0000", "\x00"),
     ("a\u202eb", "the scope holds the control or invisible character U+202E", "\u202e"),
@@ -59,10 +59,10 @@ SHOWN = [
     ('"a\tb"', "a quoted name cannot hold the control character U+0009", "\t"),
     (
         "a\u00a0b",
-        "'\u00a0' (no-break space) cannot stand here: expected '(', ':', '&', '%', ';' or the end",
+        "'\u00a0' (no-break space) is not allowed here: expected '(', ':', '&', '%', ';' or the end",
         "\u00a0",
     ),
-    ("a\nb", "'b' cannot stand here: expected '(', ':', '&', '%', ';' or the end", "b"),
+    ("a\nb", "'b' is not allowed here: expected '(', ':', '&', '%', ';' or the end", "b"),
 ]
 
 
@@ -92,7 +92,7 @@ def test_refusal_says_what_and_where(text: str, problem: str, underlined: str | 
         ("a | b", "'a ; b' means a, or b if a has a problem."),
         ("around(a, 10)", "It has no unit: write 10ms or 10s."),
         ("around(a, 10 MS)", "Write 10ms."),
-        ("strong(10ms & a)", 'A site that is called like a duration stands in quotes here: "10ms".'),
+        ("strong(10ms & a)", 'A site whose name looks like a duration needs quotes here: "10ms".'),
         ("arround(a, 1s)", "Did you mean 'around'? Known functions: around, atomic, eventual, none, strong."),
     ],
 )
@@ -109,13 +109,13 @@ def test_a_megabyte_is_refused_by_its_length() -> None:
 @pytest.mark.parametrize("text", ["(" * 10_000, "(" * 10_000 + "a" + ")" * 10_000, "strong(" * 1_500])
 def test_deep_nesting_is_refused(text: str) -> None:
     error = refusal(text)
-    assert error.problem == f"more than {MAX_DEPTH} brackets are open here; fewer will do"
+    assert error.problem == f"more than {MAX_DEPTH} brackets are open here; use fewer"
     assert len(str(error)) < 400
 
 
 @pytest.mark.parametrize("text", ["a&" * MAX_SIGNS + "a & b", "&".join(["((a))"] * 600), "&".join(["none(a)"] * 700)])
 def test_too_many_signs_are_refused(text: str) -> None:
-    assert refusal(text).problem == f"more than {MAX_SIGNS:,} operators and brackets; fewer will do"
+    assert refusal(text).problem == f"more than {MAX_SIGNS:,} operators and brackets; use fewer"
 
 
 AT_THE_LIMIT = [

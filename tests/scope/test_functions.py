@@ -73,9 +73,9 @@ def test_a_name_that_cannot_be_called_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("gives", "problem"),
     [
-        (lambda _context: At("atlantis"), "the scope function 'odd' gave the unknown site 'atlantis'"),
-        (lambda _context: None, "the scope function 'odd' gave a NoneType, not a location"),
-        (lambda _context: "site1", "the scope function 'odd' gave a str, not a location"),
+        (lambda _context: At("atlantis"), "the scope function 'odd' returned the unknown site 'atlantis'"),
+        (lambda _context: None, "the scope function 'odd' returned a NoneType, not a location"),
+        (lambda _context: "site1", "the scope function 'odd' returned a str, not a location"),
         (
             lambda _context: And((At("site1"),)),
             "the scope function 'odd' failed: ValueError: And needs two or more parts",

@@ -134,13 +134,13 @@ def refusal(replica: Replica, event: Submitted) -> str | None:  # noqa: PLR0911 
     if changes and not site_list:
         return "no such resource is known here"
     if not event.sites and (changes or not site_list):
-        return "say at which sites the resource is to be"
+        return "name the sites of the resource"
     if replica.site not in (site_list or event.sites or none):
         where = ", ".join(site_list or event.sites or none)
         return f"this site, {replica.site}, is not involved; the resource is at {where}"
     named = set(event.sites or ())
     if site_list and named and not changes and named not in (set(site_list), set(replica.sites)):
-        return f"the resource is at {', '.join(site_list)}; changing that is an operation of its own"
+        return f"the resource is at {', '.join(site_list)}; use 'cheops sites' to change that"
     return policy_violation(replica, event, replica.site)
 
 

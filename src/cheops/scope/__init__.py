@@ -1,4 +1,4 @@
-"""scope-lang: the language in which clients say *where* a request runs. Text → scope → route, all pure.
+"""scope-lang: the language in which a request says *where* it runs. Text → scope → route, all pure.
 
 `parse` turns a text into a `Scope`, a frozen tree; `str(scope)` is its canonical text. `resolve` turns a scope, a
 service and a `Snapshot` (what the site knows now: sites, services, liveness, round-trip times) into a `Route`. Both
@@ -7,7 +7,7 @@ raise `ScopeError`, with a caret under the place. The package imports `cheops.er
     scope = parse("{compute: site1, image: site1 & site2}")
     resolve(scope, "image", snapshot)  # Replicas(("site1", "site2"), Consistency.EVENTUAL)
 
-    grammar.lark, parser   from text to tree, and what to say about a text that is no scope
+    grammar.lark, parser   from text to tree, and the errors for a text that is no scope
     names                  which names need quotes
     tree                   the tree and its canonical text
     functions              around(), strong() …: the one file to touch to add a function

@@ -83,8 +83,8 @@ def _read_replica(route: Replicas, snapshot: Snapshot) -> Effect:
     does = f"reads the replica {_at(up[0], snapshot)}"
     needed = up[:1]
     if route.consistency is Consistency.STRONG and len(up) >= route.majority:
-        needed = up[: route.majority]
-        does += f", after {_majority(route)} said that it is current"
+        needed = up[: route.majority]  # the nearest ones answer first, so they decide the latency
+        does += f", after {_majority(route)} confirmed that it is current"
     elif route.consistency is Consistency.STRONG:
         does += f", marked stale: {_majority(route)} would have to be up"
     return Effect(Method.READ, needed, _slowest(needed, snapshot), does)
@@ -136,6 +136,7 @@ def _cross(route: Cross, method: Method, snapshot: Snapshot) -> Effect:
         Method.UPDATE: f"is updated at those of {in_words(texts)} that it concerns",
         Method.DELETE: f"is deleted at {in_words(texts)}",
     }[method]
+    # The first part is created before the others, which then run at the same time.
     first, *rest = (part.latency_ms for part in parts)
     latency_ms = _added(first, _greatest(rest)) if method is Method.CREATE else _greatest([first, *rest])
     return Effect(method, sites, latency_ms, does)
@@ -157,7 +158,7 @@ def _fallback(route: Fallback, method: Method, snapshot: Snapshot) -> Effect:
         return Effect(method, (), None, f"fails: none of its {len(route.alternatives)} alternatives works now")
     named = ", else ".join(_text(one) for one in rest[:_SHOWN])
     more = f", else {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""
-    # What may have had an effect is not sent a second time, unless sending it twice does no harm.
+    # A create that may have had an effect is not sent again, because it could create a second resource.
     when = "if it is not reached" if method is Method.CREATE else "if that fails"
     return Effect(method, now.sites, now.latency_ms, f"{now.does}; {when}: {named}{more}")
 
@@ -307,7 +308,7 @@ def _them(sites: Collection[str]) -> str:
 
 
 def _expansion_notes(location: Location, context: Context, functions: Functions) -> Iterator[str]:
-    """What functions could not find: an alternative that does not exist now is left out, and that is shown."""
+    """Calls that expand to nothing now: their alternative is left out, and the user should see that."""
     calls = list(_calls(location))
     for call in calls:
         if isinstance(expanded := expand(call, context, functions), Nowhere):

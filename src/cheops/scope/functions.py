@@ -40,11 +40,12 @@ from cheops.scope.tree import (
 )
 from cheops.text import shortened
 
+# A single word of grammar.lark's NAME: anything else could not be written in front of a parenthesis.
 _NAME = re.compile(r"\w[\w.\-]*")
 
 
 class Kind(Enum):
-    """What a parameter takes, and how that is called in a message."""
+    """What a parameter accepts, and the words for it in a message."""
 
     SITE = "one site"
     LOCATION = "a location"
@@ -67,7 +68,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A name, what it takes, one line that says what it gives, and the function itself."""
+    """A name, the parameters, one line of help, and the function itself."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -93,7 +94,7 @@ class Functions:
             self._by_name[function.name] = function
 
     def with_function(self, function: Function) -> "Functions":
-        """A registry that knows one more; a name that is taken is refused."""
+        """A registry with one more function; a name that is in use is refused."""
         return Functions((*self, function))
 
     def get(self, name: str) -> Function | None:
@@ -114,6 +115,7 @@ def around(context: Context, centre: At, radius: Duration) -> Location:
         for site in snapshot.offering(context.service)
         if (rtt_ms := snapshot.rtt_ms(centre.site, site.name)) is not None
     ]
+    # Sites at the same distance are ordered by name, so that equal snapshots give equal routes.
     near = [At(name) for rtt_ms, name in sorted(distances) if rtt_ms <= radius.ms]
     if not near:
         return _nothing_near(context, centre, radius, sorted(distances))
@@ -139,7 +141,7 @@ def _leveled(level: Consistency, location: Location) -> Location:
     match location:
         case And():
             return Leveled(level, location)
-        case Otherwise(parts):
+        case Otherwise(parts):  # strong(a & b ; c & d): each alternative gets the level
             return Otherwise(tuple(_leveled(level, part) for part in parts))
         case Leveled(other, _):
             raise ScopeResolutionError(
@@ -170,8 +172,10 @@ BUILTIN = Functions(
 )
 
 
+# Functions multiply what a client typed: without a limit, a short scope could expand to millions of sites. The same
+# limit as for a route (MAX_ROUTE_SITES), because each of these sites would be part of it.
 MAX_EXPANDED_SITES = 8_192
-_MAX_NESTING = 16  # functions that expand to functions
+_MAX_NESTING = 16  # functions that expand to functions: far more than is useful, and it ends a circle
 
 
 def expand(location: Location, context: Context, functions: Functions) -> Location:
@@ -191,6 +195,7 @@ class _Expansion:
                 return location
             case And(parts) | Across(parts):
                 expanded = tuple(self.location(part, depth) for part in parts)
+                # All parts are needed, so one that is nowhere makes the whole nowhere.
                 missing = next((part for part in expanded if isinstance(part, Nowhere)), None)
                 return missing or type(location)(expanded)
             case Otherwise(parts):
@@ -220,24 +225,24 @@ class _Expansion:
             result: object = function.expand(self._context, *arguments)
         except ScopeError:
             raise
-        except Exception as error:
+        except Exception as error:  # installed packages add functions: their bugs must not stop the agent
             why = shortened(f"{type(error).__name__}: {error}", 200)
             raise ScopeResolutionError(f"the scope function '{function.name}' failed: {why}") from error
         if not isinstance(result, At | And | Across | Otherwise | Call | Leveled | Nowhere):
             raise ScopeResolutionError(
-                f"the scope function '{function.name}' gave a {type(result).__name__}, not a location"
+                f"the scope function '{function.name}' returned a {type(result).__name__}, not a location"
             )
         for site in sites_in(result):
             self._sites_left -= 1
             if self._sites_left < 0:
                 raise ScopeResolutionError(f"the functions expand to more than {MAX_EXPANDED_SITES:,} sites")
             if site not in self._context.snapshot.sites:
-                raise ScopeResolutionError(f"the scope function '{function.name}' gave the unknown site '{site}'")
+                raise ScopeResolutionError(f"the scope function '{function.name}' returned the unknown site '{site}'")
         return result
 
 
 def _first_of(parts: tuple[Location, ...]) -> Location:
-    """`nowhere ; a` is a: an alternative that is not there now is passed over."""
+    """`nowhere ; a` is `a`: an alternative that does not exist now is skipped."""
     available = tuple(part for part in parts if not isinstance(part, Nowhere))
     if not available:
         return parts[0]

@@ -1,7 +1,7 @@
 """Names of sites and services: which need quotes, and how they are written and read.
 
-A name is any text without control or invisible characters. It stands bare when it is made of letters,
-digits, `_ - .` and single inner spaces (`DC 1`), and cannot be taken for a duration (`10ms`); any other
+A name is any text without control or invisible characters. It needs no quotes if it consists of letters,
+digits, `_ - .` and single inner spaces (`DC 1`), and does not look like a duration (`10ms`); any other name
 is written in double quotes, with `\\"` and `\\\\` inside. So every name has exactly one canonical spelling.
 """
 
@@ -11,6 +11,7 @@ import unicodedata
 from cheops.text import code_point, is_invisible
 
 _DURATION = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:ms|s)")
+# NAME in grammar.lark, except that its spaces are already single.
 _BARE = re.compile(r"\w[\w.\-]*(?: [\w.\-]+)*")
 _BLANKS = re.compile(r"[ \t]+")
 _ESCAPE = re.compile(r'(["\\])')
@@ -25,7 +26,7 @@ def write_name(name: str) -> str:
 
 
 def read_name(spelling: str) -> str:
-    """The name that a bare or quoted spelling stands for; the opposite of `write_name`."""
+    """The name that a bare or quoted spelling denotes; the opposite of `write_name`."""
     if spelling.startswith('"'):
         return _UNESCAPE.sub(r"\1", spelling[1:-1])
     return _BLANKS.sub(" ", spelling)

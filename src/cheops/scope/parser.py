@@ -2,7 +2,7 @@
 
 Four steps: `scan` refuses what no parser should see (limits, invisible characters, open quotes and brackets);
 lark parses with grammar.lark; `TreeBuilder` makes our own tree and checks what a grammar cannot express (one
-binding per service, known functions, their arguments); `diagnose` words what the parser refuses.
+binding per service, known functions, their arguments); `diagnose` explains what the parser refuses.
 
 `scan` takes one pass, so hostile input (a megabyte, ten thousand parentheses) is refused before anything grows
 with it, and it says more than a grammar can: *this* bracket is never closed.
@@ -25,7 +25,7 @@ from cheops.scope.names import is_duration, normal, read_name
 from cheops.scope.tree import Across, And, Argument, At, Binding, Call, Duration, Location, Otherwise, Scope
 from cheops.text import code_point, is_invisible, listed, nearest, shortened
 
-_MAX_DURATION_US = 86_400_000_000  # one day: nothing on one planet is further away
+_MAX_DURATION_US = 86_400_000_000  # one day, far above any round-trip time: keeps numbers small
 
 ParseTree: TypeAlias = Tree[Token]
 
@@ -97,6 +97,7 @@ class TreeBuilder:
                 raise self._wrong_kind(function, index, node)
             return self._duration(node)
         location = self._location(node)
+        # Whether a call gives one site is known only when it is expanded; `expand` checks that.
         if kind is Kind.DURATION or (kind is Kind.SITE and not isinstance(location, At | Call)):
             raise self._wrong_kind(function, index, node, location)
         return location
@@ -114,7 +115,7 @@ class TreeBuilder:
 
     def _duration(self, token: Token) -> Duration:
         number, unit = (token[:-2], 1_000) if token.endswith("ms") else (token[:-1], 1_000_000)
-        us = Decimal(number) * unit
+        us = Decimal(number) * unit  # exact: 0.1ms must equal 100 microseconds, not about that
         if us > _MAX_DURATION_US:
             raise self._problem(token, "a duration is at most one day, 86400s")
         if us != us.to_integral_value():
@@ -144,7 +145,7 @@ def _trees(node: ParseTree) -> list[ParseTree]:
 
 
 def _duration_hint(site: str) -> str | None:
-    """What was probably meant by a name that stands where a duration must."""
+    """What the user probably meant by a name in the place of a duration."""
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", site):
         return f"It has no unit: write {site}ms or {site}s."
     compact = site.replace(" ", "").lower()
@@ -169,26 +170,27 @@ _COMMA_HINT = "',' separates services; several sites of one service are joined w
 _BRACES_HINT = "Braces hold a location for each service: {image: site1}."
 _DURATION_BEFORE = re.compile(r"[(,]\s*[0-9.]+m?s\s*$")
 _HINTS = {
-    "'": 'Names with unusual characters stand in double quotes: "Saint-Malo (2)".',
+    # What users of shells and other languages type instead.
+    "'": 'Names with unusual characters need double quotes: "Saint-Malo (2)".',
     "=": "A service and its location are joined with ':', as in {image: site1}.",
     "|": "'a ; b' means a, or b if a has a problem.",
-    "/": 'Names with unusual characters stand in double quotes: "eu/west".',
+    "/": 'Names with unusual characters need double quotes: "eu/west".',
 }
 
 
 def diagnose(parser: InteractiveParser, text: str, error: UnexpectedInput) -> ScopeSyntaxError:
-    """The error to show for what the parser found."""
+    """The error to show for an error of the parser."""
     accepted = set(parser.accepts())  # type: ignore[no-untyped-call]
     start = error.pos_in_stream if error.pos_in_stream is not None else len(text)
     end = start + 1
     if isinstance(error, UnexpectedToken) and error.token.type == "$END":
-        start = end = len(text.rstrip())
+        start = end = len(text.rstrip())  # the caret goes right behind the last word, not behind blanks
         problem = "the scope ends too early"
     elif isinstance(error, UnexpectedToken):
         end = start + len(error.token)
-        problem = f"'{shortened(error.token)}' cannot stand here"
+        problem = f"'{shortened(error.token)}' is not allowed here"
     else:
-        problem = f"{_character(text[start])} cannot stand here"
+        problem = f"{_character(text[start])} is not allowed here"
     return ScopeSyntaxError(
         f"{problem}: expected {_words(accepted)}",
         place=Span(text, start, end),
@@ -213,7 +215,7 @@ def _words(accepted: set[str]) -> str:
 def _hint(text: str, start: int, accepted: set[str]) -> str | None:
     character = text[start : start + 1]
     if _DURATION_BEFORE.search(text[:start]) and "DURATION" not in accepted and "NAME" not in accepted:
-        return 'A site that is called like a duration stands in quotes here: "10ms".'
+        return 'A site whose name looks like a duration needs quotes here: "10ms".'
     if character in _HINTS:
         return _HINTS[character]
     if accepted == {"COLON"}:
@@ -230,7 +232,7 @@ def _character(character: str) -> str:
 MAX_CANONICAL = 32_768  # characters of the canonical text: a thousand sites with long names fit
 MAX_CHARACTERS = 65_536  # of the text as it was typed, blanks and all
 MAX_SIGNS = 2_048  # operators, commas and parentheses: what the parser's time depends on
-MAX_DEPTH = 64
+MAX_DEPTH = 64  # of brackets: the tree is built and walked recursively, and Python's stack is limited
 
 _SIGNS = re.compile(r'"(?:[^"\\]|\\.)*"?|[(){}&%+;,]', re.DOTALL)
 _BAD_ESCAPE = re.compile(r'\\[^"\\]', re.DOTALL)
@@ -240,7 +242,7 @@ _CLOSING = {"(": ")", "{": "}"}
 
 
 def scan(text: str) -> None:
-    """Refuse a text that no parser should see; says nothing about its grammar."""
+    """Refuse a text that the parser should not see. Does not check its grammar."""
     if len(text) > MAX_CHARACTERS:
         raise ScopeSyntaxError(f"the scope is longer than {MAX_CHARACTERS:,} characters")
     if not text.strip():
@@ -261,7 +263,7 @@ def _scan_signs(text: str) -> None:
         character = sign.group()[0]
         signs += character not in '"{}'  # braces are optional, so they do not count
         if signs > MAX_SIGNS:
-            raise _problem(text, sign, f"more than {MAX_SIGNS:,} operators and brackets; fewer will do")
+            raise _problem(text, sign, f"more than {MAX_SIGNS:,} operators and brackets; use fewer")
         if character == '"':
             _check_quoted(text, sign)
         elif character in "({":
@@ -285,6 +287,7 @@ def _check_quoted(text: str, quoted: re.Match[str]) -> None:
             f"a quoted name cannot hold the control character {code_point(bad.group())}",
             place=Span(text, start, start + 1),
         )
+    # Valid escapes are blanked out first: the second backslash of a pair must not start another one.
     if bad := _BAD_ESCAPE.search(re.sub(r'\\["\\]', "__", spelling)):
         start = quoted.start() + bad.start()
         raise ScopeSyntaxError(
@@ -293,9 +296,10 @@ def _check_quoted(text: str, quoted: re.Match[str]) -> None:
 
 
 def _check_depth(text: str, sign: re.Match[str], opened: list[re.Match[str]]) -> None:
+    # The canonical text of a scope may have braces that were not typed: they must not make it too deep.
     allowed = MAX_DEPTH + (opened[0].group() == "{")
     if len(opened) > allowed:
-        raise _problem(text, sign, f"more than {MAX_DEPTH} brackets are open here; fewer will do")
+        raise _problem(text, sign, f"more than {MAX_DEPTH} brackets are open here; use fewer")
 
 
 def _check_closing(text: str, sign: re.Match[str], opened: list[re.Match[str]]) -> None:
@@ -303,7 +307,7 @@ def _check_closing(text: str, sign: re.Match[str], opened: list[re.Match[str]]) 
         raise _problem(text, sign, f"this '{sign.group()}' closes nothing")
     expected = _CLOSING[opened[-1].group()]
     if sign.group() != expected:
-        raise _problem(text, sign, f"this '{sign.group()}' stands where '{expected}' must close '{opened[-1].group()}'")
+        raise _problem(text, sign, f"'{expected}' must close '{opened[-1].group()}' here, not '{sign.group()}'")
     opened.pop()
 
 
@@ -311,17 +315,17 @@ def _problem(text: str, sign: re.Match[str], problem: str) -> ScopeSyntaxError:
     return ScopeSyntaxError(problem, place=Span(text, sign.start(), sign.end()))
 
 
-_SHORT = 1_024
+_SHORT = 1_024  # characters: nearly all scopes in practice
 
 
 @cache
 def _grammar() -> Lark:
-    """Made when it is first needed: many commands never need it."""
+    """The grammar, compiled when it is first needed: that takes time, and many commands parse no scope."""
     return Lark.open_from_package(__package__, "grammar.lark", parser="lalr", maybe_placeholders=False)
 
 
 def parse(text: str, functions: Functions = BUILTIN) -> Scope:
-    """The scope that a text says; raises ScopeSyntaxError. Equal texts are parsed once."""
+    """The scope of a text; raises ScopeSyntaxError. Equal texts are parsed once."""
     return (_parse_short if len(text) <= _SHORT else _parse_long)(text, functions)
 
 
@@ -335,11 +339,12 @@ def _parse(text: str, functions: Functions) -> Scope:
     except UnexpectedInput as error:
         raise diagnose(parser, text, error) from None
     scope = TreeBuilder(text, functions).scope(tree)
+    # A text may be long because of its blanks: what counts is the canonical form, which other sites get.
     if len(text) > _SHORT and len(str(scope)) > MAX_CANONICAL:
         raise ScopeSyntaxError(f"the scope is longer than {MAX_CANONICAL:,} characters")
     return scope
 
 
-# Two caches bound the memory that clients can make us use: many short texts, or a few long ones.
+# Two caches limit the memory that clients can cause us to use: many short texts, or a few long ones.
 _parse_short = lru_cache(maxsize=4_096)(_parse)
 _parse_long = lru_cache(maxsize=64)(_parse)

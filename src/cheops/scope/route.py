@@ -1,12 +1,12 @@
 """Routes: what a scope means for one service, in terms of sites.
 
-    One(site)                     send it there
+    One(site)                     at one site
     Replicas(sites, consistency)  at each of them, kept equal
     Cross(parts)                  one resource in parts; a part is a site, or replicas of that part
     Fallback(alternatives)        the first that works
 
 `resolve` computes the route from a scope, a service and a `Snapshot`. It is a pure function in two steps.
-`expand` replaces every function by the location it stands for, so that only operators are left. Then:
+`expand` replaces every function call by its result, so that only operators are left. Then:
 
     a ; b          the alternatives of a, then those of b
     a & b          replicas at both; distributes over alternatives: (a ; b) & c is a & c ; b & c
@@ -14,7 +14,7 @@
     strong(a & b)  the same replicas with that level
 
 Invariants: every site of a route is known, and has the service or was never contacted; no site is named twice
-in one set of replicas; the written order stands; the size of a route is checked before it is built.
+in one set of replicas; the written order is kept; the size of a route is checked before it is built.
 
 What a route means does not depend on which sites are up. What is tried first does (`in_order`), and it differs
 between reads, for which one replica is enough, and writes. No alternative is dropped because its site looks
@@ -88,6 +88,7 @@ def works_now(direct: Direct, snapshot: Snapshot, *, reading: bool) -> bool:
     match direct:
         case Cross(parts):
             return all(works_now(part, snapshot, reading=reading) for part in parts)
+        # A read needs one replica at every level: with `strong` it is marked stale if no majority confirms it.
         case Replicas(sites, Consistency.ATOMIC) if not reading:
             return up == len(sites)
         case Replicas(_, Consistency.STRONG) if not reading:
@@ -100,9 +101,11 @@ def in_order(route: Route, snapshot: Snapshot, *, reading: bool) -> tuple[Direct
     """The alternatives in the order in which to try them: those that work now first, else as written."""
     if not isinstance(route, Fallback):
         return (route,)
+    # `sorted` is stable, so within each of the two groups the written order is kept.
     return tuple(sorted(route.alternatives, key=lambda one: not works_now(one, snapshot, reading=reading)))
 
 
+# `(a ; b) & (c ; d) & …` doubles its alternatives with each pair: ten pairs reach this limit.
 MAX_ALTERNATIVES = 1_024
 MAX_ROUTE_SITES = 8_192  # over all alternatives together
 
@@ -114,7 +117,7 @@ def resolve(scope: Scope, service: str | None, snapshot: Snapshot, functions: Fu
 
 
 def location_for(scope: Scope, context: Context) -> Location:
-    """The location of a service, with all names of the scope checked; a service that it does not name stays here."""
+    """The location of a service, after a check of all names. A service that the scope does not name runs here."""
     check_names(scope, context)
     location = scope.location_of(context.service)
     if location is not None:
@@ -194,7 +197,7 @@ def _combined(
     context: Context,
     combine: Callable[[tuple[Direct, ...], Location], Direct],
 ) -> list[Direct]:
-    choices = (_alternatives(part, context) for part in parts)
+    choices = (_alternatives(part, context) for part in parts)  # `_check_size` has limited their product
     return [combine(chosen, location) for chosen in product(*choices)]
 
 

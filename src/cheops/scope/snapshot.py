@@ -18,19 +18,20 @@ class SiteInfo:
     has_reported: bool = True  # its services; a configured peer that never answered has not
 
     def lacks(self, service: str) -> bool:
-        """Whether it is known not to have a service."""
+        """Whether the site is known not to have a service. One that has not reported gets the benefit of the doubt."""
         return self.has_reported and service not in self.services
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The sites known, by name, and the round-trip times known, by unordered pair.
+    """The known sites by name, and the known round-trip times.
 
     `here` is the site that resolves; None outside of any site (`cheops scope explain` without a configuration).
     """
 
     here: str | None
     sites: Mapping[str, SiteInfo]
+    # By unordered pair: one measurement serves both directions.
     rtts_ms: Mapping[frozenset[str], float] = field(default_factory=dict)
 
     @cached_property
@@ -38,7 +39,7 @@ class Snapshot:
         return frozenset().union(*(site.services for site in self.sites.values()))
 
     def offering(self, service: str | None) -> Iterator[SiteInfo]:
-        """The sites that have a service; all of them where the service is left open."""
+        """The sites that have a service; all sites if the service is None."""
         return (site for site in self.sites.values() if service is None or service in site.services)
 
     def rtt_ms(self, one: str | None, other: str) -> float | None:

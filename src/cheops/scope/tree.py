@@ -4,7 +4,7 @@ Invariants:
 - A tree is in normal form: an operator has two or more parts and none of them is the same operator
   again (`(a & b) & c` is `a & b & c`), so equal trees have equal texts.
 - `str(tree)` is its canonical text, and parsing that gives an equal tree. Order is kept as written:
-  it means something for `;`, and what we show should look like what was typed.
+  it matters for `;`, and output should look like what the user typed.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ class _Operator:
         flat = tuple(leaf for part in self.parts for leaf in self._same(part))
         if len(flat) < 2:
             raise ValueError(f"{type(self).__name__} needs two or more parts")
-        object.__setattr__(self, "parts", flat)
+        object.__setattr__(self, "parts", flat)  # the dataclass is frozen; this is still construction
 
     def _same(self, part: "Location") -> "tuple[Location, ...]":
         return part.parts if isinstance(part, _Operator) and type(part) is type(self) else (part,)
@@ -91,7 +91,7 @@ class Across(_Operator):
 
 @dataclass(frozen=True, slots=True)
 class Otherwise(_Operator):
-    """`a ; b`: the first, or the next if it has a problem."""
+    """`a ; b`: the first, or the next if the first fails."""
 
     binding: ClassVar[int] = 1
     sign: ClassVar[str] = ";"
@@ -111,7 +111,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Leveled:
-    """What `strong(a & b)` expands to: a replication with its level. Never a result of parsing."""
+    """What `strong(a & b)` expands to: a replication with its level. The parser never returns it."""
 
     binding: ClassVar[int] = 4
     level: Consistency
@@ -123,7 +123,7 @@ class Leveled:
 
 @dataclass(frozen=True, slots=True)
 class Nowhere:
-    """What a function expands to when there is no such place now. Never a result of parsing."""
+    """What a function expands to when there is no such place now. The parser never returns it."""
 
     binding: ClassVar[int] = 4
     why: str
@@ -171,7 +171,7 @@ class Scope:
 
 
 def sites_in(node: Argument) -> Iterator[str]:
-    """Every site that is named in a tree, in reading order, as often as it is named."""
+    """Every site that a tree names, in reading order, with repetitions."""
     match node:
         case At(site):
             yield site

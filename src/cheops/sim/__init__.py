@@ -2,7 +2,7 @@
 
 A history is a function of its seed: what clients submit, which messages are lost, delayed or duplicated, which sites
 crash between which effects, how wrong their clocks are. At its end everything is healed, and the invariants must hold:
-nothing acknowledged is lost, all sites agree, nothing ran twice. A failure can be played again, and is shrunk to the
+nothing acknowledged is lost, all sites agree, nothing ran twice. A failure can be replayed, and is shrunk to the
 smallest profile that still fails. It may import everything up to the agent; it drives `cheops.engine` and nothing else.
 
     workload        what clients and faults do, by profile

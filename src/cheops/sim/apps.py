@@ -13,12 +13,12 @@ State = Any
 
 
 class RefusedError(Exception):
-    """The application says no, definitely."""
+    """The application refuses a command definitely."""
 
 
 @dataclass(frozen=True)
 class App:
-    """What the simulator needs of an application: a first state, its commands, and a function that invents some."""
+    """What the simulator needs from an application: an initial state, its commands, and a generator of commands."""
 
     name: str
     start: State

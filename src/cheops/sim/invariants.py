@@ -1,7 +1,8 @@
-"""What must hold at the end of a simulated history, whatever happened in it.
+"""What must hold at the end of every simulated history.
 
-One check compares the merge with `reference_effective`: a second merge, written from docs/merging.md, slow, and
-sharing no code with the one in use. It covers histories with one matrix and no `Concurrent` entries.
+One check compares the merge with `reference_effective`: a second merge, written from docs/merging.md, slow, and without
+shared code, so that a mistake in one is not in the other. It covers histories with one matrix and no `Concurrent`
+entries.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,7 +44,7 @@ def _name(op: Operation) -> str:
 
 
 def _comes_too_late(op: Operation, ops: list[Operation], *, excluded: frozenset[OpId] = frozenset()) -> bool:
-    """Whether a seal orphans it: the seal's author did not know it, and it was made without knowledge of the past."""
+    """Whether a seal orphans it: the seal's author did not know it, and it does not depend on what is sealed."""
     for other in ops:
         if other.seal is None or other.id in excluded or other.id == op.id:
             continue
@@ -86,11 +87,11 @@ def _replaces(entries: Iterable[Entry], names: set[str]) -> set[tuple[str, str]]
 
 
 def problems(world: World) -> list[str]:
-    """Everything that is wrong; empty if all is well."""
-    found: list[str] = []
+    """All violations of an invariant; empty if there are none."""
+    violations: list[str] = []
     for resource in sorted(world.decided):
-        found += (f"{resource}: {problem}" for problem in _resource_problems(world, resource))
-    return found
+        violations += (f"{resource}: {problem}" for problem in _resource_problems(world, resource))
+    return violations
 
 
 def _resource_problems(world: World, resource: str) -> Iterator[str]:
@@ -121,12 +122,12 @@ def _client_problems(world: World, resource: str) -> Iterator[str]:
     """No client gets two final statuses of one site."""
     ops = world.decided[resource]
     if len({op.matrix.hash for op in ops.values()}) > 1:
-        return  # under other rules what had been passed over may run after all
+        return  # under other rules an operation that was skipped may run after all
     for (about, op, site), statuses in world.final_statuses.items():
         if about != resource or op is None or (op in ops and ops[op].kind is Kind.SITES):
             continue  # a change of the list may be answered a second time, when a copy is deleted
         if any(other.sites and op.origin.site not in other.sites for other in ops.values()):
-            continue  # while it was off the list, replies may have been forgotten that it never got
+            continue  # while its site was off the list, the others may have forgotten replies that it never got
         if len(statuses) > 1:
             yield f"the client of {op} got several final statuses of {site}: {', '.join(statuses)}"
         elif statuses == [Status.SUPERSEDED] and (about, op, site) in world.succeeded:
@@ -134,7 +135,7 @@ def _client_problems(world: World, resource: str) -> Iterator[str]:
 
 
 def _leaver_problems(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:
-    """What the change of the list asked of those that left is done, where there was anything."""
+    """Sites that left the list have run the command that deletes their copy, if the operation had one."""
     by, replica = oracle.site_list_op, _replica(world.nodes[name], resource)
     if by is None or by.kind is not Kind.SITES or not by.payload.line:
         return
@@ -149,7 +150,7 @@ def _leaver_problems(world: World, name: str, resource: str, oracle: History) ->
 
 
 def _replica(node: Node, resource: str) -> Replica | None:
-    """As the node has it in memory, or else as it would load it."""
+    """The replica as the node has it in memory, or as the node would load it."""
     if node.site is None:
         return None
     if resource in node.site.replicas:
@@ -246,13 +247,13 @@ def _replay(state: State, ops: list[Operation], run: object) -> State:
 def _run_problems(world: World, node: Node, resource: str) -> Iterator[str]:
     """Nothing is applied on top of itself, and causes run before their effects.
 
-    What replaces may run out of turn where something before it is UNKNOWN, and end in doubt itself. If by
-    then the doubt before it is resolved, all of them run, and it once more: the last run counts.
+    A replace operation may run out of turn while something before it is UNKNOWN, and become UNKNOWN itself. If the
+    first one is resolved by then, all of them run, and the replace operation once more: the last run counts.
     """
     ops, matrix = world.decided[resource], world.apps[resource].matrix
     first: dict[OpId, int] = {}
     last: dict[OpId, int] = {}
-    present: set[OpId] = set()  # what the application's state holds, as far as its own log tells
+    present: set[OpId] = set()  # operations that the application's state holds, by its own log
     for place, execution in enumerate(node.log):
         op = execution.op
         if execution.resource != resource or not execution.ok or execution.partial:
@@ -267,7 +268,7 @@ def _run_problems(world: World, node: Node, resource: str) -> Iterator[str]:
             first.setdefault(op, place)
             last[op] = place
     if len({op.matrix.hash for op in ops.values()}) > 1:
-        return  # under other rules something may have run that had been passed over before
+        return  # under other rules an operation that was skipped before may have run
     for later, place in last.items():
         for earlier, earlier_place in first.items():
             if ops[earlier].is_before(ops[later]) and place < earlier_place:

@@ -16,7 +16,7 @@ from cheops.sim.apps import App, RefusedError, State
 
 @dataclass
 class Disk:
-    """Durable is what was synced; a crash loses the rest."""
+    """A disk with a write cache: a crash loses what was not synced."""
 
     durable: dict[Key, Document] = field(default_factory=dict)
     written: list[Save] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Execution:
-    """The application did something: which operation, as part of a replay or not, and how it went."""
+    """One run at the application: which operation, whether in a replay, and its result."""
 
     resource: str
     op: OpId | None
@@ -57,11 +57,11 @@ class Node:
         self.births = 0
         self.disk = Disk()
         self.site: Site | None = None
-        self.life = 0  # grows with every crash: what was under way in an earlier life is void
+        self.life = 0  # grows with every crash: callbacks scheduled in an earlier life do nothing
         self.skew_ms = 0
         self.states: dict[str, State] = {}
         self.log: list[Execution] = []
-        self.attempted: dict[tuple[str, OpId], bool] = {}  # the last attempt: did the application do it?
+        self.attempted: dict[tuple[str, OpId], bool] = {}  # whether the last attempt had its effect, for the operator
         self.injected: Counter[str] = Counter()
         self.new_disk()
 
@@ -98,7 +98,7 @@ class Node:
     # -- the application ---------------------------------------------------------------------------
 
     def execute(self, run: Run, app: App, random: Random, trouble: float) -> tuple[Outcome, ...]:
-        """Run the steps, with the failures that a real application has."""
+        """Run the steps, with the failures of a real application."""
         outcomes: list[Outcome] = []
         for step in run.steps:
             outcome = self._execute_step(run, step.op, step.payload.line, app, random, trouble)
@@ -112,6 +112,7 @@ class Node:
     def _execute_step(  # noqa: PLR0913, PLR0917 - what a step needs
         self, run: Run, op: OpId | None, line: str, app: App, random: Random, trouble: float
     ) -> Outcome:
+        # One random number decides between no trouble, a refused connection (`trouble`) and a timeout (half of that).
         luck = random.random()
         if luck < trouble:
             self.injected["application refused connection"] += 1

@@ -1,18 +1,18 @@
-"""Scenario scripts: a course of events in a text file, with what happened written below each command.
+"""Scenario scripts: a sequence of events in a text file, with the output below each command.
 
-One command per line, and indented below it what it printed. `replay` gives the whole file again; a test
-compares, and a person reads the difference. So a scenario is an explanation, and stays true.
+One command per line, and its output indented below it. `replay` returns the whole file with new output; a test
+compares the two, and a person reads the difference. So a scenario is an explanation that stays true.
 
-    sites a b c                                 they exist, are up, and see each other
+    sites a b c                                 create sites that are up and see each other
     resource n counter at a b c                 an application, and where: used by the submits that follow
     submit a n inc "inc 5"                      at site a, an operation of type inc with this command
     partition a | b c                           and `heal`
-    deliver                                     all messages, and what follows, until nothing happens any more
-    log n                                       what each site makes of the operations it knows
-    state n                                     what each application has
+    deliver                                     all messages, and what follows from them, until nothing more happens
+    log n                                       the operations at each site: effective, without effect, waiting
+    state n                                     the state of each application
 
-The other commands are below, each with its usage. A submit says where and by which rules only to a site that
-knows nothing of the resource yet, as clients do.
+The other commands are below, each with its usage. A submit includes the sites and the matrix only at a site that
+does not know the resource yet, as clients do.
 """
 
 import inspect
@@ -33,7 +33,7 @@ from cheops.sim.transcript import describe_log, describe_state, group_sites
 
 T = TypeVar("T")
 
-_COMMAND_MS = 10  # of virtual time per command: what is written later has the later stamp
+_COMMAND_MS = 10  # of virtual time per command, so that a later command has a later stamp
 
 
 class ScriptError(ClientError):
@@ -57,7 +57,7 @@ def replay(text: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-# -- applications of the report that the simulator does without ----------------------------------------
+# -- applications that only scenarios use ---------------------------------------------------------------
 
 
 def _deployment(state: int, line: str) -> int:
@@ -216,7 +216,7 @@ def _move(world: ScriptedWorld, site: str, name: str, to: str, *sites: str) -> N
 
 
 def _submit_as_client(world: ScriptedWorld, site: str, request: Submitted) -> None:
-    """A client's request, with what only a client can say where the site knows nothing."""
+    """Submit an operation as a client does: with sites and matrix if the site does not know the resource yet."""
     resource = _one_of(world.resources, request.resource, "resource")
     _running(world, site)
     new = not world.is_known(site, resource.name)

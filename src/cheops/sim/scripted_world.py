@@ -1,4 +1,4 @@
-"""A world without randomness: the engine's sites, and nothing happens but what a test or a script asks for.
+"""A world without randomness: the engine's sites, where only what a test or a script requests happens.
 
 The simulator (world.py) searches for faults at random; here a reader follows one course of events. A message waits in
 `flights` until it is delivered, and a run ends at once unless it is held. `output` has one line for each thing that
@@ -43,12 +43,12 @@ from cheops.sim.node import Node
 from cheops.sim.transcript import describe_answer, describe_message, describe_notice, describe_steps
 
 TICK_MS = 100
-_QUIET_MS = 10_000  # longer than the longest pause between two attempts to send: see Limits
-_PATIENCE_MS = 600_000
+_QUIET_MS = 10_000  # longer than the longest pause between two attempts to send (Limits.resend_most_ms)
+_PATIENCE_MS = 600_000  # if messages still flow after ten minutes, two sites repeat themselves forever
 
 
 class Trouble(Enum):
-    """What the next run of an application meets."""
+    """A fault of the next run of an application."""
 
     REFUSED = auto()
     TIMEOUT_AFTER = auto()  # the application did it, and the answer was lost
@@ -57,7 +57,7 @@ class Trouble(Enum):
 
 @dataclass
 class Resource:
-    """What a client knows of a resource: the application, where it is, by which rules."""
+    """What a client knows about a resource: its application, sites and matrix."""
 
     name: str
     app: App
@@ -79,7 +79,7 @@ class Flight:
 
 @dataclass
 class Bench:
-    """What will happen to the next runs at one site."""
+    """How the next runs at one site go."""
 
     paused: bool = False
     held: list[Run] = field(default_factory=list)
@@ -176,7 +176,7 @@ class ScriptedWorld:
     # -- events and effects ------------------------------------------------------------------------
 
     def take(self, name: str, event: Event) -> None:
-        """An event reaches a site, and what follows from it at that site."""
+        """Pass an event to a site, and process what follows from it at that site."""
         self._pending.append((name, event))
         while self._pending:
             name, event = self._pending.popleft()

@@ -8,7 +8,7 @@ from cheops.sim import invariants, workload
 from cheops.sim.workload import Profile
 from cheops.sim.world import World
 
-PATIENCE_MS = 120_000  # of virtual time, after everything is healed
+PATIENCE_MS = 120_000  # of virtual time after everything is healed: several times the longest retry delay
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class SimulationResult:
 
 
 def play(seed: int, sites: int, profile: Profile, *, patience_ms: int = PATIENCE_MS) -> SimulationResult:
-    """Play a history; the same arguments give the same one."""
+    """Play a history; equal arguments give equal histories."""
     world = World(seed, tuple(f"site{number}" for number in range(1, sites + 1)), profile)
     try:
         workload.schedule(world)
         world.run_until(world.now_ms + profile.duration_ms)
         _heal(world)
         problems = _wait_until_healthy(world, patience_ms)
-    except Exception as error:  # a finding like any other: it has a seed, and a story
+    except Exception as error:  # a failure like any other: it can be replayed and shrunk
         problems = [f"{type(error).__name__}: {error}"]
     for node in world.nodes.values():
         world.injected += node.injected
@@ -62,7 +62,7 @@ _WIDTH = 30
 
 
 def timeline(story: Iterable[str], sites: list[str], most: int = 60) -> str:
-    """The last events, each in the lane of its site; what concerns all stands across."""
+    """The last events, each in the lane of its site; those of all sites across the lanes."""
     rows = [_row(line, sites) for line in list(story)[-most:]]
     head = " " * 12 + "".join(site.ljust(_WIDTH) for site in sites)
     return "\n".join([head.rstrip(), " " * 12 + "".join("│".ljust(_WIDTH) for _ in sites).rstrip(), *rows])
@@ -78,6 +78,7 @@ def _row(line: str, sites: list[str]) -> str:
     return f"{time:>9}   {''.join(cells)}".rstrip()
 
 
+# Each turns off one kind of fault. Whole kinds first: that removes most, and a history with fewer kinds reads better.
 _SWITCHES: tuple[dict[str, float], ...] = (
     {"crashes": 0}, {"crash_between_effects": 0}, {"trouble": 0}, {"loss": 0}, {"duplication": 0},
     {"long_delay": 0}, {"partitions": 0}, {"one_way_cuts": 0}, {"clock_jumps": 0}, {"skew_ms": 0},

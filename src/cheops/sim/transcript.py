@@ -1,4 +1,4 @@
-"""How a scenario reads: runs, messages, answers, and the log as each site has it, one line each."""
+"""The output of scenarios: runs, messages, answers, and the log at each site, one line each."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 def group_sites(by_site: dict[str, T]) -> Iterator[tuple[T, str]]:
-    """Sites that show the same stand together: so agreement is seen at a glance."""
+    """Group the sites with equal values, so that agreement is visible at a glance."""
     for what in dict.fromkeys(by_site.values()):
         yield what, ", ".join(site for site, other in by_site.items() if other == what)
 
 
 def describe_id(id_: OpId | None) -> str:
-    """The id as everywhere, with the incarnation after a site lost its disk."""
+    """The id as in all output; with the incarnation once the site has lost its disk."""
     if id_ is None:
         return "start"
     incarnation = "" if id_.origin.incarnation == "1" else f"({id_.origin.incarnation})"
@@ -96,7 +96,7 @@ def describe_state(state: State) -> str:
 
 
 def describe_log(replica: Replica) -> Iterator[str]:
-    """What one site makes of the operations it knows: the effective ones, then those without effect."""
+    """The operations that one site knows: the effective ones, then those without effect."""
     if replica.applied.base:
         yield f'checkpoint "{replica.applied.base.write.line}"'
     yield from (f"{_describe(op)}{_here(replica, op)}" for op in replica.history.effective)

@@ -1,4 +1,4 @@
-"""What clients do in a simulated history, and what goes wrong in it: operations, cuts, crashes, clocks that jump.
+"""What clients do in a simulated history, and its faults: operations, cuts, crashes, clocks that jump.
 
 A profile says how much of each; the seed of the world says when and where.
 """
@@ -33,8 +33,8 @@ class Profile:
     crash_between_effects: float = 0.002
     skew_ms: int = 5_000
     clock_jumps: int = 3
-    trouble: float = 0.03  # the application is not there, or does not answer
-    bad_command: float = 0.05  # fails wherever it is run
+    trouble: float = 0.03  # the application refuses the connection; half as often it times out
+    bad_command: float = 0.05  # fails at every site
     deletes: float = 0.02
     forces: float = 0.02
     site_changes: float = 0.03
@@ -65,7 +65,7 @@ PROFILES = {
 
 
 def schedule(world: "World") -> None:
-    """Fill the time of a world with work and trouble, all drawn from its seed."""
+    """Schedule operations and faults, all drawn from the seed of the world."""
     random, profile = world.random, world.profile
     names = list(world.nodes)
     resources = [_resource(world, number) for number in range(profile.resources)]
@@ -108,11 +108,11 @@ def _resource(world: "World", number: int) -> _Resource:
 
 def _submit(world: "World", resource: _Resource, number: int) -> None:
     random, profile = world.random, world.profile
-    if profile.policed:  # no site takes an operation of a site that was never on a list
+    if profile.policed:  # no site accepts an operation of a site that was never on a list
         resource.sites = _last_list(world, resource)
     site = random.choice(resource.sites)
     kind, type_, line = Kind.NORMAL, *resource.app.invent(random)
-    # A client may not know whether its site knows the resource: it says where, and under which matrix.
+    # A client may not know whether its site knows the resource: then it sends the sites and the matrix again.
     new = number < profile.resources or random.random() < 0.3
     sites: tuple[str, ...] | None = resource.sites if new else None
     matrix = resource.matrix if new else None
@@ -151,7 +151,8 @@ def _reset_line(app: App) -> str:
 def _other_sites(world: "World", resource: _Resource) -> tuple[str, ...]:
     names = list(world.nodes)
     sites = set(resource.sites) ^ {world.random.choice(names)}
-    if world.profile.policed:  # a site that knows no site of a resource cannot tell it from another of its name
+    # One site stays: a site that knows no site of a resource cannot distinguish it from another one of its name.
+    if world.profile.policed:
         sites.add(resource.first[0])
     return tuple(sorted(sites)) if len(sites) > 1 else tuple(names)
 

@@ -1,4 +1,4 @@
-"""A simulated world: nodes, a network, and one queue of what happens next."""
+"""A simulated world: nodes, a network, and one queue of scheduled events."""
 
 import heapq
 from collections import Counter
@@ -33,12 +33,12 @@ from cheops.sim.apps import APPS, App
 from cheops.sim.node import Node
 from cheops.sim.workload import Profile
 
-_TICK_MS = 100
+_TICK_MS = 100  # as often as the agent
 _HEARTBEAT_MS = 250
 
 
 _MAX_RUNS_PER_OPERATION = 60  # at all sites together, replays included
-_MAX_OPERATIONS = 10  # of a resource, per one that a client made in the whole history: the others are seals
+_MAX_OPERATIONS = 10  # of a resource, per operation of a client in the whole history: the others are seals
 _POLICY = Policy(sites=SiteGroup.INVOLVED, matrix=SiteGroup.INVOLVED)
 _FINAL = (Status.OK, Status.KO, Status.SUPERSEDED)
 
@@ -55,7 +55,7 @@ class _ScheduledEvent:
 
 
 class World:
-    """Carries out effects as an agent would, and makes trouble."""
+    """Carries out effects as an agent would, and injects faults."""
 
     def __init__(self, seed: int, names: tuple[str, ...], profile: Profile) -> None:
         self.random = Random(seed)  # noqa: S311 - repeatable is the point
@@ -79,11 +79,13 @@ class World:
         types = {app.name: _with_early_checkpoints(app.type) for app in APPS.values()}
         if profile.policed:
             types = {name: replace(type_, policy=_POLICY) for name, type_ in types.items()}
+        # Far below the defaults, so that unloading, seals and parking happen in a history of seconds.
         settings = Settings(types, Limits(idle_ms=3_000, seal_after=3, parked=1))
         self.nodes = {name: Node(name, settings) for name in names}
         self._up: dict[tuple[str, str], str | None] = {}
         for number, name in enumerate(names):
             self.restart(name)
+            # Offsets, so that sites do not act in lockstep: then some interleavings would never occur.
             self.after(number * 7, self._ticker(name))
             self.after(number * 11, self._heart(name))
 
@@ -159,7 +161,7 @@ class World:
             self.deliver(name, PeerUp(other, now) if now else PeerDown(other))
 
     def deliver(self, name: str, event: Event) -> None:
-        """An event reaches a node; its effects are carried out, unless it crashes in between."""
+        """Pass an event to a node and carry out its effects, unless the node crashes between two of them."""
         node = self.nodes[name]
         if node.site is None:
             return
@@ -219,7 +221,7 @@ class World:
 
     def _run(self, node: Node, run: Run) -> None:
         life = node.life
-        for step in run.steps:  # what an earlier attempt did is no longer the question
+        for step in run.steps:  # the operator is asked about this attempt, not about an earlier one
             if step.op is not None:
                 node.attempted[run.resource, step.op] = False
 
@@ -276,7 +278,7 @@ class World:
     # -- the operator --------------------------------------------------------------------------------
 
     def resolve_unknown(self) -> None:
-        """An operator looks at every UNKNOWN, and says what happened."""
+        """Act as the operator: resolve every UNKNOWN operation according to what really happened."""
         for name, node in self.nodes.items():
             for resource, replica in list(node.site.replicas.items() if node.site else ()):
                 if replica.applied.unknown is not None:
@@ -287,7 +289,7 @@ class World:
 
 
 def _with_early_checkpoints(type_: ResourceType) -> ResourceType:
-    """The type with checkpoints as often as possible: they are where most can go wrong."""
+    """The type with frequent checkpoints, because forgetting is the most delicate part."""
     checkpoint = type_.checkpoint
     return replace(type_, checkpoint=replace(checkpoint, after=4)) if checkpoint else type_
 
