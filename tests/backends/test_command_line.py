@@ -66,7 +66,7 @@ def test_a_file_that_did_not_come_along() -> None:
     with pytest.raises(CommandLineError) as caught:
         words("kubectl apply -f {deploy.yml}")
     assert str(caught.value) == (
-        "no file 'deploy.yml' came along; did you mean {deploy.yaml}? There are: deploy.yaml, my file, x. "
+        "no file 'deploy.yml' was sent with the command; did you mean {deploy.yaml}? There are: deploy.yaml, my file, x. "
         "If no file is meant, put the braces in quotes (character 18):\n"
         "  kubectl apply -f {deploy.yml}\n"
         "                   ^"

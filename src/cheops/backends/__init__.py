@@ -6,7 +6,7 @@ which order; a backend runs it and reports what became of it.
 
     in      `Run`: a resource and the steps to run, in order
     out     one `Outcome` per step that was tried: OK, KO (failed for certain), RETRY (nothing happened, try again),
-            MAYBE (nobody knows; an operator resolves it)
+            MAYBE (it may have had an effect; an operator resolves it)
 
 A resource type names its backend (`types.NAME.backend`; `command` if it names none), and the resources of an HTTP
 service belong to `http`. Everything else finds the backend of a type in `node.backends` and uses it through the

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FileAccess:
-    """The files of operations, each known by the hash of its content."""
+    """The files of operations, each identified by the hash of its content."""
 
     path: Callable[[str], Path | None]  # None: the file is not at this site (yet)
     is_lost: Callable[[str, str], bool]  # of a resource, by hash: no site has it any more
@@ -81,12 +81,13 @@ class Backend(ABC):
     async def run(self, run: Run) -> tuple[Outcome, ...]:
         """Run the steps in order: one outcome each, up to the one at which the run ends.
 
-        Any exception but a `CheopsError` counts as MAYBE: nobody knows how far the run got.
+        Any exception but a `CheopsError` counts as MAYBE: it is unknown how far the run got.
         """
         outcomes: list[Outcome] = []
         for step in run.steps:
             outcomes.append(await self._timed(run, step))
             result = outcomes[-1].result
+            # After RETRY and MAYBE the next step would run in a state that it was not made for.
             if result in (Result.RETRY, Result.MAYBE) or (run.until_failure and result is Result.KO):
                 break
         return tuple(outcomes)
@@ -104,12 +105,12 @@ class Backend(ABC):
     async def read(self, rtype: str, resource: str, request: str) -> Outcome:
         """The application's state of a resource, for `cheops show` and `cheops verify`.
 
-        Sites are compared by this text, so equal states must give equal texts. `request` is what the client asks
-        to read with, or empty for the usual way. Raises `ClientError` if that is not possible.
+        Sites are compared by this text, so equal states must give equal texts. `request` is the client's own way
+        to read (a command, for example), or empty for the type's usual one. Raises `ClientError` if it cannot be read.
         """
 
     def checkpoint(self, rtype: str) -> Checkpoint | None:
-        """How the engine folds a long history into one state; None: it cannot. By default as configured."""
+        """How the engine replaces a long history by one state; None: it cannot. By default as configured."""
         return self.context.types[rtype].engine.checkpoint
 
     def undo(self, rtype: str, payload: Command, before: str | None) -> Command:
@@ -151,7 +152,7 @@ class Backend(ABC):
     async def _timed(self, run: Run, step: Step) -> Outcome:
         began_ms, began_s = time.time_ns() // 1_000_000, time.monotonic()
         outcome = await self._checked(run, step)
-        if outcome.timing is not NO_TIME:
+        if outcome.timing is not NO_TIME:  # the backend has measured the application alone
             return outcome
         return replace(outcome, timing=Timing(began_ms, round((time.monotonic() - began_s) * 1000)))
 

@@ -255,7 +255,8 @@ def type_name(service: str) -> str:
 
 
 def service_of(type_: str) -> str | None:
-    """The service whose resources have this type, or None if no service does."""
+    """The service whose resources have this type; None if it is no service's. By the name alone: tokens may be limited
+    to services, and that holds for types that this site does not configure, too."""
     return type_.removeprefix(TYPE_PREFIX) if type_.startswith(TYPE_PREFIX) else None
 
 

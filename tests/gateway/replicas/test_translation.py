@@ -294,7 +294,7 @@ def test_a_packed_answer_is_opened_whole_and_never_held_whole() -> None:
 
 def test_a_packed_answer_that_cannot_be_opened_is_not_shown_in_part() -> None:
     for packed in (gzip.compress(b"cut off" * 100)[:-9], b"this is no gzip"):
-        with pytest.raises(UpstreamError, match="cannot be opened"):
+        with pytest.raises(UpstreamError, match="cannot be read"):
             opened(packed)
 
 

@@ -17,5 +17,5 @@ ended, with its output. Whatever happens, no process of a command survives it.
 
 A worker is a child subreaper, so that it can find and kill all descendants of its command; the agent itself must not
 be one. `worker`, `program` and `wire` run in the helper processes with `python -I -S`: they import nothing but the
-standard library and each other. This docstring is all that stands here for the same reason.
+standard library and each other. For the same reason this file has no code.
 """

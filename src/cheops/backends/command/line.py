@@ -1,18 +1,18 @@
 """Turns a command line into the words that are executed.
 
-The line is split into words as a POSIX shell would (quotes and backslashes, nothing else), checked
-against the type's patterns, and only then filled in: `__ID__` becomes the resource's id and `{name}` the
-local path of the file of that name that came along. What is filled in never makes two words of one,
-whatever it holds, nor an option: an id that begins with a dash is refused where a word begins with it, unless
-`--` stands before. Other braces stay, so that JSON can be written; but a `{name}` that stands alone
-without quotes, where files came along and none has that name, is taken for a mistake.
+The line is split into words as a POSIX shell would (quotes and backslashes, nothing else), checked against the type's
+patterns, and only then filled in: `__ID__` becomes the resource's id, and `{name}` the local path of the file with
+that name that was sent with the operation. A value never splits a word in two, whatever it contains, and never
+becomes an option: an id that begins with a dash is refused at the beginning of a word, unless the word `--` comes
+before it. Other braces stay, so that JSON can be written; but if files were sent and none has the name of an unquoted
+`{name}`, the line is refused as a mistake.
 
-With `shell: true` the line goes to /bin/sh as it is. Ids and paths are not put into it but into variables
-of the environment (CHEOPS_ID, CHEOPS_FILE_1, …), and the line refers to these, in double quotes. So the
-shell never parses them. Quoting them with shlex would not do: inside the quotes of the line such quotes
-end those. Unless the only pattern is `...`, a shell line must not hold ; | & $ ` < > ( ) line breaks, or
-a comment, nor outside of quotes what the shell would make other words of (* ? [ {a,b}): what a pattern allows
-is one command, with the words that it was compared with. The shell still expands `~`.
+With `shell: true` the line goes to /bin/sh as it is. Ids and paths become environment variables (CHEOPS_ID,
+CHEOPS_FILE_1, …) to which the line refers in double quotes, so the shell never parses them. (Quoting them with shlex
+is not enough: inside quotes of the line, such quotes would end those.) Unless the only pattern is `...`, a shell line
+must not contain ; | & $ ` < > ( ), line breaks or a comment, nor, outside of quotes, anything that the shell expands
+into other words (* ? [ {a,b}): a pattern allows one command, with exactly the words that were compared with it. The
+shell still expands `~`.
 """
 
 import re
@@ -30,7 +30,7 @@ _META = re.compile(r"[;|&$`<>()\r\n]|(?<!\S)#")
 _EXPANDED = re.compile(r"[*?\[]|\{[^{}\s]*(?:,|\.\.)")
 _QUOTING = frozenset("\"'\\")
 _BARE_NAME = re.compile(r"(?<!\S)\{([\w.-]+)\}(?!\S)")
-_SEEN = 60
+_SHOWN_CHARACTERS = 60  # of a line in an error message, on each side of the position
 
 
 class CommandLineError(ClientError):
@@ -68,7 +68,7 @@ def invocation(line: str, settings: CommandSettings, *, resource: str, files: Ma
     if settings.shell:
         return _in_shell(line, values, expands=settings.allow == (EVERYTHING,))
     placeholder = _placeholder(values)
-    return Invocation(tuple(placeholder.sub(lambda found: values[found[0]], word) for word in words))
+    return Invocation(tuple(placeholder.sub(lambda match: values[match[0]], word) for word in words))
 
 
 def _placeholder(values: Mapping[str, str]) -> re.Pattern[str]:
@@ -94,7 +94,7 @@ def _checked_words(line: str, settings: CommandSettings, resource: str = _ID) ->
     filled_in = [word.replace(_ID, resource) for word in words]
     if not any(parse_pattern(pattern).matches(words, filled_in) for pattern in settings.allow):
         allowed = ", ".join(f"'{pattern}'" for pattern in settings.allow) or "none"
-        shown = printable(shortened(line.replace(_ID, resource), _SEEN))
+        shown = printable(shortened(line.replace(_ID, resource), _SHOWN_CHARACTERS))
         raise CommandNotAllowedError(f"the command '{shown}' is not allowed; the type allows: {allowed}")
     if settings.shell:
         _check_shell(line)
@@ -103,12 +103,12 @@ def _checked_words(line: str, settings: CommandSettings, resource: str = _ID) ->
 
 def _check_shell(line: str) -> None:
     unless = "is not allowed in a shell command unless the type allows everything ('...')"
-    if found := _META.search(line.strip()):
-        place = found.start() + len(line) - len(line.lstrip())
+    if match := _META.search(line.strip()):
+        place = match.start() + len(line) - len(line.lstrip())
         raise CommandNotAllowedError(_at(line, place, f"this {unless}"))
-    if found := _EXPANDED.search(_unquoted(line)):
-        problem = f"the shell would make other words of this, which {unless}; put it in quotes"
-        raise CommandNotAllowedError(_at(line, found.start(), problem))
+    if match := _EXPANDED.search(_unquoted(line)):
+        problem = f"the shell would expand this, which {unless}; put it in quotes"
+        raise CommandNotAllowedError(_at(line, match.start(), problem))
 
 
 def _check_id(line: str, words: Sequence[str], resource: str) -> None:
@@ -116,7 +116,7 @@ def _check_id(line: str, words: Sequence[str], resource: str) -> None:
     words = words or line.split()
     place = next((n for n, word in enumerate(words) if word.lstrip("\"'").startswith(_ID)), None)
     if place is not None and resource.startswith("-") and "--" not in words[:place]:
-        shown = printable(shortened(resource, _SEEN))
+        shown = printable(shortened(resource, _SHOWN_CHARACTERS))
         raise CommandLineError(
             f"the id '{shown}' begins with a dash, so the program would take it for an option; "
             f"if it knows '--' as the end of its options, write that before {_ID}"
@@ -137,8 +137,8 @@ def _split(line: str) -> list[str]:
 
 def _at(line: str, place: int, problem: str) -> str:
     """The problem, and the line with a mark below the position."""
-    first = max(0, place - _SEEN)
-    shown = printable(line[first : place + _SEEN])
+    first = max(0, place - _SHOWN_CHARACTERS)
+    shown = printable(line[first : place + _SHOWN_CHARACTERS])
     return f"{problem} (character {place + 1}):\n  {shown}\n  {' ' * (place - first)}^"
 
 
@@ -146,17 +146,17 @@ def _check_names(line: str, files: Mapping[str, Path], *, shell: bool) -> None:
     for name in files if shell else ():
         if _QUOTING.intersection(name) and f"{{{name}}}" in line:
             shown = printable(shortened(name))
-            raise CommandLineError(f"the file name '{shown}' has quotes, which the shell would take for its own")
-    for found in _BARE_NAME.finditer(line) if files else ():
-        name = found[1]
+            raise CommandLineError(f"the file name '{shown}' has quotes, which the shell would interpret")
+    for match in _BARE_NAME.finditer(line) if files else ():
+        name = match[1]
         if name not in files:
             meant = nearest(name, files)
             hint = f"did you mean {{{meant}}}? " if meant else ""
             problem = (
-                f"no file '{name}' came along; {hint}There are: {listed(files)}. "
+                f"no file '{name}' was sent with the command; {hint}There are: {listed(files)}. "
                 "If no file is meant, put the braces in quotes"
             )
-            raise CommandLineError(_at(line, found.start(), problem))
+            raise CommandLineError(_at(line, match.start(), problem))
 
 
 # -- in a shell ------------------------------------------------------------------------------------------
@@ -169,20 +169,20 @@ def _in_shell(line: str, values: Mapping[str, str], *, expands: bool) -> Invocat
     used: dict[str, str] = {}
     parts: list[str] = []
     quotes, end = dict(_quotes(line)), 0
-    for found in _placeholder(values).finditer(line):
-        start = max((place for place in quotes if place < found.start()), default=-1)
-        parts += (line[end : found.start()], forms[quotes.get(start, "")] % names[found[0]])
-        used[names[found[0]]] = values[found[0]]
-        end = found.end()
-    options = ("-c",) if expands else ("-f", "-c")
+    for match in _placeholder(values).finditer(line):
+        start = max((place for place in quotes if place < match.start()), default=-1)
+        parts += (line[end : match.start()], forms[quotes.get(start, "")] % names[match[0]])
+        used[names[match[0]]] = values[match[0]]
+        end = match.end()
+    options = ("-c",) if expands else ("-f", "-c")  # -f: no expansion of file names
     return Invocation(("/bin/sh", *options, "".join((*parts, line[end:]))), used)
 
 
 def _quotes(line: str) -> Iterator[tuple[int, str]]:
     """The positions where quoting changes, and the quote from there on (empty: none).
 
-    Nested substitutions and comments are not understood. That can cost a shell line the quotes around
-    a value, which is then split at blanks; it is still no code.
+    Nested substitutions and comments are not understood. At worst a value in such a line is not quoted, and the shell
+    splits it at blanks; it still does not run it.
     """
     quote, skip = "", False
     for place, character in enumerate(line):

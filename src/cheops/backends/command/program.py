@@ -1,9 +1,8 @@
 """Starts one program: with posix_spawn, which is fast because it copies nothing, or with fork.
 
-Only another user and resource limits need the fork, as posix_spawn knows neither. Either way the command
-leads its own session, reads from /dev/null, writes both streams into one pipe, has all signals as at boot
-and no other file open. An error before the program runs is a NotStartedError: then nothing happened at
-all.
+Only another user or resource limits need the fork: posix_spawn supports neither. Either way the command leads its own
+session, reads from /dev/null, writes both streams into one pipe, has the default handling of all signals and no other
+file open. An error before the program runs is a NotStartedError: then nothing has happened.
 """
 
 import errno
@@ -17,7 +16,8 @@ from typing import NamedTuple, NoReturn
 
 from cheops.backends.command.wire import Order
 
-# What the spawner and its workers ignore, so that only the end of the agent ends them; Python adds two.
+# The spawner and its workers ignore these, so that only the end of the agent ends them. Ignored signals stay ignored
+# in a program that is executed, so they are reset there, with the two that Python itself ignores.
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _RESET = (*IGNORED, signal.SIGPIPE, signal.SIGXFSZ)
 _STDOUT, _STDERR = 1, 2
@@ -73,21 +73,21 @@ def _spawn(order: Order, output: int) -> int:
 
 def _fork(order: Order, output: int) -> int:
     user = _look_up(order.user) if order.user else None
-    complaint, complain = os.pipe()
+    error_reader, error_writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _become(order, user, output, complain)
-    os.close(complain)
+        _become(order, user, output, error_writer)
+    os.close(error_writer)
     try:
-        if text := os.read(complaint, 65536):  # empty if exec succeeded: the pipe is close-on-exec
+        if text := os.read(error_reader, 65536):  # empty if exec succeeded: the pipe is close-on-exec
             os.waitpid(pid, 0)
             raise NotStartedError(text.decode(errors="replace"))
     finally:
-        os.close(complaint)
+        os.close(error_reader)
     return pid
 
 
-def _become(order: Order, user: _User | None, output: int, complain: int) -> NoReturn:
+def _become(order: Order, user: _User | None, output: int, error_writer: int) -> NoReturn:
     """In the forked child: execute the command, or report through the pipe why not."""
     try:
         os.setsid()
@@ -100,12 +100,12 @@ def _become(order: Order, user: _User | None, output: int, complain: int) -> NoR
         program = _find(order.argv[0], environment)
         for number in _RESET:
             signal.signal(number, signal.SIG_DFL)
-        _limit(order)
+        _limit(order)  # last: the preparation itself must not run into the limits
         _exec(program, order, environment)
     except NotStartedError as error:
-        os.write(complain, str(error).encode(errors="replace"))
+        os.write(error_writer, str(error).encode(errors="replace"))
     except (OSError, ValueError, MemoryError) as error:
-        os.write(complain, f"it could not be prepared: {error!r}".encode(errors="replace"))
+        os.write(error_writer, f"it could not be prepared: {error!r}".encode(errors="replace"))
     finally:
         os._exit(127)
 
@@ -131,6 +131,7 @@ def _switch_to(user: _User, name: bytes) -> None:
     if user.uid == os.geteuid():
         return
     try:
+        # In this order: without root's rights, groups can no longer be changed.
         os.setgroups(user.groups)
         os.setgid(user.gid)
         os.setuid(user.uid)
@@ -149,17 +150,17 @@ def _limit(order: Order) -> None:
             resource.setrlimit(kind, (soft, hard))
 
 
-# -- with and without ------------------------------------------------------------------------------------
+# -- with or without a fork ------------------------------------------------------------------------------
 
 
 def _environment(order: Order, user: _User | None = None) -> dict[bytes, bytes]:
-    given: dict[bytes, bytes] = {}
+    variables: dict[bytes, bytes] = {}
     for entry in order.environment:
         name, _, value = entry.partition(b"=")
-        given[name] = value
+        variables[name] = value
     if user:
-        given.setdefault(b"HOME", user.home)
-    return given
+        variables.setdefault(b"HOME", user.home)
+    return variables
 
 
 def _enter(directory: bytes) -> None:

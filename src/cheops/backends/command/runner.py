@@ -1,7 +1,6 @@
 """Runs commands on this machine, and leaves no process of them behind.
 
-    async with CommandRunner() as runner:
-        done = await runner.run("redis-cli incrby __ID__ 13", settings, resource="counter")
+`backend` and the notifications give it command lines (`line`); it gives each to a worker process (`spawner`).
 
 A command that is NOT_STARTED had no effect for certain. LOST, TIMED_OUT and CANCELLED may have had one.
 """
@@ -41,8 +40,8 @@ def where_is(program: str, settings: CommandSettings) -> Path | None:
     return next((path for path in candidates if path.is_file() and os.access(path, os.X_OK)), None)
 
 
-MAX_IDLE_WORKERS = 16
-_SLACK_S = 10.0  # so long after the command's timeout a worker without a report is given up
+MAX_IDLE_WORKERS = 16  # kept for the next commands: to fork a worker takes longer than to run a short command
+_SLACK_S = 10.0  # so long after the command's timeout, a worker without a report counts as lost
 _STOPPING = "the agent is stopping"
 _NO_FILES: Mapping[str, Path] = MappingProxyType({})
 
@@ -97,7 +96,7 @@ class CommandRunner:
             worker.cancel()
         await asyncio.gather(*ended)
         self._drop_idle()
-        async with self._starting:
+        async with self._starting:  # a worker may be starting just now
             spawner, self._spawner = self._spawner, None
         if spawner is not None:
             await spawner.close(SWEEP_S + self._slack_s)
@@ -143,6 +142,7 @@ class CommandRunner:
             raise SpawnerError(_STOPPING)
         if self._spawner is None or not self._spawner.is_alive:
             self._drop_idle()  # without their spawner, nothing cleans up if they are killed
+        # `no_new_privileges` cannot be taken back, so a worker serves only types with its own setting.
         for place in range(len(self._idle) - 1, -1, -1):
             if self._idle[place].without_new_privileges is without_new_privileges:
                 worker = self._idle.pop(place)
@@ -158,6 +158,7 @@ class CommandRunner:
             except SpawnerError:
                 if self._spawner is None or self._spawner.is_alive:
                     raise
+                # The spawner died, perhaps killed for lack of memory. No command was sent: once more with a new one.
                 worker = await self._live_spawner().worker(without_new_privileges=without_new_privileges)
         if self._is_closed:
             worker.drop()
@@ -174,8 +175,8 @@ class CommandRunner:
         return self._spawner
 
     def _give_back(self, worker: Worker) -> None:
-        has_room = len(self._idle) < MAX_IDLE_WORKERS and not self._is_closed
-        if has_room and worker.is_open and worker.spawner is self._spawner:
+        is_wanted = len(self._idle) < MAX_IDLE_WORKERS and not self._is_closed
+        if is_wanted and worker.is_open and worker.spawner is self._spawner:
             self._idle.append(worker)
         else:
             worker.drop()

@@ -1,8 +1,8 @@
 """The agent's side of the helper processes: the spawner and its workers.
 
 There is one spawner per agent. A new worker is requested when all others are busy, one at a time, so that the control
-socket never holds more than one message. A worker that does not report in time, or whose stream ends, is given up: its
-command may or may not have run. The spawner then kills it and what it leaves.
+socket never holds more than one message. A worker that does not report in time, or whose stream ends, counts as lost:
+its command may or may not have run. The spawner then kills it and what it leaves.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Worker(asyncio.Protocol):
         self._stream = stream
         self._transport: asyncio.WriteTransport | None = None
         self._buffer = bytearray()
-        self._answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._message: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's transport does not inherit from it
@@ -56,8 +56,8 @@ class Worker(asyncio.Protocol):
         self._settle(None)
 
     def _settle(self, body: bytes | None) -> None:
-        if not self._answer.done():
-            self._answer.set_result(body)
+        if not self._message.done():
+            self._message.set_result(body)
 
     @property
     def is_alive(self) -> bool:
@@ -77,7 +77,7 @@ class Worker(asyncio.Protocol):
 
     async def greeting(self) -> bytes | None:
         """The first message of a new worker: its process id."""
-        body = await self._answer
+        body = await self._message
         self.pid = int(body or 0)
         return body
 
@@ -89,7 +89,7 @@ class Worker(asyncio.Protocol):
         if not self.is_open:
             return Report(CommandStatus.NOT_STARTED, b"the process that should run it died before")
         loop = asyncio.get_running_loop()
-        self._answer = loop.create_future()
+        self._message = loop.create_future()
         self._write(frame(pack_order(order)))
         backstop = loop.call_later(within_s, self.give_up)
         try:
@@ -97,6 +97,8 @@ class Worker(asyncio.Protocol):
         except asyncio.CancelledError:
             self.cancel()
             backstop.cancel()
+            # The worker ends the command within GRACE_S and SWEEP_S. Without this wait, its slot would be free while
+            # its processes still run.
             backstop = loop.call_later(within_s - order.timeout_s, self.give_up)
             await self._end()
             raise
@@ -104,7 +106,7 @@ class Worker(asyncio.Protocol):
             backstop.cancel()
 
     async def _report(self) -> Report | None:
-        body = await asyncio.shield(self._answer)
+        body = await asyncio.shield(self._message)
         report = unpack_report(body) if body else None
         if report is None or not report.is_clean:
             self.drop()  # it still has processes to kill, and must not get another command
@@ -199,7 +201,7 @@ class Spawner:
                 greeting = await worker.greeting()
         except TimeoutError:
             self.abandon()
-            raise SpawnerError(f"the helper that starts commands did not answer in {_START_S:g} s") from None
+            raise SpawnerError(f"the helper that starts commands did not respond within {_START_S:g} s") from None
         if greeting is None:
             self.abandon()
             raise SpawnerError("the helper that starts commands died")

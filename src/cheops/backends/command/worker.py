@@ -1,14 +1,14 @@
 """The processes that run commands: the spawner, one per agent, and its workers, of which each runs one command.
 
-The spawner forks workers when asked (a fork of something so small is cheap, however large the agent has grown) and
-hands each the socket that came along. It inherits what a worker leaves if that is killed, and kills it. It does not
-run commands and does not stand between agent and workers. When the agent is gone, which the end of the control
-socket shows even after SIGKILL, it stays until the last worker has cleaned up.
+The spawner forks a worker for each request of the agent (a fork of so small a process is cheap, however large the
+agent has grown) and gives it the socket that came with the request. It inherits the processes of a worker that is
+killed, and kills them. It does not run commands, and agent and workers talk without it. When the agent is gone, which
+the end of the control socket shows even after SIGKILL, it stays until the last worker has cleaned up.
 
 A worker waits for four things at once: output, which it always takes so that the command never blocks, and of which
 it keeps the first part; the end of the command's first process; the deadline; and a message from the agent. When the
-first process has ended, all that is left below the worker is killed, and only then the report is sent. So an idle
-worker has no children, and it is never in doubt which process belongs to which command. At the deadline, or when
+first process has ended, the worker kills all its other descendants, and only then sends the report. So an idle worker
+has no children, and it is always clear which process belongs to which command. At the deadline, or when
 cancelled, the command's process group gets SIGTERM, and GRACE_S later everything SIGKILL. When the agent is gone,
 everything gets SIGKILL at once.
 
@@ -45,7 +45,7 @@ from cheops.backends.command.wire import (
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
-_PAUSE_S = 0.001
+_PAUSE_S = 0.001  # between two rounds of killing: a process may fork while it is killed
 
 
 def inherit_orphans() -> None:
@@ -153,7 +153,7 @@ class Sweep:
 
 _PIECE_BYTES = 65536
 _LAST_PIECES = 64  # more than a pipe can hold
-_TICK_S = 1.0
+_TICK_S = 1.0  # how often orphans that have ended are reaped
 _FOREVER_S = 1e9
 
 
@@ -202,7 +202,7 @@ class _Watch:
 
     def report(self) -> Report:
         self._wait()
-        kill_group(self._pid, signal.SIGKILL)
+        kill_group(self._pid, signal.SIGKILL)  # before waitpid: after it, the id may belong to another group
         _, status = os.waitpid(self._pid, 0)
         sweep = Sweep()
         is_clean = sweep.finish(SWEEP_S)

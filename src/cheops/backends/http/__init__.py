@@ -9,7 +9,7 @@ that site knows (`copies`). Everything in the log has meta-ids; everything sent 
 A change, from the client to the services:
 
     replication     the gateway's `Replication`: which requests concern replicated resources, and what becomes of each
-    request         what a client asks for: target, preferences, conditions
+    request         what a client requests: target, preferences, conditions
     changes         a request becomes an operation
     submission      hands the operation to the engine, and waits as long as the client wants
     payload         the operation's payload: an HTTP request as JSON; and what its response means

@@ -1,9 +1,9 @@
 """The HTTP backend: runs operations against this site's instance of a service.
 
-A create gives the resource a local id here, which is kept (`copies`) before the engine learns the outcome. To run
-it again does nothing: the copy is there. Everything that goes to the service has local ids, everything that is
-kept of its responses has meta-ids. Where the service already has what a create would make, the policy `exists`
-decides: abort, adopt it as our copy, or overwrite it.
+A create gives the resource a local id here, which is saved (`copies`) before the engine gets the outcome. To run it
+again does nothing: the copy exists. Everything sent to the service has local ids, everything kept of its responses has
+meta-ids. If the service already has the resource that a create would make, the policy `exists` decides: abort, adopt
+it as our copy, or overwrite it.
 """
 
 import asyncio
@@ -79,14 +79,16 @@ def may_exist(request: Request, status: int) -> bool:
 
 
 class ExistingResources:
-    def __init__(self, sending: OperationSender, copies: Copies) -> None:
-        self._sending = sending
+    """Applies the policy `exists` to a create whose resource the service has already."""
+
+    def __init__(self, sender: OperationSender, copies: Copies) -> None:
+        self._sender = sender
         self._copies = copies
 
     async def resolve(self, task: Task, path: str, reply: ServiceReply) -> Outcome:
         """The service has the resource already: fail, adopt it as our copy, or overwrite it, as the policy says."""
         policy = task.request.exists or task.service.replication.exists
-        kept = self._sending.kept(task.service, path, reply)
+        kept = self._sender.kept(task.service, path, reply)
         if policy == "abort":
             return Outcome(Result.KO, encode_response(kept))
         copy = await self._existing(task, reply)
@@ -105,20 +107,20 @@ class ExistingResources:
 
     async def _is_there(self, task: Task, path: str) -> bool:
         """Whether the service has this collection, by WebDAV's PROPFIND."""
-        asked = Request(method="PROPFIND", path=path, headers=(("Depth", "0"),), ticket=task.request.ticket)
-        sent = await self._sending.send(task.service, asked, path, b"")
+        request = Request(method="PROPFIND", path=path, headers=(("Depth", "0"),), ticket=task.request.ticket)
+        sent = await self._sender.send(task.service, request, path, b"")
         return sent.reply.status == _MULTI_STATUS
 
     async def _existing(self, task: Task, reply: ServiceReply) -> Copy | None:
-        if copy := self._sending.new_copy(task.service, task.meta_id, task.request, reply):
+        if copy := self._sender.new_copy(task.service, task.meta_id, task.request, reply):
             return copy
-        found = await self._found(task)
+        found = await self._find(task)
         if found is None:
             return None
         is_number = isinstance(found, int)
         return Copy(task.meta_id, task.service.name, task.request.item, str(found), is_number)
 
-    async def _found(self, task: Task) -> str | int | None:
+    async def _find(self, task: Task) -> str | int | None:
         """The id of the one item that `find` of the configuration lists; None if it is not exactly one."""
         find = task.service.replication.find
         if not find or not isinstance(task.body, bytes):
@@ -130,21 +132,21 @@ class ExistingResources:
             find = find.replace(f"{{{name}}}", quote(str(value), safe=""))
         path, query = split_target(find)
         request = Request(method="GET", path=path, query=query, ticket=task.request.ticket)
-        sent = await self._sending.send(task.service, request, path, b"")
+        sent = await self._sender.send(task.service, request, path, b"")
         if sent.reply.status != 200:
             return None
         return first_id_in(sent.reply.body, task.service.replication.id or ("id",))
 
     async def _overwrite(self, task: Task, copy: Copy) -> Outcome:
-        path = self._sending.local_path(copy)
+        path = self._sender.local_path(copy)
         for method in ("PUT", "PATCH"):
-            sent = await self._sending.send(task.service, task.request, path, task.body, method=method)
+            sent = await self._sender.send(task.service, task.request, path, task.body, method=method)
             if sent.reply.status not in _NO_SUCH_METHOD:
                 break
         result = result_for(task.request, method, sent)
         if result is Result.OK:
             await self._copies.bind(copy)
-        kept = self._sending.kept(task.service, path, sent.reply)
+        kept = self._sender.kept(task.service, path, sent.reply)
         return Outcome(result, encode_response(msgspec.structs.replace(kept, note="it existed, and was overwritten")))
 
 
@@ -172,14 +174,14 @@ class HttpBackend(Backend):
         self.guard: RunGuard | None = None
         auths = {name: service.replication.auth for name, service in self._services.items()}
         providers = {name: CredentialProvider(name, auth, context.commands) for name, auth in auths.items() if auth}
-        self.sending = OperationSender(self.copies, self.tickets, providers, context.config.gateway)
-        self._existing = ExistingResources(self.sending, self.copies)
+        self.sender = OperationSender(self.copies, self.tickets, providers, context.config.gateway)
+        self._existing = ExistingResources(self.sender, self.copies)
 
     async def start(self) -> None:
         await self.copies.open()
 
     async def close(self) -> None:
-        self.sending.client.pool.close()
+        self.sender.client.pool.close()
         await self.copies.close()
 
     async def run(self, run: Run) -> tuple[Outcome, ...]:
@@ -205,7 +207,7 @@ class HttpBackend(Backend):
     async def run_step(self, run: Run, step: Step) -> Outcome:
         service = self._services[service_of(run.rtype) or ""]
         replica = self.context.replica(run.resource)
-        # Taken here, and no service has agreed to it yet: it may run with the credentials of its client only.
+        # Accepted here, and no service has approved it yet: it may run only with the credentials of its client.
         is_undecided = replica is not None and any(draft.id == step.op for draft in replica.drafts)
         is_base = run.replay and step is run.steps[0]
         try:
@@ -241,7 +243,7 @@ class HttpBackend(Backend):
     def _needs_client_credentials(self, service: str, request: Request) -> bool:
         """Whether the client's credentials are forgotten (they are kept for a while, and not over a restart). It must
         not run with this site's own credentials: no service has seen that the client may do it."""
-        return self.sending.has_own_credentials(service) and self.sending.is_forgotten(request.ticket)
+        return self.sender.has_own_credentials(service) and self.sender.is_forgotten(request.ticket)
 
     def _body(self, run: Run, step: Step, request: Request, *, is_base: bool) -> bytes | Path | Outcome:
         """The body to send; or the outcome, if it is missing."""
@@ -263,16 +265,16 @@ class HttpBackend(Backend):
         path = text_to_local(request.path, self.copies.index.local_of, Form.URL)
         only_if_new = request.named and request.exists in ("abort", "adopt")
         more = _ONLY_IF_NEW if only_if_new else ()
-        sent = await self.sending.send(task.service, request, path, task.body, more=more)
+        sent = await self.sender.send(task.service, request, path, task.body, more=more)
         if may_exist(request, sent.reply.status):
             return await self._existing.resolve(task, path, sent.reply)
         result = result_for(request, request.method, sent)
         if result is Result.OK and request.creates:
-            copy = self.sending.new_copy(task.service, task.meta_id, request, sent.reply)
+            copy = self.sender.new_copy(task.service, task.meta_id, request, sent.reply)
             if copy is not None:
                 await self.copies.bind(copy)
-                path = self.sending.local_path(copy)
-        kept = self.sending.kept(task.service, path, sent.reply)
+                path = self.sender.local_path(copy)
+        kept = self.sender.kept(task.service, path, sent.reply)
         if request.method == "POST" and not request.creates and kept.status == _CREATED:
             where = f"services.{task.service.name}.items"
             note = f"what was created has an id of its own at each site; {where} would make it a replicant"
@@ -290,12 +292,12 @@ class HttpBackend(Backend):
         service, copy = self._services[service_of(rtype) or ""], self.copies.index.copies.get(resource)
         if copy is None:
             return Outcome(Result.KO, f"there is no copy of {resource} at this site")
-        path = self.sending.local_path(copy)
+        path = self.sender.local_path(copy)
         try:
-            sent = await self.sending.send(service, Request(method="GET", path=path), path, b"")
+            sent = await self.sender.send(service, Request(method="GET", path=path), path, b"")
         except (NoCopyError, UpstreamError, CredentialsError) as error:
             return Outcome(Result.KO, str(error))
-        kept = self.sending.kept(service, path, sent.reply)
+        kept = self.sender.kept(service, path, sent.reply)
         return Outcome(Result.OK if sent.reply.status < 300 else Result.KO, _canonical(kept))
 
     def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:

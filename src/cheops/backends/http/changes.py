@@ -1,4 +1,7 @@
-"""Creates, updates and deletes of replicated resources: each becomes an operation of the log."""
+"""Creates, updates and deletes of replicated resources: each becomes an operation of the log.
+
+`replication` decides that a request is a change; `submission` hands the operation to the engine and waits for it.
+"""
 
 import asyncio
 import os
@@ -103,6 +106,9 @@ _NOT_FOR_READING = (
 
 
 class ConditionGuard:
+    """Checks conditions such as If-Match against the copy here, and has conditional changes of a resource wait for each
+    other: between check and submission no other may come in."""
+
     def __init__(self, node: Node, reading: ReadHandler) -> None:
         self._node = node
         self._reads = reading
@@ -118,9 +124,9 @@ class ConditionGuard:
         async with lock:
             await self._until_done_here(target.meta_id)
             head = RequestHead("GET", target.path, without(incoming.head.headers, *_NOT_FOR_READING))
-            answer = await self._reads.local(service, head, incoming, with_body=False)
-            await close_body(answer.body)
-            check_conditions(incoming.head, answer.status, answer.headers)
+            response = await self._reads.local(service, head, incoming, with_body=False)
+            await close_body(response.body)
+            check_conditions(incoming.head, response.status, response.headers)
             yield
 
     async def _until_done_here(self, meta_id: str) -> None:
@@ -172,7 +178,7 @@ async def _in_file(node: Node, block: bytearray, body: AsyncIterator[bytes], pin
                 block.clear()
         await asyncio.to_thread(writing.write, bytes(block))
         size += len(block)
-        # Pinned before it is there: the same content may be just about to go with another operation.
+        # Pinned before it exists: a file with the same content may just be about to be deleted with its operation.
         hash_ = writing.hash
         pins.enter_context(node.file_references.pin([hash_]))
         await asyncio.to_thread(writing.keep)
@@ -180,6 +186,8 @@ async def _in_file(node: Node, block: bytearray, body: AsyncIterator[bytes], pin
 
 
 class ChangeHandler:
+    """Makes an operation of a client's change, or forwards it to a site of the resource."""
+
     def __init__(self, node: Node, services: UpstreamServices, reading: ReadHandler, locations: Locations) -> None:
         self._node = node
         self._services = services
@@ -192,10 +200,10 @@ class ChangeHandler:
     async def create(
         self, service: str, incoming: IncomingRequest, sites: tuple[str, ...], within: str = ""
     ) -> Response:
-        """A POST to a collection, or a PUT (MKCOL, MKCALENDAR) to a path that nothing is known of. `within`:
-        the replicated collection that a named thing is in."""
+        """A POST to a collection, or a PUT (MKCOL, MKCALENDAR) to an unknown path. `within` is the replicated
+        collection of a resource whose name the client chose."""
         if self._node.name not in sites:
-            return await self.hand_on(service, incoming, sites)
+            return await self.forward(service, incoming, sites)
         config, preferences = self._config(service), preferences_of(incoming.head)
         sent = self._public_path(service, incoming.head)
         path = trimmed(sent)
@@ -217,8 +225,8 @@ class ChangeHandler:
         if self._node.name not in sites:
             sites = sites or await self._locations.sites_of(target.meta_id)
             if not sites:
-                raise ClientError(f"no site that can be asked now knows of {target.meta_id}", status=404)
-            return await self.hand_on(service, incoming, sites)
+                raise ClientError(f"no reachable site knows {target.meta_id}", status=404)
+            return await self.forward(service, incoming, sites)
         replica = await self._node.pump.replica(target.meta_id)
         if replica.type.name != type_name(service):
             raise ClientError(f"{target.meta_id} is of {replica.type.name}, not of {type_name(service)}", status=404)
@@ -226,14 +234,14 @@ class ChangeHandler:
             await self._reads.refuse_deleted(target)
         return await self._submit(service, incoming, target, preferences_of(incoming.head), None)
 
-    async def hand_on(self, service: str, incoming: IncomingRequest, sites: tuple[str, ...]) -> Response:
-        """Forward to one of these sites, of which this is none."""
+    async def forward(self, service: str, incoming: IncomingRequest, sites: tuple[str, ...]) -> Response:
+        """Forward to one of these sites; this site is not among them."""
         head = sent = self._reads.for_peers(service, incoming.head)
-        most_s = int(self._config(service).timeout_s)  # after that nobody here would wait for the other site
+        most_s = int(self._config(service).timeout_s)  # this gateway does not wait longer for the other site
         if preferences_of(head).wait_s > most_s:
             head = replace(head, headers=(*without(head.headers, "Prefer"), ("Prefer", f"wait={most_s}")))
-        answer = await forward_change(self._node, self._services, service, incoming, head, sites)
-        return self._reads.from_peer(incoming, sent, answer)
+        response = await forward_change(self._node, self._services, service, incoming, head, sites)
+        return self._reads.from_peer(incoming, sent, response)
 
     # -- one operation -------------------------------------------------------------------------------------
 
@@ -292,7 +300,7 @@ class ChangeHandler:
         _, query = split_target(head.target)
         body = incoming.body()
         if form_of(head):
-            body = translate_body(body, MetaIdTranslator(self._reads.answering(service, head)))
+            body = translate_body(body, MetaIdTranslator(self._reads.response_ids(service, head)))
         spooled = await spool(self._node, body, pins)
         passes = config.credentials == "pass"
         credentials = credentials_of(head.headers, config)

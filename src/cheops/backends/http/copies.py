@@ -1,12 +1,11 @@
 """This site's copies of replicated resources: an index in memory, and the SQLite file that keeps it.
 
-A copy is written before the engine learns the outcome of its create, so no id that a service gave is ever
-lost. Other sites never see this file. A copy is *away* while its resource is not at this site: to clients it is
-an ordinary resource of the service then; if the resource comes back, it is its copy again.
+A copy is written before the engine gets the outcome of its create, so no id that a service gave is ever lost. Other
+sites never see this file. A copy is *away* while its resource is not at this site: to clients it is then an ordinary
+resource of the service; if the resource comes back, it is its copy again.
 
-A local id that is long and has a digit in it (a UUID, a hash) is recognised wherever it stands. One such as `5`
-or `ubuntu` means something only together with its collection: in a path below it, or where responses about that
-collection have their ids.
+A local id that is long and has a digit in it (a UUID, a hash) is recognized anywhere. One such as `5` or `ubuntu` is
+recognized only together with its collection: in a path below it, or where responses about that collection have ids.
 """
 
 import asyncio
@@ -137,8 +136,8 @@ class Index:
         return self.has_service(service) if place == "/" else (service, place) in self._above
 
     def is_collection(self, service: str, path: str) -> bool:
-        """Whether a path is that of a collection that copies are in. Of what clients name nobody knows what
-        it is in: to them a slash at the end says that it is a collection."""
+        """Whether a path is that of a collection that contains copies. Where clients choose the names, only a slash at
+        the end shows that a path is a collection."""
         place = service, trimmed(canonical(path))
         return place in self._collections or (path.endswith("/") and place in self._directly_above)
 

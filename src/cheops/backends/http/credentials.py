@@ -1,11 +1,11 @@
 """Credentials: this site's own, with which it runs what came from other sites, and those of clients.
 
-A site's own come from a file or a command, as lines of headers (`X-Auth-Token: …`). They are asked for again
-after a while, and when the service does not take them any more.
+A site's own come from a file or a command, as lines of headers (`X-Auth-Token: …`). They are read again after a while,
+and when the service refuses them.
 
-A client's are used at the site that took its request, and nowhere else. They are remembered in memory alone,
-under a ticket that the operation carries. What they were good for is run with the site's own after that;
-what no service has seen them for is not.
+A client's are used only at the site that accepted its request. They are kept only in memory, under a ticket that the
+operation carries. Once this site's service has accepted them for an operation, all sites run it with their own; an
+operation for which no service has seen them does not run.
 """
 
 import asyncio

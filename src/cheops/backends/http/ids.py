@@ -5,13 +5,13 @@ A meta-id is a UUID of version 8, so that every validator accepts it:
     c4e095a1-SSSS-8RRR-VRRR-RRRRRRRRRRRR
 
 It begins with a fixed mark, so one regular expression finds it in a path, a query, a header or a body.
-S is a hash of the name of the site that made it: a site that does not know a meta-id asks that one
-first. R is 74 random bits.
+S is a hash of the name of the site that made it: a site that does not know a meta-id contacts that one first. R is 74
+random bits.
 
-To local ids: a meta-id is unmistakable, so it is replaced wherever it stands, byte by byte; spacing, the order
-of names and the digits of numbers stay as the client sent them. To meta-ids: a JSON string is replaced where it
-is the id of a replicant, or a URL or path that leads to one. Numbers, and strings as short as "5", are ids only
-in places where an id is known to stand: `IdLookup` decides. Bodies of any size pass through in pieces.
+To local ids: a meta-id is unmistakable, so it is replaced everywhere, byte by byte; spacing, the order of names and
+the digits of numbers stay as the client sent them. To meta-ids: a JSON string is replaced if it is the id of a
+replicant, or a URL or path that leads to one. Numbers, and strings as short as "5", are ids only in certain places:
+`IdLookup` decides. Bodies of any size pass through in pieces.
 """
 
 import hashlib
@@ -194,7 +194,7 @@ class IdLookup(Protocol):
     """Finds the meta-ids of local ids."""
 
     def in_text(self, text: str, place: JsonPath) -> str | None:
-        """The text with meta-ids in it, or None where it speaks of no replicant."""
+        """The text with meta-ids in it; None if it names no replicant."""
         ...
 
     def of_number(self, number: int, place: JsonPath) -> str | None:
@@ -234,7 +234,7 @@ class MetaIdTranslator:
         return b"".join(out)
 
     def _passed(self, data: bytes, done: int) -> int:
-        """Up to where nothing can be part of a token that is to be looked at."""
+        """The end of the part that cannot belong to a token whose rest is still to come."""
         if self._in_long_text:
             return done
         quote = data.find(b'"', done)
@@ -277,7 +277,7 @@ class MetaIdTranslator:
             self._open.append((*self._here(), None) if mark == b"[" else self._here())
         else:
             raise CheopsError(
-                f"the answer of the service is nested more than {MAX_DEPTH} deep", fault=Fault.APPLICATION, status=502
+                f"the response of the service is nested more than {MAX_DEPTH} deep", fault=Fault.APPLICATION, status=502
             )
         self._name = None
 

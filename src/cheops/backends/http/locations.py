@@ -1,7 +1,7 @@
-"""Finds the sites of a replicated resource, also one that this site does not have.
+"""Finds the sites of a replicated resource, even one that this site does not have.
 
-Only the sites of a resource know of it. Others ask: first the site that made the meta-id, whose mark is in it,
-then the rest, nearest first. Their answers are cached for a while.
+Only the sites of a resource know it. Another site requests the list from them: first from the site that made the
+meta-id, whose mark is in it, then from the rest, nearest first. The replies are cached for a while.
 """
 
 import asyncio
@@ -21,15 +21,17 @@ from cheops.peers.client import read_json_response
 from cheops.text import listed
 
 PATH = "peer/replicants"  # below the address of an agent
-_FOR_S, _NONE_FOR_S = 30.0, 2.0
+_FOR_S, _NONE_FOR_S = 30.0, 2.0  # an unknown resource may be created at any moment
 _REMEMBERED = 10_000
 _AT_ONCE = 16
-_MAX_ASKED = 256
+_MAX_SITES = 256
 _TIMEOUT_S = 3.0
-_MAX_BYTES = 1024 * 1024  # of an answer
+_MAX_BYTES = 1024 * 1024  # of a reply
 
 
 class Locations:
+    """The sites of resources, from this site's log or from other sites."""
+
     def __init__(self, node: Node) -> None:
         self._node = node
         self._known: BoundedMap[str, tuple[float, tuple[str, ...]]] = BoundedMap(_REMEMBERED)
@@ -42,7 +44,7 @@ class Locations:
             return nearest_first(self._node, here)
         until_s, found = self._known.get(meta_id, (0.0, ()))
         if time.monotonic() >= until_s:
-            found = await self._ask_sites(meta_id)
+            found = await self._search(meta_id)
             self._remember(meta_id, found)
         return nearest_first(self._node, found)
 
@@ -57,14 +59,14 @@ class Locations:
         for_s = _FOR_S if sites else _NONE_FOR_S
         self._known[meta_id] = (time.monotonic() + for_s, sites)
 
-    async def _ask_sites(self, meta_id: str) -> tuple[str, ...]:
+    async def _search(self, meta_id: str) -> tuple[str, ...]:
         node = self._node
         others = [site for site in nearest_first(node, node.snapshot().sites) if site != node.name]
         makers = [site for site in others if may_be_made_at(meta_id, site)]
-        rest = [site for site in others if site not in makers][:_MAX_ASKED]
+        rest = [site for site in others if site not in makers][:_MAX_SITES]
         silent: list[str] = []
         for group in (makers, *(rest[at : at + _AT_ONCE] for at in range(0, len(rest), _AT_ONCE))):
-            replies = await asyncio.gather(*(self._ask_site(site, meta_id) for site in group))
+            replies = await asyncio.gather(*(self._sites_known_at(site, meta_id) for site in group))
             if found := next((sites for sites in replies if sites), None):
                 return found
             silent += [site for site, sites in zip(group, replies, strict=True) if sites is None]
@@ -76,27 +78,27 @@ class Locations:
             )
         return ()
 
-    async def _ask_site(self, site: str, meta_id: str) -> tuple[str, ...] | None:
+    async def _sites_known_at(self, site: str, meta_id: str) -> tuple[str, ...] | None:
         """The sites that another site reports; None if it cannot be reached."""
         if self._node.address_of(site) is None or not self._node.snapshot().is_up(site):
             return None
-        found = await _answer_of(self._node, site, meta_id)
+        found = await _fetch(self._node, site, meta_id)
         sites = found.get("sites") if found else None
         return None if found is None else tuple(map(str, sites)) if isinstance(sites, list) else ()
 
 
 async def local_id_at(node: Node, site: str, meta_id: str) -> str | None:
     """The local id of a replicant at another site; None if it has none, or cannot be reached."""
-    found = await _answer_of(node, site, meta_id) if node.address_of(site) else None
+    found = await _fetch(node, site, meta_id) if node.address_of(site) else None
     local_id = found.get("local_id") if found else None
     return local_id if isinstance(local_id, str) else None
 
 
-async def _answer_of(node: Node, site: str, meta_id: str) -> dict[str, Any] | None:
+async def _fetch(node: Node, site: str, meta_id: str) -> dict[str, Any] | None:
     path, timeout = f"/{PATH}/{quote(meta_id)}", aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:
-        async with node.peer_client.request(site, "GET", path, timeout=timeout) as answer:
-            return await read_json_response(answer, _MAX_BYTES) if answer.status == 200 else {}
+        async with node.peer_client.request(site, "GET", path, timeout=timeout) as response:
+            return await read_json_response(response, _MAX_BYTES) if response.status == 200 else {}
     except (aiohttp.ClientError, TimeoutError, OSError):
         return None
 

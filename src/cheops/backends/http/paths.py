@@ -1,7 +1,7 @@
 """Paths of a REST service: collections, and the items below them. No I/O.
 
-Paths are kept percent-encoded, without a slash at their end. A service takes several spellings of a path for
-the same (`/images/%35`, `/images/./5`); whoever looks one up uses `canonical`, so that none is a way round.
+Paths are percent-encoded, without a slash at their end. To a service several spellings mean the same path
+(`/images/%35`, `/images/./5`); every lookup uses `canonical`, so that no spelling bypasses replication.
 """
 
 import re
@@ -15,7 +15,7 @@ _MAY_BE_SPELLED_OTHERWISE = re.compile(r"%|/\.|[^\x21-\x7e]")
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Path and query of what a request line asks for. The absolute form (`http://host/path`) counts too."""
+    """Path and query of a request's target, which may be a URL (`http://host/path`)."""
     if not target.startswith("/") and "://" in target:
         parts = urlsplit(target)
         return parts.path or "/", parts.query
@@ -48,7 +48,7 @@ def canonical(path: str) -> str:
 
 
 def item_of(collection: str, items: Iterable[tuple[str, str]]) -> str:
-    """Where what is created at a path is found: below it, unless the configuration says otherwise."""
+    """The path of the items that are created at a path: below it, unless the configuration says otherwise."""
     collection = trimmed(collection)
     for pattern, item in items:
         stars = _stars(pattern, collection)
@@ -88,15 +88,15 @@ def prefixes(path: str) -> Iterator[str]:
 
 
 def below(path: str, item: str) -> str:
-    """What of a path stands below an item: `tags/x`, or nothing for the item itself."""
+    """The part of a path below an item: `tags/x`; empty for the item itself."""
     return trimmed(path)[len(item) :].strip("/")
 
 
 def _stars(pattern: str, path: str) -> list[str] | None:
-    """What stands at each * of a pattern, or None where a path does not fit it."""
-    wanted, found = pattern.split("/"), path.split("/")
-    if len(wanted) != len(found):
+    """The segments of a path at each * of a pattern; None if the path does not match it."""
+    wanted, segments = pattern.split("/"), path.split("/")
+    if len(wanted) != len(segments):
         return None
-    if any(part not in ("*", actual) for part, actual in zip(wanted, found, strict=True)):
+    if any(part not in ("*", actual) for part, actual in zip(wanted, segments, strict=True)):
         return None
-    return [actual for part, actual in zip(wanted, found, strict=True) if part == "*"]
+    return [actual for part, actual in zip(wanted, segments, strict=True) if part == "*"]

@@ -40,7 +40,7 @@ Header = tuple[str, str]
 
 
 class KeptResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An answer in short. Ids in it are meta-ids. `cut_bytes`: it had a body, too large to be kept."""
+    """The part of a response that the log keeps, with meta-ids. `cut_bytes`: its body was too large to keep."""
 
     status: int
     headers: tuple[Header, ...] = ()
@@ -66,12 +66,12 @@ def result_of(method: str, status: int, *, may_repeat: bool, own_credentials: bo
 
 
 def result_in_doubt(method: str, *, may_repeat: bool) -> Result:
-    """The request went out, and nobody knows what became of it."""
+    """The result of a request that was sent and whose effect is unknown."""
     return Result.RETRY if may_repeat or method in IDEMPOTENT_METHODS else Result.MAYBE
 
 
 def kept_response(status: int, headers: tuple[Header, ...], body: bytes, most_bytes: int, size: int) -> KeptResponse:
-    """An answer as it is kept; `size` is that of the whole body, of which `body` may be the beginning."""
+    """A response as the log keeps it; `size` is that of the whole body, of which `body` may be the beginning."""
     kept = tuple((name, value) for name, value in headers if name.lower() in _KEPT_HEADERS)
     if size > most_bytes or size != len(body):
         return KeptResponse(status=status, headers=kept, cut_bytes=size)
@@ -81,12 +81,12 @@ def kept_response(status: int, headers: tuple[Header, ...], body: bytes, most_by
         return KeptResponse(status=status, headers=kept, base64=base64.b64encode(body).decode())
 
 
-def encode_response(answer: KeptResponse) -> str:
-    return msgspec.json.encode(answer).decode()
+def encode_response(response: KeptResponse) -> str:
+    return msgspec.json.encode(response).decode()
 
 
 def decode_response(output: str) -> KeptResponse | None:
-    """An answer that was kept, or None where the text is something else, such as why nothing was asked."""
+    """The kept response in this output; None if it is another text, such as why no request was sent."""
     try:
         return msgspec.json.decode(output, type=KeptResponse)
     except (msgspec.MsgspecError, RecursionError):
@@ -94,7 +94,7 @@ def decode_response(output: str) -> KeptResponse | None:
 
 
 def id_in(body: bytes, path: tuple[str, ...]) -> str | int | None:
-    """What stands in a JSON body at a path of names."""
+    """The id in a JSON body at a path of names."""
     try:
         found = msgspec.json.decode(body)
     except _UNREADABLE:
@@ -106,7 +106,7 @@ def id_in(body: bytes, path: tuple[str, ...]) -> str | int | None:
 
 
 def first_id_in(body: bytes, path: tuple[str, ...]) -> str | int | None:
-    """The id of the one item of a list, wherever that stands in the JSON; None for no item, or several."""
+    """The id of the only item of the list in a JSON body; None for no item, or several."""
     try:
         items = _items(msgspec.json.decode(body), 3)
     except _UNREADABLE:
@@ -129,8 +129,8 @@ BODY = "body"  # the name of the file
 MAX_INLINE_BYTES = 32 * 1024
 MAX_LINE_BYTES = 128 * 1024
 CREATE, DELETE = "create", "delete"
-COLLECTING = frozenset(("MKCOL", "MKCALENDAR"))  # what makes a collection under a name that the client chose
-NAMING = COLLECTING | {"PUT"}  # what makes something under such a name
+COLLECTING = frozenset(("MKCOL", "MKCALENDAR"))  # methods that create a collection under a name of the client's choice
+NAMING = COLLECTING | {"PUT"}  # methods that create anything under such a name
 _MAX_TYPE_CHARACTERS = 100
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,200}")
 _PATH = re.compile(r"/[^\s\x00-\x1f\x7f?#]*")
@@ -156,8 +156,8 @@ class PayloadError(ClientError):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a site sends to its service. `item` is where the resource is found once it is there: with `{id}`
-    for what the service names, as it stands for what the client named."""
+    """A request that each site sends to its service. `item` is the path of the resource once it exists: with `{id}` if
+    the service gives the id, complete if the client chose the name."""
 
     method: str = ""
     path: str = ""
@@ -171,8 +171,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     exists: str = ""
     key: str = ""  # the Idempotency-Key
     ticket: str = ""  # under which the site that took it remembers the client's credentials, for a while
-    base: bool = False  # runs nothing: see config.replication
-    within: str = ""  # the replicated collection that what it creates is in: it must be there first
+    base: bool = False  # sends nothing: later PATCHes are replayed from here; see config.services.BASE
+    within: str = ""  # the replicated collection that will contain it, which must exist first
     scope: str = ""  # for the calls that the application makes to other services
 
     @property
@@ -202,7 +202,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether to run it again, in its order, leads to the same state."""
+        """Whether running it again, in its place in the order, gives the same state."""
         if self.method == "PATCH":
             return not _is_stepwise(header(self.headers, "content-type"))
         return self.base or self.method in IDEMPOTENT_METHODS
@@ -223,9 +223,9 @@ def request_of(command: Command) -> Request:
         request = msgspec.json.decode(command.line, type=Request)
         _ = request.inline
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise PayloadError(f"this is no HTTP request, so it cannot be run for a service: {error}") from None
+        raise PayloadError(f"not an HTTP request, so it cannot be sent to a service: {error}") from None
     if not request.base and not _is_sendable(request):
-        raise PayloadError("this is no HTTP request: its method, path or headers cannot be sent")
+        raise PayloadError("not an HTTP request: its method, path or headers cannot be sent")
     return request
 
 

@@ -37,10 +37,12 @@ _PATHS = ("location", "content-location", "link")
 _CREATED = 201
 _log = logging.getLogger(__name__)
 _LEFT_ALONE = ("scope", "cookie", "authorization")
-_NO_REPLICA = 503  # how another site says that it has no copy that can be read
+_NO_REPLICA = 503  # from another site: it has no copy that can be read
 
 
 class ReadHandler:
+    """Reads replicas, here or at another site, and sends other requests to this site's own instance."""
+
     def __init__(self, node: Node, services: UpstreamServices, locations: Locations) -> None:
         self._node = node
         self._services = services
@@ -88,19 +90,19 @@ class ReadHandler:
     async def at_nearest(self, service: str, incoming: IncomingRequest, sites: tuple[str, ...], what: str) -> Response:
         """Read at the first of these sites that can be reached."""
         if not sites:
-            raise ClientError(f"no site that can be asked now knows of {what}", status=404)
+            raise ClientError(f"no reachable site knows {what}", status=404)
         head = self.for_peers(service, incoming.head)
         failed: list[str] = []
         for site in nearest_first(self._node, sites):
             try:
                 body = incoming.body() if incoming.size != 0 else None  # REPORT and the like have one
-                answer = await self._services.at(site, service, head, body, incoming.forwarding)
+                response = await self._services.at(site, service, head, body, incoming.forwarding)
             except UpstreamError as error:
                 failed.append(f"{site} ({error.why})")
                 continue
-            if answer.status != _NO_REPLICA:
-                return self.from_peer(incoming, head, answer)
-            await close_body(answer.body)
+            if response.status != _NO_REPLICA:
+                return self.from_peer(incoming, head, response)
+            await close_body(response.body)
             failed.append(f"{site} (503)")
         self._locations.forget(what)
         raise CheopsError(f"no replica of {what} can be read now: {in_words(failed)}", status=503, definite=False)
@@ -114,11 +116,11 @@ class ReadHandler:
         return replace(head, headers=without(head.headers, *secret))
 
     @staticmethod
-    def from_peer(incoming: IncomingRequest, sent: RequestHead, answer: Response) -> Response:
+    def from_peer(incoming: IncomingRequest, sent: RequestHead, response: Response) -> Response:
         """The response of another site, marked if the client's credentials were dropped."""
         if len(sent.headers) == len(incoming.head.headers):
-            return answer
-        return replace(answer, headers=(*answer.headers, (CREDENTIALS, "dropped")))
+            return response
+        return replace(response, headers=(*response.headers, (CREDENTIALS, "dropped")))
 
     # -- this site's own instance --------------------------------------------------------------------------
 
@@ -127,16 +129,17 @@ class ReadHandler:
     ) -> Response:
         """Send a client's request to this site's instance, with local ids. Raises NoCopyError."""
         form = form_of(head)
+        # A compressed body would have to be unpacked before its ids can be translated.
         kept = without(head.headers, "Accept-Encoding", *(BODY_HEADERS if form else ()))
-        asked = self.to_local(replace(head, headers=(*kept, ("Accept-Encoding", "identity"))))
+        sent = self.to_local(replace(head, headers=(*kept, ("Accept-Encoding", "identity"))))
         body: Body | None = incoming.body() if with_body and incoming.size != 0 else None
         if form and body is not None:
             translating = LocalIdTranslator(self._copies.index.local_of, form)
             body = await buffer_if_small(translate_body(iterate_body(body), translating), incoming.size)
-        answer = await self._asked(service, asked, body, incoming.forwarding)
-        if (asked.method, answer.status) == ("POST", _CREATED):
-            answer = await self._forget_reused_id(service, asked, answer)
-        return await self._with_meta_ids(service, asked, answer)
+        response = await self._send_local(service, sent, body, incoming.forwarding)
+        if (sent.method, response.status) == ("POST", _CREATED):
+            response = await self._forget_reused_id(service, sent, response)
+        return await self._with_meta_ids(service, sent, response)
 
     def to_local(self, head: RequestHead) -> RequestHead:
         """A head with local ids; raises NoCopyError."""
@@ -145,68 +148,70 @@ class ReadHandler:
         headers = tuple((name, _header_to_local(name, value, local_of)) for name, value in head.headers)
         return RequestHead(head.method, joined(path, query), headers)
 
-    async def _asked(self, service: str, head: RequestHead, body: Body | None, forwarding: ForwardingInfo) -> Response:
+    async def _send_local(
+        self, service: str, head: RequestHead, body: Body | None, forwarding: ForwardingInfo
+    ) -> Response:
         """The service's response. A part of a document (`Range`) cannot be translated, so the whole is requested
         instead: HTTP allows a server to ignore `Range`."""
         timeout_s = self._node.config.services[service].replication.timeout_s
-        answer = await self._services.local(service, head, body, timeout_s, forwarding)
-        if not is_partial_json(answer):
-            return answer
-        await close_body(answer.body)
+        response = await self._services.local(service, head, body, timeout_s, forwarding)
+        if not is_partial_json(response):
+            return response
+        await close_body(response.body)
         whole = replace(head, headers=without(head.headers, "Range", "If-Range"))
-        answer = await self._services.local(service, whole, None, timeout_s, forwarding)
-        if is_partial_json(answer):
-            await close_body(answer.body)
+        response = await self._services.local(service, whole, None, timeout_s, forwarding)
+        if is_partial_json(response):
+            await close_body(response.body)
             raise CheopsError(
-                "the service gives parts of its answer, though nobody asked for parts",
+                "the service sends a part of its response without a request for one",
                 fault=Fault.APPLICATION,
                 status=502,
             )
-        return answer
+        return response
 
-    async def _forget_reused_id(self, service: str, asked: RequestHead, answer: Response) -> Response:
+    async def _forget_reused_id(self, service: str, sent: RequestHead, response: Response) -> Response:
         """A resource was just created without replication. If a copy had its path or id, that copy was deleted in the
         service, without the gateway: forget it."""
         config, index = self._node.config.services[service], self._copies.index
-        if location := first(RequestHead("", "", answer.headers), "Location"):
+        if location := first(RequestHead("", "", response.headers), "Location"):
             gone = index.whose_path(service, below_base(config, location))
         else:
-            whole = await buffer_if_small(iterate_body(answer.body), length_of(answer.headers))
-            answer = replace(answer, body=whole)
+            whole = await buffer_if_small(iterate_body(response.body), length_of(response.headers))
+            response = replace(response, body=whole)
             id_ = id_in(whole, config.replication.id) if isinstance(whole, bytes) else None
-            path = item_of(split_target(asked.target)[0], config.replication.items)
+            path = item_of(split_target(sent.target)[0], config.replication.items)
             gone = index.whose_path(service, filled(path, str(id_))) if id_ is not None else None
         if gone and not index.copies[gone].is_named:
             _log.warning("%s has used the id of %s again: its copy here is gone", service, gone)
             await self._copies.unbind(gone)
-        return answer
+        return response
 
-    async def _with_meta_ids(self, service: str, asked: RequestHead, answer: Response) -> Response:
+    async def _with_meta_ids(self, service: str, sent: RequestHead, response: Response) -> Response:
         """A response of this site's instance, with meta-ids."""
-        answering = self.answering(service, asked)
+        ids = self.response_ids(service, sent)
         headers = tuple(
-            (name, answering.in_header(value) if name.lower() in _PATHS else value) for name, value in answer.headers
+            (name, ids.in_header(value) if name.lower() in _PATHS else value) for name, value in response.headers
         )
-        answer = replace(answer, headers=headers)
-        if not is_translatable(answer):
-            return answer
-        if has_unknown_encoding(answer):
+        response = replace(response, headers=headers)
+        if not is_translatable(response):
+            return response
+        if has_unknown_encoding(response):
             raise CheopsError(
-                "the service packed its answer in a way that nobody asked for or can open",
+                "the service compressed its response, without a request for that, in a way that Cheops cannot read",
                 fault=Fault.APPLICATION,
                 status=502,
             )
         headers = without_body_headers(headers)
-        if asked.method == "HEAD":
-            return replace(answer, headers=headers)
-        body = translate_body(decompressed(answer), MetaIdTranslator(answering))
-        return Response(answer.status, headers, await buffer_if_small(body, length_of(answer.headers)))
+        if sent.method == "HEAD":
+            return replace(response, headers=headers)
+        body = translate_body(decompressed(response), MetaIdTranslator(ids))
+        return Response(response.status, headers, await buffer_if_small(body, length_of(response.headers)))
 
-    def answering(self, service: str, asked: RequestHead) -> ResponseIds:
+    def response_ids(self, service: str, sent: RequestHead) -> ResponseIds:
         """The lookup of ids in a request and its response."""
         config = self._node.config.services[service]
-        hosts = hosts_of(config, first(asked, "Host") or "")
-        path, _ = split_target(asked.target)
+        hosts = hosts_of(config, first(sent, "Host") or "")
+        path, _ = split_target(sent.target)
         return ResponseIds(self._copies.index, service, config.replication, path, hosts)
 
 

@@ -1,12 +1,12 @@
-"""The gateway's handler for replicated resources.
+"""The gateway's handler for replicated resources: the first module of this package that a request enters.
 
 read                                from the copy here, or from the nearest one that can be reached
 create with `&`                     an operation that begins a resource; also in a replicated collection
 update or delete of a replicant     an operation at all its sites, with or without a scope
 anything else                       to this site's own instance, with ids translated both ways
 
-MOVE and COPY that touch a replicant are refused, and so are changes of something that holds replicants and is
-none itself.
+MOVE and COPY that touch a replicant are refused, and so are changes of a collection that contains replicants but is
+not one itself.
 """
 
 from cheops.backends.http.backend import http_backend
@@ -35,10 +35,12 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 class HttpReplication:
+    """Implements `Replication` of gateway.interfaces with the HTTP backend."""
+
     def __init__(self, node: Node, services: UpstreamServices) -> None:
         self._node = node
         self._backend = http_backend(node)
-        self._backend.sending.carry = services.carry
+        self._backend.sender.carry = services.carry
         self._copies = self._backend.copies
         self._locations = Locations(node)
         self._reads = ReadHandler(node, services, self._locations)
@@ -52,8 +54,8 @@ class HttpReplication:
         return index.has_service(service) if service else len(index) > 0
 
     def concerns(self, service: str, head: RequestHead) -> bool:
-        """Where the service has replicas here, every request may name one or list them; where others have,
-        one with a body that ids are looked for in; else only one with a meta-id."""
+        """If the service has replicas here, every request may name or list them. If only other services have, a request
+        whose body can contain ids. Otherwise only one with a meta-id in its head."""
         index = self._copies.index
         if index.has_service(service) or META_ID.search(head.target):
             return True
@@ -73,7 +75,7 @@ class HttpReplication:
         if head.method in SAFE_METHODS:
             return await self._reads.read(service, incoming, target)
         if head.method in COLLECTING and target.is_named and not target.sub_path:
-            return await self._reads.local(service, head, incoming)  # it is there, as the service will say
+            return await self._reads.local(service, head, incoming)  # it exists, and the service's own response says so
         if await self._creates_part(service, head, target):
             sites = route.sites if route else await self._locations.sites_of(target.meta_id)
             within = target.meta_id if target.is_named else ""
@@ -89,7 +91,7 @@ class HttpReplication:
         await self._reads.refuse_deleted(target)
         sites = await self._locations.sites_of(target.meta_id)
         if not sites:
-            raise ClientError(f"no site that can be asked now knows of {target.meta_id}", status=404)
+            raise ClientError(f"no reachable site knows {target.meta_id}", status=404)
         return DryRunResult(target.meta_id, sites, goes_everywhere=head.method not in SAFE_METHODS)
 
     def to_local(self, _service: str, head: RequestHead) -> RequestHead:
@@ -115,9 +117,9 @@ class HttpReplication:
         if method == "POST" or method in NAMING:
             return await self._changes.create(service, incoming, route.sites)
         if self._node.name not in route.sites:
-            return await self._changes.hand_on(service, incoming, route.sites)
+            return await self._changes.forward(service, incoming, route.sites)
         if await self._locations.known_here((target := self._named(service, incoming.head)).meta_id):
-            return await self._changes.change(service, incoming, target)  # it is on its way to this site
+            return await self._changes.change(service, incoming, target)  # created, but not at this site yet
         raise ClientError(
             f"nothing that is replicated is at {incoming.head.target}, so {method} cannot be done at "
             f"{' & '.join(route.sites)}; without '&' it goes to one site",
@@ -144,11 +146,11 @@ class HttpReplication:
     def _check(self, service: str, route: Replicas) -> None:
         if route.consistency is not Consistency.EVENTUAL:
             raise CheopsError(
-                f"the level '{route.consistency.value}' is not there yet for HTTP; without a level replicas "
+                f"the level '{route.consistency.value}' does not exist yet for HTTP; without a level replicas "
                 "become equal as soon as they can reach each other",
                 status=501,
             )
         known = self._node.snapshot().sites
-        lacking = [site for site in route.sites if site in known and known[site].lacks(service)]
-        if lacking:
-            raise ClientError(f"there is no service '{service}' at {listed(lacking)}")
+        without_service = [site for site in route.sites if site in known and known[site].lacks(service)]
+        if without_service:
+            raise ClientError(f"there is no service '{service}' at {listed(without_service)}")

@@ -21,13 +21,13 @@ def is_conditional(head: RequestHead) -> bool:
 
 
 def check_conditions(head: RequestHead, status: int, headers: Headers) -> None:
-    """Raises ClientError. `status` and `headers` are what the replica answers; 404 where there is none."""
-    found = RequestHead("GET", "", headers)
-    exists, tag = 200 <= status < 300, first(found, "ETag")
+    """Raises ClientError. `status` and `headers` are those of the replica here; 404 if there is none."""
+    replica = RequestHead("GET", "", headers)
+    exists, tag = 200 <= status < 300, first(replica, "ETag")
     if wanted := every(head, "If-Match"):
         if not exists or not _any_matches(wanted, tag, weakly=False):
             raise ClientError(f"If-Match: the replica here {_describe(exists=exists, tag=tag)}", status=412)
-    elif (since := first(head, "If-Unmodified-Since")) and _is_later(first(found, "Last-Modified"), since):
+    elif (since := first(head, "If-Unmodified-Since")) and _is_later(first(replica, "Last-Modified"), since):
         raise ClientError("If-Unmodified-Since: the replica here is newer, or does not say how old it is", status=412)
     if exists and _any_matches(every(head, "If-None-Match"), tag, weakly=True):
         raise ClientError(f"If-None-Match: the replica here {_describe(exists=exists, tag=tag)}", status=412)
@@ -65,6 +65,8 @@ _ASYNC = re.compile(r"(?:^|[,;])\s*respond-async\s*(?:$|[,;])", re.IGNORECASE)
 
 
 class Wait(StrEnum):
+    """For how many sites a response waits."""
+
     FIRST = "first"
     QUORUM = "quorum"
     ALL = "all"
@@ -75,6 +77,8 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
+    """What the headers of a request say about its execution and its response."""
+
     wait: Wait = Wait.FIRST
     wait_s: float = DEFAULT_WAIT_S
     exists: str = ""
@@ -127,8 +131,8 @@ class Target:
 
 
 def target_of(index: Index, service: str, path: str) -> Target | None:
-    """By a meta-id in the path, by the local path of a copy here, or by a name that clients gave. Services
-    may read two slashes as one, but in a name that clients gave they may mean something."""
+    """The replicant of a path: by a meta-id in it, by the local path of a copy here, or by a name that clients chose.
+    Services may read two slashes as one, but in a name that clients chose they may have a meaning."""
     found = _find_target(index, service, canonical(path))
     if found is None and "//" in path:
         found = _find_target(index, service, _SLASHES.sub("/", canonical(path)))
@@ -168,8 +172,8 @@ _MAX_SHOWN = 3
 
 
 def refuse_moving(index: Index, service: str, head: RequestHead, *, has_scope: bool) -> None:
-    """A replicant is known by its name. To give it another is to make one resource and to delete another, and
-    there is no operation on two: a site could come to have neither, or both."""
+    """Refuse to rename a replicant. That would create one resource and delete another, and no operation is about two
+    resources: a site could end up with neither, or with both."""
     if head.method not in MOVING:
         return
     source, _ = split_target(head.target)
@@ -186,8 +190,8 @@ def refuse_moving(index: Index, service: str, head: RequestHead, *, has_scope: b
 
 
 def refuse_whole(index: Index, service: str, head: RequestHead) -> None:
-    """Something that is no replicant is deleted with all that is in it, or is a collection that is written
-    as a whole: at one site, while the replicants in it are at others too, and stay as they are there."""
+    """Refuse to delete or overwrite, as a whole, a collection that contains replicants but is not one: it would change
+    them at this site only."""
     path, _ = split_target(head.target)
     if head.method == "DELETE":
         is_meant = index.has_below(service, path)

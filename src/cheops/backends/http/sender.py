@@ -1,7 +1,8 @@
 """Sends the requests of operations to this site's instance of a service.
 
-On the way out, meta-ids become local ids, and credentials and the scope for the application's own calls are
-added. On the way back, local ids become meta-ids. An error says whether the request may have had an effect.
+`backend` calls it for each step of a run. On the way out, meta-ids become local ids, and credentials and the scope for
+the application's own calls are added. On the way back, local ids become meta-ids. An error says whether the request
+may have had an effect.
 """
 
 import asyncio
@@ -112,7 +113,7 @@ class OperationSender:
         self._copies = copies
         self._tickets = tickets
         self._providers = providers
-        # No connection is kept open: a kept one may be gone when it is used next, and then nobody could tell whether
+        # No connection is kept open: one that the service closes while it is used again would leave it unknown whether
         # the request arrived.
         self.client = UpstreamClient(replace(settings, warm=0))
         self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
@@ -141,7 +142,7 @@ class OperationSender:
                 reply = await self._exchange(service, method or request.method, joined(path, query), headers, ready)
                 if reply.status != _UNAUTHORIZED or provider is None:
                     return SentReply(reply, bool(credentials and self._is_own(service, request)))
-                provider.forget()  # once more, with what it gives now
+                provider.forget()  # they may have expired: once more, with new ones
                 credentials, provider = await provider.headers(), None
 
     async def _exchange(
@@ -249,15 +250,13 @@ class OperationSender:
     def kept(self, service: ServiceConfig, path: str, reply: ServiceReply) -> KeptResponse:
         """The part of a response that the log keeps, with meta-ids."""
         hosts = hosts_of(service)
-        answering = ResponseIds(self._copies.index, service.name, service.replication, path, hosts)
+        ids = ResponseIds(self._copies.index, service.name, service.replication, path, hosts)
         body, size, headers = reply.body, reply.size, reply.headers
         if is_json(reply.header("content-type")) and reply.is_whole:
-            body = to_meta(body, answering)
+            body = to_meta(body, ids)
             size = len(body)
         headers = tuple(
-            (name, _public(service, answering, name, value))
-            for name, value in headers
-            if name.lower() not in _BODY_HEADERS
+            (name, _public(service, ids, name, value)) for name, value in headers if name.lower() not in _BODY_HEADERS
         )
         return kept_response(reply.status, headers, body, service.replication.keep_response_bytes, size)
 
@@ -272,14 +271,14 @@ def below_base(service: ServiceConfig, location: str) -> str:
     return path[len(base) :] if base and path.startswith(f"{base}/") else path
 
 
-def _public(service: ServiceConfig, answering: ResponseIds, name: str, value: str) -> str:
+def _public(service: ServiceConfig, ids: ResponseIds, name: str, value: str) -> str:
     if name.lower() not in _PATHS:
         return value
     if name.lower() == "location":
         parts = urlsplit(value)
         more = f"?{parts.query}" if parts.query else ""
         value = below_base(service, value) + more + (f"#{parts.fragment}" if parts.fragment else "")
-    return answering.in_header(value)
+    return ids.in_header(value)
 
 
 def _without(headers: tuple[Header, ...], others: tuple[Header, ...]) -> tuple[Header, ...]:

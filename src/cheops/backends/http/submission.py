@@ -1,4 +1,8 @@
-"""An operation from its submission to the response that its client gets."""
+"""An operation from its submission to the response that its client gets.
+
+`changes` has made the operation. The engine runs it here and at the other sites (`backend`); this module waits for
+their replies as long as the client wants, and makes the response.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -36,7 +40,7 @@ _FINAL = (Status.OK, Status.KO, Status.SUPERSEDED)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An operation to be made."""
+    """An operation to be submitted."""
 
     meta_id: str
     rtype: str
@@ -56,7 +60,7 @@ class SubmissionResult:
     wait: Wait
     answers: dict[str, Answer] = field(default_factory=dict)
     decided: Answer | None = None
-    unknown: str | None = None  # nobody knows what became of it, and why
+    unknown: str | None = None  # why it is unknown whether it ran
 
     def take(self, answer: Answer) -> None:
         if answer.status not in _FINAL:
@@ -123,7 +127,7 @@ async def wait_for_previous(node: Node, meta_id: str, op: OpId, preferences: Pre
 
 
 def _answers_in(replica: Replica, op: OpId) -> Iterator[Answer]:
-    """This site's answer counts as the one that decided it, or else that of the site that took it."""
+    """This site's reply counts as the decision; without one, that of the site that accepted the operation."""
     first = replica.site if replica.replies.get(op, replica.site) else op.origin.site
     for site in (first, *replica.sites):
         reply = replica.replies.get(op, site)
@@ -150,7 +154,7 @@ def operations(replica: Replica) -> Iterator[Operation]:
 
 
 def is_collection(replica: Replica) -> bool:
-    """Whether a client made it as a collection of things that clients name."""
+    """Whether a client created it as a collection in which clients choose the names."""
     return any(_request(op).creates_collection for op in operations(replica))
 
 
@@ -195,7 +199,7 @@ def is_deleted(replica: Replica) -> bool:
 
 
 def find_previous(replica: Replica, command: Command) -> OpId | None:
-    """The operation that the same Idempotency-Key made before; raises ClientError if it was another."""
+    """The earlier operation with the same Idempotency-Key; raises ClientError if its request was another."""
     wanted = request_of(command)
     if not wanted.key:
         return None
@@ -204,7 +208,7 @@ def find_previous(replica: Replica, command: Command) -> OpId | None:
         if found.key != wanted.key or op.why:  # what failed may be tried again
             continue
         if _content(found, op.payload) != _content(wanted, command):
-            raise ClientError("this Idempotency-Key came before, with another request", status=422)
+            raise ClientError("this Idempotency-Key was used before, with another request", status=422)
         return op.id
     return None
 
@@ -223,8 +227,8 @@ _MAX_NAMED = 64  # sites in a header
 
 
 def response_to(result: SubmissionResult, meta_id: str, agent: str, location: str) -> Response:
-    """`agent` is the URL of this site's agent, where the operation can be asked for; `location` the path of
-    what is created, or nothing."""
+    """`agent` is the URL of this site's agent, which serves the state of the operation; `location` the path of the new
+    resource, or empty."""
     where = f"{agent}/api/v1/resources/{quote(meta_id)}/operations/{quote(str(result.op), safe=':')}"
     own = _operation_headers(result, where)
     if result.unknown is not None:
@@ -238,7 +242,7 @@ def response_to(result: SubmissionResult, meta_id: str, agent: str, location: st
         return _pending(result, meta_id, where, (*own, *_location(location)))
     decided = result.decided
     if decided.status is Status.SUPERSEDED:
-        raise ClientError(f"{result.op} was beaten by another operation before it ran; see {where}", status=409)
+        raise ClientError(f"another operation superseded {result.op} before it ran; see {where}", status=409)
     kept = decode_response(decided.output or decided.detail)
     if decided.status is Status.OK:
         return _ok(kept or KeptResponse(status=200), own, location)

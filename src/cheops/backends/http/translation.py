@@ -1,6 +1,6 @@
 """Bodies on their way through the gateway: which ids in them belong to replicants, and how they are translated.
 
-A long id is recognised wherever it stands. A number, or a word, is an id only where ids of a collection stand:
+A long id is recognized anywhere. A number or a word is an id only where a collection has its ids:
 
     the response's own item, and the list that it is      {"id": 5}, [{"id": 5}], {"images": [{"id": 5}]}
     lists named like a collection below or beside it      {"comments": [{"id": 5}]}
@@ -26,8 +26,8 @@ _AUTHORITY = re.compile(r"(?:^|:)//([^/?#]*)")
 
 
 class ResponseIds:
-    """What an answer to one request speaks of: see http_to_meta.Known. A URL with a host is only looked into
-    if that is one of `hosts`: the paths of others mean something else. None stands for any."""
+    """The ids in the response to one request: an `ids.IdLookup`. URLs are translated only if their host is one of
+    `hosts` (None: any), since paths of other hosts mean something else."""
 
     def __init__(
         self,
@@ -90,8 +90,8 @@ class ResponseIds:
 
     def _of_list(self, name: str | None) -> tuple[str, ...]:
         """A list within an item (`comments` of a post) holds things of another kind than the item, unless it
-        is named like the item's own collection. Any other is the one that was asked for, whatever it is
-        called, unless its name is that of another collection."""
+        is named like the item's own collection. Any other is the requested collection, whatever its name,
+        unless that is the name of another collection."""
         own = collection_of(self._item) if self._item else self._collections[0]
         if name is None or own.rpartition("/")[2] == name.rpartition("/")[2]:
             return self._collections
@@ -102,7 +102,7 @@ class ResponseIds:
         return tuple(one for one in others if self._index.has_collection(self._service, one)) or self._collections
 
     def _beside(self, name: str, *, is_one: bool) -> Iterator[str]:
-        """The collections beside those of the answer that a name may stand for; that of one thing is most
+        """The collections beside those of the response that a name may stand for; that of one thing is most
         often the name of its collection without the s."""
         names = [name, f"{name}s", f"{name}es", f"{name.removesuffix('y')}ies"] if is_one else [name]
         for above in dict.fromkeys(collection_of(one) for one in self._collections):
@@ -126,7 +126,7 @@ class ResponseIds:
 
 
 def hosts_of(service: ServiceConfig, asked: str = "") -> frozenset[str]:
-    """By which host names a service may speak of itself: `asked` is the Host of the request."""
+    """The host names that a service may use for itself: `asked` is the Host of the request."""
     named = (urlsplit(service.url).hostname or "", host_of(asked), *(name.lower() for name in service.hosts))
     return frozenset(name for name in named if name)
 
@@ -153,7 +153,7 @@ def _is_item(index: Index, service: str, path: str) -> bool:
 
 WHOLE_BYTES = 256 * 1024  # up to this size a body is held as a whole, so that its length is known
 _FORM = "application/x-www-form-urlencoded"
-# What is not true any more of a body that was translated.
+# Headers that are wrong once the body is translated.
 BODY_HEADERS = ("Content-Length", "Content-MD5", "Digest", "Content-Digest", "Repr-Digest")
 _ENCODINGS = ("gzip", "x-gzip", "deflate")
 _GZIP_OR_ZLIB = 47
@@ -226,61 +226,61 @@ async def _continued(begun: list[bytes], body: AsyncIterator[bytes]) -> AsyncIte
 
 
 def length_of(headers: Headers) -> int | None:
-    """What an answer says of its length."""
+    """The length that a response declares."""
     value = first(RequestHead("", "", headers), "Content-Length") or ""
     return int(value) if value.isascii() and value.isdigit() else None
 
 
-def is_translatable(answer: Response) -> bool:
-    return is_json(_content_type(answer))
+def is_translatable(response: Response) -> bool:
+    return is_json(_content_type(response))
 
 
-def is_partial_json(answer: Response) -> bool:
-    """Whether an answer is a part of JSON, or may be several. Nobody can tell where in the document it
-    begins, and which bytes it would be once the ids are others."""
-    if answer.status != _PARTIAL:
+def is_partial_json(response: Response) -> bool:
+    """Whether a response is a part of JSON, or may be several parts. It is unknown where in the document it begins, and
+    which bytes it would have once the ids are translated."""
+    if response.status != _PARTIAL:
         return False
-    return is_translatable(answer) or media_type(_content_type(answer)) == "multipart/byteranges"
+    return is_translatable(response) or media_type(_content_type(response)) == "multipart/byteranges"
 
 
-def _content_type(answer: Response) -> str:
-    return first(RequestHead("", "", answer.headers), "Content-Type") or ""
+def _content_type(response: Response) -> str:
+    return first(RequestHead("", "", response.headers), "Content-Type") or ""
 
 
 def without_body_headers(headers: Headers) -> Headers:
-    """Headers of an answer whose body may have become another. Its tag stays: it says whether the resource
-    has changed, and is asked for by If-Match."""
+    """Headers of a response whose body may have changed. Its ETag stays: it identifies the version of the resource, and
+    clients send it in If-Match."""
     return without(headers, *BODY_HEADERS, "Accept-Ranges", "Content-Encoding")
 
 
-async def decompressed(answer: Response) -> AsyncIterator[bytes]:
-    """The body of an answer; one that came packed, though nobody asked for that, is opened."""
-    packing = (first(RequestHead("", "", answer.headers), "Content-Encoding") or "identity").strip().lower()
-    pieces = iterate_body(answer.body)
-    if packing not in _ENCODINGS:
+async def decompressed(response: Response) -> AsyncIterator[bytes]:
+    """The body of a response. Some services compress it although the request did not accept that: it is unpacked."""
+    encoding = (first(RequestHead("", "", response.headers), "Content-Encoding") or "identity").strip().lower()
+    pieces = iterate_body(response.body)
+    if encoding not in _ENCODINGS:
         async for piece in pieces:
             yield piece
         return
-    opening, is_empty = zlib.decompressobj(_GZIP_OR_ZLIB), True
+    unpacker, is_empty = zlib.decompressobj(_GZIP_OR_ZLIB), True
     async for piece in pieces:
         is_empty = is_empty and not piece
         while piece:
             try:
-                yield opening.decompress(piece, WHOLE_BYTES)
+                yield unpacker.decompress(piece, WHOLE_BYTES)
             except zlib.error as error:
                 raise _bad_encoding(str(error)) from None
-            piece = opening.unconsumed_tail or opening.unused_data  # noqa: PLW2901 - the rest of it
-            if opening.eof and piece:
-                opening = zlib.decompressobj(_GZIP_OR_ZLIB)  # gzip may be several, one after the other
-    if not opening.eof and not is_empty:
+            piece = unpacker.unconsumed_tail or unpacker.unused_data  # noqa: PLW2901 - the rest of it
+            if unpacker.eof and piece:
+                unpacker = zlib.decompressobj(_GZIP_OR_ZLIB)  # gzip may have several members
+    if not unpacker.eof and not is_empty:
         raise _bad_encoding("it ends too early")
 
 
 def _bad_encoding(why: str) -> UpstreamError:
-    text = f"the service packed its answer, though nobody asked for that, and it cannot be opened: {why}"
-    return UpstreamError(text, "a bad answer", may_have_had_effect=True)
+    text = f"the service compressed its response without a request for that, and it cannot be read: {why}"
+    return UpstreamError(text, "a bad response", may_have_had_effect=True)
 
 
-def has_unknown_encoding(answer: Response) -> bool:
-    packing = (first(RequestHead("", "", answer.headers), "Content-Encoding") or "identity").strip().lower()
-    return packing not in ("identity", *_ENCODINGS)
+def has_unknown_encoding(response: Response) -> bool:
+    encoding = (first(RequestHead("", "", response.headers), "Content-Encoding") or "identity").strip().lower()
+    return encoding not in ("identity", *_ENCODINGS)

@@ -54,7 +54,7 @@ class ResponseTooLargeError(RemoteError):
 T = TypeVar("T")
 Seq = str | int  # opaque; CouchDB sends strings, PouchDB numbers
 _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
-_NO_BULK_GET = (400, 404, 405, 501)
+_NO_BULK_GET = (400, 404, 405, 501)  # from servers without `_bulk_get`, such as CouchDB 1
 
 
 class Rev(msgspec.Struct):
@@ -207,6 +207,7 @@ class CouchClient:
         """Send one request, and decode its response; raises RemoteError."""
         url = URL(f"{self._base}/{path}", encoded=True)
         silence_s = self._settings.timeout_s + longer_s
+        # No limit for the whole: a large batch over a slow link takes as long as it takes, but not silently.
         timeout = aiohttp.ClientTimeout(total=None, connect=self._settings.timeout_s, sock_read=silence_s)
         data = None if body is None else msgspec.json.encode(body)
         try:

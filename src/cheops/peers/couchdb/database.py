@@ -147,6 +147,7 @@ class FeedSignal:
 
     async def wait_beyond(self, seq: int, timeout_s: float | None) -> bool:
         """Wait until the feed is beyond a number; False after the timeout, or when it is closed."""
+        # The feed may have grown since the client read it, and no further commit need come.
         if self.closed or self._last_seq > seq:
             return not self.closed
         waiter = asyncio.get_running_loop().create_future()
@@ -167,7 +168,7 @@ class FeedSignal:
 Accept = Callable[[Sequence[Document]], Awaitable[Mapping[Key, str] | None]]
 P = ParamSpec("P")
 T = TypeVar("T")
-_AT_ONCE = 20  # documents read at a time: they can have megabytes
+_AT_ONCE = 20  # documents read at a time: each can have megabytes
 
 
 @dataclass(frozen=True, slots=True)

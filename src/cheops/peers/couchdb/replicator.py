@@ -1,7 +1,8 @@
 """The replicator: copies documents to and from a remote database, once or continuously.
 
-It asks which documents the other side lacks, sends those, and records at both ends how far it got; after any break
-it continues from there. A continuous replication never gives up: a failure is reported, and tried again after a delay.
+It finds out which documents the other side is missing, sends those, and records its position at both ends; after any
+break it continues from there. A continuous replication never gives up: a failure is reported, and tried again after a
+delay.
 
 **Checkpoints**, as CouchDB has them. Each run is a *session*. A log (`_local/<replication id>`) at each end lists the
 sessions, the newest first, with the position in the source where each began and the one that it reached. To continue,
@@ -41,7 +42,7 @@ Report = Callable[[Exception], None]
 
 # -- checkpoints -------------------------------------------------------------------------------------------------
 
-_KEPT_SESSIONS = 20
+_KEPT_SESSIONS = 20  # one that both ends list is enough, and both list the latest ones
 START: Seq = 0
 
 
@@ -62,7 +63,7 @@ class ReplicationStats:
     """Counts of one replication run."""
 
     read: int = 0  # changes of the source
-    written: int = 0  # documents that the target lacked
+    written: int = 0  # documents that were missing at the target
     foreign: int = 0  # not ours: `_design/…`, deleted or edited ones, documents of other applications
     refused: int = 0  # documents that either end refused; each was reported
     gone: int = 0  # in the feed, but forgotten before they were read
@@ -204,6 +205,7 @@ class Pull(ReplicationRun):
         since, wait_s = await self._checkpoints.start(), None
         while not self._local.signal.closed:
             changes = await self._remote.changes(since, self._settings.batch, wait_s)
+            # A feed that stands still would be read for ever, without a pause.
             if changes.results and changes.last_seq == since:
                 raise RemoteError(f"{self._remote.name}: _changes does not advance beyond {since}")
             await self._fetch(changes.results)
@@ -226,11 +228,11 @@ class Pull(ReplicationRun):
     async def _fetch(self, rows: Iterable[Row]) -> None:
         revs = self._ours(rows)
         here = await self._local.revisions(revs)
-        lacking = {id_: rev for id_, rev in revs.items() if id_ not in here}
+        missing = {id_: rev for id_, rev in revs.items() if id_ not in here}
         for id_ in (id_ for id_, rev in here.items() if rev != revs[id_]):
             self._skip(RefusedError(id_, revs[id_], f"{self._remote.name} has another content"))
-        if lacking:
-            await self._take(lacking)
+        if missing:
+            await self._take(missing)
 
     def _ours(self, rows: Iterable[Row]) -> dict[str, str]:
         """The ids that can be ours, with their revision. A deleted or edited document is not ours either."""
@@ -244,22 +246,22 @@ class Pull(ReplicationRun):
                 revs[row.id] = firsts[0]
         return revs
 
-    async def _take(self, lacking: Mapping[str, str]) -> None:
+    async def _take(self, missing: Mapping[str, str]) -> None:
         try:
-            documents = await self._remote.documents(lacking)
+            documents = await self._remote.documents(missing)
         except ResponseTooLargeError as error:
-            await self._take_less(lacking, error)
+            await self._take_less(missing, error)
             return
-        wanted = _only(documents, lacking)
+        wanted = _only(documents, missing)
         result = await self._local.take(wanted)
         for refused in result.refused:
             self._skip(refused)
         self.stats.written += result.new
-        self.stats.gone += len(lacking) - len(wanted)
+        self.stats.gone += len(missing) - len(wanted)
 
-    async def _take_less(self, lacking: Mapping[str, str], error: ResponseTooLargeError) -> None:
+    async def _take_less(self, missing: Mapping[str, str], error: ResponseTooLargeError) -> None:
         """The response was too large: fetch two halves; skip a single document."""
-        pairs = list(lacking.items())
+        pairs = list(missing.items())
         half = len(pairs) // 2
         if half:
             await self._take(dict(pairs[:half]))
@@ -304,14 +306,15 @@ class Push(ReplicationRun):
 
     async def _write_checkpoint(self) -> None:
         if self._checkpoints.is_behind:
+            # A checkpoint must not be ahead of what is durable there: after a crash, documents would be missing.
             await self._remote.ensure_full_commit()
             await self._checkpoints.write(self.stats)
 
     async def _send(self, documents: Sequence[CouchDocument]) -> None:
         if not documents:
             return
-        lacking = await self._remote.revs_diff({one.id: [one.rev] for one in documents})
-        missing = [one for one in documents if one.id in lacking and one.rev in lacking[one.id].missing]
+        diff = await self._remote.revs_diff({one.id: [one.rev] for one in documents})
+        missing = [one for one in documents if one.id in diff and one.rev in diff[one.id].missing]
         for some in in_pieces(missing, self._settings.send_bytes):
             await self._write(some)
         self.stats.read += len(documents)
@@ -376,13 +379,13 @@ class Replicator:
         database_url(self.url)
 
     async def push_once(self) -> ReplicationStats:
-        """Send what the other database lacks; raises RemoteError, StoreError."""
+        """Send the documents that are missing there; raises RemoteError, StoreError."""
         push = self._push()
         await push.run(live=False)
         return push.stats
 
     async def pull_once(self) -> ReplicationStats:
-        """Fetch what we lack; raises RemoteError, StoreError, or what `accept` raises."""
+        """Fetch the documents that are missing here; raises RemoteError, StoreError, or what `accept` raises."""
         pull = self._pull()
         await pull.run(live=False)
         return pull.stats
@@ -402,7 +405,7 @@ class Replicator:
             try:
                 await run.run(live=True)
             except CheopsError as error:
-                if run.stats.read:
+                if run.stats.read:  # it made progress, so this is a new failure
                     backoff.reset()
                 self.report(error)
                 await asyncio.sleep(backoff.next_s())
