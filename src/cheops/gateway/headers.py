@@ -43,6 +43,7 @@ def without(headers: Iterable[Header], *names: str) -> Headers:
     return tuple((name, value) for name, value in headers if name.lower() not in unwanted)
 
 
+# PROPFIND, REPORT and SEARCH are WebDAV's; QUERY is a GET with a body.
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY"})
 IDEMPOTENT_METHODS = SAFE_METHODS | {"PUT", "DELETE"}
 
@@ -96,12 +97,13 @@ def connection_tokens(headers: Iterable[Header]) -> set[str]:
 
 def end_to_end(headers: Headers) -> Headers:
     """Headers without those that belong to one connection. `Content-Length` stays: it describes the body."""
+    # Connection may name any header, but the message is not the same without these two.
     dropped = _HOP_BY_HOP | (connection_tokens(headers) - {"content-length", "host"})
     return tuple((name, value) for name, value in headers if name.lower() not in dropped)
 
 
 def requested_upgrade(headers: Headers) -> str | None:
-    """The protocol that a request asks to switch to. Never HTTP/2: its requests would bypass the gateway."""
+    """The protocol that a request wants to switch to. Never HTTP/2: its requests would bypass the gateway."""
     if "upgrade" not in connection_tokens(headers):
         return None
     values = [value for name, value in headers if name.lower() == "upgrade"]

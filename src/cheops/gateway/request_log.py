@@ -13,7 +13,7 @@ from cheops.schema import doc
 from cheops.security.audit_entries import time_text
 
 KEPT = 1_000
-_MAX_TEXT = 500
+_MAX_TEXT = 500  # clients choose these texts, so their length must be limited, too
 _MAX_METHOD = 32
 
 RouteKind: TypeAlias = Literal["local", "forward", "in-turn", "replicate", "dry-run", "refused"]

@@ -46,6 +46,7 @@ class CommandBackend(Backend):
             _allow_all(type_.command) if _is_of_type(type_, step) else type_.command,
             resource=run.resource,
             files={name: path for name, path in paths if path},
+            # The output of a read is a state: a warning on standard error must not become part of it.
             with_errors=not step.reads,
         )
         return _outcome(completed, type_, at_ms)

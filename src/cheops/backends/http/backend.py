@@ -229,7 +229,7 @@ class HttpBackend(Backend):
         """The outcome, if no request to the service is needed."""
         has_copy = meta_id in self.copies.index.copies
         if request.base:
-            return nothing_to_do("nothing is asked of the service")
+            return nothing_to_do("no request to the service is needed")
         if has_copy and request.creates and (not request.named or request.creates_collection):
             return nothing_to_do("there is a copy already")
         if not has_copy and request.within and request.within not in self.copies.index.copies:

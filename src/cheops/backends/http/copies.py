@@ -284,6 +284,7 @@ class Copies:
             create_file(self._path)
             self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode = WAL")
+            # A copy must survive a power failure: no other site knows its local id.
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.execute(_SCHEMA)
             found = self._connection.execute("SELECT * FROM copies").fetchall()

@@ -125,9 +125,9 @@ class ResponseIds:
         return f"{url[:start]}{translated}{url[stop:]}{mark}{rest}" if translated != path else None
 
 
-def hosts_of(service: ServiceConfig, asked: str = "") -> frozenset[str]:
-    """The host names that a service may use for itself: `asked` is the Host of the request."""
-    named = (urlsplit(service.url).hostname or "", host_of(asked), *(name.lower() for name in service.hosts))
+def hosts_of(service: ServiceConfig, requested: str = "") -> frozenset[str]:
+    """The host names that a service may use for itself: `requested` is the Host of the request."""
+    named = (urlsplit(service.url).hostname or "", host_of(requested), *(name.lower() for name in service.hosts))
     return frozenset(name for name in named if name)
 
 

@@ -180,7 +180,7 @@ def _own(layout: Layout, service: ServiceLayout) -> Iterator[str]:
         (haproxy_names.sent_of(name), False, haproxy_names.again_sent_socket(name)),
     ):
         yield from _backend(layout, service, backend, is_followed=is_followed)
-        if backend == haproxy_names.sent_of(name):
+        if backend == haproxy_names.sent_of(name):  # the application must not see the headers between gateways
             yield "  http-request del-header cheops -m beg"
         yield from _passed_on(layout, address.path)
         yield from _answered(layout, layout.here)

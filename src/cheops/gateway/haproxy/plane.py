@@ -387,7 +387,7 @@ class HaproxyPlane:
         before = self.table.get(service, key)
         if before == flow:
             return True
-        if not len(self.table):
+        if not len(self.table):  # without flows the watch rests, and what it knows may be old
             self._route_watch.begin()
         left = self.table.install(service, key, flow, generation)
         if left is None:
