@@ -185,5 +185,5 @@ def test_a_site_that_others_could_not_take_in_does_not_start() -> None:
 
 def test_what_was_kept_and_cannot_be_read_is_an_error_of_its_own() -> None:
     assert decode_saved(encode(SavedMesh())) == SavedMesh()
-    with pytest.raises(MeshError, match="what was kept of the mesh cannot be read"):
+    with pytest.raises(MeshError, match="the saved state of the mesh cannot be read"):
         decode_saved(b'{"entries": 3}')

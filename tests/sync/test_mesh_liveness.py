@@ -283,18 +283,18 @@ def test_fewer_misses_than_the_least_never_take_a_site_down(outcomes: list[bool]
 
 @given(results)
 def test_enough_misses_always_do(outcomes: list[bool]) -> None:
-    assert after([*outcomes, *[False] * SETTINGS.most_misses]).standing is SiteState.DOWN
+    assert after([*outcomes, *[False] * SETTINGS.most_misses]).state is SiteState.DOWN
 
 
 @given(results)
 def test_enough_answers_always_bring_it_back(outcomes: list[bool]) -> None:
-    assert after([*outcomes, *[True] * SETTINGS.most_hits]).standing is SiteState.UP
+    assert after([*outcomes, *[True] * SETTINGS.most_hits]).state is SiteState.UP
 
 
 def test_a_good_link_is_down_after_four_misses_and_a_lossy_one_takes_more() -> None:
     good, lossy = after([True] * 100), after([True, True, False] * 40)
-    assert after([False] * 4, good, 100).standing is SiteState.DOWN
-    assert after([False] * 8, lossy, 120).standing is SiteState.SUSPECT
+    assert after([False] * 4, good, 100).state is SiteState.DOWN
+    assert after([False] * 8, lossy, 120).state is SiteState.SUSPECT
 
 
 def test_a_site_that_flaps_must_prove_itself() -> None:
@@ -304,14 +304,14 @@ def test_a_site_that_flaps_must_prove_itself() -> None:
         link = after([False] * 14, link, 100)
         for hits in range(1, 9):
             link = after([True], link, 114)
-            if link.standing is SiteState.UP:
+            if link.state is SiteState.UP:
                 needed.append(hits)
                 break
     assert needed == sorted(needed)
     assert needed[0] <= 2
     assert needed[-1] >= 4
     down = after([False] * 14, link, 120)
-    assert down.answered(7_200_000, SETTINGS).standing is SiteState.UP  # long ago
+    assert down.answered(7_200_000, SETTINGS).state is SiteState.UP  # long ago
 
 
 @given(results, st.none() | st.floats(0, 100_000), st.floats(0, 200_000))
@@ -342,7 +342,7 @@ def test_a_count_that_does_not_advance_is_no_sign_of_life(counts: list[int]) -> 
     for at_ms, count in enumerate(counts):
         advances += count > highest >= 0
         highest = max(highest, count)
-        beats.hear([("x", count)], at_ms)
+        beats.take([("x", count)], at_ms)
     assert beats.count("x") == max(highest, 0)
     assert (beats.age_ms("x", len(counts)) is not None) == (advances > 0)
 
@@ -350,13 +350,13 @@ def test_a_count_that_does_not_advance_is_no_sign_of_life(counts: list[int]) -> 
 def test_one_that_fell_silent_must_advance_twice() -> None:
     beats = HeartbeatCounters()
     beats.watch("x")
-    assert [beats.hear([("x", count)], 0) for count in (5, 5, 6)] == [[], [], []]
+    assert [beats.take([("x", count)], 0) for count in (5, 5, 6)] == [[], [], []]
     assert beats.age_ms("x", 30) == 30
     beats.expire_silent(100, limit_ms=50)
     assert beats.age_ms("x", 100) == 100
     assert beats.gossip(9) == []
-    assert [beats.hear([("x", count)], 120) for count in (6, 7)] == [[], []]
+    assert [beats.take([("x", count)], 120) for count in (6, 7)] == [[], []]
     assert beats.age_ms("x", 120) == 120
-    assert beats.hear([("x", 8)], 120) == ["x"]
+    assert beats.take([("x", 8)], 120) == ["x"]
     assert beats.age_ms("x", 120) == 0
     assert beats.gossip(9) == [("x", 8)]

@@ -20,7 +20,7 @@ from cheops.engine.settings import Settings
 from cheops.log.causality import NOTHING, contains
 from cheops.log.operation import Kind, Operation, OpId
 from cheops.node.pump import Pump
-from cheops.peers.file_fetcher import FileFetcher
+from cheops.peers.links import FileFetcher
 from cheops.plugins import BUILTIN_BACKENDS, PluginError, backend_named
 from cheops.store.files import FileReferences, FileStore
 

@@ -40,10 +40,9 @@ from cheops.peers import heartbeat
 from cheops.peers.client import PeerClient
 from cheops.peers.couchdb.database import Databases
 from cheops.peers.enrollment import CertificateRenewal, Enrollment, keyring_of
-from cheops.peers.file_fetcher import FileFetcher
 from cheops.peers.heartbeat import SavedMesh, SiteRecord
 from cheops.peers.intake import DocumentIntake, DocumentVerifier
-from cheops.peers.links import PeerLinks
+from cheops.peers.links import FileFetcher, PeerLinks
 from cheops.peers.mesh import Mesh, PeerEvent
 from cheops.peers.prober import Prober, now
 from cheops.peers.settings import MeshSettings

@@ -1,7 +1,7 @@
 """Requests to the agents of other sites: the only way by which this site sends them anything.
 
-With security on, a request goes over TLS to the very site that it is for, wherever the address came from
-(gossip may be wrong, or a lie): the other end must show that site's certificate. No redirect is followed.
+With security on, a request goes over TLS to the very site that it is for, wherever the address came from (gossip may be
+wrong or forged): the other end must show that site's certificate. Redirects are not followed.
 """
 
 import ssl
@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 
 def decode_json(raw: bytes | str, kind: type[T]) -> T:
+    """Decode JSON from outside; raises ValueError."""
+    # msgspec has no error of its own for these two: deep nesting ends in RecursionError.
     try:
         return msgspec.json.decode(raw, type=kind)
     except UnicodeDecodeError:
@@ -36,7 +38,7 @@ AddressOf = Callable[[str], str | None]
 
 
 class Credentials(Protocol):
-    """What this site shows, and how it knows the others; see security/keyring.py."""
+    """The certificate of this site, and how it verifies other sites; see security/keyring.py."""
 
     @property
     def client(self) -> ssl.SSLContext: ...
@@ -45,34 +47,34 @@ class Credentials(Protocol):
 
 
 class NoAddressError(aiohttp.ClientConnectionError):
-    """There is no address at which a site could be asked."""
+    """The address of a site is unknown, or cannot be used."""
 
 
 class InvalidResponseError(aiohttp.ClientPayloadError):
-    """A site answered something that nobody would."""
+    """The response of a site is too large, or malformed."""
 
 
-async def read_response(answer: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """The body of an answer. Another site may be anybody's by now: it does not decide how much we keep."""
+async def read_response(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    """The body of a response. The other site may be compromised: it must not decide how much memory it takes here."""
     body = bytearray()
-    async for piece in answer.content.iter_any():
+    async for piece in response.content.iter_any():
         body += piece
         if len(body) > most_bytes:
-            answer.close()
-            raise InvalidResponseError(f"an answer of more than {most_bytes:,} bytes")
+            response.close()  # not released to the pool: the rest of the body is still on the connection
+            raise InvalidResponseError(f"a response of more than {most_bytes:,} bytes")
     return bytes(body)
 
 
-async def read_json_response(answer: aiohttp.ClientResponse, most_bytes: int) -> dict[str, Any]:
-    """The JSON object in an answer."""
+async def read_json_response(response: aiohttp.ClientResponse, most_bytes: int) -> dict[str, Any]:
+    """The JSON object in a response."""
     try:
-        return decode_json(await read_response(answer, most_bytes), dict[str, Any])
+        return decode_json(await read_response(response, most_bytes), dict[str, Any])
     except ValueError as error:
-        raise InvalidResponseError(f"an answer that is no JSON object: {error}") from None
+        raise InvalidResponseError(f"a response that is not a JSON object: {error}") from None
 
 
 class PeerClient:
-    """Used by all parts of a site that ask something of another."""
+    """Sends requests to other sites."""
 
     def __init__(
         self, session: aiohttp.ClientSession, address_of: AddressOf, credentials: Credentials | None = None
@@ -86,19 +88,20 @@ class PeerClient:
         return self._credentials is not None
 
     def address_of(self, site: str) -> str | None:
-        """Where a site is; None where nobody knows."""
+        """The address of a site; None if it is unknown."""
         return self._address_of(site)
 
     def request(
         self, site: str, method: str, path: str, *, address: str = "", **options: Any
     ) -> "_RequestContextManager":
-        """As aiohttp's `request`. The path starts with a slash and is encoded; raises NoWayError."""
+        """As aiohttp's `request`. The path starts with a slash and is encoded; raises NoAddressError."""
         at = address or self._address_of(site)
         if not at:
-            raise NoAddressError(f"nobody knows the address of '{printable(shortened(site))}'")
+            raise NoAddressError(f"there is no known address of '{printable(shortened(site))}'")
         if self._credentials:
+            # An address without TLS would skip the check of the certificate, whoever announced it.
             if not at.startswith("https://"):
-                raise NoAddressError(f"{printable(at)} is not https://, so '{site}' cannot be known there")
+                raise NoAddressError(f"{printable(at)} is not https://, so '{site}' cannot be verified there")
             options |= {"ssl": self._credentials.client, "server_hostname": self._credentials.host_of(site)}
         try:
             url = URL(f"{at}{path}", encoded=True)

@@ -2,7 +2,7 @@
 
     POST /peer/heartbeat        a heartbeat, answered by one (prober.py)
     POST /peer/messages         messages of the other site's engine (links.py, intake.py)
-    GET  /peer/files/HASH       a file of an operation (file_fetcher.py)
+    GET  /peer/files/HASH       a file of an operation (links.py)
     GET  /peer/identity/SITE    the certificates of a site (site_keys.py)
     POST /peer/renewal          a new certificate for the sender (enrollment.py)
     POST /peer/show             the state of a resource in the local application
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 PREFIX = "/peer/"
 MEMBERSHIP_FIELD = "member"  # of a refusal: the decision about the site that sent the request
 _NOT_A_SITE = "not a site"
-_NAME_BYTES = 4_096
+_NAME_BYTES = 4_096  # far more than any name or hash
 _log = logging.getLogger(__name__)
 
 
 class RequestKind(StrEnum):
-    """What another agent asks for; also the first part of the path below PREFIX."""
+    """The kinds of requests between agents; also the first part of the path below PREFIX."""
 
     HEARTBEAT = "heartbeat"
     MESSAGES = "messages"
@@ -171,7 +171,7 @@ class PeerService:
         """A site gets the files of resources that it is, or was, involved in."""
         if not self._site.file_references.is_complete:
             raise CheopsError(
-                "this site still reads which files belong to which resources; ask again",
+                "this site is still reading which files belong to which resources; try again",
                 status=503,
                 definite=False,
                 fault=Fault.PEER,
@@ -208,7 +208,7 @@ class PeerEndpoint:
     """ASGI: answers what lies below PREFIX, and passes everything else to the web side."""
 
     def __init__(self, site: LocalSite, service: PeerService, check_open: CheckOpen | None, web: ASGIApp) -> None:
-        """`check_open` is given where there is no security."""
+        """`check_open` is None with security on."""
         self._site = site
         self._service = service
         self._check_open = check_open
@@ -241,7 +241,7 @@ class PeerEndpoint:
         body = name.encode() if form.is_named else await read_body(Request(scope, receive), form.max_bytes)
         response = await self._service.handle(peer, kind, body)
         if response.file is not None:
-            return FileResponse(response.file)  # which knows of ranges
+            return FileResponse(response.file)  # supports ranges, so that a broken transfer can continue
         return Response(response.body, response.status, media_type="application/json")
 
     def _peer(self, scope: Scope) -> Peer:
@@ -276,7 +276,7 @@ class PeerEndpoint:
 
 
 def rejection_response(rejection: Rejection) -> Response:
-    """To a site that is not let in. One that was forgotten learns of the decision by it."""
+    """The response to a site that is refused. A forgotten site learns of the decision by it."""
     about = rejection.member
     members = {MEMBERSHIP_FIELD: (about.name, about.stamp_ms, about.forgotten)} if about else {}
     return problem(403, rejection.detail, fault="peer", definite=True, **members)

@@ -1,8 +1,8 @@
-"""What a site knows of the mesh, how it tells it, and how it learns from what others tell.
+"""What a site knows of the mesh, what it passes on to other sites, and how it learns from their heartbeats.
 
-Everything here merges by "the later counts", with counters that only their owner advances, so that gossip
-may be lost, doubled, reordered or old. A site that hears more of itself than it has said (it was born
-again, or its clock was set back) goes on from there, so its word counts again after one round trip.
+Everything here merges by "the later counts", with counters that only their owner advances, so gossip may be lost,
+doubled, reordered or old. A site can learn of greater counters than its own: it lost its store, or its clock was set
+back. It continues from there, so its announcements count again after one round trip.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,15 +20,15 @@ from cheops.peers.settings import MeshSettings, Now
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatOptions:
-    """What a heartbeat is to be, apart from gossip."""
+    """The parts of a heartbeat that depend on its receiver."""
 
     to: str
     received_ms: float | None = None
     regular: bool = False
     every: int = 1
     introduce: bool = True  # the receiver does not know our entry
-    their_digests: Sequence[int] = ()  # where known: what they lack can be told
-    full: bool = True
+    their_digests: Sequence[int] = ()  # of the receiver's catalogue: show which records it may lack
+    full: bool = True  # False: a few records, and no other gossip
 
 
 class GossipState:
@@ -36,13 +36,15 @@ class GossipState:
 
     def __init__(self, own: SiteRecord, peers: Mapping[str, str], now: Now, settings: MeshSettings) -> None:
         self._settings = settings
+        # Started from the clock, so that after a restart the counter is greater than any that others have seen.
         self.beat = max(int(now.wall_ms / settings.period_ms), 1)
         self.seeds = {name: url for name, url in peers.items() if name != own.name}
         self.catalogue = Catalogue(check_entry(own), settings)
         self.membership = Membership(settings)
+        # Each site starts its turn elsewhere, or all would gossip about the same sites first.
         self.beats = HeartbeatCounters(turn=blake2b(own.name.encode(), digest_size=1).digest()[0])
         self.distances = Distances(own.name, settings)
-        self.names: list[str] = []  # all other sites, configured or heard of, but not the forgotten
+        self.names: list[str] = []  # all other sites, by configuration or gossip, without the forgotten ones
         self._listed: set[str] = set()
         for name in self.seeds:
             self._list(name)
@@ -59,52 +61,55 @@ class GossipState:
         return site in self._listed
 
     def url(self, site: str, misses: int) -> str:
-        """Where to reach a site: as it says itself; on every second miss, as the configuration says."""
+        """The address of a site: from its own record, or on every second miss from the configuration.
+
+        Either may be out of date after a move.
+        """
         entry, seed = self.catalogue.get(site), self.seeds.get(site)
         if entry is None or (seed is not None and misses % 2 == 1):
             return seed or ""
         return entry.url
 
     def describe(self, own: SiteRecord) -> None:
-        """The site says something new of itself; its revision goes up."""
+        """Replace the own record; its revision grows."""
         revision = max(own.revision, self.own.revision + 1)
         self.catalogue.describe(check_entry(msgspec.structs.replace(own, revision=revision)))
 
     def decide(self, site: str, wall_ms: float, *, forgotten: bool) -> None:
-        self._settle(self.membership.decide(site, wall_ms, forgotten=forgotten))
+        self._apply(self.membership.decide(site, wall_ms, forgotten=forgotten))
 
-    # -- telling -----------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------------
 
-    def compose(self, letter: HeartbeatOptions, wall_ms: float) -> Heartbeat:
-        entry = self.catalogue.get(letter.to)
+    def compose(self, options: HeartbeatOptions, wall_ms: float) -> Heartbeat:
+        entry = self.catalogue.get(options.to)
         head = Heartbeat(
             self.own.name,
             self.own.incarnation,
             self.own.revision,
             self.beat,
             round(wall_ms, 3),
-            received_ms=None if letter.received_ms is None else round(letter.received_ms, 3),
-            seen=(entry.revision if entry else 0, self.beats.count(letter.to)),
-            regular=letter.regular,
-            every=letter.every,
+            received_ms=None if options.received_ms is None else round(options.received_ms, 3),
+            seen=(entry.revision if entry else 0, self.beats.count(options.to)),
+            regular=options.regular,
+            every=options.every,
             coordinate=rounded(self.distances.coordinate),
-            members=tuple(self._members_for(letter.to)),
+            members=tuple(self._members_for(options.to)),
         )
-        gossip = self._gossip(letter) if letter.full else self._referral(letter)
+        gossip = self._gossip(options) if options.full else self._referral(options)
         return msgspec.structs.replace(head, **gossip)
 
-    def _referral(self, letter: HeartbeatOptions) -> dict[str, object]:
-        """For those who come when everybody does: a few others whom they may ask instead."""
-        return {"entries": tuple(self.catalogue.page(letter.their_digests, self._settings.referral_bytes))}
+    def _referral(self, options: HeartbeatOptions) -> dict[str, object]:
+        """For probes beyond the limit of a period: a few sites that the prober can learn from instead."""
+        return {"entries": tuple(self.catalogue.page(options.their_digests, self._settings.referral_bytes))}
 
-    def _gossip(self, letter: HeartbeatOptions) -> dict[str, object]:
+    def _gossip(self, options: HeartbeatOptions) -> dict[str, object]:
         settings = self._settings
-        entries = [self.own] if letter.introduce else []
-        page = self.catalogue.page(letter.their_digests, settings.entry_bytes_per_message)
+        entries = [self.own] if options.introduce else []
+        page = self.catalogue.page(options.their_digests, settings.entry_bytes_per_message)
         entries += [*self.catalogue.fresh(), *page]
         return {
             "digests": self.catalogue.digests,
-            "entries": tuple({entry.name: entry for entry in entries if entry.name != letter.to}.values()),
+            "entries": tuple({entry.name: entry for entry in entries if entry.name != options.to}.values()),
             "beats": tuple(self.beats.gossip(settings.beats_per_message)),
             "pairs": tuple(self.distances.gossip_pairs(settings.pairs_per_message)),
             "places": tuple(self.distances.gossip_places(settings.places_per_message)),
@@ -118,52 +123,54 @@ class GossipState:
 
     # -- learning ----------------------------------------------------------------------------------------
 
-    def absorb(self, heard: Heartbeat, now_ms: float, wall_ms: float) -> list[str]:
-        """Learn from a heartbeat; gives the sites that had fallen silent and are heard of again."""
-        for member in heard.members:
+    def learn(self, heartbeat: Heartbeat, now_ms: float, wall_ms: float) -> list[str]:
+        """Learn from a heartbeat. Returns the sites that had fallen silent and show signs of life again."""
+        # Decisions first: a forgotten sender may bring news of them, but nothing else of it counts.
+        for member in heartbeat.members:
             if self.membership.take(member, wall_ms):
-                self._settle(member)
-        if self.membership.is_forgotten(heard.sender):
+                self._apply(member)
+        if self.membership.is_forgotten(heartbeat.sender):
             return []
-        self._answer_for_oneself(heard)
-        for entry in heard.entries:
+        self._catch_up(heartbeat)
+        for entry in heartbeat.entries:
             self._take_entry(entry)
         names, distances = self.catalogue.names, self.distances
-        woken = self.beats.hear(((heard.sender, heard.beat), *heard.beats), now_ms)
-        distances.take_pairs(heard.pairs, names, self.beats.count, now_ms)
-        places = ((heard.sender, heard.beat, heard.coordinate), *heard.places)
+        returning = self.beats.take(((heartbeat.sender, heartbeat.beat), *heartbeat.beats), now_ms)
+        distances.take_pairs(heartbeat.pairs, names, self.beats.count, now_ms)
+        places = ((heartbeat.sender, heartbeat.beat, heartbeat.coordinate), *heartbeat.places)
         distances.take_places(places, names, now_ms)
-        return woken
+        return returning
 
     def restore(self, entries: Iterable[SiteRecord], members: Iterable[MembershipRecord], wall_ms: float) -> None:
-        """What was known before a restart."""
+        """Take what was saved before a restart."""
         for member in members:
             if self.membership.take(member, wall_ms):
-                self._settle(member)
+                self._apply(member)
         for entry in entries:
             self._take_entry(entry, old=True)
 
     def _take_entry(self, entry: SiteRecord, *, old: bool = False) -> None:
         if entry.name == self.own.name:
             if record_rank(entry) > record_rank(self.own):
-                self._outdo(entry.revision)
+                self._exceed(entry.revision)
         elif not self.membership.is_forgotten(entry.name) and self.catalogue.take(entry, old=old):
             self.beats.watch(entry.name)
             self._list(entry.name)
 
-    def _answer_for_oneself(self, heard: Heartbeat) -> None:
-        revision, beat = heard.seen
+    def _catch_up(self, heartbeat: Heartbeat) -> None:
+        """Continue from the own counters as the sender has seen them, if those are greater."""
+        revision, beat = heartbeat.seen
         if revision > self.own.revision:
-            self._outdo(revision)
-        if self.beat < beat < MAX_NUMBER // 2:  # more would leave nothing to count with
+            self._exceed(revision)
+        if self.beat < beat < MAX_NUMBER // 2:  # a false count near the maximum would use up all numbers
             self.beat = beat + 1
 
-    def _outdo(self, revision: int) -> None:
+    def _exceed(self, revision: int) -> None:
         if revision < MAX_NUMBER:
             self.describe(msgspec.structs.replace(self.own, revision=revision + 1))
 
-    def _settle(self, member: MembershipRecord) -> None:
-        """Act on a decision about a member."""
+    def _apply(self, member: MembershipRecord) -> None:
+        """Carry out a decision about a site."""
         site = member.name
         if site == self.own.name:
             return

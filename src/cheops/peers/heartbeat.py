@@ -1,11 +1,11 @@
-"""What agents say to each other to know who is there: one form for a probe and for its answer.
+"""Heartbeats: the messages by which agents know which sites exist and are up. A probe and its answer have one form.
 
-The head is about the sender: who it is, its beat (a counter that only it advances), its place, what it
-knows of the receiver, and digests of its catalogue. The rest is gossip: bounded lists of entries, beats,
-measured pairs, places and members.
+The head is about the sender: its name, its beat (a counter that only it advances), its coordinate, what it knows of the
+receiver, and digests of its catalogue. The rest is gossip: bounded lists of entries, beats, measured pairs, places and
+membership records.
 
-Invariants: `decode` gives only what is well formed, within its limits, and named as scope-lang allows;
-everything else raises MeshError. Keys that are not known are ignored, so that a newer agent may say more.
+Invariants: `decode` returns only what is well formed, within its limits, and named as scope-lang allows; everything
+else raises MeshError. Unknown keys are ignored, so that a newer agent may send more.
 """
 
 from typing import Annotated
@@ -19,7 +19,7 @@ from cheops.text import printable, shortened
 
 MAX_BYTES = 256 * 1024
 MAX_ENTRY_BYTES = 16 * 1024
-BUCKETS = 32
+BUCKETS = 32  # of the catalogue (membership.py); part of the protocol, since digests are compared one by one
 MAX_NUMBER = 2**53  # what every JSON reader keeps exactly
 MAX_MS = 100_000.0  # a round trip, and each part of a coordinate
 LEAST_HEIGHT_MS = 0.01
@@ -61,10 +61,10 @@ SitePosition = tuple[Name, Number, Coordinate]  # a site's coordinate at a beat 
 
 
 class SiteRecord(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
-    """A site in the catalogue, in its own words. The greater revision counts.
+    """A site in the catalogue, as it describes itself. The greater revision counts.
 
-    `services` are names and, where the agent itself is not to be asked, the address of each. A site that has
-    the key of an authority says so by `issues`: a digest of the authorities that it believes.
+    `services` are names, each with its address, which is empty if the agent itself serves it. A site that has the key
+    of an authority sets `issues` to a digest of the authorities that it trusts.
     """
 
     name: Name
@@ -85,7 +85,7 @@ class MembershipRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One probe, or one answer."""
+    """A probe, or the answer to one."""
 
     sender: Name
     incarnation: Incarnation
@@ -106,11 +106,13 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Refusal(msgspec.Struct, frozen=True):
+    """The part of a refused probe's response that is read: the decision about the sender of the probe."""
+
     member: MembershipRecord | None = None
 
 
 class SavedMesh(msgspec.Struct, frozen=True):
-    """What an agent keeps on disk, so that it knows its peers when it starts with none in reach."""
+    """What an agent saves, so that it knows its peers even if it starts while none can be reached."""
 
     own: SiteRecord | None = None
     entries: tuple[SiteRecord, ...] = ()
@@ -142,15 +144,15 @@ def decode(data: bytes) -> Heartbeat:
 
 
 def decode_saved(data: bytes) -> SavedMesh:
-    """What an agent kept; raises MeshError."""
+    """What an agent saved; raises MeshError."""
     try:
         return _saved.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MeshError(f"what was kept of the mesh cannot be read: {shortened(str(error), 200)}") from None
+        raise MeshError(f"the saved state of the mesh cannot be read: {shortened(str(error), 200)}") from None
 
 
 def decode_refusal(data: bytes) -> MembershipRecord | None:
-    """What a refusal says was decided about whoever asked, if it says so."""
+    """The decision in the response to a refused probe; None if there is none."""
     try:
         return msgspec.json.decode(data, type=_Refusal).member
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -158,11 +160,11 @@ def decode_refusal(data: bytes) -> MembershipRecord | None:
 
 
 def check_entry(entry: SiteRecord) -> SiteRecord:
-    """An entry as others would accept it; raises MeshError. For the site's own."""
+    """Check the own entry as other sites will check it; raises MeshError."""
     try:
         entry = msgspec.convert(msgspec.to_builtins(entry), SiteRecord)
     except msgspec.ValidationError as error:
-        raise MeshError(f"the site cannot be made known to others: {error}") from None
+        raise MeshError(f"other sites would refuse the record of this site: {error}") from None
     size = len(encode(entry))
     if size > MAX_ENTRY_BYTES:
         raise MeshError(f"the services of '{entry.name}' take {size:,} bytes; {MAX_ENTRY_BYTES:,} are possible")
@@ -190,7 +192,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_coordinate(place: Coordinate) -> None:
-    """Finite and bounded, or one bad place would spoil those of all others."""
+    """Finite and bounded: one bad coordinate would spoil those of all sites that measure against it."""
     inside = all(abs(number) <= MAX_MS for number in (place.x, place.y, place.z))
     if not (inside and 0 <= place.height <= MAX_MS and 0 < place.error <= 1):
         raise MeshError("a coordinate in a heartbeat is out of bounds")

@@ -26,8 +26,8 @@ from cheops.errors import CheopsError, Fault
 from cheops.log.causality import contains
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
-from cheops.peers.file_fetcher import FileFetcher
 from cheops.peers.heartbeat import MembershipRecord
+from cheops.peers.links import FileFetcher
 from cheops.security import signatures
 from cheops.security.refusals import RefusalLog
 from cheops.store.codec import content_of
@@ -108,6 +108,7 @@ class DocumentVerifier:
             if problem is not None:
                 objections[id(document)] = problem
                 self._count(sender, document, problem)
+            # Checking is pure computation; without a pause a large message would delay heartbeats.
             if self._verifier.checked - checked >= _PACE:
                 checked = self._verifier.checked
                 await asyncio.sleep(0)
@@ -217,7 +218,7 @@ class DocumentIntake:
 
     async def take(self, peer: str, messages: Sequence[Message]) -> None:
         """Check messages of another site's engine, and pass them on."""
-        self._check()
+        self._check()  # first: a site that cannot save must not spend its time on signatures
         self.receive(peer, await self._verifier.verify(peer, messages) if self._verifier else messages)
 
     def receive(self, peer: str, messages: Iterable[Message]) -> None:

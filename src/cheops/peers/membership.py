@@ -6,11 +6,11 @@ carries one digest per bucket, and the answer brings records of the buckets that
 the whole mesh page by page, and two equal catalogues cost nothing.
 
 The greater (revision, incarnation) of a site counts, so merging is commutative, associative and idempotent. A
-peer from the configuration file that was not heard of yet has no record; its address is kept apart.
+peer from the configuration file has no record until its first heartbeat; its address is kept elsewhere.
 
 A membership record exists for each site that was ever forgotten. The greater stamp counts, and of two with the
 same stamp the one that forgets. A live site does not refute its record; only a later decision (`admit`) does.
-So old gossip cannot bring a dead site back. The records also revoke the site's certificates
+So old gossip cannot bring a removed site back. The records also revoke the site's certificates
 (enrollment.py), so they are kept longer than any certificate lasts: 830 days, and up to 4,096 of them.
 """
 
@@ -28,7 +28,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class GossipQueue(Generic[Key]):
-    """Keys, each with the number of times it is still to be sent."""
+    """News to pass on: keys, each with the number of times it is still to be sent."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -38,7 +38,7 @@ class GossipQueue(Generic[Key]):
         return len(self._waiting)
 
     def add(self, key: Key, times: int) -> None:
-        """Something is news (again): it keeps its place in the queue, if it has one."""
+        """Add a key, or renew it: then it keeps its place in the queue."""
         if key not in self._waiting and len(self._waiting) >= self._most:
             del self._waiting[next(iter(self._waiting))]
         self._waiting[key] = times
@@ -57,7 +57,9 @@ class GossipQueue(Generic[Key]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Stored:
+    """An entry with what is computed from it."""
+
     entry: SiteRecord
     bucket: int
     digest: int
@@ -65,25 +67,25 @@ class _Held:
 
 
 @lru_cache(maxsize=8_192)
-def _held(entry: SiteRecord) -> _Held:
+def _stored(entry: SiteRecord) -> _Stored:
     bucket = blake2b(entry.name.encode(), digest_size=1).digest()[0] % BUCKETS
     text = f"{entry.name}\0{entry.incarnation}\0{entry.revision}".encode()
     digest = int.from_bytes(blake2b(text, digest_size=4).digest(), "big")
-    return _Held(entry, bucket, digest, len(encode(entry)))
+    return _Stored(entry, bucket, digest, len(encode(entry)))
 
 
 def record_rank(entry: SiteRecord) -> tuple[int, str]:
-    """Which of two entries of a site is the later."""
+    """The order of the entries of one site: the greatest is the latest."""
     return entry.revision, entry.incarnation
 
 
 class Catalogue:
-    """All entries known, the site's own among them."""
+    """All known entries, including the own."""
 
     def __init__(self, own: SiteRecord, settings: MeshSettings) -> None:
         self._settings = settings
-        self._buckets: list[dict[str, _Held]] = [{} for _ in range(BUCKETS)]
-        self._held: dict[str, _Held] = {}
+        self._buckets: list[dict[str, _Stored]] = [{} for _ in range(BUCKETS)]
+        self._stored: dict[str, _Stored] = {}
         self._digests = [0] * BUCKETS
         self._news: GossipQueue[str] = GossipQueue(settings.max_sites)
         self._page_turn = 0
@@ -92,61 +94,63 @@ class Catalogue:
         self.take(own)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._stored)
 
     @property
     def names(self) -> KeysView[str]:
-        return self._held.keys()
+        return self._stored.keys()
 
     def get(self, site: str) -> SiteRecord | None:
-        held = self._held.get(site)
-        return held.entry if held else None
+        stored = self._stored.get(site)
+        return stored.entry if stored else None
 
     def entries(self) -> list[SiteRecord]:
-        return [held.entry for held in self._held.values()]
+        return [stored.entry for stored in self._stored.values()]
 
     @property
     def digests(self) -> tuple[int, ...]:
         return tuple(self._digests)
 
     def describe(self, own: SiteRecord) -> None:
-        """The site has something new to say of itself."""
+        """Replace the own entry."""
         self.own = own
         self.take(own)
 
     def take(self, entry: SiteRecord, *, old: bool = False) -> bool:
-        """Whether an entry was news to us; an old one is none to the others."""
-        before = self._held.get(entry.name)
+        """Take an entry. Returns whether it is new. An `old` one, from the disk, is not passed on as news."""
+        before = self._stored.get(entry.name)
         if before is not None and (before.entry is entry or record_rank(entry) <= record_rank(before.entry)):
             return False
-        if before is None and len(self._held) >= self._settings.max_sites:
+        if before is None and len(self._stored) >= self._settings.max_sites:
             self.refused += 1
             return False
-        held = _held(entry)
-        self._digests[held.bucket] ^= held.digest ^ (before.digest if before else 0)
-        self._held[entry.name] = self._buckets[held.bucket][entry.name] = held
+        stored = _stored(entry)
+        # XOR, so that the digest of a bucket does not depend on the order in which entries came.
+        self._digests[stored.bucket] ^= stored.digest ^ (before.digest if before else 0)
+        self._stored[entry.name] = self._buckets[stored.bucket][entry.name] = stored
         if not old:
-            self._news.add(entry.name, 2 * len(self._held).bit_length())
+            # An epidemic reaches all sites after about log2(sites) rounds; twice that leaves room for lost messages.
+            self._news.add(entry.name, 2 * len(self._stored).bit_length())
         return True
 
     def drop(self, site: str) -> None:
-        held = self._held.pop(site, None)
-        if held is not None:
-            del self._buckets[held.bucket][site]
-            self._digests[held.bucket] ^= held.digest
+        stored = self._stored.pop(site, None)
+        if stored is not None:
+            del self._buckets[stored.bucket][site]
+            self._digests[stored.bucket] ^= stored.digest
             self._news.drop(site)
 
     def fresh(self) -> list[SiteRecord]:
-        """The next news to pass on."""
+        """The next new entries to pass on."""
         names = self._news.take(self._settings.fresh_entries_per_message)
-        return _within((self._held[name] for name in names), self._settings.entry_bytes_per_message)
+        return _within((self._stored[name] for name in names), self._settings.entry_bytes_per_message)
 
     def page(self, theirs: Sequence[int], budget: int) -> list[SiteRecord]:
-        """Entries that somebody with these digests may lack: a bounded piece, and another the next time."""
+        """Entries that a site with these digests may lack: as many as fit, and others the next time."""
         if len(theirs) != BUCKETS or tuple(theirs) == self.digests:
             return []
         differing = [b for b, mine, other in zip(self._buckets, self._digests, theirs, strict=True) if mine != other]
-        candidates = [held for bucket in differing for held in bucket.values()]
+        candidates = [stored for bucket in differing for stored in bucket.values()]
         if not candidates:
             return []
         start = self._page_turn % len(candidates)
@@ -155,17 +159,17 @@ class Catalogue:
         return page
 
 
-def _within(candidates: Iterable[_Held], budget: int) -> list[SiteRecord]:
+def _within(candidates: Iterable[_Stored], budget: int) -> list[SiteRecord]:
     page = []
-    for held in candidates:
-        budget -= held.size
+    for stored in candidates:
+        budget -= stored.size
         if budget < 0:
             break
-        page.append(held.entry)
+        page.append(stored.entry)
     return page
 
 
-_REPEATS = 16
+_REPEATS = 16  # of a decision; it must reach every site, so it is sent more often than a record needs
 
 
 class Membership:
@@ -176,7 +180,7 @@ class Membership:
         self._records: dict[str, MembershipRecord] = {}
         self._news: GossipQueue[str] = GossipQueue(settings.max_members)
         self._turn = 0
-        self.decisions = 0  # how many were taken in: whoever remembers the number sees that one was
+        self.decisions = 0  # how many were taken; a caller compares the number to see whether there are new ones
 
     def records(self) -> tuple[MembershipRecord, ...]:
         return tuple(self._records.values())
@@ -192,7 +196,7 @@ class Membership:
         return [record.name for record in self._records.values() if record.forgotten]
 
     def decide(self, site: str, wall_ms: float, *, forgotten: bool) -> MembershipRecord:
-        """A decision made here: later than all that is known of the site, whatever the clocks say."""
+        """Decide about a site. The stamp is later than that of any known decision, even if this clock is behind."""
         before = self._records.get(site)
         stamp_ms = int(wall_ms) if before is None else max(int(wall_ms), before.stamp_ms + 1)
         record = MembershipRecord(site, stamp_ms, forgotten)
@@ -200,7 +204,7 @@ class Membership:
         return record
 
     def take(self, record: MembershipRecord, wall_ms: float) -> bool:
-        """Whether a record was news."""
+        """Take a record. Returns whether it is new."""
         before = self._records.get(record.name)
         if before is not None and _rank(record) <= _rank(before):
             return False
@@ -211,11 +215,12 @@ class Membership:
         self._records[record.name] = record
         self._news.add(record.name, _REPEATS)
         if len(self._records) > self._settings.max_members:
+            # The oldest decision goes: certificates from before it are the likeliest to have expired.
             self._drop(min(self._records.values(), key=_rank).name)
         return True
 
     def gossip(self, most: int) -> list[MembershipRecord]:
-        """News first; then all others in turn, a few at a time, for those who missed them."""
+        """New records first, then all others in turn, a few at a time, for sites that missed them."""
         names = dict.fromkeys(self._news.take(most))
         every = list(self._records)
         for _ in range(min(most - len(names), len(every))):

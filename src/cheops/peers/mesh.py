@@ -1,13 +1,13 @@
-"""The mesh as one site takes part in it: whom to probe, what to answer, who is up, what is where, how far.
+"""The mesh as one site sees it: which sites to probe, what to answer, which sites are up, and how far away they are.
 
-Sans-I/O. The driver (prober.py) calls `tick` at least once per period and sends the probes it gives; hands
-every probe that comes in to `received_probe` and sends its answer back; and reports of each own probe what
-became of it (`probe_answered`, `probe_failed`; one without a report fails by itself after its timeout). All of
-these also give events for the engine.
+Sans-I/O. The driver (prober.py) calls `tick` at least once per period and sends the probes that it returns. It passes
+each incoming probe to `received_probe` and sends the answer back. It reports the outcome of each own probe
+(`probe_answered`, `probe_failed`); a probe without a report fails by itself after its timeout. All of these also return
+events for the engine.
 
-Invariants: `PeerUp` is given only for a site that answered a probe of ours, with the incarnation of that
-answer; each event differs from the last one about its peer. At most one probe per site is on its way.
-What is sent per period is bounded, whatever others do.
+Invariants: `PeerUp` is only about a site that answered a probe of ours, with the incarnation of that answer. Each event
+differs from the last one about its peer. At most one probe per site is on its way. What is sent per period is bounded,
+whatever other sites do.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,13 +43,13 @@ PeerEvent: TypeAlias = PeerUp | PeerDown
 
 
 class Announcements:
-    """The peers that are up, with their incarnations, and the events not yet handed over."""
+    """The peers that are up, with their incarnations, and the events that the driver has not fetched yet."""
 
     def __init__(self) -> None:
         self.up: dict[str, str] = {}
         self._events: list[PeerEvent] = []
 
-    def settle(self, site: str, incarnation: str | None) -> None:
+    def set_state(self, site: str, incarnation: str | None) -> None:
         """A site is up with this incarnation, or not up (None)."""
         if self.up.get(site) == incarnation:
             return
@@ -65,13 +65,13 @@ class Announcements:
         return events
 
 
-_HOUSEKEEPING_PERIODS = 16
-_PAUSE_PERIODS = 3
+_CLEAN_UP_PERIODS = 16
+_PAUSE_PERIODS = 3  # without a tick for so long, this agent stood still: see SteadyClock
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A heartbeat to be sent; what becomes of it is said with its `id`."""
+    """A heartbeat to send. Its outcome is reported with its `id`."""
 
     id: int
     to_site: str
@@ -96,14 +96,14 @@ class Mesh:
         self._known = GossipState(_revised(own, saved.own, now), peers, now, self.settings)
         self._known.restore(saved.entries, saved.members, now.wall_ms)
         self._clock = SteadyClock(_PAUSE_PERIODS * self.settings.period_ms)
-        self._partners = ProbeScheduler(self.settings)
+        self._scheduler = ProbeScheduler(self.settings)
         self._peers = PeerTable(self.settings)
         self._load = AnswerLoad(self.settings)
         self._announced = Announcements()
         for site in self._known.seeds:
-            self._partners.called(site)
-        self._forgotten_seen_ms: dict[str, float] = {}
-        self._twin: str | None = None
+            self._scheduler.may_be_back(site)
+        self._forgotten_seen_ms: dict[str, float] = {}  # when a forgotten site last probed this one
+        self._duplicate: str | None = None  # the incarnation of another agent that uses the name of this site
         self._next_ms = -inf
         self._periods = 0
         self._urgent_left = 0
@@ -111,85 +111,89 @@ class Mesh:
     # -- driving -----------------------------------------------------------------------------------------
 
     def tick(self, now: Now, draw: Draw) -> tuple[list[Probe], list[PeerEvent]]:
-        """Time has passed: the probes that are due."""
+        """The probes that are due now, and the events."""
         now_ms = self._clock.tick(now)
         for sent in self._peers.expired(now_ms):
             self._missed(sent.site, now_ms)
         if now_ms >= self._next_ms:
+            # A period varies by 5 %, so that sites that were started together do not probe in step for ever.
             self._next_ms = now_ms + self.settings.period_ms * (0.95 + draw(101) / 1_000)
             sites = self._new_period(now_ms, now.wall_ms, draw)
         else:
-            sites = self._partners.at_once(self._field(now_ms), self._urgent_left)
+            sites = self._scheduler.next_immediate(self._candidates(now_ms), self._urgent_left)
             self._urgent_left -= len(sites)
         return [self._probe(site, now, now_ms) for site in sites], self._announced.drain()
 
     def wait_ms(self, now: Now) -> float:
-        """For how long a tick would have nothing to do; probes on their way may expire before."""
-        if self._partners.has_immediate and self._urgent_left > 0:
+        """For how long a tick would have nothing to do, except to expire probes that are on their way."""
+        if self._scheduler.has_immediate and self._urgent_left > 0:
             return 0.0
         return max(self._next_ms - self._clock.time_ms(now), 0.0)
 
     def received_probe(self, payload: Heartbeat, now: Now) -> tuple[Heartbeat, list[PeerEvent]]:
-        """Somebody probes us: what to answer. Its certificate must have shown that it is the sender."""
+        """The answer to a probe. The caller has checked the sender by its certificate."""
         now_ms, site = self._clock.time_ms(now), payload.sender
         if site == self.own.name:
+            # A site may probe itself, by an address that leads back to it. Another incarnation is a copy of this site.
             if payload.incarnation != self.own.incarnation:
-                self._twin = payload.incarnation
+                self._duplicate = payload.incarnation
             return self._known.compose(HeartbeatOptions(site, now.wall_ms, full=False), now.wall_ms), []
-        self._absorb(payload, now_ms, now.wall_ms)
-        self._note_caller(payload, now_ms)
+        self._learn(payload, now_ms, now.wall_ms)
+        self._note_prober(payload, now_ms)
         is_member = not self._known.membership.is_forgotten(site)
-        letter = HeartbeatOptions(
+        options = HeartbeatOptions(
             site,
             received_ms=now.wall_ms,
             every=self._load.every,
             introduce=payload.seen[0] < self.own.revision,
+            # A forgotten site learns of the decision about it, and nothing else about the mesh.
             their_digests=payload.digests if is_member else (),
             full=is_member and self._load.may_gossip(),
         )
-        return self._known.compose(letter, now.wall_ms), self._announced.drain()
+        return self._known.compose(options, now.wall_ms), self._announced.drain()
 
     def probe_answered(self, probe_id: int, payload: Heartbeat, now: Now) -> list[PeerEvent]:
-        """An own probe came back. An answer after the timeout is too late to count."""
+        """Take the answer to an own probe. After its timeout an answer does not count."""
         sent = self._peers.returned(probe_id)
         if sent is not None:
             now_ms = self._clock.time_ms(now)
-            self._absorb(payload, now_ms, now.wall_ms)
+            self._learn(payload, now_ms, now.wall_ms)
             if payload.sender == sent.site and self._known.knows(sent.site):
                 self._answered(sent, payload, now, now_ms)
             elif self._known.knows(sent.site):
+                # Another site has this address by now. That says nothing good of the site that was meant.
                 self._peers[sent.site].answers_as = payload.sender
                 self._missed(sent.site, now_ms)
         return self._announced.drain()
 
     def probe_failed(self, probe_id: int, now: Now) -> list[PeerEvent]:
-        """An own probe was refused, or timed out."""
+        """Note that an own probe was refused, or timed out."""
         sent = self._peers.returned(probe_id)
         if sent is not None:
             self._missed(sent.site, self._clock.time_ms(now))
         return self._announced.drain()
 
-    # -- saying ------------------------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------------
 
     def interest(self, sites: Iterable[str]) -> None:
-        """The sites that share resources with this one: their liveness is to be known within seconds."""
-        before = self._partners.interest
-        self._partners.share_with(site for site in sites if site != self.own.name)
-        for site in sorted(self._partners.interest - before - self._announced.up.keys()):
-            self._partners.probe_now(site)
+        """Set the sites that share resources with this one: it must notice within seconds if one goes down."""
+        before = self._scheduler.interest
+        self._scheduler.share_with(site for site in sites if site != self.own.name)
+        for site in sorted(self._scheduler.interest - before - self._announced.up.keys()):
+            self._scheduler.probe_now(site)
 
     def probe_now(self, site: str) -> None:
-        """Somebody waits for this site (a message to it failed, say): probe it at the next tick."""
-        self._partners.probe_now(site)
+        """Probe a site at the next tick, for instance because a message to it failed."""
+        self._scheduler.probe_now(site)
 
     def describe(self, **changes: Any) -> None:
-        """The site itself has changed, in these fields; others hear of it with the next heartbeats."""
+        """Change these fields of the own record; the next heartbeats announce it."""
         changed = msgspec.structs.replace(self.own, **changes)
         if changed != self.own:
             self._known.describe(changed)
 
     def forget(self, site: str, now: Now) -> list[PeerEvent]:
-        """Remove a site from the mesh for good, whatever its state; the others hear of it."""
+        """Remove a site from the mesh for good, whatever its state. Gossip spreads the decision."""
         if site == self.own.name:
             raise ClientError(f"'{site}' cannot forget itself; do it at another site")
         if not self._known.knows(site):
@@ -199,22 +203,22 @@ class Mesh:
         return self._decide(site, now, forgotten=True)
 
     def admit(self, site: str, now: Now) -> list[PeerEvent]:
-        """Take a forgotten site in again; it is back when it is heard of."""
+        """Admit a forgotten site again; it is back with its next heartbeat."""
         if not self._known.membership.is_forgotten(site):
             raise ClientError(f"'{shortened(site)}' was not forgotten, so there is nothing to undo")
         return self._decide(site, now, forgotten=False)
 
     def learn_own_membership(self, member: MembershipRecord, now: Now) -> None:
-        """Others do not let this site in, because of what was decided about it."""
+        """Take the decision about this site by which another site refused its probe."""
         if member.name == self.own.name:
             self._known.membership.take(member, now.wall_ms)
 
     def saved(self) -> SavedMesh:
-        """What is to be kept on disk, from time to time and at the end."""
+        """What to save on disk, from time to time and at the end."""
         entries = (entry for entry in self._known.catalogue.entries() if entry.name != self.own.name)
         return SavedMesh(self.own, tuple(entries), self._known.membership.records())
 
-    # -- asking ------------------------------------------------------------------------------------------
+    # -- look-ups ------------------------------------------------------------------------------------------
 
     @property
     def own(self) -> SiteRecord:
@@ -227,23 +231,23 @@ class Mesh:
 
     @property
     def is_forgotten(self) -> bool:
-        """Whether the others removed this site: it runs, but takes no part."""
+        """Whether the other sites removed this one: it runs, but takes no part."""
         return self._known.is_forgotten
 
     @property
     def up(self) -> Mapping[str, str]:
-        """The peers that the engine was told are up, with their incarnations."""
+        """The peers that were reported up to the engine, with their incarnations."""
         return self._announced.up
 
     def member_of(self, site: str) -> MembershipRecord | None:
-        """What was decided about a site, if anything ever was."""
+        """The last decision about a site; None if there never was one."""
         return self._known.membership.of(site)
 
     def entry_of(self, site: str) -> SiteRecord | None:
         return self._known.catalogue.get(site)
 
     def state_of(self, site: str, now: Now) -> Assessment:
-        return self._judge(site, self._clock.time_ms(now))
+        return self._assess(site, self._clock.time_ms(now))
 
     def sites(self, now: Now) -> list[SiteView]:
         """All sites: this one, those known, and those forgotten."""
@@ -254,7 +258,7 @@ class Mesh:
             views.view_of(
                 self._known,
                 name,
-                (self._judge(name, now_ms), self._peers.get(name) or PeerState()),
+                (self._assess(name, now_ms), self._peers.get(name) or PeerState()),
                 distances.get(name),
                 now_ms,
             )
@@ -262,21 +266,21 @@ class Mesh:
         ]
 
     def distances_from(self, site: str, now: Now) -> dict[str, Distance]:
-        """How far all others are from a site, as far as anybody knows."""
+        """How far all other sites are from a site, as far as this one knows."""
         table = self._known.distances.table(self._clock.time_ms(now))
         return table.distances_from(site, (self.own.name, *self._known.names))
 
     def snapshot(self, now: Now) -> Snapshot:
-        """What scope-lang needs to know of the mesh."""
+        """The mesh as scope-lang needs it."""
         table = self._known.distances.table(self._clock.time_ms(now))
         return views.snapshot_of(self.own.name, self.sites(now), table)
 
     def problems(self) -> list[str]:
-        """What an operator should know."""
-        found = list(views.problems(self._known, self._peers))
-        if self._twin is not None:
-            found.append(f"another agent calls itself '{self.own.name}' too (incarnation {self._twin})")
-        return found
+        """Problems that an operator should know."""
+        problems = list(views.problems(self._known, self._peers))
+        if self._duplicate is not None:
+            problems.append(f"another agent calls itself '{self.own.name}' too (incarnation {self._duplicate})")
+        return problems
 
     # -- periods -----------------------------------------------------------------------------------------
 
@@ -285,58 +289,60 @@ class Mesh:
         self._known.beat += 1
         self._urgent_left = self.settings.urgent_probes
         self._load.new_period(now_ms)
-        if self._periods % _HOUSEKEEPING_PERIODS == 8:
-            self._keep_house(now_ms, wall_ms)
+        if self._periods % _CLEAN_UP_PERIODS == 8:
+            self._clean_up(now_ms, wall_ms)
         if self._periods % self.settings.row_periods(len(self._known.names)) == 0:
             self._known.distances.repeat_row()
-        self._grow_old(now_ms)
-        return self._partners.choose(self._field(now_ms), draw)
+        self._expire_evidence(now_ms)
+        return self._scheduler.choose(self._candidates(now_ms), draw)
 
-    def _keep_house(self, now_ms: float, wall_ms: float) -> None:
+    def _clean_up(self, now_ms: float, wall_ms: float) -> None:
         known, settings = self._known, self.settings
         known.membership.expire(wall_ms)
         known.distances.expire(now_ms, 4 * settings.row_periods(len(known.names)) * settings.period_ms)
         known.distances.trim_row()
         for site in known.seeds:
             if site not in self._announced.up:
-                self._partners.called(site)  # the one way to a part of the mesh that nobody here has met
-        self._partners.near = known.distances.nearest(known.names, settings.near_sites, now_ms)
+                # Gossip never reaches a part of the mesh that no site here has met: a configured address does.
+                self._scheduler.may_be_back(site)
+        self._scheduler.near = known.distances.nearest(known.names, settings.near_sites, now_ms)
 
-    def _grow_old(self, now_ms: float) -> None:
-        """What was seen of sites grows old without anything happening."""
+    def _expire_evidence(self, now_ms: float) -> None:
+        """Act on evidence that grew too old: a site goes down without any event when all signs of it end."""
         sites, beats = len(self._known.names), self._known.beats
         beats.expire_silent(now_ms, self.settings.down_ms(sites))
         for site in list(self._announced.up):
-            verdict = self._judge(site, now_ms)
-            if verdict.state is SiteState.SUSPECT:
-                self._partners.doubt(site)
-            elif not verdict.is_up:
+            assessment = self._assess(site, now_ms)
+            if assessment.state is SiteState.SUSPECT:
+                self._scheduler.doubt(site)
+            elif not assessment.is_up:
                 self._peers[site].link = self._peers[site].link.lapsed()
-                self._settle(site, now_ms)
+                self._update_state(site, now_ms)
 
-    def _field(self, now_ms: float) -> ProbeCandidates:
+    def _candidates(self, now_ms: float) -> ProbeCandidates:
         def can_probe(site: str) -> bool:
             peer = self._peers.get(site)
             return self._known.knows(site) and not (peer and peer.is_waiting)
 
         def is_due(site: str) -> bool:
             peer = self._peers.get(site)
+            # Half a period of tolerance, because ticks are not exact.
             return peer is None or now_ms - peer.probed_ms >= (peer.every - 0.5) * self.settings.period_ms
 
         def is_absent(site: str) -> bool:
-            return not self._judge(site, now_ms).is_up
+            return not self._assess(site, now_ms).is_up
 
         return ProbeCandidates(self._known.names, can_probe, is_due, is_absent)
 
     def _probe(self, site: str, now: Now, now_ms: float) -> Probe:
         peer = self._peers[site]
         sent = self._peers.send(site, now, now_ms, self._clock.pauses)
-        letter = HeartbeatOptions(
+        options = HeartbeatOptions(
             site,
-            regular=site in self._partners.interest,
+            regular=site in self._scheduler.interest,
             introduce=peer.knows_revision < self.own.revision,
         )
-        payload = self._known.compose(letter, now.wall_ms)
+        payload = self._known.compose(options, now.wall_ms)
         url = self._known.url(site, peer.link.misses)
         return Probe(sent.id, site, url, sent.expires_ms - now_ms, payload)
 
@@ -349,63 +355,65 @@ class Mesh:
         peer.knows_revision = payload.seen[0]
         peer.every = min(payload.every, self.settings.max_every)
         peer.link = peer.link.answered(now_ms, self.settings)
-        if sent.pauses == self._clock.pauses:
+        if sent.pauses == self._clock.pauses:  # otherwise the time measured is that of our own pause
             peer.trip = updated_round_trip(peer.trip, sent, payload, now, now_ms)
             distances = self._known.distances
             distances.measured(sent.site, peer.trip.rtt_ms, payload.coordinate, self._known.beat, now_ms)
-        self._settle(sent.site, now_ms)
+        self._update_state(sent.site, now_ms)
 
     def _missed(self, site: str, now_ms: float) -> None:
         if self._known.knows(site):
             peer = self._peers[site]
             peer.link = peer.link.missed(now_ms, self.settings)
-            self._settle(site, now_ms)
+            self._update_state(site, now_ms)
 
-    def _absorb(self, payload: Heartbeat, now_ms: float, wall_ms: float) -> None:
+    def _learn(self, payload: Heartbeat, now_ms: float, wall_ms: float) -> None:
         decisions = self._known.membership.decisions
-        for site in self._known.absorb(payload, now_ms, wall_ms):
+        for site in self._known.learn(payload, now_ms, wall_ms):
             peer = self._peers.get(site)
             if peer is not None and not peer.link.reaches:
+                # The whole mesh was silent about it, so it was an outage, which is over: old misses do not count.
                 peer.link = peer.link.lapsed()
-                self._partners.called(site)
+                self._scheduler.may_be_back(site)
         if self._known.membership.decisions != decisions:
-            self._settle_members(now_ms)
+            self._apply_membership(now_ms)
 
-    def _note_caller(self, payload: Heartbeat, now_ms: float) -> None:
-        """Being called is no evidence of the way there, but a reason to try it."""
+    def _note_prober(self, payload: Heartbeat, now_ms: float) -> None:
+        """An incoming probe does not prove that we reach its sender, but it is a reason to try."""
         site = payload.sender
         if self._known.membership.is_forgotten(site):
             self._forgotten_seen_ms[site] = now_ms
             return
         if payload.regular:
-            self._load.came(site, now_ms)
+            self._load.note_regular(site, now_ms)
         if self._announced.up.get(site) != payload.incarnation:
-            self._partners.called(site)
+            self._scheduler.may_be_back(site)
 
     def _decide(self, site: str, now: Now, *, forgotten: bool) -> list[PeerEvent]:
         self._known.decide(site, now.wall_ms, forgotten=forgotten)
-        self._settle_members(self._clock.time_ms(now))
+        self._apply_membership(self._clock.time_ms(now))
         return self._announced.drain()
 
-    def _settle_members(self, now_ms: float) -> None:
-        """Who was forgotten is not up; if that is this site, nobody is."""
+    def _apply_membership(self, now_ms: float) -> None:
+        """A forgotten site is not up; if this site was forgotten, none is."""
         for site in self._known.membership.forgotten():
             self._peers.drop(site)
-            self._partners.drop(site)
+            self._scheduler.drop(site)
         for site, _ in list(self._peers.items()):
-            self._settle(site, now_ms)
+            self._update_state(site, now_ms)
         for site in list(self._announced.up):
-            self._settle(site, now_ms)
+            self._update_state(site, now_ms)
 
-    def _settle(self, site: str, now_ms: float) -> None:
+    def _update_state(self, site: str, now_ms: float) -> None:
         peer = self._peers.get(site)
-        up = peer is not None and peer.link.reaches and self._judge(site, now_ms).is_up
+        up = peer is not None and peer.link.reaches and self._assess(site, now_ms).is_up
         up = up and self._known.knows(site) and not self._known.is_forgotten
-        self._announced.settle(site, peer.incarnation if peer is not None and up else None)
+        # The incarnation is that of the answer, not of gossip: the engine must not send to a life that has ended.
+        self._announced.set_state(site, peer.incarnation if peer is not None and up else None)
         if peer is not None and peer.link.wavering:
-            self._partners.doubt(site)
+            self._scheduler.doubt(site)
 
-    def _judge(self, site: str, now_ms: float) -> Assessment:
+    def _assess(self, site: str, now_ms: float) -> Assessment:
         if self._known.membership.is_forgotten(site):
             seen_ms = self._forgotten_seen_ms.get(site)
             return Assessment(
@@ -416,12 +424,12 @@ class Mesh:
         if site == self.own.name:
             return Assessment(SiteState.UP, direct=True, as_of_ms=0.0)
         peer = self._peers.get(site) or PeerState()
-        heard_ms = self._known.beats.age_ms(site, now_ms)
-        return assess(peer.link, heard_ms, now_ms, len(self._known.names), self.settings)
+        beat_age_ms = self._known.beats.age_ms(site, now_ms)
+        return assess(peer.link, beat_age_ms, now_ms, len(self._known.names), self.settings)
 
 
 def _revised(own: SiteRecord, before: SiteRecord | None, now: Now) -> SiteRecord:
-    """A restart is no news; a change is, and must count for more than what was said before."""
+    """The own record of this start. Its revision grows only with a change: a restart need not be announced."""
     if before is not None and msgspec.structs.replace(own, revision=before.revision) == before:
         return before
     least = before.revision + 1 if before is not None else 1

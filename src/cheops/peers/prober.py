@@ -16,7 +16,7 @@ from cheops.peers.settings import Now
 from cheops.text import printable
 
 PROBE_PATH = "peer/heartbeat"  # below the address of an agent
-_LONGEST_SLEEP_S = 0.25
+_LONGEST_SLEEP_S = 0.25  # `probe_now` does not wake the loop, and probes on their way expire at a tick
 _log = logging.getLogger(__name__)
 
 
@@ -58,6 +58,7 @@ class Prober:
 
     def answer(self, body: bytes, peer: str | None = None) -> bytes:
         """The response to a probe; `peer` is the sender by its certificate, if it has one. Raises MeshError."""
+        # Before the mesh sees it: gossip in a false name could make a live site seem restarted, or dead.
         probe = heartbeat.decode(body)
         if peer not in (None, probe.sender):
             raise ForgedSenderError(f"'{peer}' cannot send a heartbeat of '{printable(probe.sender)}'")

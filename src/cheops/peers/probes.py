@@ -1,9 +1,9 @@
-"""Probes: which sites to probe in a period, what the own probes showed of each peer, and what answering costs.
+"""Probes: which sites to probe in a period, what the own probes have shown, and a limit on the work of answering.
 
-A bounded number per period, however many sites there are. Sites that share resources come first, all of them if
-they are few, in turn if they are many. Then those in doubt, where one more probe decides; one of the nearest, to
-keep `around` honest; and random ones: one of any kind, which makes gossip spread like an epidemic, and one that
-seems absent, which finds the other half of a mesh that was cut.
+The number of probes per period is bounded, however many sites there are. Sites that share resources come first, all of
+them if they are few, in turn if they are many. Then sites in doubt, where one more probe decides; one of the nearest
+sites, so that the scope function `around` has fresh distances; and random sites: one of any kind, which makes gossip
+spread like an epidemic, and one that seems absent, which finds the other half of a mesh that was cut in two.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,18 +18,21 @@ from cheops.peers.settings import MeshSettings, Now
 
 
 class AnswerLoad:
+    """Limits the work of answering probes. A site that many others share resources with gets many regular probes: it
+    asks the probers to come less often, and gives full answers only to some of them."""
+
     def __init__(self, settings: MeshSettings) -> None:
         self._settings = settings
         self._full_left = settings.full_answers_per_period
-        self._regulars: dict[str, float] = {}
+        self._regulars: dict[str, float] = {}  # sites that probe regularly, and when they last did
 
     def new_period(self, now_ms: float) -> None:
-        """Regulars that did not come for twice as long as they may stay away are none any more."""
+        """Drop the regular probers that stayed away for twice the longest interval."""
         self._full_left = self._settings.full_answers_per_period
         oldest_ms = now_ms - 2 * self._settings.max_every * self._settings.period_ms
         self._regulars = {site: at_ms for site, at_ms in self._regulars.items() if at_ms >= oldest_ms}
 
-    def came(self, site: str, now_ms: float) -> None:
+    def note_regular(self, site: str, now_ms: float) -> None:
         self._regulars[site] = now_ms
 
     def may_gossip(self) -> bool:
@@ -44,22 +47,22 @@ class AnswerLoad:
 
 
 Draw = Callable[[int], int]  # a random number from 0 up to, not including, its argument
-_MAX_WAITING = 64
-_TRIES = 4
+_MAX_WAITING = 64  # anyone can cause an entry of these queues, so they are bounded
+_TRIES = 4  # a random draw is repeated at most so often: a period must not cost a search through 1,000 sites
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeCandidates:
-    """What the choice is made from."""
+    """The sites to choose from, and what is known of each."""
 
     names: Sequence[str]
     can_probe: Callable[[str], bool]  # known, and no probe is on its way
-    is_due: Callable[[str], bool]  # has not asked to be left alone for longer
+    is_due: Callable[[str], bool]  # the interval that it asked for is over
     is_absent: Callable[[str], bool]
 
 
 class ProbeScheduler:
-    """Whose turn it is."""
+    """Chooses the sites to probe."""
 
     def __init__(self, settings: MeshSettings) -> None:
         self._settings = settings
@@ -69,11 +72,11 @@ class ProbeScheduler:
         self.near: list[str] = []
         self._near_turn = 0
         self._doubted: dict[str, None] = {}
-        self._callers: dict[str, None] = {}
+        self._returning: dict[str, None] = {}
         self._immediate: dict[str, None] = {}
 
     def share_with(self, sites: Iterable[str]) -> None:
-        """The sites that share resources with this one."""
+        """Set the sites that share resources with this one."""
         self.interest = frozenset(sites)
         self._interested = sorted(self.interest)
 
@@ -81,13 +84,13 @@ class ProbeScheduler:
         """One more probe decides about this site."""
         self._doubted[site] = None
 
-    def called(self, site: str) -> None:
-        """A site is heard of that was not reached lately: it may be back."""
-        if len(self._callers) < _MAX_WAITING:
-            self._callers[site] = None
+    def may_be_back(self, site: str) -> None:
+        """There is a sign of life of a site that was not reached lately."""
+        if len(self._returning) < _MAX_WAITING:
+            self._returning[site] = None
 
     def probe_now(self, site: str) -> None:
-        """Somebody waits for news of this site: do not wait for the next period."""
+        """Probe a site without waiting for the next period."""
         if len(self._immediate) < _MAX_WAITING:
             self._immediate[site] = None
 
@@ -96,73 +99,77 @@ class ProbeScheduler:
         return bool(self._immediate)
 
     def drop(self, site: str) -> None:
-        for waiting in (self._doubted, self._callers, self._immediate):
+        for waiting in (self._doubted, self._returning, self._immediate):
             waiting.pop(site, None)
 
-    def at_once(self, field: ProbeCandidates, most: int) -> list[str]:
+    def next_immediate(self, candidates: ProbeCandidates, most: int) -> list[str]:
+        """The sites to probe before the next period."""
         sites = list(islice(self._immediate, most))
         for site in sites:
             del self._immediate[site]
-        return [site for site in sites if field.can_probe(site)]
+        return [site for site in sites if candidates.can_probe(site)]
 
-    def choose(self, field: ProbeCandidates, draw: Draw) -> list[str]:
-        """The partners of a period."""
+    def choose(self, candidates: ProbeCandidates, draw: Draw) -> list[str]:
+        """The sites to probe in a period."""
         settings = self._settings
-        chosen = dict.fromkeys(self._next_interested(field))
-        chosen |= dict.fromkeys(islice(self._urgent(field, chosen), settings.urgent_probes))
-        chosen |= dict.fromkeys(self._next_near(field, chosen))
+        chosen = dict.fromkeys(self._next_interested(candidates))
+        chosen |= dict.fromkeys(islice(self._urgent(candidates, chosen), settings.urgent_probes))
+        chosen |= dict.fromkeys(self._next_near(candidates, chosen))
         for turn in range(settings.random_probes):
-            site = _random(field, chosen, draw, absent=turn % 2 == 1)
+            site = _random(candidates, chosen, draw, absent=turn % 2 == 1)
             if site is not None:
                 chosen[site] = None
         return list(chosen)
 
-    def _urgent(self, field: ProbeCandidates, chosen: dict[str, None]) -> Iterator[str]:
-        """Those in doubt, first of them those that share resources; then those that may be back.
+    def _urgent(self, candidates: ProbeCandidates, chosen: dict[str, None]) -> Iterator[str]:
+        """Sites in doubt, first those that share resources; then sites that may be back.
 
-        Who cannot be probed now leaves the queue too: an answer is on its way, and puts it back if need be.
+        A site that cannot be probed now leaves the queue too: an answer is on its way, and puts it back if need be.
         """
         doubted = sorted(self._doubted, key=lambda site: site not in self.interest)
-        for queue, sites in ((self._doubted, doubted), (self._callers, list(self._callers))):
+        for queue, sites in ((self._doubted, doubted), (self._returning, list(self._returning))):
             for site in sites:
                 del queue[site]
-                if site not in chosen and field.can_probe(site):
+                if site not in chosen and candidates.can_probe(site):
                     yield site
 
-    def _next_interested(self, field: ProbeCandidates) -> Iterator[str]:
-        count, sites, found = len(self._interested), self._interested, 0
+    def _next_interested(self, candidates: ProbeCandidates) -> Iterator[str]:
+        count, sites, chosen = len(self._interested), self._interested, 0
         start = self._interest_turn
         for step in range(count):
-            if found == self._settings.interest_probes:
+            if chosen == self._settings.interest_probes:
                 return
             site = sites[(start + step) % count]
             self._interest_turn = (start + step + 1) % count
-            if field.can_probe(site) and field.is_due(site):
-                found += 1
+            if candidates.can_probe(site) and candidates.is_due(site):
+                chosen += 1
                 yield site
 
-    def _next_near(self, field: ProbeCandidates, chosen: dict[str, None]) -> Iterator[str]:
-        free = [site for site in self.near if site not in chosen and field.can_probe(site) and field.is_due(site)]
+    def _next_near(self, candidates: ProbeCandidates, chosen: dict[str, None]) -> Iterator[str]:
+        near = (site for site in self.near if site not in chosen)
+        free = [site for site in near if candidates.can_probe(site) and candidates.is_due(site)]
         self._near_turn += self._settings.near_probes
         for step in range(min(self._settings.near_probes, len(free))):
             yield free[(self._near_turn + step) % len(free)]
 
 
-def _random(field: ProbeCandidates, chosen: dict[str, None], draw: Draw, *, absent: bool) -> str | None:
-    """A random site of the wanted kind if a few draws find one, otherwise any that is free."""
+def _random(candidates: ProbeCandidates, chosen: dict[str, None], draw: Draw, *, absent: bool) -> str | None:
+    """A random site of the wanted kind if a few draws yield one, otherwise any that can be probed."""
     free = None
-    for _ in range(min(_TRIES, len(field.names)) if field.names else 0):
-        site = field.names[draw(len(field.names))]
-        if site in chosen or not field.can_probe(site):
+    for _ in range(min(_TRIES, len(candidates.names)) if candidates.names else 0):
+        site = candidates.names[draw(len(candidates.names))]
+        if site in chosen or not candidates.can_probe(site):
             continue
         free = site
-        if field.is_absent(site) == absent:
+        if candidates.is_absent(site) == absent:
             break
     return free
 
 
 @dataclass(slots=True)
 class PeerState:
+    """What the own probes to one site have shown."""
+
     link: ProbeHistory = field(default_factory=ProbeHistory)
     trip: RoundTrip | None = None
     incarnation: str | None = None  # of the last answer
@@ -173,7 +180,8 @@ class PeerState:
     answers_as: str | None = None  # another name, if another site answers there
 
     def timeout_ms(self, settings: MeshSettings) -> float:
-        """Several round trips, and almost a period: over at the next tick. Longer where none is known."""
+        """Four round trips, but almost a period at least, so that it is over at the next tick. The maximum if no round
+        trip is known yet."""
         if self.trip is None:
             return settings.max_timeout_ms
         return min(max(0.9 * settings.period_ms, 4 * self.trip.rtt_ms), settings.max_timeout_ms)
@@ -217,7 +225,7 @@ class PeerTable:
         return sent
 
     def returned(self, probe_id: int) -> SentProbe | None:
-        """The probe of this id, if it was still waited for."""
+        """The probe with this id, unless it has expired."""
         sent = self._sent.pop(probe_id, None)
         if sent is not None and sent.site in self._peers:
             self._peers[sent.site].is_waiting = False
@@ -236,7 +244,9 @@ class PeerTable:
 def updated_round_trip(
     before: RoundTrip | None, sent: SentProbe, answer: Heartbeat, now: Now, now_ms: float
 ) -> RoundTrip:
-    """The round trip of an answered probe, less the time that the peer took, and the clocks compared."""
+    """The round trip of an answered probe without the time that the peer took, and the offset of its clock."""
+    # Intervals use the steady clock. The wall clocks only give the time that the peer took, a difference of two times
+    # of its own clock, and the offset between both clocks, as NTP computes it.
     received_ms = answer.sent_ms if answer.received_ms is None else answer.received_ms
     elapsed_ms = now.mono_ms - sent.at.mono_ms
     rtt_ms = max(elapsed_ms - max(answer.sent_ms - received_ms, 0.0), 0.001)

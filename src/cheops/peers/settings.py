@@ -1,4 +1,4 @@
-"""Settings of the mesh, and the time that it counts by."""
+"""Settings of the mesh, and its clock. `config/` sets a few of them (`heartbeat` in the configuration file)."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Now(NamedTuple):
-    """A moment by two clocks: one that never jumps, for intervals; and the wall's, to compare with others."""
+    """A moment by two clocks: one that never jumps, for intervals, and the wall clock, to compare with other sites."""
 
     mono_ms: float
     wall_ms: float
@@ -23,7 +23,7 @@ class MeshSettings:
     interest_probes: int = 4  # sites that share resources with this one
     urgent_probes: int = 2  # sites in doubt, and sites that come back
     near_probes: int = 1
-    random_probes: int = 2  # what keeps the mesh one mesh
+    random_probes: int = 2  # they spread gossip to all sites, and join parts that were cut off
 
     # What one heartbeat carries.
     beats_per_message: int = 64
@@ -32,9 +32,9 @@ class MeshSettings:
     pairs_per_message: int = 12
     places_per_message: int = 8
     members_per_message: int = 8
-    full_answers_per_period: int = 32  # beyond these an answer carries a few entries, and no other gossip
+    full_answers_per_period: int = 32  # further answers carry a few entries, and no other gossip
     referral_bytes: int = 2_048
-    regulars_per_period: int = 32  # probers beyond these are asked to come less often
+    regulars_per_period: int = 32  # with more regular probers, all are asked to come less often
     max_every: int = 32
 
     # Own evidence (see liveness.py).
@@ -44,7 +44,7 @@ class MeshSettings:
     flap_half_life_ms: float = 60_000
     most_hits: int = 6
 
-    # Hearsay: a base, and more with the number of sites, since a bounded message takes longer to go round.
+    # Hearsay: a base, and more with the number of sites, because a bounded message needs more rounds to cover them all.
     suspect_after_ms: float = 10_000
     down_after_ms: float = 20_000
     per_site_ms: float = 30
@@ -52,14 +52,14 @@ class MeshSettings:
     # What is kept.
     max_sites: int = 4_096
     near_sites: int = 8
-    row_size: int = 16  # measured distances that a site tells of itself
+    row_size: int = 16  # measured distances that a site announces
     pairs_per_s: float = 24  # of the whole mesh: sets how often a site repeats its row
     max_members: int = 4_096
     member_keep_ms: float = 830 * 24 * 3_600_000  # longer than any certificate lasts: they revoke those too
 
     @classmethod
     def from_heartbeat(cls, every_s: float, down_after_s: float) -> "MeshSettings":
-        """As the configuration file has it. A miss counts up to a period after the site has gone."""
+        """From the configuration file. The first miss comes up to a period after the site went down, hence one less."""
         misses = max(2, ceil(down_after_s / every_s) - 1)
         period_ms = every_s * 1_000
         return cls(
@@ -85,7 +85,11 @@ class MeshSettings:
 
 
 class SteadyClock:
-    """`pauses` tells whether an interval had one in it."""
+    """Time that stands still while this agent does: a suspended machine, a stopped process.
+
+    Otherwise all other sites would seem silent after a pause, and be reported down. `pauses` counts the pauses, so that
+    a caller sees whether an interval had one in it.
+    """
 
     def __init__(self, longest_gap_ms: float) -> None:
         self._longest_gap_ms = longest_gap_ms
@@ -94,7 +98,7 @@ class SteadyClock:
         self.pauses = 0
 
     def tick(self, now: Now) -> float:
-        """The time at a tick; ticks come regularly unless we stood still."""
+        """The time at a tick. Ticks are regular, so a long gap is a pause."""
         if self._ticked_ms is not None and now.mono_ms - self._ticked_ms > self._longest_gap_ms:
             self._paused_ms += now.mono_ms - self._ticked_ms
             self.pauses += 1

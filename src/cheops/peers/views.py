@@ -1,6 +1,4 @@
-"""What the mesh looks like from one site: for people (`SiteView`, `problems`), and for scope-lang
-(`Snapshot`).
-"""
+"""Views of the mesh from one site: for people (`SiteView`, `problems`), and for scope-lang (`Snapshot`)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,12 +9,12 @@ from cheops.peers.liveness import Assessment, SiteState
 from cheops.peers.probes import PeerState, PeerTable
 from cheops.scope.snapshot import SiteInfo, Snapshot
 
-CLOCK_WARNING_MS = 500
+CLOCK_WARNING_MS = 500  # far below security.clock_skew: a warning before operations are refused
 
 
 @dataclass(frozen=True, slots=True)
 class SiteView:
-    """One site. Ages are in milliseconds; None where there is nothing to be old."""
+    """One site. Ages are in milliseconds; None if there is no evidence."""
 
     name: str
     state: SiteState
@@ -31,7 +29,7 @@ class SiteView:
     distance: Distance | None
     clock: ClockOffset | None
     here: bool = False
-    heard: bool = True  # it has told, to us or to others, what it is
+    heard: bool = True  # its own record is known, directly or by gossip
 
     @property
     def is_up(self) -> bool:
@@ -49,17 +47,16 @@ class SiteView:
 def view_of(
     known: GossipState, site: str, seen: tuple[Assessment, PeerState], distance: Distance | None, now_ms: float
 ) -> SiteView:
-    """A site as it is shown. Its incarnation is the one it answered with, or else the one it is said to
-    have."""
-    verdict, peer = seen
+    """A site as it is shown. Its incarnation is that of its last answer, or else the one in its record."""
+    assessment, peer = seen
     entry = known.catalogue.get(site)
     contact_ms = peer.link.contact_ms
     return SiteView(
         site,
-        verdict.state,
-        verdict.direct,
-        verdict.only_through_others,
-        verdict.as_of_ms,
+        assessment.state,
+        assessment.direct,
+        assessment.only_through_others,
+        assessment.as_of_ms,
         None if contact_ms is None else max(now_ms - contact_ms, 0.0),
         peer.incarnation or (entry.incarnation if entry else None),
         entry.url if entry else known.seeds.get(site, ""),
@@ -73,7 +70,7 @@ def view_of(
 
 
 def problems(known: GossipState, peers: PeerTable) -> Iterator[str]:
-    """What an operator should know."""
+    """Problems that an operator should know."""
     if known.is_forgotten:
         yield "the other sites have forgotten this one, so it takes no part; any site can admit it again"
     if known.catalogue.refused:
@@ -84,15 +81,15 @@ def problems(known: GossipState, peers: PeerTable) -> Iterator[str]:
         if peer.trip is not None:
             clock = peer.trip.clock
             if abs(clock.offset_ms) - clock.error_ms > CLOCK_WARNING_MS:
-                yield f"the clock of '{site}' is {_apart(clock.offset_ms)} ours"
+                yield f"the clock of '{site}' is {_clock_difference(clock.offset_ms)} ours"
 
 
-def _apart(offset_ms: float) -> str:
+def _clock_difference(offset_ms: float) -> str:
     return f"{abs(offset_ms):,.0f} ms {'ahead of' if offset_ms > 0 else 'behind'}"
 
 
 class PairRtts(Mapping[frozenset[str], float]):
-    """The distances of all pairs, each worked out when asked for: 1,000 sites have half a million."""
+    """The distances of all pairs. Each is computed when it is read: 1,000 sites have half a million pairs."""
 
     def __init__(self, table: DistanceTable, names: tuple[str, ...]) -> None:
         self._table = table
@@ -118,7 +115,7 @@ class PairRtts(Mapping[frozenset[str], float]):
 
 
 def snapshot_of(here: str, views: list[SiteView], table: DistanceTable) -> Snapshot:
-    """What resolving a scope may know. Who is forgotten does not exist; who cannot be reached is not up."""
+    """The mesh as scope-lang sees it: a forgotten site does not exist, and one that cannot be reached is not up."""
     sites = {
         view.name: SiteInfo(
             view.name,
