@@ -13,8 +13,7 @@ from cheops.api.models.operations import SubmitRequest
 from cheops.client import AgentError
 from cheops.errors import CheopsError
 from cheops.security import audit as audits
-from cheops.security.audit import SINGLY, AuditWriter
-from cheops.security.audit_entries import AuditEntry, AuditQuery, read_entries
+from cheops.security.audit import SINGLY, AuditEntry, AuditQuery, AuditWriter, read_entries
 from cheops.security.principal import Role
 from cheops.security.tokens import new_secret
 from tests.agent.rig import Rig

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from cheops.schema import doc
-from cheops.security.audit_entries import time_text
+from cheops.security.audit import time_text
 
 KEPT = 1_000
 _MAX_TEXT = 500  # clients choose these texts, so their length must be limited, too

@@ -13,8 +13,7 @@ from threading import Lock
 
 from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError
-from cheops.security.audit import AuditWriter
-from cheops.security.audit_entries import AuditEntry
+from cheops.security.audit import AuditEntry, AuditWriter
 from cheops.text import printable, shortened
 
 # HTTP statuses that say that a request was refused, rather than wrong or failed.

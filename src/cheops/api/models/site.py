@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 
 from cheops.notify.event import Event
 from cheops.schema import doc
-from cheops.security.audit_entries import AuditEntry
+from cheops.security.audit import AuditEntry
 from cheops.security.principal import Role
 
 

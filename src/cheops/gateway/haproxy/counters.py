@@ -15,7 +15,7 @@ from cheops.gateway.haproxy.frontends import MESH, REFUSED, RING
 from cheops.gateway.haproxy.layout import Layout
 from cheops.gateway.haproxy.runtime import RuntimeSocket, RuntimeSocketError, Worker
 from cheops.gateway.request_log import RequestLog, ServedRequest
-from cheops.security.audit_entries import time_text
+from cheops.security.audit import time_text
 from cheops.security.refusals import Refusals
 from cheops.security.tls import BAD_HANDSHAKE, NO_CERTIFICATE, TOO_MANY_OF_ONE, reason_of
 
