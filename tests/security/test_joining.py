@@ -188,7 +188,7 @@ def test_nobody_gets_a_certificate_for_the_host_name_of_a_site(rig: Rig, tmp_pat
     code = invite(rig, "greedy")
     ran = join(tmp_path / "a", code, "--address", dns_name("site1"))
     assert ran.code == 1
-    assert "names below cheops.internal and those with * are not given away" in ran.err
+    assert "names below cheops.internal and names with * are reserved" in ran.err
 
 
 def test_codes_that_are_none() -> None:

@@ -117,7 +117,7 @@ def _store(node: Node) -> Iterator[Check]:
     )
     level = Level.WARNING if hint else Level.OK
     yield _check("store", "disk has free space", f"{free / 1024**2:,.0f} MiB", hint, level)
-    excess = node.disk_quota.lacking() or ""
+    excess = node.disk_quota.problem() or ""
     hint = "until then the agent refuses operations from clients" if excess else ""
     yield _check("store", "clients are within their quota", excess or "'clients.store_size'", hint)
     trouble = node.audit.trouble or (f"{node.audit.lost} entries were lost" if node.audit.lost else "")

@@ -27,7 +27,7 @@ from cheops.errors import CheopsError
 from cheops.node.node import Node
 from cheops.peers.endpoint import rejection_response
 from cheops.peers.enrollment import FORGED_SENDER, connection_rejection
-from cheops.security.audit_entries import AuditEntry
+from cheops.security.audit import AuditEntry
 from cheops.security.principal import NOBODY, Kind, Principal
 from cheops.security.refusals import REFUSED_STATUSES, reason_of
 from cheops.security.tokens import BadTokenError, wall_ms

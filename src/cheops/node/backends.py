@@ -91,13 +91,13 @@ class Backends:
 
     async def run(self, run: Run) -> tuple[Outcome, ...]:
         if run.rtype not in self._types:
-            # It may be configured later: until then the operation waits.
+            # Not a failure: the type may be configured later, and until then the operation waits.
             text = f"the resource type '{run.rtype}' is not in this site's configuration"
             return (Outcome(Result.RETRY, text),)
         backend = self.of_type(run.rtype)
         try:
             return await backend.run(run)
-        except Exception as error:  # nobody knows how far it got, and the engine must learn that
+        except Exception as error:  # it is unknown how far it got, and the engine must learn that
             steps = "; ".join(backend.describe(step.payload) for step in run.steps[:3])
             _log.exception("the run of %s on %s failed", steps, run.resource)
             return (Outcome(Result.MAYBE, f"a mistake in Cheops: {error!r}"),)
@@ -105,7 +105,7 @@ class Backends:
     async def doctor(self) -> list[Finding]:
         return [finding for backend in self._by_name.values() for finding in await backend.doctor()]
 
-    # -- what backends may ask -----------------------------------------------------------------------------
+    # -- services for backends -----------------------------------------------------------------------------
 
     def _replica(self, resource: str) -> Replica | None:
         return self._pump.site.replicas.get(resource) if self._pump else None
@@ -142,7 +142,7 @@ class Backends:
                     self._moved.add(document.resource)
 
     async def maintain(self) -> None:
-        """Report moved resources and release files that nobody needs any more, until cancelled."""
+        """Report moved resources and release files that are no longer needed, until cancelled."""
         pump, references = self._pump, self._references
         assert pump is not None  # noqa: S101 - `start` comes first
         assert references is not None  # noqa: S101 - as above
@@ -163,7 +163,7 @@ class Backends:
     async def _release(self, pump: Pump, references: FileReferences, key: Key, resource: str, id_: OpId) -> None:
         if self._is_first_look:
             await pump.replica(resource)
-        replica = pump.site.replicas.get(resource)  # to what is not in memory nothing has happened
+        replica = pump.site.replicas.get(resource)  # a resource that is not in memory has not changed
         if replica is not None and is_settled_everywhere(replica, id_):
             for hash_ in references.release(key):
                 self._files.forget(hash_)

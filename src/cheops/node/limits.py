@@ -1,13 +1,13 @@
-"""Why a site does not accept an operation now: its disk is full, or its clock is ahead of the others'.
+"""Why a site does not accept an operation now: its disk is full, or its clock is ahead of those of other sites.
 
-Requests of clients are refused before they fill the disk. What other sites send is still taken, or the sites would
-differ: the last of the disk is left for that, for the audit log, and for deleting.
+Requests of clients are refused before they fill the disk. Operations of other sites are still accepted, or the sites
+would diverge: the rest of the disk is reserved for them, for the audit log, and for deleting.
 
 A stamp is never earlier than any that this site has seen (see cheops.log.causality), so it can lie ahead of the clock
-of this site, and that clock itself can be wrong. A site that is behind harms nobody: its stamps follow those of
-the others. The others would refuse operations of one that is ahead until their clocks come up to them, so it
-refuses them itself at once. No site knows the true time, so the median of the clocks of the sites that are up
-counts, if there are two at least: no single site can keep another from working.
+of this site, and that clock itself can be wrong. A site whose clock is behind does no harm: its stamps follow those of
+the others. If it is ahead, the other sites would refuse its operations until their clocks reach the stamps, so it
+refuses them itself at once. No site knows the true time, so the median of the clocks of the sites that are up counts,
+if there are at least two: no single site can keep another from working.
 """
 
 import os
@@ -21,14 +21,14 @@ from cheops.node.pump import wall_ms
 from cheops.peers.mesh import Mesh
 from cheops.peers.prober import now
 
-_FEWEST = 2
-_LOOK_MS = 1_000  # for so long what the others' clocks said is good enough
+_FEWEST = 2  # other clocks; of one, it is unknown which of the two is wrong
+_LOOK_MS = 1_000  # for so long the offsets of the other clocks are reused: computing them takes a while with many sites
 
 
 def stamp_problem(newest_ms: int, now_ms: int, offsets_ms: Sequence[float], skew_ms: int) -> str | None:
-    """Why others would not take an operation yet; None if they would, or nobody can tell.
+    """Why other sites would not accept an operation yet; None if they would, or if that is unknown.
 
-    `newest_ms` is the newest stamp that is known here, `offsets_ms` how far the clocks of others are ahead.
+    `newest_ms` is the newest stamp that is known here, `offsets_ms` how far the clocks of other sites are ahead.
     """
     if len(offsets_ms) < _FEWEST:
         return None
@@ -36,20 +36,20 @@ def stamp_problem(newest_ms: int, now_ms: int, offsets_ms: Sequence[float], skew
     ahead_ms = max(newest_ms, now_ms) - now_ms + ahead_of_others_ms
     if ahead_ms <= skew_ms:
         return None
-    taken_in = f"other sites would take this operation only in {(ahead_ms - skew_ms) / 1000:,.0f} s"
+    accepted_in = f"other sites would take this operation only in {(ahead_ms - skew_ms) / 1000:,.0f} s"
     if ahead_of_others_ms > skew_ms:
         return (
             f"the clock of this site is {ahead_of_others_ms / 1000:,.0f} s ahead of those of other sites, "
-            f"and {taken_in}: set it right (NTP), and see 'cheops check'"
+            f"and {accepted_in}: set it right (NTP), and see 'cheops check'"
         )
     return (
         f"operations are known here that are stamped {ahead_ms / 1000:,.0f} s in the future, since a clock "
-        f"was wrong, and {taken_in}; until then ask another site"
+        f"was wrong, and {accepted_in}; until then ask another site"
     )
 
 
 class ClockCheck:
-    """The clocks of the sites that are up, as heartbeats tell them."""
+    """Compares the clock with those of the sites that are up, as measured with heartbeats."""
 
     def __init__(self, mesh: Mesh, skew_s: float) -> None:
         self._mesh = mesh
@@ -58,7 +58,7 @@ class ClockCheck:
         self._offsets_ms: list[float] = []
 
     def check(self, newest_ms: int) -> None:
-        """Raises CheopsError where what is made now would not be taken elsewhere."""
+        """Raises CheopsError if other sites would not accept an operation that is stamped now."""
         at = now()
         if at.mono_ms - self._looked_ms > _LOOK_MS:
             clocks = [one.clock for one in self._mesh.sites(at) if one.is_up and not one.here]
@@ -95,31 +95,31 @@ class DiskQuota:
         self._free_bytes = free_bytes
         self._now_s = now_s
         self._looked_s = -_LOOK_S
-        self._lacking: str | None = None
+        self._problem: str | None = None
 
     def check(self) -> None:
-        """Raises NoRoomError. Cheap: it looks once a second."""
-        if lacking := self.lacking():
-            raise DiskFullError(lacking)
+        """Raises DiskFullError. Cheap: it looks at the disk once a second."""
+        if problem := self.problem():
+            raise DiskFullError(problem)
 
-    def lacking(self) -> str | None:
+    def problem(self) -> str | None:
         """What is wrong, and what to do about it."""
         now_s = self._now_s()
         if now_s - self._looked_s >= _LOOK_S:
-            self._looked_s, self._lacking = now_s, self._look()
-        return self._lacking
+            self._looked_s, self._problem = now_s, self._look()
+        return self._problem
 
     def _look(self) -> str | None:
         try:
             disk = os.statvfs(self._store.parent)
             used = sum(_size(self._store.with_name(self._store.name + end)) for end in ("", "-wal"))
         except OSError:
-            return None  # the store itself says what is wrong there
+            return None  # the store reports what is wrong there
         free = disk.f_bavail * disk.f_frsize
         if free < self._free_bytes:
             return (
                 f"only {free // _MIB} MiB are free on the disk of {self._store.parent}, and "
-                f"clients.free_size keeps {self._free_bytes // _MIB} MiB: make room"
+                f"clients.free_size keeps {self._free_bytes // _MIB} MiB: free some space"
             )
         if used > self._store_bytes:
             return (

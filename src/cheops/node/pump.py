@@ -36,7 +36,7 @@ from cheops.engine.site import Site
 from cheops.store.interface import Store, StoreError
 
 _log = logging.getLogger(__name__)
-_STEPS_PER_COMMIT = 500
+_STEPS_PER_COMMIT = 500  # a larger batch would make the first of its clients wait for the last
 _RETRY_S, _RETRY_MOST_S = 0.1, 5.0
 
 
@@ -80,6 +80,7 @@ class Pump:
 
     def post(self, event: Event) -> None:
         """Pass an event to the engine. It has decided when this returns; the effects follow."""
+        # No await between the step and the queue: effects must leave in the order in which the engine decided.
         effects = self.site.step(event, self._now_ms())
         if effects:
             self._queue.append(effects)
@@ -127,6 +128,7 @@ class Pump:
         if saves:  # first of all: nothing may leave this site that a crash could still take back
             self._handler.committed(saves, await self._commit(saves))
         others = [effect for effects in steps for effect in effects if not isinstance(effect, Save)]
+        # Loads first: they only read, and run in the background while the rest is carried out.
         self._load([effect for effect in others if isinstance(effect, Load | Enumerate)])
         for effect in others:
             self._do(effect)
@@ -185,7 +187,7 @@ class Pump:
                 await asyncio.sleep(backoff.next_s())
 
     def _report_unreadable(self, effect: Load | Enumerate, error: StoreError) -> None:
-        """The load is retried, but those who wait for the resource get the error now."""
+        """The load is retried, but callers that wait for the resource get the error now."""
         _log.warning("cannot read %s: %s", effect, error)
         if isinstance(effect, Load):
             self._wake_waiting(effect.resource, error)

@@ -51,7 +51,7 @@ def _matches(resource: str, patterns: tuple[str, ...]) -> bool:
     return bool(resource) and any(fnmatchcase(resource, pattern) for pattern in patterns)
 
 
-_READ_S = 3600.0  # how long one read waits for something new
+_READ_S = 3600.0  # how long one read waits for something new; the feed wakes it, so this is no polling interval
 _FIRST_WAIT_S = 0.2
 _STORE_WAIT_S = 1.0
 _log = logging.getLogger(__name__)
@@ -114,6 +114,7 @@ class Delivery:
         for event in page.events:
             if wants(self.target, event, self._site):
                 await self._deliver(event)
+                # Only after the delivery: after a crash between the two the target gets the event again, not never.
                 await self._move(event.sequence)
         await self._move(page.last.seq)
 
@@ -145,7 +146,7 @@ class Delivery:
         return None
 
     def _note_failure(self, event: Event, problem: str) -> None:
-        if problem != self._problem:
+        if problem != self._problem:  # one line in the log per problem, not per attempt
             what = EventKind(event.kind).value
             _log.warning("notify %s: %s was not accepted: %s", self.target.name, what, problem)
         self._failing_since_ms = self._failing_since_ms or wall_ms()

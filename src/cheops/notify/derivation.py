@@ -39,12 +39,12 @@ _REPORTED_ELSEWHERE = frozenset((Rule.VOID, Rule.BEATEN_AT_ORIGIN, Rule.FOLDED))
 
 
 def op_text(resource: str, op: OpId) -> str:
-    """An operation's name beyond its resource, its site and the life of that site's store."""
+    """The name of an operation that is unique in the mesh: with its resource and the incarnation of its site."""
     return id_of(op_key(resource, op))
 
 
 def of_operation(op: Operation, at_ms: int) -> Event | None:
-    """That an operation was accepted, or decided. A seal is the sites' own affair."""
+    """That an operation was accepted, or decided. Seals, which sites make for themselves, are not reported."""
     if op.kind is Kind.SEAL:
         return None
     kind, status = _VERDICTS[op.verdict]
@@ -55,14 +55,14 @@ def of_operation(op: Operation, at_ms: int) -> Event | None:
 
 
 class About(NamedTuple):
-    """What a reply does not say of its operation."""
+    """The properties of an operation that its replies do not have."""
 
     rtype: str = ""
     type: str = ""
 
 
 def of_reply(reply: Reply, about: About, at_ms: int, *, was_unknown: bool = False) -> Event | None:
-    """What a site says of an operation, or that it replayed."""
+    """The outcome of an operation at a site, or that the site replayed."""
     if reply.key in SILENT_KEYS or (reply.op is None and not reply.replay):
         return None
     kind = _kind_of(reply, was_unknown=was_unknown)
@@ -90,6 +90,7 @@ def _kind_of(reply: Reply, *, was_unknown: bool) -> EventKind | None:
         return EventKind.UNKNOWN
     if was_unknown:
         return EventKind.RESOLVED
+    # At its origin a failure is the outcome. Elsewhere it means that this site differs from the origin now.
     if reply.status is Status.KO and reply.op.origin != reply.origin:
         return EventKind.DIVERGED
     return EventKind.RAN if reply.status in (Status.OK, Status.KO) else None
@@ -106,10 +107,11 @@ def of_fate(op: Operation, fate: Fate, at_ms: int) -> Event | None:
 
 
 def of_notice(notice: Notify, site: str, rtype: str, known: Vector, at_ms: int) -> Event | None:
-    """What the engine noticed. The engine repeats it with each load: the same state gives the same event."""
+    """A notice of the engine. The engine repeats it with each load: the same state gives the same event."""
     kind = NOTICES.get(notice.what)
     if kind is None:
         return None
+    # The id covers the known operations, so that the same notice after further operations is a new event.
     state = hashlib.sha256(repr(sorted(known.items())).encode()).hexdigest()[:16]
     about = op_text(notice.resource, notice.op) if notice.op else _quoted(notice.resource)
     return Event(
@@ -137,7 +139,7 @@ def of_peer(event: PeerUp | PeerDown, site: str, at_ms: int) -> Event:
 
 
 def of_dropped(site: str, count: int, up_to: int, at_ms: int) -> Event:
-    """That events are gone before a target took them."""
+    """That events were deleted before a target received them."""
     return Event(
         id=f"{EventKind.DROPPED}:{_quoted(site)}/{up_to}",
         kind=EventKind.DROPPED,
@@ -148,12 +150,12 @@ def of_dropped(site: str, count: int, up_to: int, at_ms: int) -> Event:
 
 
 def of_summary(op: Operation, at_ms: int) -> Event:
-    """What a summary says of its operation; the rest is filled in when it is complete."""
+    """The head of a summary; the results are filled in when it is complete."""
     return _about_operation(op, EventKind.SUMMARY, at_ms)
 
 
 def results_of(reply: Reply) -> Iterator[tuple[OpId, SiteResult]]:
-    """What a reply says of operations, for their summaries. A replay covers many."""
+    """The results in a reply, for the summaries of the operations. A replay covers many."""
     site = reply.origin.site
     if reply.op is not None:
         yield reply.op, SiteResult(site, reply.status, cut(reply.detail))
@@ -162,7 +164,7 @@ def results_of(reply: Reply) -> Iterator[tuple[OpId, SiteResult]]:
 
 
 def _about_operation(op: Operation, kind: EventKind, at_ms: int) -> Event:
-    """Which operation it is that something happened to; what happened is for the caller to add."""
+    """An event about an operation; the caller adds what happened."""
     return Event(
         id=f"{kind}:{op_text(op.resource, op.id)}",
         kind=kind,

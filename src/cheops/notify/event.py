@@ -1,7 +1,7 @@
 """An event: something that happened at a site, as the feed, the API and all receivers of notifications get it.
 
-`id` names what happened. It is the same however often, and by whichever site, the event is reported: receivers drop
-what they have had already. Where a field does not apply it has its default, and is left out of the JSON.
+`id` identifies what happened. It is the same however often, and by whichever site, the event is reported, so receivers
+can drop repetitions. A field that does not apply has its default, and is left out of the JSON.
 """
 
 from datetime import UTC, datetime

@@ -31,10 +31,10 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Position":
-        found = _POSITION.fullmatch(text)
-        if not found:
+        parts = _POSITION.fullmatch(text)
+        if not parts:
             raise ClientError("a position in the feed looks like 'a1b2c3-17'; use one from an earlier response")
-        return cls(found[1], int(found[2]))
+        return cls(parts[1], int(parts[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,17 @@ class Feed:
 
         After a position in another journal the reader continues with new events: what it missed is unknown.
         """
+        # A greater number than the last is of events that a power cut took.
         if since.token != self._journal.token or since.seq > self._journal.last:
             return Page((), self.end, reset=True)
         seq, loop = since.seq, asyncio.get_running_loop()
         until_s = loop.time() + wait_s
         while True:
-            found = await self._after(seq, limit, resource)
+            batch = await self._after(seq, limit, resource)
             left_s = until_s - loop.time()
-            if found.events or not found.is_whole or left_s <= 0 or self.is_closed:
-                return Page(found.events, self.at(found.end), reset=not found.is_whole)
-            seq = await self._next(found.end, resource, left_s)
+            if batch.events or not batch.is_whole or left_s <= 0 or self.is_closed:
+                return Page(batch.events, self.at(batch.end), reset=not batch.is_whole)
+            seq = await self._next(batch.end, resource, left_s)
 
     async def follow(self, since: Position, resource: str | None = None, *, silent_s: float) -> AsyncIterator[Page]:
         """Pages as events happen, and an empty one after each `silent_s` without any; until the feed is closed."""
@@ -97,17 +98,17 @@ class Feed:
             yield page
 
     async def _after(self, seq: int, limit: int, resource: str | None) -> EventRange:
-        found = self._journal.tail.after(seq, limit, resource)
-        if found is None:
-            found = await self._in_thread(lambda: self._journal.after(seq, limit, resource))
-        return found
+        batch = self._journal.tail.after(seq, limit, resource)
+        if batch is None:
+            batch = await self._in_thread(lambda: self._journal.after(seq, limit, resource))
+        return batch
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
     async def _next(self, seq: int, resource: str | None, wait_s: float) -> int:
         """Wait for an event after this number. Returns the number to read on from."""
         if self._announced > seq:
-            return seq  # announced while the disk was read
+            return seq  # announced while the disk was read: waiting now would miss it
         news: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(resource, set()).add(news)
         try:
@@ -127,11 +128,11 @@ class Feed:
         before, self._announced = self._announced, self._journal.last
         if self._announced == before or not self._waiting:
             return
-        found = self._journal.tail.after(before, self._announced - before)
-        if found is None:  # too many at once: they are not all in memory
+        batch = self._journal.tail.after(before, self._announced - before)
+        if batch is None:  # too many at once: they are not all in memory
             self._wake_all(before)
             return
-        for event in found.events:
+        for event in batch.events:
             self._wake(None, event.sequence - 1)
             self._wake(event.resource, event.sequence - 1)
 

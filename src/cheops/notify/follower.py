@@ -26,6 +26,7 @@ from cheops.store.interface import Store
 _PAGE = 500
 _REMEMBERED = 10_000  # operations whose types are known without reading the store
 _FORGETTABLE = ("op", "reply")
+# Decided without effect: no other site runs the operation, so its summary is complete at once.
 _RUN_NOWHERE_ELSE = {Verdict.VOID: Status.KO, Verdict.SUPERSEDED: Status.SUPERSEDED}
 
 
@@ -54,7 +55,7 @@ class Follower:
         self._begin()
 
     def _begin(self) -> None:
-        """A journal that is new, or belongs to another store, begins with what happens from now on."""
+        """Prepare a journal that is new, or belongs to another store: it begins with what happens from now on."""
         if self._journal.note("incarnation") != self._store.incarnation:
             with self._journal.writing() as db:
                 for table in ("reported_fates", "notices", "unknown_results", "pending_summaries", "results"):
@@ -83,21 +84,21 @@ class Follower:
         if drafts := [document for key, document in kept.items() if key not in at_hand]:
             self._take_all(drafts, self._followed)
         while changes := self._store.changes(self._followed, _PAGE):
-            lacking = [change.key for change in changes if change.key not in at_hand]
-            read = self._store.read(lacking) if lacking else {}
-            found = [at_hand.get(change.key) or read.get(change.key) for change in changes]
-            self._take_all(found, changes[-1].seq)
+            missing = [change.key for change in changes if change.key not in at_hand]
+            read = self._store.read(missing) if missing else {}
+            new = [at_hand.get(change.key) or read.get(change.key) for change in changes]
+            self._take_all(new, changes[-1].seq)
 
     def _take_all(self, documents: Iterable[Document | None], seq: int) -> None:
         """All or none, up to this number of the feed."""
         unknown, at_ms = set(self._unknown), self._now_ms()
         try:
             with self._journal.writing() as db:
-                found = [event for document in documents for event in self._events_of(db, document, at_ms)]
-                self._journal.append_within(db, found)
+                events = [event for document in documents for event in self._events_of(db, document, at_ms)]
+                self._journal.append_within(db, events)
                 put_meta(db, "followed", seq)
         except BaseException:
-            self._unknown = unknown
+            self._unknown = unknown  # the transaction is rolled back, so the copy in memory must be, too
             raise
         self._followed = seq
 
@@ -112,11 +113,11 @@ class Follower:
 
     def resources_since(self, seq: int) -> set[str]:
         """The resources of operations that came after a number of the feed."""
-        found: set[str] = set()
+        resources: set[str] = set()
         while changes := self._store.changes(seq, _PAGE):
-            found |= {str(change.key[1]) for change in changes if change.key[0] == "op"}
+            resources |= {str(change.key[1]) for change in changes if change.key[0] == "op"}
             seq = changes[-1].seq
-        return found
+        return resources
 
     # -- one document ----------------------------------------------------------------------------------------
 
@@ -178,8 +179,8 @@ class Follower:
         return about if reply.op else About(about.rtype)
 
     def _read_about(self, resource: str, op: OpId) -> About:
-        found = self._store.read([op_key(resource, op)]).values()
-        return next((self._remember(op) for op in found if isinstance(op, Operation)), About())
+        documents = self._store.read([op_key(resource, op)]).values()
+        return next((self._remember(op) for op in documents if isinstance(op, Operation)), About())
 
 
 def _is_followed(document: Document) -> bool:

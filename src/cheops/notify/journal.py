@@ -79,10 +79,11 @@ class EventBuffer:
             if seq < self._start:
                 return None
             kept = self._events if resource is None else self._by_resource.get(resource, ())
+            # From the end: readers are mostly up to date, so this looks at few events.
             newest_first = list(takewhile(lambda event: event.sequence > seq, reversed(kept)))
             end = self._end
-        found = tuple(newest_first[: -limit - 1 : -1])
-        return EventRange(found, found[-1].sequence if len(found) == limit else end)
+        events = tuple(newest_first[: -limit - 1 : -1])
+        return EventRange(events, events[-1].sequence if len(events) == limit else end)
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -93,9 +94,9 @@ class EventBuffer:
 
 APPLICATION_ID = 0x43_48_50_4E  # "CHPN"
 VERSION = 1
-KEPT = 100_000
-MOST_KEPT = 1_000_000
-IN_MEMORY = 2_000
+KEPT = 100_000  # for readers of the feed
+MOST_KEPT = 1_000_000  # while a target does not accept them: a gigabyte or so
+IN_MEMORY = 2_000  # readers that are up to date never touch the disk
 _SKIPPED = 100_000  # numbers, at a start; more than a power cut can take
 _TRIM_EVERY = 1_000  # events
 
@@ -155,7 +156,7 @@ class Journal:
                 "a new one begins with what happens from then on"
             )
         self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")  # no sync per commit; see `sync`
         with transaction(self._db):
             if is_empty:
                 self._make_tables()
@@ -182,6 +183,7 @@ class Journal:
             self._unsynced, self._fresh = True, []
             with transaction(db):
                 yield db
+            # After the commit: readers must not see events that are rolled back.
             self.tail.add(self._fresh)
 
     def append(self, events: Iterable[Event]) -> None:
@@ -205,6 +207,7 @@ class Journal:
         with self._using() as db:
             if not self._unsynced:
                 return
+            # In WAL mode a commit with FULL syncs the log, and with it all earlier commits. It must write something.
             db.execute("PRAGMA synchronous = FULL")
             try:
                 with transaction(db):
@@ -224,6 +227,7 @@ class Journal:
             "SELECT coalesce((SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?), 0)",
             self._most_kept,
         )
+        # What a target still needs is kept beyond `kept`, but nothing beyond `most_kept`.
         up_to = max(min(delivered, keep_from), most)
         if db.execute("DELETE FROM events WHERE seq <= ?", (up_to,)).rowcount:
             put_meta(db, "trimmed", up_to)
@@ -239,8 +243,8 @@ class Journal:
                 rows = db.execute(_AFTER_OF_ONE, (seq, resource, limit)).fetchall()
             end = rows[-1][0] if len(rows) == limit else self.last
             trimmed = int(str(_meta(db, "trimmed") or 0))
-        found = tuple(_numbered(decoded(body), number) for number, body in rows)
-        return EventRange(found, end, is_whole=seq >= trimmed)
+        events = tuple(_numbered(decoded(body), number) for number, body in rows)
+        return EventRange(events, end, is_whole=seq >= trimmed)
 
     @property
     def last(self) -> int:

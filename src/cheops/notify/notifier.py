@@ -54,6 +54,7 @@ class Notifier:
     def __init__(self, config: SiteConfig, runner: CommandRunner) -> None:
         self._config = config
         self._runner = runner
+        # One thread for the journal's reads and cursors: SQLite blocks, and one writer at a time suffices.
         self._thread = ThreadPoolExecutor(1, "notify")
         self._tasks: list[asyncio.Task[None]] = []
         self._deliveries: list[Delivery] = []

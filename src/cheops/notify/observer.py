@@ -28,6 +28,7 @@ from cheops.store.interface import StoreError
 
 _POLL_S = 0.2
 _RETRY_S = 1.0
+# Loading a resource costs memory and messages to its sites, so those with pending summaries are loaded a few at a time.
 _WAKE_AT_ONCE = 20
 _WAKE_EVERY_S = 600.0
 _MOST_LOOSE = 10_000  # events that are in no document and wait to be written
@@ -82,6 +83,7 @@ class EngineObserver:
         self._dirty: dict[str, None] = {}
         self._examined = 0
         self._loose: list[Event] = []
+        # Weak: a replica that the engine unloads takes its entry along.
         self._reported: WeakKeyDictionary[Replica, ReportedFates] = WeakKeyDictionary()
         self._states: dict[str, DeliveryState] = {}
         self._asleep: list[str] = []  # resources with pending summaries that are not loaded; woken a few at a time
@@ -167,9 +169,11 @@ class EngineObserver:
         self._dirty, self._loose = {}, []
         try:
             seen = [self._examine(await self._replica(name)) for name in names]
+            # Only then: the journal must not report a fate that rests on operations which a crash could take back.
             await self._engine.flushed()
             await self._in_thread(lambda: self._record(seen, loose, examined))
         except Exception:
+            # Nothing was recorded. Forget what was compared with, so that the next round finds everything again.
             self._dirty = dict.fromkeys(names) | self._dirty
             self._loose = [*loose, *self._loose]
             self._reported.clear()

@@ -1,7 +1,7 @@
 """The ways to send an event: web hook, command and mail. Each succeeds, or raises DeliveryError and is retried.
 
-A web hook gets the event as a signed JSON POST. Any status from 200 to 299 means accepted; the body of the answer
-is not read, so it may be arbitrarily long.
+A web hook gets the event as a signed JSON POST. Any status from 200 to 299 means accepted; the body of the response is
+not read, so it may be arbitrarily long.
 
 A command gets the path of a file with the event, as `{event}` in its line and as CHEOPS_EVENT_FILE. Nothing of an
 event becomes part of the command line itself. Exit code 0 means accepted.
@@ -93,6 +93,7 @@ class CommandSender:
     def _write(self, event: Event) -> None:
         try:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            # The mode is set when the file is created: an event may hold what a command printed.
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(file, "wb") as stream:
                 stream.write(encoded(event))
@@ -108,6 +109,7 @@ class CommandSender:
             "CHEOPS_OPERATION": event.operation,
             "CHEOPS_STATUS": event.status.value if event.status else "",
         }
+        # `allow` is for commands of clients. This line comes from the operator's configuration file.
         return CommandSettings(
             allow=("...",), timeout_s=self._timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES, env=variables
         )
@@ -176,9 +178,10 @@ def message_of(event: Event, config: MailConfig, site: str) -> EmailMessage:
     message["Subject"] = shortened(_subject(event), _MAX_SUBJECT)
     message["From"] = config.sender
     message["To"] = ", ".join(config.to)
+    # Mail programs recognise a repetition by its Message-ID, as other receivers do by the event's id.
     name = hashlib.sha256(event.id.encode()).hexdigest()[:32]
     message["Message-ID"] = f"<{name}@{config.sender.rpartition('@')[2]}>"
-    message["Auto-Submitted"] = "auto-generated"
+    message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no out-of-office replies, please
     message["X-Cheops-Event"] = event.kind
     message.set_content(_text(event, site))
     pretty = msgspec.json.format(encoded(event), indent=2)
@@ -205,8 +208,8 @@ def _text(event: Event, site: str) -> str:
     text = "".join(f"{name}: {value}\n" for name, value in lines if value)
     results = "".join(f"  {r.site}: {r.status.value} {r.detail}".rstrip() + "\n" for r in event.results)
     if event.kind == EventKind.SUMMARY and not event.complete:
-        results += "Not all sites have answered, and this one will not hear of the rest.\n"
-    return f"{text}{results}told by: {site}\n"
+        results += "Some sites have not reported an outcome, and this site will not learn it.\n"
+    return f"{text}{results}reported by: {site}\n"
 
 
 def webhook_session() -> aiohttp.ClientSession:
@@ -215,7 +218,7 @@ def webhook_session() -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         headers={"User-Agent": f"cheops/{__version__}"},
-        connector=aiohttp.TCPConnector(limit_per_host=4),
+        connector=aiohttp.TCPConnector(limit_per_host=4),  # targets of one receiver share these, not all of its sockets
     )
 
 

@@ -1,4 +1,4 @@
-"""The signature of a web hook: who has the secret can tell that a body comes from us, and when it was sent.
+"""The signature of a web hook: proves to a receiver with the secret that this site sent a body, and when.
 
     Cheops-Signature: t=1794793291,v1=<hex of HMAC-SHA256(secret, "1794793291." + body)>
 
@@ -10,7 +10,7 @@ import hmac
 import re
 
 HEADER = "Cheops-Signature"
-TOLERANCE_S = 300.0
+TOLERANCE_S = 300.0  # for clocks that differ; as most providers of web hooks have it
 _FORM = re.compile(r"t=([0-9]{1,12}),v1=([0-9a-f]{64})")
 
 
@@ -20,12 +20,12 @@ def sign(secret: bytes, body: bytes, at_s: int) -> str:
 
 
 def verify(secret: bytes, body: bytes, header: str, now_s: float, tolerance_s: float = TOLERANCE_S) -> bool:
-    """Whether a header fits a body and is not too old to be a repetition by somebody else."""
-    found = _FORM.fullmatch(header)
-    if not found:
+    """Whether a header matches a body, and is fresh: an old one may be a replay by somebody who recorded it."""
+    parts = _FORM.fullmatch(header)
+    if not parts:
         return False
-    at_s = int(found[1])
-    return abs(now_s - at_s) <= tolerance_s and hmac.compare_digest(_mac(secret, body, at_s), found[2])
+    at_s = int(parts[1])
+    return abs(now_s - at_s) <= tolerance_s and hmac.compare_digest(_mac(secret, body, at_s), parts[2])
 
 
 def _mac(secret: bytes, body: bytes, at_s: int) -> str:

@@ -42,6 +42,7 @@ def _settled(replica: Replica, site: str) -> int:
     if view is None or not view.incarnation:
         return 0
     theirs = Origin(site, view.incarnation)
+    # A site sends what it has settled and its replies separately. Without its replies "settled" could hide a failure.
     knows_replies = replica.replies.known.get(theirs, 0) >= view.known_replies.get(theirs, 0)
     return view.settled.get(replica.origin, 0) if knows_replies else 0
 
@@ -81,15 +82,15 @@ def _result(awaited: PendingSummary, state: DeliveryState, site: str) -> SiteRes
 
 
 def _overall(awaited: PendingSummary, results: Iterable[SiteResult]) -> Status:
-    found = {result.status for result in results}
-    if Status.KO in found:
+    statuses = {result.status for result in results}
+    if Status.KO in statuses:
         return Status.KO
-    if Status.PENDING in found:
+    if Status.PENDING in statuses:
         return Status.PENDING
     return Status.SUPERSEDED if awaited.without_effect else Status.OK
 
 
-_AT_A_TIME = 500
+_AT_A_TIME = 500  # in one transaction, so that commits of the store do not wait for long
 _result_decoder = msgspec.json.Decoder(SiteResult)
 
 
@@ -157,10 +158,10 @@ class PendingSummaries:
         """No summary beyond this number can be complete: a site that is far behind costs no search."""
         if state.has_left:
             return 2**62
-        heard = "SELECT coalesce(max(seq), 0) FROM results WHERE resource = ? AND site = ? AND is_final"
+        newest = "SELECT coalesce(max(seq), 0) FROM results WHERE resource = ? AND site = ? AND is_final"
         return min(
             (
-                max(settled, int(db.execute(heard, (resource, site)).fetchone()[0]))
+                max(settled, int(db.execute(newest, (resource, site)).fetchone()[0]))
                 for site, settled in state.settled.items()
             ),
             default=0,

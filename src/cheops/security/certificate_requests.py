@@ -104,20 +104,21 @@ def verify_request(join: JoinRequest) -> VerifiedRequest:
     """Check that the sender has both keys; raises CertificateError."""
     try:
         request = x509.load_der_x509_csr(join.request)
-        found = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         public_key = request.public_key()
         is_signed = request.is_signature_valid
     except (*_UNREADABLE, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
         raise CertificateError(f"not a request for a certificate: {shortened(str(error))}") from None
-    signing_key = key_in(found.get_values_for_type(x509.UniformResourceIdentifier))
+    signing_key = key_in(names.get_values_for_type(x509.UniformResourceIdentifier))
+    # Only the kinds of keys that the other checks were written for: no RSA of 512 bits, no exotic curve.
     if signing_key is None or not is_signed or not _is_p256(public_key):
         raise CertificateError("the request is not signed, or its keys are not of the kind that sites have")
     try:
         Ed25519PublicKey.from_public_bytes(signing_key).verify(join.signature, join.request)
     except (InvalidSignature, ValueError):
         raise CertificateError("the request does not prove that its sender has the signing key") from None
-    hosts = found.get_values_for_type(x509.DNSName)
-    addresses = tuple(str(one) for one in found.get_values_for_type(x509.IPAddress))
+    hosts = names.get_values_for_type(x509.DNSName)
+    addresses = tuple(str(one) for one in names.get_values_for_type(x509.IPAddress))
     assert isinstance(public_key, EllipticCurvePublicKey)  # noqa: S101 - for the type checker
     return VerifiedRequest(public_key, signing_key, (*hosts, *addresses))
 
@@ -147,18 +148,22 @@ def accept_renewal(renewal: Renewal, current: Identity, trusted: Authorities) ->
         authorities = Authorities(x509.load_pem_x509_certificates(renewal.authorities.encode()))
     except (ValueError, x509.InvalidVersion) as error:
         raise CertificateError(f"not certificates: {shortened(str(error))}") from None
+    # By an authority that was trusted before this renewal, not by one that the renewal brings along.
     if not any(_signed(renewal.proof, _statement(der, authorities.pem), one) for one in trusted.certificates):
         raise UntrustedError("the renewal is not signed by an authority that this site trusts")
     identity = authorities.verify(der, None)
     same = identity.site == current.site and identity.signing_key == current.signing_key
     if not same or identity.certificate.public_key() != current.certificate.public_key():
         raise UntrustedError("the renewal is the certificate of another site, or of other keys")
+    # An old renewal, replayed, would bring back an authority that was replaced since.
     if identity.made_ms <= current.made_ms:
         raise UntrustedError("the renewal is older than the certificate in use")
     return identity, authorities
 
 
 def _statement(der: bytes, authorities: bytes) -> bytes:
+    # Hashes of fixed length: no part can be moved from one to the other. The prefix keeps the signature from being
+    # valid for anything else that the authority's key signs.
     parts = (hashlib.sha256(part).digest() for part in (der, authorities))
     return b"cheops renewal\0" + b"".join(parts)
 

@@ -1,7 +1,7 @@
 """Authorities and the certificates of sites: create, issue, read, and verify.
 
 An authority (ECDSA P-256) issues the certificates of sites itself, without intermediates, so that verifying one takes
-one signature check. An `Identity` is what a certificate says. It says it in subject alternative names:
+one signature check. An `Identity` is the content of a certificate, which has it in subject alternative names:
 
     cheops://site/NAME      the site
     cheops://key/BASE64URL  its Ed25519 key for signatures
@@ -44,7 +44,7 @@ _SITE, _KEY, _MADE = "cheops://site/", "cheops://key/", "cheops://made/"
 
 
 def dns_name(site: str) -> str:
-    """A host name that stands for a site, whatever characters its name has."""
+    """The host name of a site in certificates. A hash, because the name of a site may have any characters."""
     digest = base64.b32encode(hashlib.sha256(site.encode()).digest()).decode()
     return f"{digest.rstrip('=').lower()}.{DOMAIN}"
 
@@ -68,36 +68,38 @@ def made_uri(made_ms: int) -> str:
 
 
 def site_in(uris: list[str]) -> str | None:
-    """The one site that these names stand for."""
-    found = _only(uris, _SITE)
-    site = None if found is None else unquote(found)
-    return site if site and site_uri(site) == f"{_SITE}{found}" else None
+    """The site that these URIs name; None unless there is exactly one, in its only spelling."""
+    quoted = _only(uris, _SITE)
+    site = None if quoted is None else unquote(quoted)
+    # One spelling per site: two programs that unquote differently must not see two sites.
+    return site if site and site_uri(site) == f"{_SITE}{quoted}" else None
 
 
 def key_in(uris: list[str]) -> bytes | None:
-    found = _only(uris, _KEY)
+    encoded = _only(uris, _KEY)
     try:
-        key = base64.b64decode(f"{found or ''}=", altchars=b"-_", validate=True)
+        key = base64.b64decode(f"{encoded or ''}=", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         return None
     return key if len(key) == 32 else None
 
 
 def made_in(uris: list[str]) -> int | None:
-    found = _only(uris, _MADE)
-    return int(found) if found and found.isascii() and found.isdigit() and len(found) <= 15 else None
+    text = _only(uris, _MADE)
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 15 else None
 
 
 def _only(uris: list[str], start: str) -> str | None:
-    found = [uri.removeprefix(start) for uri in uris if uri.startswith(start)]
-    return found[0] if len(found) == 1 else None
+    """The rest of the one URI that starts so. Two would let the reader choose which counts."""
+    rests = [uri.removeprefix(start) for uri in uris if uri.startswith(start)]
+    return rests[0] if len(rests) == 1 else None
 
 
 MAX_ADDRESSES = 32
 
 
 class CertificateError(CheopsError):
-    """Something is not a certificate that can be used here; it says why."""
+    """This is not a certificate that can be used here; the text says why."""
 
     status = 400
     reason = "certificate"
@@ -105,22 +107,23 @@ class CertificateError(CheopsError):
 
 def general_names(addresses: Iterable[str]) -> list[x509.GeneralName]:
     """Host names and IP addresses, as a certificate has them; raises CertificateError."""
-    found: list[x509.GeneralName] = []
+    names: list[x509.GeneralName] = []
     for address in addresses:
         try:
-            found.append(x509.IPAddress(ip_address(address)))
+            names.append(x509.IPAddress(ip_address(address)))
         except ValueError:
-            found.append(_host(address))
-    if len(found) > MAX_ADDRESSES:
-        raise CertificateError(f"a certificate is for at most {MAX_ADDRESSES} addresses, not {len(found)}")
-    return found
+            names.append(_host(address))
+    if len(names) > MAX_ADDRESSES:
+        raise CertificateError(f"a certificate is for at most {MAX_ADDRESSES} addresses, not {len(names)}")
+    return names
 
 
 def _host(address: str) -> x509.DNSName:
+    # TLS trusts these names: a site with the name of another in its certificate could pass for it.
     if is_reserved(address) or not address:
         raise CertificateError(
             f"'{printable(shortened(address))}' cannot be the host name of a site: "
-            f"names below {DOMAIN} and those with * are not given away"
+            f"names below {DOMAIN} and names with * are reserved"
         )
     try:
         return x509.DNSName(address)
@@ -146,16 +149,16 @@ def usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def common_name(text: str) -> x509.Name:
-    """For people; nothing is decided by it. 64 bytes are allowed."""
+    """A subject, for people to read. No check uses it, so it is simply cut to the 64 bytes that X.509 allows."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text.encode()[:64].decode(errors="ignore"))])
 
 
 AUTHORITY_VALID_FOR_S = 3650 * 86_400.0
-_BACK = dt.timedelta(hours=1)  # clocks that are behind must not refuse what is new
+_BACK = dt.timedelta(hours=1)  # a site whose clock is behind must accept a certificate that was issued just now
 
 
 class UntrustedError(CertificateError):
-    """A certificate is not one of the mesh, or its time is over."""
+    """A certificate is not of the mesh, or is not valid at this time."""
 
     status = 403
     reason = "untrusted"
@@ -163,7 +166,7 @@ class UntrustedError(CertificateError):
 
 @dataclass(frozen=True)
 class Identity:
-    """What a site's certificate says. The bytes of the certificate are part of it."""
+    """The content of a site's certificate, and the certificate itself in DER."""
 
     site: str
     signing_key: bytes  # Ed25519, 32 bytes
@@ -187,7 +190,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSpec:
-    """What a certificate is to be issued for. Private keys stay where they were made."""
+    """The content of a certificate to issue. Private keys stay at their site."""
 
     site: str
     public_key: EllipticCurvePublicKey
@@ -197,14 +200,16 @@ class CertificateSpec:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """One that can issue: its certificate and its key."""
+    """An authority that can issue: its certificate and its key."""
 
     certificate: x509.Certificate
     key: EllipticCurvePrivateKey
 
     def issue(self, request: CertificateSpec, now_s: float, valid_for_s: float, least_made_ms: int = 0) -> Identity:
-        """A certificate, made at `least_made_ms` or later, whatever the clock; raises CertificateError."""
+        """A certificate whose `made_ms` is at least `least_made_ms`, even if the clock is behind; raises
+        CertificateError."""
         now = _moment(now_s)
+        # A certificate that outlives its authority would be refused by all, without a hint at the reason.
         end = min(now + dt.timedelta(seconds=valid_for_s), self.certificate.not_valid_after_utc)
         if end <= now:
             raise CertificateError(
@@ -230,7 +235,7 @@ class Authority:
 
 
 class Authorities:
-    """Those that a site believes: one, or two while one takes over from another."""
+    """The authorities that a site trusts: one, or two while one replaces another."""
 
     def __init__(self, certificates: Iterable[x509.Certificate]) -> None:
         self.certificates = tuple(certificates)
@@ -240,9 +245,9 @@ class Authorities:
         return b"".join(one.public_bytes(Encoding.PEM) for one in self.certificates)
 
     def verify(self, der: bytes, at_s: float | None) -> Identity:
-        """What a certificate says, if it is one of the mesh; raises UntrustedError or CertificateError.
+        """The identity in a certificate of the mesh; raises UntrustedError or CertificateError.
 
-        Without a moment its time does not count: documents outlive certificates.
+        With `at_s` None the period of validity is not checked: documents outlive the certificates of their signers.
         """
         identity = identity_of(der)
         if self.issuer_of(identity) is None:
@@ -258,11 +263,11 @@ class Authorities:
 
     @property
     def digest(self) -> str:
-        """The same for all sites that believe the same."""
+        """Equal at all sites that trust the same authorities."""
         return hashlib.sha256(self.pem).hexdigest()[:32]
 
     def issuer_of(self, identity: Identity) -> x509.Certificate | None:
-        """Which of them issued a certificate."""
+        """The authority that issued a certificate; None if it is none of these."""
         return next((one for one in self.certificates if _issued(identity.certificate, one)), None)
 
 
@@ -303,17 +308,18 @@ def fingerprint(certificate: x509.Certificate) -> bytes:
 
 
 def identity_of(der: bytes) -> Identity:
-    """What a site's certificate says, whoever issued it; raises CertificateError."""
+    """The identity in a site's certificate, whatever its issuer; raises CertificateError."""
     try:
         certificate = x509.load_der_x509_certificate(der)
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        uris = found.get_values_for_type(x509.UniformResourceIdentifier)
-        hosts = found.get_values_for_type(x509.DNSName)
-        addresses = [str(one) for one in found.get_values_for_type(x509.IPAddress)]
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+        hosts = names.get_values_for_type(x509.DNSName)
+        addresses = [str(one) for one in names.get_values_for_type(x509.IPAddress)]
         begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     except (ValueError, x509.InvalidVersion, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
         raise CertificateError(f"this is not the certificate of a site: {shortened(str(error))}") from None
     site, key, made_ms = site_in(uris), key_in(uris), made_in(uris)
+    # TLS checks the host name, everything else here the URI: they must name the same site.
     if site is None or key is None or made_ms is None or dns_name(site) not in hosts:
         raise CertificateError("this certificate is not that of a site: names are missing or contradictory")
     own = tuple(host for host in hosts if not is_reserved(host))

@@ -46,6 +46,7 @@ class Code(msgspec.Struct, frozen=True, array_like=True):
 
     def __str__(self) -> str:
         body = msgspec.msgpack.encode(self)
+        # Not against forgery, which the secret prevents, but to recognise a code that was not copied completely.
         check = zlib.crc32(body).to_bytes(4, "big")
         return _START + base64.urlsafe_b64encode(body + check).decode().rstrip("=")
 

@@ -97,15 +97,15 @@ def load_key_folder(path: Path, site: str | None = None) -> KeyFolder:
 
 def load_authorities(path: Path) -> list[x509.Certificate]:
     try:
-        found = x509.load_pem_x509_certificates(_read(path))
+        certificates = x509.load_pem_x509_certificates(_read(path))
     except ValueError as error:
         raise CheopsError(f"{path}: no certificates in the PEM format: {shortened(str(error))}") from None
-    if len(found) > MAX_AUTHORITIES:
-        raise CheopsError(f"{path}: {len(found)} authorities; at most {MAX_AUTHORITIES} are possible")
-    for one in found:
+    if len(certificates) > MAX_AUTHORITIES:
+        raise CheopsError(f"{path}: {len(certificates)} authorities; at most {MAX_AUTHORITIES} are possible")
+    for one in certificates:
         if not _is_authority(one):
             raise CheopsError(f"{path}: '{one.subject.rfc4514_string()}' is not the certificate of an authority")
-    return found
+    return certificates
 
 
 def load_key(path: Path) -> EllipticCurvePrivateKey:
@@ -126,6 +126,7 @@ def load_authority(key_file: Path, among: Authorities) -> Authority:
 
 def write_key_folder(folder: KeyFolder, *, force: bool = False) -> None:
     """Write all files; raises CheopsError where one is there already."""
+    # The certificate is last: without it the folder is not taken for complete after a crash.
     files = {
         KEY: key_pem(folder.key),
         SIGNING_KEY: key_pem(folder.signing_key),
@@ -205,12 +206,12 @@ def _private(path: Path) -> PrivateKeyTypes:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            found = file.read(MAX_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise _missing(path, error) from None
-    if len(found) > MAX_BYTES:
+    if len(content) > MAX_BYTES:
         raise CheopsError(f"{path}: larger than {MAX_BYTES // 1024} KiB")
-    return found
+    return content
 
 
 def _missing(path: Path, error: OSError) -> CheopsError:
@@ -241,7 +242,7 @@ class Keyring:
         self._config = config
         self._path = config.folder
         self._refusals = refusals
-        self._hosts: dict[str, str] = {}  # names of sites, by the host names that stand for them
+        self._hosts: dict[str, str] = {}  # names of sites, by their host names in certificates
         self.changed: list[Callable[[], None]] = []  # called after each reload
         self._use(load_key_folder(self._path, site))
         self.server = ServerContext(self.folder, self._refused_caller)
@@ -269,7 +270,7 @@ class Keyring:
         return host
 
     def reload(self) -> None:
-        """Take what stands in the folder now; on CheopsError all stays as it was."""
+        """Use the current content of the folder; on CheopsError nothing changes."""
         self._use(load_key_folder(self._path, self.site))
         self.server.replace(self.folder)
         self.server_for_sites.replace(self.folder)
@@ -288,6 +289,7 @@ class Keyring:
         self.reload()
 
     def _use(self, folder: KeyFolder) -> None:
+        # Everything that can fail comes before the first assignment, so that a failed reload changes nothing.
         ca_key = self._config.ca_key
         authority = load_authority(ca_key, folder.authorities) if ca_key else None
         client = client_context(folder, self._refused_site)

@@ -1,4 +1,4 @@
-"""Who a client is, and what it may reach. Pure: the edges authenticate, and this module decides.
+"""Who a client is, and what it may reach. Pure: `api` authenticates, and this module decides.
 
 Roles include each other: a viewer reads, an operator changes resources, an admin decides on members of the mesh and on
 tokens. A token may be limited (`Reach`) to resource types, services and sites. Types and services form one list,

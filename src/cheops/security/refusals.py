@@ -1,4 +1,4 @@
-"""Refusals, counted by reason and by sender; and the limits on how often a sender may ask.
+"""Refusals, counted by reason and by sender; and limits on how often a sender may send requests.
 
 `/metrics` and `cheops check` show the counters. A reason is a few words, the same for all refusals of its kind (`future
 stamp`, `wrong signature`). The sender and the detail may come from anywhere, so everything is bounded: the senders of
@@ -23,7 +23,7 @@ AGAINST_POLICY = "against the policy"
 OTHERS = "others"
 NOBODY = ""  # an unknown sender
 _MOST_REASONS = 100
-_MOST_SENDERS = 50  # of one reason
+_MOST_SENDERS = 50  # of one reason: each is a time series in /metrics
 _MOST_DETAIL = 300  # characters
 _MOST_AUDITED = 256  # characters
 MOST_BUCKETS = 10_000
@@ -72,8 +72,8 @@ class Refusals:
     def all(self) -> list[Refused]:
         """Sorted by reason and sender."""
         with self._lock:
-            found = [one for senders in self._by_reason.values() for one in senders.values()]
-        return sorted(found, key=lambda one: (one.reason, one.who))
+            rows = [one for senders in self._by_reason.values() for one in senders.values()]
+        return sorted(rows, key=lambda one: (one.reason, one.who))
 
     def total(self, reason: str | None = None) -> int:
         """How often, for one reason or for all of them."""
@@ -88,7 +88,7 @@ class RefusalLog:
         self._audit = audit
 
     def document(self, reason: str, site: str, what: str = "", resource: str = "", detail: str = "") -> None:
-        """Something that a site sent or made is not taken, or is not done here."""
+        """Record that a document which a site sent or made is not accepted, or not carried out here."""
         self._refusals.count(reason, site, f"{what} of '{resource}': {detail}" if what else detail)
         self._audit.refused(
             AuditEntry(
@@ -106,7 +106,7 @@ class RefusalLog:
     def request(  # noqa: PLR0913, PLR0917 - who, from where, and why
         self, reason: str, site: str, address: str, detail: str = "", status: int = 403, what: str = "connection"
     ) -> None:
-        """A request is refused; or a connection, before any request."""
+        """Record that a request is refused; or a connection, before any request."""
         self._refusals.count(reason, site or address, detail)
         self._audit.refused(
             AuditEntry(
@@ -122,15 +122,15 @@ class RefusalLog:
 
 
 def _bounded(text: str) -> str:
-    """A text from outside, as the audit log takes it."""
+    """A text from outside, cut and made printable for the audit log."""
     is_plain = len(text) <= _MOST_AUDITED and text.isascii() and text.isprintable()
     return text if is_plain else printable(shortened(text, _MOST_AUDITED))
 
 
 class RateLimiter:
-    """How often each sender may ask: a bucket of `burst` requests that refills at `rate` requests per second.
+    """Limits how often each sender may send a request: a bucket of `burst` requests, refilled at `rate` per second.
 
-    The number of buckets is bounded. The one that was not used for longest is dropped; it would be full by now.
+    The number of buckets is bounded. The least recently used one is dropped; it would be full by now.
     """
 
     def __init__(self, rate: float, burst: float, now_s: Callable[[], float]) -> None:

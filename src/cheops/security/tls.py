@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TOO_MANY, TOO_MANY_OF_ONE = "too many connections", "too many connections of one address"
 _AT_A_TIME = 64  # accepted before other tasks get a turn
 _PAUSE_S = 0.2  # when the process has no file descriptors left
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _log = logging.getLogger(__name__)
 
 
@@ -102,7 +102,7 @@ class TlsAcceptor:
 
     def _cannot_accept(self, error: OSError) -> None:
         """No file descriptors are left. Retry after a pause: the socket stays readable, so the loop would spin."""
-        if error.errno not in _NO_ROOM:
+        if error.errno not in _NO_RESOURCES:
             _log.error("no connection can be accepted: %s", error)
         else:
             _log.warning("no more connections can be accepted for now: %s", error.strerror)
@@ -148,7 +148,7 @@ class TlsAcceptor:
             _log.error("cannot accept a connection", exc_info=error)
 
 
-_MOST_KNOWN = 1_024
+_MOST_KNOWN = 1_024  # certificates, parsed once and not for each connection
 
 
 def identity_at(transport: asyncio.BaseTransport) -> "Identity | None":
@@ -190,14 +190,14 @@ def reason_of(code: int) -> str:
 
 
 _NONE_SHOWN = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
-Count = Callable[[str, str, str | None], None]  # reason, detail, the host name that was asked for
+Count = Callable[[str, str, str | None], None]  # reason, detail, the host name that was requested
 
 
 def server_context(folder: "KeyFolder", *, sites_only: bool = False) -> ssl.SSLContext:
     """For incoming connections: from anyone, or only from sites, which show a certificate."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, folder)
     context.verify_mode = ssl.CERT_REQUIRED if sites_only else ssl.CERT_OPTIONAL
-    context.num_tickets = 0
+    context.num_tickets = 0  # no session resumption, see above
     context.set_alpn_protocols(["http/1.1"])
     return context
 
@@ -216,6 +216,8 @@ class ServerContext:
 
     def __init__(self, folder: "KeyFolder", count: Count, *, sites_only: bool = False) -> None:
         self._sites_only = sites_only
+        # Python cannot replace the certificate of a context that serves. The SNI callback, which runs in each handshake
+        # even without SNI, replaces the context of the connection instead.
         self._current = server_context(folder, sites_only=sites_only)
         self.context = server_context(folder, sites_only=sites_only)
         self.context.sni_callback = self._choose
@@ -232,6 +234,7 @@ class ServerContext:
 def _context(protocol: int, folder: "KeyFolder") -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # Strict, as the default of Python 3.13: no certificate without the extensions that RFC 5280 requires.
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     context.load_verify_locations(cadata=folder.authorities.pem.decode("ascii"))
     context.load_cert_chain(folder.certificate_file, folder.key_file)

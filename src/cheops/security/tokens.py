@@ -1,4 +1,4 @@
-"""Access tokens of people and programs, and the browser sessions that stand for them.
+"""Access tokens of people and programs, and the browser sessions that are opened with them.
 
 A token is `cheops_` and 32 random bytes. Only its SHA-256 is stored, and it is looked up by that hash: a guesser
 cannot choose a hash, so the time of a lookup reveals nothing. All tokens are in one note of the store, which is
@@ -86,6 +86,7 @@ class Tokens:
 
     def with_secret(self, secret: str) -> Token:
         """The token with this secret; raises BadTokenError."""
+        # A malformed secret, which may be long, is not even hashed. The response is the same as to an unknown one.
         digest = hash_of(secret) if _SECRET.fullmatch(secret) else ""
         token = self._by_hash.get(digest)
         if token is None or not hmac.compare_digest(token.hash, digest):
@@ -105,10 +106,10 @@ class Tokens:
 
     def named(self, text: str) -> Token:
         """By id or by name; raises ClientError."""
-        found = self.by_id(text) or next((t for t in self._by_hash.values() if t.name == text), None)
-        if found is None:
+        token = self.by_id(text) or next((t for t in self._by_hash.values() if t.name == text), None)
+        if token is None:
             raise ClientError(f"there is no token '{printable(shortened(text))}' at this site", status=404)
-        return found
+        return token
 
     # -- changes -------------------------------------------------------------------------------------------
 
@@ -238,6 +239,7 @@ class Accounts:
     ) -> tuple[Token, str]:
         """A new token, and its secret, which is shown only once."""
         secret = new_secret()
+        # Saved before it is used: a token that was handed out must survive a crash.
         async with self._lock:
             changed, token = self.tokens.add(name, role, reach, lasts_ms, made_by, secret)
             await self._save(changed.note())

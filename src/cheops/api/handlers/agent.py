@@ -26,7 +26,7 @@ from cheops.api.models.site import AuditLog, Checks, Health, MadeToken, NewToken
 from cheops.api.request import ApiRequest, handles, json_response
 from cheops.api.views.operations import time_text
 from cheops.node.node import Node
-from cheops.security.audit_entries import AuditPage, AuditQuery, read_entries
+from cheops.security.audit import AuditPage, AuditQuery, read_entries
 from cheops.security.principal import Kind, Principal, Reach
 from cheops.security.tokens import LASTS_S, BadTokenError, Token
 
