@@ -273,7 +273,7 @@ def test_documents_by_way_of_another_database_are_checked_too(rig: Rig, mallory:
 
     rows = put(changed(op, payload=Command(MORE)), changed(op, seq=7, signature=""))
     assert [row["error"] for row in rows] == ["forbidden", "forbidden"]
-    assert "does not fit" in rows[0]["reason"]
+    assert "does not match" in rows[0]["reason"]
     assert "has not signed it" in rows[1]["reason"]
     with pytest.raises(RefusedByAgentError) as caught:
         put(signed(changed(op, resource="couch2"), mallory.folder))

@@ -27,7 +27,7 @@ from cheops.errors import CheopsError
 from cheops.node.node import Node
 from cheops.peers.endpoint import rejection_response
 from cheops.peers.enrollment import FORGED_SENDER, connection_rejection
-from cheops.security.audit import AuditEntry
+from cheops.security.audit import AuditEntry, audit_text
 from cheops.security.principal import NOBODY, Kind, Principal
 from cheops.security.refusals import REFUSED_STATUSES, reason_of
 from cheops.security.tokens import BadTokenError, wall_ms
@@ -37,7 +37,6 @@ from cheops.text import printable, shortened
 
 
 _OPERATION = b"cheops-operation"
-_MAX_CHARACTERS = 256  # of anything that comes from a client
 
 
 @dataclass(slots=True)
@@ -77,10 +76,10 @@ def _entry(node: Node, record: AuditRecord, status: int, outcome: str) -> AuditE
     replica = node.pump.site.replicas.get(record.resource) if record.resource else None
     return AuditEntry(
         at=node.audit.now(),
-        who=_short(str(record.who)),
+        who=audit_text(str(record.who)),
         source=record.source,
         what=f"{record.method} {record.route or 'unknown path'}",
-        resource=_short(record.resource),
+        resource=audit_text(record.resource),
         type=replica.type.name if replica else "",
         operation=record.operation,
         outcome=outcome,
@@ -90,12 +89,7 @@ def _entry(node: Node, record: AuditRecord, status: int, outcome: str) -> AuditE
 
 
 def _operation(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    return next((_short(unquote(value.decode("latin-1"))) for name, value in headers if name == _OPERATION), "")
-
-
-def _short(text: str) -> str:
-    is_plain = len(text) <= _MAX_CHARACTERS and text.isascii() and text.isprintable()
-    return text if is_plain else printable(shortened(text, _MAX_CHARACTERS))
+    return next((audit_text(unquote(value.decode("latin-1"))) for name, value in headers if name == _OPERATION), "")
 
 
 # -- connections and tokens ----------------------------------------------------------------------------------------

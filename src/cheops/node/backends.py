@@ -1,6 +1,6 @@
 """The backends of a running site: which one runs what, and what the agent does for all of them.
 
-A backend is found by the resource type (`types.NAME.backend`). Backends that are not built in are loaded when a
+The resource type selects the backend (`types.NAME.backend`). Backends that are not built in are loaded when a
 type of the configuration names them.
 """
 
@@ -175,7 +175,7 @@ def _create(name: str, context: BackendContext) -> Backend:
         backend = backend_named(name)(context)
     except PluginError:
         raise
-    except Exception as error:  # whatever somebody else's constructor raises
+    except Exception as error:  # a plugin may raise anything
         raise PluginError(f"the backend '{name}' cannot be created: {error!r}") from error
     if not isinstance(backend, Backend):
         raise PluginError(f"the backend '{name}' is a {type(backend).__name__}, not a cheops.backends.protocol.Backend")

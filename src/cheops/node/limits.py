@@ -32,6 +32,7 @@ def stamp_problem(newest_ms: int, now_ms: int, offsets_ms: Sequence[float], skew
     """
     if len(offsets_ms) < _FEWEST:
         return None
+    # The lower median: of two other clocks that which is further behind, since that site would refuse the operation.
     ahead_of_others_ms = -median_low(offsets_ms)
     ahead_ms = max(newest_ms, now_ms) - now_ms + ahead_of_others_ms
     if ahead_ms <= skew_ms:
@@ -112,6 +113,7 @@ class DiskQuota:
     def _look(self) -> str | None:
         try:
             disk = os.statvfs(self._store.parent)
+            # The write-ahead log counts too: it can grow as large as the store while readers keep it open.
             used = sum(_size(self._store.with_name(self._store.name + end)) for end in ("", "-wal"))
         except OSError:
             return None  # the store reports what is wrong there

@@ -61,7 +61,7 @@ _MESH_NOTE, _INTEREST_NOTE = "mesh", "interest"
 _STORE = "store.db"
 _MOST_BACKLOG = 20_000  # steps of the engine whose effects wait to be carried out
 _SNAPSHOT_MS = 1_000
-_MOST_KEY_SOURCES = 2  # other sites that are asked for the certificate of a site
+_MOST_KEY_SOURCES = 2  # further sites to ask for a certificate; each costs a request, and the sender mostly has it
 _STOP_S = 10.0
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Node:
         self.name = config.name
         self.pending_requests = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
         # Refusals, and how often a sender may send requests. One limiter for a client's requests to the API and to
-        # /peer/, so that nobody gets a second budget by another path.
+        # /peer/, so that another path is no second budget.
         self.refusals = Refusals()
         self.audit = audit.AuditWriter(config.data / audit.FILE, clients.audit_bytes, clients.audit_files)
         self.refusal_log = RefusalLog(self.refusals, self.audit)

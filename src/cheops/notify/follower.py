@@ -8,11 +8,11 @@ which is harmless. What a crash leaves between the two is journalled at the next
 
 import sqlite3
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
+from cheops.bounded import BoundedMap
 from cheops.engine.documents import Document, Key, key_of, op_key
 from cheops.engine.events import Save
 from cheops.log.operation import Operation, OpId, Origin, Reply, Status, Verdict
@@ -51,7 +51,7 @@ class Follower:
         self._store = store
         self._journal = journal
         self._now_ms = now_ms
-        self._about: OrderedDict[tuple[str, OpId], About] = OrderedDict()
+        self._about: BoundedMap[tuple[str, OpId], About] = BoundedMap(_REMEMBERED)
         self._begin()
 
     def _begin(self) -> None:
@@ -167,8 +167,6 @@ class Follower:
 
     def _remember(self, op: Operation) -> About:
         about = self._about[op.resource, op.id] = About(op.rtype, op.type)
-        if len(self._about) > _REMEMBERED:
-            self._about.popitem(last=False)
         return about
 
     def _about_reply(self, reply: Reply) -> About:

@@ -310,5 +310,5 @@ def _numbered(event: Event, seq: int) -> Event:
 
 
 def _one(db: sqlite3.Connection, statement: str, *values: object) -> int:
-    (found,) = db.execute(statement, values).fetchone()
-    return int(found)
+    (number,) = db.execute(statement, values).fetchone()
+    return int(number)

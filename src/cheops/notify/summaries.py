@@ -95,7 +95,7 @@ _result_decoder = msgspec.json.Decoder(SiteResult)
 
 
 class PendingSummaries:
-    """The pending summaries of the operations that `origin` made."""
+    """The pending summaries of the operations of `origin`."""
 
     def __init__(self, journal: Journal, origin: Origin) -> None:
         self._journal = journal

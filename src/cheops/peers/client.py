@@ -99,7 +99,7 @@ class PeerClient:
         if not at:
             raise NoAddressError(f"there is no known address of '{printable(shortened(site))}'")
         if self._credentials:
-            # An address without TLS would skip the check of the certificate, whoever announced it.
+            # Gossip may announce any address. One without TLS would skip the check of the certificate.
             if not at.startswith("https://"):
                 raise NoAddressError(f"{printable(at)} is not https://, so '{site}' cannot be verified there")
             options |= {"ssl": self._credentials.client, "server_hostname": self._credentials.host_of(site)}

@@ -22,14 +22,14 @@ from cheops.peers.heartbeat import LEAST_HEIGHT_MS, MAX_MS, Coordinate, Pair, Si
 from cheops.peers.membership import GossipQueue
 from cheops.peers.settings import MeshSettings
 
-_REPEATS = 2
+_REPEATS = 2  # few: a distance that a site misses is announced again with the next row
 _CHANGE = 0.2  # a change of more than this is announced again
-_NEWS = 256
+_NEWS = 256  # pairs and places that wait to be passed on
 
 
 # -- network coordinates: Vivaldi (Dabek et al., 2004), with heights -----------------------------------------------
 #
-# Three dimensions stand for the distance through the core of the network, the height for the access link that every
+# Three dimensions model the distance through the core of the network, the height for the access link that every
 # path of a site has to climb. Each measured round trip moves a site's own coordinate a little along the line to its
 # peer, as a spring would: the further, the less it trusts its own coordinate and the more it trusts the peer's.
 
@@ -39,12 +39,12 @@ _LEAST_RTT_MS = 0.05  # below this a measurement says more about the scheduler t
 
 
 def estimate_ms(one: Coordinate, other: Coordinate) -> float:
-    """The round-trip time that two places suggest."""
+    """The round-trip time between two coordinates."""
     return hypot(one.x - other.x, one.y - other.y, one.z - other.z) + one.height + other.height
 
 
 def moved(own: Coordinate, peer: Coordinate, rtt_ms: float, names: str) -> Coordinate:
-    """The own place after a round trip. `names` gives two places that coincide a direction to part."""
+    """The own coordinate after a round trip. `names` gives two coordinates that coincide a direction to part."""
     rtt_ms = min(max(rtt_ms, _LEAST_RTT_MS), MAX_MS)
     estimated_ms = max(estimate_ms(own, peer), 2 * LEAST_HEIGHT_MS)
     trust = own.error / (own.error + peer.error) if own.error + peer.error > 0 else 0.5
@@ -64,7 +64,7 @@ def moved(own: Coordinate, peer: Coordinate, rtt_ms: float, names: str) -> Coord
 
 
 def rounded(own: Coordinate) -> Coordinate:
-    """As it is told to others: no more digits than mean something."""
+    """The coordinate as heartbeats carry it: more digits would mean nothing."""
     return Coordinate(*(round(number, 3) for number in (own.x, own.y, own.z, own.height, own.error)))
 
 
@@ -87,7 +87,7 @@ def _bounded(number: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """A round-trip time, whether somebody measured it, and how old that is."""
+    """A round-trip time, whether it was measured or estimated, and its age."""
 
     rtt_ms: float
     measured: bool
@@ -118,15 +118,15 @@ class DistanceTable:
         """The newest measurement of either side, or an estimate, or None."""
         if one == other:
             return Distance(0.0, measured=True, as_of_ms=0.0)
-        found = [self.rows[a][b] for a, b in ((one, other), (other, one)) if b in self.rows.get(a, ())]
-        if found:
-            newest = max(found, key=lambda measured: measured.at_ms)
+        measurements = [self.rows[a][b] for a, b in ((one, other), (other, one)) if b in self.rows.get(a, ())]
+        if measurements:
+            newest = max(measurements, key=lambda measured: measured.at_ms)
             return Distance(newest.rtt_ms, measured=True, as_of_ms=self._age_ms(newest.at_ms))
         return self._estimate(one, other)
 
     def distances_from(self, site: str, others: Iterable[str]) -> dict[str, Distance]:
-        found = ((other, self.between(site, other)) for other in others if other != site)
-        return {other: distance for other, distance in found if distance is not None}
+        distances = ((other, self.between(site, other)) for other in others if other != site)
+        return {other: distance for other, distance in distances if distance is not None}
 
     def _estimate(self, one: str, other: str) -> Distance | None:
         a, b = self.places.get(one), self.places.get(other)
@@ -172,11 +172,13 @@ class Distances:
     ) -> None:
         """What others measured. A row keeps at most twice the size that its site should announce."""
         for one, other, rtt_ms, beat in pairs:
+            # No other site may announce what this one measured, nor sites that are not in the catalogue.
             if one in (self._own, other) or one not in known or other not in known:
                 continue
             row = self._rows.setdefault(one, {})
             if other in row and row[other].beat >= beat:
                 continue
+            # The age in beats of the site that measured it: that clock need not agree with ours.
             row[other] = _Measured(rtt_ms, beat, now_ms - max(beat_of(one) - beat, 0) * self._settings.period_ms)
             if len(row) > 2 * self._settings.row_size:
                 del row[min(row, key=lambda name: row[name].beat)]
@@ -193,9 +195,9 @@ class Distances:
 
     def gossip_pairs(self, most: int) -> Iterator[Pair]:
         for one, other in self._pair_news.take(most):
-            found = self._rows.get(one, {}).get(other)
-            if found is not None:
-                yield one, other, found.rtt_ms, found.beat
+            measured = self._rows.get(one, {}).get(other)
+            if measured is not None:
+                yield one, other, measured.rtt_ms, measured.beat
 
     def gossip_places(self, most: int) -> Iterator[SitePosition]:
         for site in self._place_news.take(most):
@@ -246,8 +248,9 @@ class Distances:
         return moved_ms > 1 or before.coordinate.settled != now.settled or beat - before.beat > 60
 
 
-_LEAST_OF = 3
+_LEAST_OF = 3  # the least of so many samples: a busy machine delays one of them, seldom all
 _KEPT = 8
+# The gains of TCP's round-trip estimate (RFC 6298).
 _GAIN = 1 / 8
 _VARIANCE_GAIN = 1 / 4
 
@@ -271,12 +274,13 @@ class RoundTrip:
 
     @property
     def clock(self) -> ClockOffset:
+        # The quickest sample bounds the offset best: the error is at most half of its round trip.
         rtt_ms, offset_ms = min(self.samples)
         return ClockOffset(offset_ms, rtt_ms / 2)
 
 
 def sampled(before: RoundTrip | None, rtt_ms: float, offset_ms: float, now_ms: float) -> RoundTrip:
-    """What is known after one more sample."""
+    """The round trip after one more sample."""
     if before is None:
         return RoundTrip(rtt_ms, rtt_ms / 2, ((rtt_ms, offset_ms),), now_ms)
     samples = (*before.samples, (rtt_ms, offset_ms))[-_KEPT:]

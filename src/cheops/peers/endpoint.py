@@ -194,7 +194,7 @@ class PeerService:
 
 
 class PeerRefusedError(ClientError):
-    """A request that is not answered, whatever it asks for. `reason` is the same for all of its kind."""
+    """A refused request. `reason` is the same for all refusals of its kind."""
 
     def __init__(self, message: str, reason: str, status: int = 403, wait_s: float | None = None) -> None:
         super().__init__(message, status=status, definite=wait_s is None, reason=reason)

@@ -87,12 +87,14 @@ class Enrollment:
         from cheops.security.certificate_requests import JoinResponse, verify_request  # noqa: PLC0415
 
         keyring, authority = self._issuing()
-        # Before anything else of the request is read: without an invitation nobody makes this site compute.
+        # Before anything else of the request is read: without an invitation no client can make this site compute.
         self._invitations.take(request.secret, _now_ms())
         wanted = verify_request(request)
         async with self._lock:
             invitation, rest = self._invitations.take(request.secret, _now_ms())
             self._check_addresses(invitation, wanted.addresses)
+            # Used, durably, before the certificate exists: after a crash the site must be invited again, which is
+            # better than an invitation that works twice.
             await self._save(rest.note())
             self._invitations = rest
         issued = authority.issue(
@@ -157,6 +159,7 @@ class Enrollment:
                 )
 
     def _least_made_ms(self, site: str) -> int:
+        """A later time than any decision to forget the site, or its new certificate would be revoked at once."""
         member = self._mesh.member_of(site)
         return member.stamp_ms + 1 if member else 0
 
@@ -226,7 +229,7 @@ def connection_rejection(mesh: Mesh, state: Mapping[str, Any], now_s: float) -> 
 
 
 RENEWAL_PATH = "peer/renewal"  # below the address of an agent
-_CHECK_S = 2.0
+_CHECK_S = 2.0  # a new authority should spread within seconds, and the check is a comparison of two texts
 _RETRY_S, _RETRY_MOST_S = 1.0, 60.0
 _AVOID_S = 60.0  # an issuer that failed
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
@@ -248,10 +251,10 @@ class CertificateRenewal:
         self._keyring = keyring
         self._mesh = mesh
         self._client = client
-        self._avoided: dict[str, float] = {}  # issuers that failed, and until when they are not asked
+        self._avoided: dict[str, float] = {}  # issuers that failed, and until when they are skipped
 
     async def run(self) -> None:
-        """Until cancelled. After failures it tries less and less often, while it asks one issuer after the other."""
+        """Until cancelled. After a failure it waits longer and longer, and tries the next issuer."""
         backoff = Backoff(_RETRY_S, _RETRY_MOST_S)
         wait_s = _RETRY_S
         while True:

@@ -95,7 +95,7 @@ class DocumentVerifier:
 
     async def objections(self, sender: str, documents: Sequence[SignedDocument]) -> dict[int, Objection]:
         """The objections to documents, by the `id` of the object. Each is counted as a refusal."""
-        await self._keys.learn(self._lacking(documents), sender)
+        await self._keys.learn(self._missing_keys(documents), sender)
         objections: dict[int, Objection] = {}
         checked = self._verifier.checked
         for document in documents:
@@ -120,17 +120,18 @@ class DocumentVerifier:
         culprit = origin if problem.reason == FUTURE_STAMP else sender or origin
         self._refusal_log.document(problem.reason, culprit, _name(document), document.resource, problem.detail)
 
-    def _lacking(self, documents: Iterable[SignedDocument]) -> dict[str, set[str]]:
+    def _missing_keys(self, documents: Iterable[SignedDocument]) -> dict[str, set[str]]:
         """The keys that are not known yet, by site."""
-        lacking: dict[str, set[str]] = {}
+        missing: dict[str, set[str]] = {}
         for document in documents:
             try:
                 wanted = signatures.read(document.signature).key_id
             except signatures.SignatureError:
                 continue
+            # One request for all documents of a site, before the first is checked.
             if self._keys.get(document.origin.site, wanted) is None:
-                lacking.setdefault(document.origin.site, set()).add(wanted)
-        return lacking
+                missing.setdefault(document.origin.site, set()).add(wanted)
+        return missing
 
     def _objection(self, document: SignedDocument) -> Objection | None:
         if not document.signature:
@@ -165,6 +166,7 @@ class DocumentVerifier:
         if member is None:
             return None
         identity = self._keys.get(site, signatures.read(document.signature).key_id)
+        # An older key than the decision, and a document made after it.
         made_ms = document.stamp.time_ms if isinstance(document, Operation) else document.timing.at_ms
         if identity is None or identity.made_ms > member.stamp_ms or made_ms <= member.stamp_ms:
             return None
@@ -181,6 +183,7 @@ def _without(message: Message, bad: Mapping[int, Objection]) -> Message:
         return message
     if message.snapshot:  # it is valid only as a whole
         return replace(message, ops=(), replies=(), snapshot=None, replies_after={})
+    # A site acknowledges replies by their number, without gaps: those after a missing one must not be acknowledged.
     holes = {reply.origin for reply in message.replies if id(reply) in bad}
     after = {origin: n for origin, n in message.replies_after.items() if origin not in holes}
     return replace(message, ops=ops, replies=replies, replies_after=after)

@@ -123,7 +123,7 @@ class SiteKeys:
         self._writer = writer
         self._others = others
         self._known: BoundedMap[str, SiteCertificates] = BoundedMap(MOST_SITES)
-        self._under_way: dict[tuple[str, str], asyncio.Task[None]] = {}  # by site asked, and site asked about
+        self._under_way: dict[tuple[str, str], asyncio.Task[None]] = {}  # by source and site
         self._asked_s: BoundedMap[tuple[str, str], float] = BoundedMap(MOST_SITES)  # when, likewise
 
     def get(self, site: str, key_id: str) -> "Identity | None":
@@ -147,41 +147,41 @@ class SiteKeys:
 
     async def _learn(self, site: str, key_ids: set[str], sender: str) -> None:
         known = await self._load(site)
-        for asked in dict.fromkeys((sender, site, *self._others())):
+        for source in dict.fromkeys((sender, site, *self._others())):
             if all(known.get(key_id) for key_id in key_ids):
-                return
-            if asked and asked != self._keyring.site and self._may_ask(asked, site):
-                await self._ask(asked, site)
+                return  # the first sources mostly suffice: the sender had to check the same documents
+            if source and source != self._keyring.site and self._may_ask(source, site):
+                await self._ask(source, site)
 
-    def _may_ask(self, asked: str, site: str) -> bool:
+    def _may_ask(self, source: str, site: str) -> bool:
         """Not the same again within a moment, or one forged document after the other would cost a request each. A
         request under way is joined."""
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._asked_s.get((asked, site), -_AGAIN_S) < _AGAIN_S:
-            return (asked, site) in self._under_way
-        self._asked_s[asked, site] = now_s
+        if now_s - self._asked_s.get((source, site), -_AGAIN_S) < _AGAIN_S:
+            return (source, site) in self._under_way
+        self._asked_s[source, site] = now_s
         return True
 
-    async def _ask(self, asked: str, site: str) -> None:
+    async def _ask(self, source: str, site: str) -> None:
         """One request for all callers that want the same."""
-        key = (asked, site)
+        key = (source, site)
         if key not in self._under_way:
-            task = asyncio.get_running_loop().create_task(self._fetch(asked, site))
+            task = asyncio.get_running_loop().create_task(self._fetch(source, site))
             self._under_way[key] = task
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
-        await asyncio.shield(self._under_way[key])
+        await asyncio.shield(self._under_way[key])  # a caller that is cancelled must not cancel it for the others
 
-    async def _fetch(self, asked: str, site: str) -> None:
+    async def _fetch(self, source: str, site: str) -> None:
         path = f"/{IDENTITY_PATH}/{quote(site, safe='')}"
         try:
-            async with self._client.request(asked, "GET", path, timeout=_TIMEOUT) as response:
+            async with self._client.request(source, "GET", path, timeout=_TIMEOUT) as response:
                 if response.status != 200:
                     return
                 content = decode_json(await read_response(response, MOST_BYTES), object)
             identities = verify_certificates(site, content, self._keyring.folder.authorities)
             await self._save(await self._load(site), identities)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, CheopsError) as error:
-            _log.info("%s did not give the certificates of %s: %s", asked, site, error or type(error).__name__)
+            _log.info("%s did not give the certificates of %s: %s", source, site, error or type(error).__name__)
 
     async def _load(self, site: str) -> SiteCertificates:
         if site not in self._known:

@@ -32,8 +32,10 @@ from msgspec.structs import replace
 
 from cheops.errors import CheopsError
 from cheops.schema import doc
+from cheops.text import printable, shortened
 
 START = ""  # the hash before the very first line
+_MOST_CHARACTERS = 256  # of a text that came from outside
 _MARK = b',"hash":"'
 _SUFFIX = len(_MARK) + 64 + len(b'"}')
 
@@ -55,6 +57,12 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "f
     status: Annotated[int, doc("The status of the response.", 200)] = 0
     reason: Annotated[str, doc("Why it was refused.", "")] = ""
     times: Annotated[int, doc("How many equal requests the line counts, if they came too fast.", 1)] = 1
+
+
+def audit_text(text: str) -> str:
+    """A text from outside, cut and made printable for the audit log."""
+    is_plain = len(text) <= _MOST_CHARACTERS and text.isascii() and text.isprintable()
+    return text if is_plain else printable(shortened(text, _MOST_CHARACTERS))
 
 
 class BrokenLineError(ValueError):

@@ -4,7 +4,7 @@ A request to join is a certificate signing request (PKCS #10), which proves that
 signature by the other key. The name of the site comes from the invitation, not from the request.
 
 A renewal carries the list of authorities too, so that a new authority becomes known everywhere. An authority that is
-trusted already signs the list together with the new certificate: so nobody can replay an old list.
+trusted already signs the list together with the new certificate: so an old list cannot be replayed.
 """
 
 import hashlib

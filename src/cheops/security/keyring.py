@@ -6,7 +6,7 @@
     signing.key   its key (Ed25519) for signatures
 
 Only their owner may read the keys. A folder in which others can read them is refused: they may have done so. Each file
-is written under a temporary name and then renamed, so that nobody ever reads half of one.
+is written under a temporary name and then renamed, so that a reader never sees half of one.
 
 The keyring loads the folder once and reloads it while the agent runs. Code that connects takes `client` and
 `host_of(site)` anew for each connection; servers hold on to `server` (for everybody) or `server_for_sites`, which

@@ -13,7 +13,7 @@ from threading import Lock
 
 from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError
-from cheops.security.audit import AuditEntry, AuditWriter
+from cheops.security.audit import AuditEntry, AuditWriter, audit_text
 from cheops.text import printable, shortened
 
 # HTTP statuses that say that a request was refused, rather than wrong or failed.
@@ -25,7 +25,6 @@ NOBODY = ""  # an unknown sender
 _MOST_REASONS = 100
 _MOST_SENDERS = 50  # of one reason: each is a time series in /metrics
 _MOST_DETAIL = 300  # characters
-_MOST_AUDITED = 256  # characters
 MOST_BUCKETS = 10_000
 
 
@@ -93,11 +92,11 @@ class RefusalLog:
         self._audit.refused(
             AuditEntry(
                 at=self._audit.now(),
-                who=_bounded(f"peer:{site}" if site else "nobody"),
-                source=_bounded(site),
+                who=audit_text(f"peer:{site}" if site else "nobody"),
+                source=audit_text(site),
                 what="document",
-                resource=_bounded(resource),
-                operation=_bounded(what),
+                resource=audit_text(resource),
+                operation=audit_text(what),
                 outcome="refused",
                 reason=reason,
             )
@@ -111,7 +110,7 @@ class RefusalLog:
         self._audit.refused(
             AuditEntry(
                 at=self._audit.now(),
-                who=_bounded(f"peer:{site}" if site else "nobody"),
+                who=audit_text(f"peer:{site}" if site else "nobody"),
                 source=address,
                 what=what,
                 outcome="refused",
@@ -119,12 +118,6 @@ class RefusalLog:
                 reason=reason,
             )
         )
-
-
-def _bounded(text: str) -> str:
-    """A text from outside, cut and made printable for the audit log."""
-    is_plain = len(text) <= _MOST_AUDITED and text.isascii() and text.isprintable()
-    return text if is_plain else printable(shortened(text, _MOST_AUDITED))
 
 
 class RateLimiter:
@@ -140,7 +133,7 @@ class RateLimiter:
         self._buckets: BoundedMap[str, tuple[float, float]] = BoundedMap(MOST_BUCKETS)  # requests left, as of when
 
     def take(self, sender: str) -> float:
-        """Count one request: 0 if it may be made, else the seconds until the next may."""
+        """Count one request. Returns 0 if it is within the limit, else the seconds until the next one is."""
         now_s = self._now_s()
         left, at_s = self._buckets.get(sender, (self._burst, now_s))
         left = min(self._burst, left + (now_s - at_s) * self._rate)

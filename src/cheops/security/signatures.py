@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
+from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError, Fault
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Signature(NamedTuple):
 
 
 def key_id(public_key: bytes) -> str:
-    """How a signature names the key that made it: the beginning of its SHA-256."""
+    """The id of a key in signatures: the beginning of its SHA-256."""
     return sha256(public_key).hexdigest()[: 2 * _KEY_ID_BYTES]
 
 
@@ -135,22 +136,17 @@ class Verifier:
     """Checks signatures. Remembers the valid roots that were used last, up to a number."""
 
     def __init__(self, remember: int = _MOST_ROOTS) -> None:
-        self._roots: dict[tuple[bytes, bytes, bytes], None] = {}
-        self._keys: dict[bytes, Ed25519PublicKey] = {}
-        self._remember = remember
+        self._roots: BoundedMap[tuple[bytes, bytes, bytes], None] = BoundedMap(remember)
+        self._keys: BoundedMap[bytes, Ed25519PublicKey] = BoundedMap(remember)
         self.checked = 0  # signatures that were verified in full
 
     def check(self, content: bytes, signature: Signature, public_key: bytes) -> None:
         """Raises SignatureError unless this is what the key's owner signed."""
         root = root_above(leaf_hash(content), signature.path)
         known = (public_key, root, signature.root)
-        if known in self._roots:
-            self._roots[known] = self._roots.pop(known)  # the last to go
-            return
-        self._check_root(root, signature.root, public_key)
-        self._roots[known] = None
-        if len(self._roots) > self._remember:
-            del self._roots[next(iter(self._roots))]
+        if known not in self._roots:
+            self._check_root(root, signature.root, public_key)
+        self._roots[known] = None  # also if it is there: a root that is used stays
 
     def _check_root(self, root: bytes, signature: bytes, public_key: bytes) -> None:
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - slow to import
@@ -159,14 +155,12 @@ class Verifier:
         try:
             self._key(public_key).verify(signature, _ROOT + root)
         except InvalidSignature:
-            raise SignatureError("its signature does not fit: it was altered, or somebody else made it") from None
+            raise SignatureError("its signature does not match: it was altered, or another site signed it") from None
 
     def _key(self, public_key: bytes) -> "Ed25519PublicKey":
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
 
         if public_key not in self._keys:
-            if len(self._keys) >= self._remember:
-                self._keys.clear()
             self._keys[public_key] = Ed25519PublicKey.from_public_bytes(public_key)
         return self._keys[public_key]
 

@@ -3,7 +3,7 @@
 A server asks for a certificate but accepts a connection without one: people and programs have none, and use a
 token. A certificate that is shown must be one of the mesh and in time, or the handshake fails, which is counted.
 A client checks that it reached the very site it meant, whatever the address: `server_hostname` is the host name
-that stands for the site (`certificates.dns_name`).
+of the site in its certificate (`certificates.dns_name`).
 
 Sessions are not resumed: a ticket would carry an old certificate past its end, and connections are kept warm
 anyway. A server's context can be replaced while it serves: each handshake takes the current one.

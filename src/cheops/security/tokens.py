@@ -265,6 +265,7 @@ class Accounts:
             raise BadTokenError("the session is over; sign in again", "ended session")
         return token
 
+    # Long requests, such as event streams, end with their token: the guard waits for this event.
     def ended(self, token: str) -> asyncio.Event:
         """An event that is set when the token is revoked."""
         return self._ended.setdefault(token, asyncio.Event())
