@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cheops.api.models.operations import Explanation, LogView, Mark, OperationView, ReplyView
     from cheops.api.models.site import AuditLog
     from cheops.notify.event import Event
-    from cheops.security.audit_entries import AuditEntry
+    from cheops.security.audit import AuditEntry
 
 
 def audit_command(  # noqa: PLR0913, PLR0917 - one parameter per option
