@@ -1,6 +1,6 @@
 """Replays a how-to: its `text` blocks are commands typed in one shell, with their output.
 
-    $ cp -r examples ~/try && cd ~/try/redis
+    $ cp -rT examples ~/try && cd ~/try/redis
     $ cheops agent --config site1.yaml 2>> site1/log & echo $! > site1/pid
 
 One real shell runs all blocks, so variables, directories and background jobs work as for a reader. It starts in a

@@ -67,7 +67,8 @@ class GatewayConfig(Section):
         choice(ForwardedHeaders, ForwardedHeaders),
         ForwardedHeaders.CLIENT,
         "Which headers name the client to services: `for` adds `X-Forwarded-For`, `all` adds also `Forwarded`, "
-        "`X-Forwarded-Host` and `X-Forwarded-Proto`, `none` adds nothing. `Host` is always passed on unchanged.",
+        "`X-Forwarded-Host` and `X-Forwarded-Proto`, `none` adds nothing. `Host` is passed on "
+        "unchanged, except in replicated requests, where it is the host of `url`.",
     )
     connections: int = setting(
         COUNT,

@@ -67,8 +67,8 @@ class SecurityConfig(Section):
     renew_before_s: float = setting(
         long_duration(),
         30 * DAY_S,
-        "How long before it expires a site with `ca_key` renews the certificate; at the latest after two thirds of its "
-        "lifetime.",
+        "How long before its end a certificate is renewed, by a site with `ca_key`; but not before two thirds of its "
+        "lifetime have passed.",
     )
     valid_for_s: float = setting(
         long_duration(MAX_VALID_FOR_S), 365 * DAY_S, "The lifetime of the certificates that this site issues."

@@ -169,7 +169,8 @@ class SiteConfig(Section):
     types: dict[str, TypeConfig] = setting(
         named_sections(TypeConfig),
         {},
-        "Types of resources. The type `default` is for resources without a type.",
+        "Types of resources. A new resource whose request names no type gets the only type, or else the type "
+        "`default`.",
     )
     limits: Limits = setting(
         ValueType("section", _read_limits, settings=_LIMITS),

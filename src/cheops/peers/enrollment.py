@@ -238,7 +238,7 @@ _log = logging.getLogger(__name__)
 
 
 def left_until_due_s(identity: "Identity", now_s: float, renew_before_s: float) -> float:
-    """Seconds until a certificate should be renewed: at the latest with a third of its life left."""
+    """Seconds until a certificate should be renewed: never with more than a third of its life left."""
     lasts_s = identity.until_s - identity.made_ms / 1000
     return identity.until_s - min(renew_before_s, lasts_s / 3) - now_s
 
