@@ -7,10 +7,12 @@ import pytest
 from cheops.api.models import from_json, plain, to_json
 from cheops.api.models.resources import Overall as OverallName
 from cheops.api.views.log import log_view, matrix_in_force, matrix_view, operations_page
-from cheops.api.views.operations import NoSuchOperationError, find, full_name
+from cheops.api.views.operations import find, full_name
 from cheops.api.views.status import detail, summary
 from cheops.engine.status import Overall
+from cheops.errors import ClientError
 from cheops.log.matrix import Matrix
+from cheops.security.refusals import reason_of
 from cheops.sim.apps import COUNTER, FILE
 from tests.api.views_lab import cut_and_healed, explain, lab_with, status, try_out
 
@@ -40,8 +42,9 @@ def test_operations_are_found_by_both_names() -> None:
     replica = lab.at("b", "n")
     op = find(replica, "a:1")
     assert find(replica, full_name(op.id)) is op
-    with pytest.raises(NoSuchOperationError, match="the newest are a:1"):
+    with pytest.raises(ClientError, match="the newest are a:1") as caught:
         find(replica, "a:2")
+    assert (caught.value.status, reason_of(caught.value)) == (404, "no such operation")
 
 
 def test_the_matrix_shows_what_follows() -> None:

@@ -26,7 +26,6 @@ LABELS = {
     "InvitationError": "invitation",
     "MatrixError": "matrix",
     "NoCopyError": "no copy",
-    "NoSuchOperationError": "no such operation",
     "NotInvolvedError": "not involved",
     "PayloadError": "payload",
     "RequestError": "request",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -113,33 +113,21 @@ class Agent(AgentMethods):
 
     def all_resources(self, prefix: str = "") -> Iterator[ResourceSummary]:
         """The resources of all pages."""
-        cursor: str | None = ""
-        while cursor is not None:
-            page = self.resources(prefix, cursor)
+        for page in _pages(lambda cursor: self.resources(prefix, cursor)):
             yield from page.resources
-            cursor = page.next
 
     def all_operations(self, id_: str) -> Iterator[OperationView]:
-        cursor: str | None = ""
-        while cursor is not None:
-            page = self.operations(id_, cursor)
+        for page in _pages(lambda cursor: self.operations(id_, cursor)):
             yield from page.operations
-            cursor = page.next
 
     def all_replicants(self) -> Iterator[ReplicantView]:
-        cursor: str | None = ""
-        while cursor is not None:
-            page = self.replicants(cursor)
+        for page in _pages(self.replicants):
             yield from page.replicants
-            cursor = page.next
 
     def all_requests(self, service: str = "") -> Iterator[ServedRequest]:
         """The requests of all pages, the latest first."""
-        cursor: str | None = ""
-        while cursor is not None:
-            page = self.requests(service, cursor)
+        for page in _pages(lambda cursor: self.requests(service, cursor)):
             yield from page.requests
-            cursor = page.next
 
     # -- operations --------------------------------------------------------------------------------------
 
@@ -248,6 +236,23 @@ class Agent(AgentMethods):
                 raise http.client.IncompleteRead(b"", response.length)
         except (OSError, http.client.HTTPException) as error:
             raise unreachable(self.target, error) from error
+
+
+class _Page(Protocol):
+    @property
+    def next(self) -> str | None: ...
+
+
+PageT = TypeVar("PageT", bound=_Page)
+
+
+def _pages(fetch: Callable[[str], PageT]) -> Iterator[PageT]:
+    """All pages of a list; `fetch` gets the cursor of each."""
+    cursor: str | None = ""
+    while cursor is not None:
+        page = fetch(cursor)
+        yield page
+        cursor = page.next
 
 
 def _with_files(

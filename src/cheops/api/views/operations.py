@@ -15,13 +15,6 @@ from cheops.text import printable, shortened
 _LAST_YEAR_MS = 253_402_300_799_000  # the end of year 9999, the last of `datetime`: a clock may be wrong
 
 
-class NoSuchOperationError(ClientError):
-    """No operation of this name is known here."""
-
-    status = 404
-    reason = "no such operation"
-
-
 def time_text(ms: int) -> str:
     """A time in ISO 8601, in UTC."""
     at = datetime.fromtimestamp(min(max(ms, 0), _LAST_YEAR_MS) / 1000, UTC)
@@ -55,10 +48,11 @@ def find(replica: Replica, name: str) -> Operation:
     matches = [op for op in by_stamp(replica) if name in (str(op.id), full_name(op.id))]
     if not matches:
         newest = ", ".join(str(op.id) for op in by_stamp(replica)[-5:])
-        raise NoSuchOperationError(
+        text = (
             f"no operation '{printable(shortened(name))}' of '{printable(shortened(replica.resource))}' is "
             f"known here; the newest are {newest or 'none'}. Old operations without effect are deleted"
         )
+        raise ClientError(text, status=404, reason="no such operation")
     return matches[-1]
 
 
