@@ -33,34 +33,16 @@ from cheops.peers.views import SiteView
 from cheops.security.refusals import AGAINST_POLICY, Refused
 from cheops.text import listed, printable, shortened
 
-
-async def plane_checks(gateway: Gateway | None) -> Iterator[tuple[str, str, str]]:
-    """Name, what the check found, and what to do about it."""
-    if gateway is None:
-        return iter(())
-    plane = gateway.plane
-    if plane is None:
-        detail, hint = "by the agent itself", ""
-        if why := gateway.without_haproxy:
-            detail += f": {why}"
-            hint = "fix HAProxy and restart the agent, or set gateway.data_plane to builtin"
-        return iter([("requests are forwarded", detail, hint)])
-    await plane.refresh()
-    served = plane.counters.by_haproxy + plane.counters.by_agent
-    share = f"{plane.counters.by_haproxy / served:.1%} of {served:,} requests" if served else "no request yet"
-    known = f"{len(plane.table):,} flows"
-    if plane.carrier_cache is not None:
-        known += f", {plane.carrier_cache.count:,} carrier values"
-    detail = f"by HAProxy (process {plane.haproxy.pid}): {known}; {share} bypassed the agent"
-    if plane.trouble:
-        hint = f"see {plane.haproxy.folder / 'haproxy.log'}; the agent retries automatically"
-        return iter([("requests are forwarded", f"{detail}; {plane.trouble}", hint)])
-    return iter([("requests are forwarded", detail, "")])
-
-
 DOCUMENT = "docs/troubleshooting.md"
-_LITTLE_BYTES = 64 * 1024 * 1024
+SECURITY_DOCUMENT = "docs/security.md"
+_LITTLE_BYTES = 64 * 1024 * 1024  # of free space, below which there is a warning
 _CONNECT_S = 2.0
+_DAY_S = 86_400.0
+_LATELY_S = 600.0  # for refused requests
+_JUST_NOW_S = 120.0  # for refused documents, which a site offers again every few seconds
+_MAX_NAMED = 5
+_MAX_HELD = 20
+_OTHERS = 0o077  # the permissions of group and others
 
 
 async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
@@ -73,7 +55,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *await asyncio.to_thread(lambda: list(security_checks(node))),
         *_peers(node, peers),
         *await asyncio.gather(*(_front(one) for one in node.config.services.values() if one.listener.listen)),
-        *(_check("services", *results) for results in await plane_checks(gateway)),
+        *await _data_plane(gateway),
         *(_of_backend(finding) for finding in await node.backends.doctor()),
         *(_version(peer) for peer in peers if peer.version),
     ]
@@ -143,6 +125,29 @@ def _peers(node: Node, peers: list[SiteView]) -> Iterator[Check]:
         yield _check("peers", "sites agree on their identities", text, "see 'cheops site list'")
 
 
+async def _data_plane(gateway: Gateway | None) -> list[Check]:
+    if gateway is None:
+        return []
+    name, plane = "requests are forwarded", gateway.plane
+    if plane is None:
+        detail, hint = "by the agent itself", ""
+        if why := gateway.without_haproxy:
+            detail += f": {why}"
+            hint = "fix HAProxy and restart the agent, or set gateway.data_plane to builtin"
+        return [_check("services", name, detail, hint)]
+    await plane.refresh()
+    served = plane.counters.by_haproxy + plane.counters.by_agent
+    share = f"{plane.counters.by_haproxy / served:.1%} of {served:,} requests" if served else "no request yet"
+    known = f"{len(plane.table):,} flows"
+    if plane.carrier_cache is not None:
+        known += f", {plane.carrier_cache.count:,} carrier values"
+    detail = f"by HAProxy (process {plane.haproxy.pid}): {known}; {share} bypassed the agent"
+    if plane.trouble:
+        hint = f"see {plane.haproxy.folder / 'haproxy.log'}; the agent retries automatically"
+        return [_check("services", name, f"{detail}; {plane.trouble}", hint)]
+    return [_check("services", name, detail)]
+
+
 async def _front(service: ServiceConfig) -> Check:
     """Other sites use the address that this one advertises: check at least that it works from here."""
     url, name = service.listener.advertise, f"gateway listens for {service.name}"
@@ -177,14 +182,6 @@ def _version(peer: SiteView) -> Check:
 # -- security: certificates, secrets, tokens, refusals; backends add their own ------------------------------
 
 
-SECURITY_DOCUMENT = "docs/security.md"
-_GROUP = "security"
-_DAY_S = 86_400.0
-_LATELY_S = 600.0
-_MOST_NAMED = 5
-_OTHERS = 0o077  # what a key's group and everybody else may do
-
-
 def security_checks(node: Node) -> Iterator[Check]:
     """Reads files, so it must not run in the event loop."""
     now_s = time.time()
@@ -201,7 +198,7 @@ def _security_check(
     """Passes without a hint, since there is nothing to do; with one it fails, unless `level` says otherwise."""
     level = Level.OK if not hint else Level.FAILED if failed else Level.WARNING
     return Check(
-        group=_GROUP,
+        group="security",
         name=name,
         level=level,
         ok=level is not Level.FAILED,
@@ -291,7 +288,7 @@ def _tokens(node: Node) -> Iterator[Check]:
         return
     tokens = list(node.accounts.tokens)
     eternal = [token.name for token in tokens if token.ends_ms is None]
-    shown = listed(map(printable, eternal[:_MOST_NAMED]))
+    shown = listed(map(printable, eternal[:_MAX_NAMED]))
     hint = "limit the damage of a stolen token: 'cheops token create NAME --expires 30d'" if eternal else ""
     detail = f"{len(eternal)} never expire: {shown}" if eternal else f"all {len(tokens)}"
     yield _security_check("tokens expire", detail, hint, anchor="tokens")
@@ -305,15 +302,13 @@ def _refusals(refused: Iterable[Refused], now_s: float) -> Check:
             lately[one.reason] += one.times
     if not lately:
         return _security_check(name, f"{sum(one.times for one in all_of_them)} since the start")
-    reasons = ", ".join(f"{reason}: {times}" for reason, times in lately.most_common(_MOST_NAMED))
+    reasons = ", ".join(f"{reason}: {times}" for reason, times in lately.most_common(_MAX_NAMED))
     hint = "'cheops audit' and the metric cheops_refused_total show the source"
     return _security_check(name, f"refused in the last minutes: {reasons}", hint, anchor="refusals")
 
 
 # -- documents of other sites ---------------------------------------------------------------------------
 
-_JUST_NOW_S = 120.0  # a site that has such documents offers them again every few seconds
-_MAX_HELD = 20
 _HINTS = {
     intake.NOT_SIGNED: "it runs without 'security', or still has documents from before it had a key",
     intake.WRONG_SIGNATURE: "documents were altered or forged: find out who sends them",

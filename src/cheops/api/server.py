@@ -29,9 +29,15 @@ from cheops.node.node import Node
 from cheops.security.tls import TOO_MANY, TOO_MANY_OF_ONE, HandshakeLimits, TlsAcceptor, identity_at
 from cheops.store.codec import MAX_MESSAGE_BYTES
 
+SOCKET_NAME = "agent.sock"
+BACKLOG = 2048
+_KEEP_ALIVE_S = 75
+_GRACE_S = 3  # for open requests when the agent stops: streams of events never end by themselves
 MIN_BODY_BYTES = 1024  # of a body that must arrive within `stall_timeout`
 _CHECKS = 4  # within the shortest timeout
 _LEAST_CHECK_S = 0.05
+_CLOSED = b"connection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n"
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class LimitedConnection(Protocol):
@@ -77,7 +83,7 @@ class ConnectionLimiter:
             if not self._by_address[address]:
                 del self._by_address[address]
 
-    def refused(self, reason: str, address: str, status: int) -> None:
+    def log_refusal(self, reason: str, address: str, status: int) -> None:
         self._node.refusal_log.request(reason, "", address or "unix", status=status)
 
     async def watch(self) -> None:
@@ -92,9 +98,6 @@ class ConnectionLimiter:
                     one.refuse(408, reason)
 
 
-_CLOSED = b"connection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n"
-
-
 class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's connection, with limits. Each agent has a subclass with its `limiter`: uvicorn takes a class."""
 
@@ -106,11 +109,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_refused = False
         self._head_since_s: float | None = None  # None: no request head is under way
         self._head_bytes = 0
-        self._is_mid_message = False
+        self._is_mid_message = False  # a request has begun, and its body is not complete
         self._excess = 0  # bytes of a body that came after its response; some clients send all before they read
-        self._received = self._mark = 0
-        self._mark_s = 0.0
-        self._unread_since_s: float | None = None
+        self._received = 0  # bytes, over all requests
+        self._mark, self._mark_s = 0, 0.0  # `_received` when the current stall timeout began, and that time
+        self._unread_since_s: float | None = None  # None: the client reads what is sent to it
         self._cycles: list[Any] = []  # requests without a complete response: more than one where a client pipelines
 
     # -- begin and end ---------------------------------------------------------------------------------------
@@ -132,7 +135,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         self._is_refused = True
-        self.limiter.refused(reason, self._address, status)
+        self.limiter.log_refusal(reason, self._address, status)
         if self.cycle is None or self.cycle.response_complete:
             line = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n".encode()
             self.transport.write(line + _CLOSED)
@@ -232,8 +235,7 @@ def connection_state(transport: asyncio.BaseTransport) -> dict[str, Any]:
     return {"peer": identity.site if identity else None, "certificate": identity}
 
 
-SOCKET_NAME = "agent.sock"
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+# -- the Unix socket -------------------------------------------------------------------------------------------
 
 
 class LocalConnection(LimitedProtocol):
@@ -293,9 +295,7 @@ def short_socket_path(path: Path) -> Iterator[str]:
         os.close(directory)
 
 
-BACKLOG = 2048
-_KEEP_ALIVE_S = 75
-_GRACE_S = 3  # for open requests when the agent stops: streams of events never end by themselves
+# -- servers ---------------------------------------------------------------------------------------------------
 
 
 class _Server(uvicorn.Server):
@@ -373,7 +373,7 @@ def _handshake_limits(node: Node, limiter: ConnectionLimiter, context: ssl.SSLCo
         clients.head_timeout_s,
         clients.connections,
         clients.connections_each,
-        lambda reason, address: limiter.refused(reason, address, 503),
+        lambda reason, address: limiter.log_refusal(reason, address, 503),
     )
 
 

@@ -29,140 +29,7 @@ from cheops.text import in_words, printable, shortened
 
 _MAX_DETAIL = 200
 _UNITS = re.compile(r"applied \d+ units; ")  # how the engine begins its report on unit steps
-
-
-def site_steps(replica: Replica, status: SiteStatus, now_ms: int) -> Iterator[ExplanationStep]:
-    site = status.site
-    if replay := _last_replay(replica, site):
-        yield ExplanationStep(text=_replay_text(replica, replay), site=site)
-    for reply in _applied_differently(replica, site):
-        yield ExplanationStep(text=_difference(reply), operation=str(reply.op), site=site)
-    for id_ in status.failed:
-        why = shortened(replica.replies[id_, site].detail, _MAX_DETAIL)
-        text = f"{id_} succeeded at {id_.origin.site} but failed at {site}: {why}"
-        yield ExplanationStep(text=text, operation=str(id_), site=site)
-    for id_ in status.unknown:
-        why = shortened(replica.replies[id_, site].detail, _MAX_DETAIL)
-        text = (
-            f"it is unknown whether {id_} ran at {site}: {why}. Nothing more runs there until an operator "
-            "resolves it, or an operation replaces it"
-        )
-        yield ExplanationStep(text=text, operation=str(id_), site=site)
-    if site == replica.site and replica.applied.order_not_enforced:
-        yield _unenforced(replica, site)
-    yield ExplanationStep(text=_progress_text(replica, status, now_ms), site=site)
-
-
-# -- replays ---------------------------------------------------------------------------------------------
-
-
-def _last_replay(replica: Replica, site: str) -> Reply | None:
-    """The newest is enough: a replay starts from a base, so its reply lists everything that an earlier one does."""
-    replays = [reply for reply in replica.replies if reply.origin.site == site and reply.replay]
-    return max(replays, key=lambda reply: reply.timing.at_ms, default=None)
-
-
-def _replay_text(replica: Replica, reply: Reply) -> str:
-    ran = _run_by(reply)
-    lost = [id_ for id_ in ran if _has_lost_its_effect(replica, id_)]
-    older = f"{len(ran) - _MAX_NAMED} older ones, " if len(ran) > _MAX_NAMED else ""
-    shown = f"{older}{in_words(names(ran[-_MAX_NAMED:]))}" if ran else "nothing more"
-    order = ", in this order" if len(ran) > 1 else ""
-    return (
-        f"{reply.origin.site} replayed to restore the order: it started again from a base and ran "
-        f"{shown}{order}{_since(ran, lost)}"
-    )
-
-
-def _has_lost_its_effect(replica: Replica, id_: OpId) -> bool:
-    """Unlike an operation that was replaced, one that a checkpoint contains keeps its effect."""
-    history = replica.history
-    return (id_ in history.fates or id_ not in history.ops) and not contains(history.folded, id_)
-
-
-def _run_by(reply: Reply) -> list[OpId]:
-    """The operations that a replay ran: those that it wiped first. Others were applied before, and stayed."""
-    wiped = reply.wiped or ("*",)
-    return [applied.id for applied in reply.applied if is_wiped(wiped, applied.key)]
-
-
-def _since(ran: list[OpId], lost: list[OpId]) -> str:
-    if not lost:
-        return ""
-    if len(lost) == len(ran):
-        return "; since then other operations have replaced all of these"
-    shown = names(lost[:_MAX_NAMED])
-    more = ["others"] if len(lost) > _MAX_NAMED else []
-    have, their = ("has", "its") if len(lost) == 1 else ("have", "their")
-    return f"; since then {in_words([*shown, *more])} {have} lost {their} effect"
-
-
-# -- applied in another way -------------------------------------------------------------------------------
-
-
-def _applied_differently(replica: Replica, site: str) -> Iterator[Reply]:
-    """Operations in effect that a site applied differently from their origin: in unit steps, by the type's `on_error`,
-    or because an operator resolved them so. Those that a later replay ran again are left out."""
-    replay = _last_replay(replica, site)
-    again = set(_run_by(replay)) if replay else set()
-    for op in replica.history.effective:
-        reply = replica.replies.get(op.id, site)
-        if reply is None or reply.op != op.id or reply.status is not Status.OK or not reply.detail:
-            continue
-        if not (replay and reply.origin == replay.origin and reply.n < replay.n and op.id in again):
-            yield reply
-
-
-def _difference(reply: Reply) -> str:
-    at, detail = f"at {reply.origin.site}", shortened(reply.detail, _MAX_DETAIL)
-    if _UNITS.match(reply.detail):
-        return f"{reply.op} failed {at} as a whole, and was applied there in unit steps: {detail}"
-    return f"{reply.op} {at}: {detail}"
-
-
-def refused_units(replica: Replica, site: str) -> list[OpId]:
-    """Operations that a site applied only in part, because a unit was refused."""
-    return [reply.op for reply in _applied_differently(replica, site) if reply.op and _UNITS.match(reply.detail)]
-
-
-# -- how far ---------------------------------------------------------------------------------------------
-
-
-def _unenforced(replica: Replica, site: str) -> ExplanationStep:
-    ran = names(applied.id for applied in replica.applied.entries[-_MAX_NAMED:])
-    text = (
-        f"{site} ran {in_words(ran) if ran else 'nothing'} in this order, which is not the agreed one; it cannot "
-        "replay, because no replacing operation precedes them and the type has no 'reset' to replay from"
-    )
-    return ExplanationStep(text=text, site=site)
-
-
-def _progress_text(replica: Replica, status: SiteStatus, now_ms: int) -> str:
-    site, is_here = status.site, status.site == replica.site
-    if status.last_contact_ms is None and not is_here:
-        silent = "has not reported on this resource yet"
-        return f"{site} {silent}" if status.reachable else f"{site} is unreachable and {silent}"
-    age_s = 0 if is_here else max(now_ms - (status.last_contact_ms or 0), 0) / 1000
-    as_of = "" if is_here else f" (as of {age_s:.0f} s ago)"
-    if status.reachable:
-        return f"{site} {_progress(replica, status, 'is', 'has')}{as_of}"
-    return f"{site} is unreachable; when last seen it {_progress(replica, status, 'was', 'had')}{as_of}"
-
-
-def _progress(replica: Replica, status: SiteStatus, is_: str, has: str) -> str:
-    """`is_`, `has`: in the tense of what is known of the site."""
-    if not status.pending:
-        failed = " except for what failed" if status.failed else ""
-        return f"{is_} up to date{failed}"
-    settled = settled_at(replica, status.site)
-    open_ = [op.id for op in replica.history.ops.values() if not contains(settled, op.id)]
-    if status.site == replica.site:
-        open_ += [draft.id for draft in replica.drafts]
-    shown = [*names(open_[:_MAX_NAMED]), *(["others"] if len(open_) > _MAX_NAMED else [])]
-    return f"still {has} to process {in_words(shown)}" if shown else f"{is_} still working"
-
-
-MAX_OPERATIONS = 50
+MAX_OPERATIONS = 50  # the newest ones; the log has all
 _MAX_NAMED = 5
 _KINDS = {
     Kind.FORCE: "forced by an operator, which becomes the new base",
@@ -176,7 +43,7 @@ def explanation(replica: Replica, up: set[str], now_ms: int) -> Explanation:
     verdict = resource_verdict(replica, up)
     steps = [*_setting(replica), *_operations(replica), *_outcome(replica)]
     for site in verdict.sites:
-        steps += site_steps(replica, site, now_ms)
+        steps += _site_steps(replica, site, now_ms)
     return Explanation(
         resource=replica.resource,
         overall=word(verdict.overall),
@@ -273,6 +140,140 @@ def _outcome(replica: Replica) -> Iterator[ExplanationStep]:
     yield _step(f"every site must therefore have applied{order}: {after}{more}{', '.join(shown)}")
 
 
+# -- the progress of each site --------------------------------------------------------------------------
+
+
+def _site_steps(replica: Replica, status: SiteStatus, now_ms: int) -> Iterator[ExplanationStep]:
+    site = status.site
+    if replay := _last_replay(replica, site):
+        yield ExplanationStep(text=_replay_text(replica, replay), site=site)
+    for reply in _applied_differently(replica, site):
+        yield ExplanationStep(text=_difference(reply), operation=str(reply.op), site=site)
+    for id_ in status.failed:
+        why = shortened(replica.replies[id_, site].detail, _MAX_DETAIL)
+        text = f"{id_} succeeded at {id_.origin.site} but failed at {site}: {why}"
+        yield ExplanationStep(text=text, operation=str(id_), site=site)
+    for id_ in status.unknown:
+        why = shortened(replica.replies[id_, site].detail, _MAX_DETAIL)
+        text = (
+            f"it is unknown whether {id_} ran at {site}: {why}. Nothing more runs there until an operator "
+            "resolves it, or an operation replaces it"
+        )
+        yield ExplanationStep(text=text, operation=str(id_), site=site)
+    if site == replica.site and replica.applied.order_not_enforced:
+        yield _unenforced(replica, site)
+    yield ExplanationStep(text=_progress_text(replica, status, now_ms), site=site)
+
+
+# -- replays ---------------------------------------------------------------------------------------------
+
+
+def _last_replay(replica: Replica, site: str) -> Reply | None:
+    """The newest is enough: a replay starts from a base, so its reply lists everything that an earlier one does."""
+    replays = [reply for reply in replica.replies if reply.origin.site == site and reply.replay]
+    return max(replays, key=lambda reply: reply.timing.at_ms, default=None)
+
+
+def _replay_text(replica: Replica, reply: Reply) -> str:
+    ran = _run_by(reply)
+    lost = [id_ for id_ in ran if _has_lost_its_effect(replica, id_)]
+    older = f"{len(ran) - _MAX_NAMED} older ones, " if len(ran) > _MAX_NAMED else ""
+    shown = f"{older}{in_words(names(ran[-_MAX_NAMED:]))}" if ran else "nothing more"
+    order = ", in this order" if len(ran) > 1 else ""
+    return (
+        f"{reply.origin.site} replayed to restore the order: it started again from a base and ran "
+        f"{shown}{order}{_since(ran, lost)}"
+    )
+
+
+def _has_lost_its_effect(replica: Replica, id_: OpId) -> bool:
+    """Unlike an operation that was replaced, one that a checkpoint contains keeps its effect."""
+    history = replica.history
+    return (id_ in history.fates or id_ not in history.ops) and not contains(history.folded, id_)
+
+
+def _run_by(reply: Reply) -> list[OpId]:
+    """The operations that a replay ran: those that it wiped first. Others were applied before, and stayed."""
+    wiped = reply.wiped or ("*",)
+    return [applied.id for applied in reply.applied if is_wiped(wiped, applied.key)]
+
+
+def _since(ran: list[OpId], lost: list[OpId]) -> str:
+    if not lost:
+        return ""
+    if len(lost) == len(ran):
+        return "; since then other operations have replaced all of these"
+    shown = names(lost[:_MAX_NAMED])
+    more = ["others"] if len(lost) > _MAX_NAMED else []
+    have, their = ("has", "its") if len(lost) == 1 else ("have", "their")
+    return f"; since then {in_words([*shown, *more])} {have} lost {their} effect"
+
+
+# -- applied in another way -------------------------------------------------------------------------------
+
+
+def _applied_differently(replica: Replica, site: str) -> Iterator[Reply]:
+    """Operations in effect that a site applied differently from their origin: in unit steps, by the type's `on_error`,
+    or because an operator resolved them so. Those that a later replay ran again are left out."""
+    replay = _last_replay(replica, site)
+    again = set(_run_by(replay)) if replay else set()
+    for op in replica.history.effective:
+        reply = replica.replies.get(op.id, site)
+        if reply is None or reply.op != op.id or reply.status is not Status.OK or not reply.detail:
+            continue
+        if not (replay and reply.origin == replay.origin and reply.n < replay.n and op.id in again):
+            yield reply
+
+
+def _difference(reply: Reply) -> str:
+    at, detail = f"at {reply.origin.site}", shortened(reply.detail, _MAX_DETAIL)
+    if _UNITS.match(reply.detail):
+        return f"{reply.op} failed {at} as a whole, and was applied there in unit steps: {detail}"
+    return f"{reply.op} {at}: {detail}"
+
+
+def _refused_units(replica: Replica, site: str) -> list[OpId]:
+    """Operations that a site applied only in part, because a unit was refused."""
+    return [reply.op for reply in _applied_differently(replica, site) if reply.op and _UNITS.match(reply.detail)]
+
+
+# -- how far ---------------------------------------------------------------------------------------------
+
+
+def _unenforced(replica: Replica, site: str) -> ExplanationStep:
+    ran = names(applied.id for applied in replica.applied.entries[-_MAX_NAMED:])
+    text = (
+        f"{site} ran {in_words(ran) if ran else 'nothing'} in this order, which is not the agreed one; it cannot "
+        "replay, because no replacing operation precedes them and the type has no 'reset' to replay from"
+    )
+    return ExplanationStep(text=text, site=site)
+
+
+def _progress_text(replica: Replica, status: SiteStatus, now_ms: int) -> str:
+    site, is_here = status.site, status.site == replica.site
+    if status.last_contact_ms is None and not is_here:
+        silent = "has not reported on this resource yet"
+        return f"{site} {silent}" if status.reachable else f"{site} is unreachable and {silent}"
+    age_s = 0 if is_here else max(now_ms - (status.last_contact_ms or 0), 0) / 1000
+    as_of = "" if is_here else f" (as of {age_s:.0f} s ago)"
+    if status.reachable:
+        return f"{site} {_progress(replica, status, 'is', 'has')}{as_of}"
+    return f"{site} is unreachable; when last seen it {_progress(replica, status, 'was', 'had')}{as_of}"
+
+
+def _progress(replica: Replica, status: SiteStatus, is_: str, has: str) -> str:
+    """`is_`, `has`: in the tense of what is known of the site."""
+    if not status.pending:
+        failed = " except for what failed" if status.failed else ""
+        return f"{is_} up to date{failed}"
+    settled = settled_at(replica, status.site)
+    open_ = [op.id for op in replica.history.ops.values() if not contains(settled, op.id)]
+    if status.site == replica.site:
+        open_ += [draft.id for draft in replica.drafts]
+    shown = [*names(open_[:_MAX_NAMED]), *(["others"] if len(open_) > _MAX_NAMED else [])]
+    return f"still {has} to process {in_words(shown)}" if shown else f"{is_} still working"
+
+
 # -- the conclusion --------------------------------------------------------------------------------------
 
 
@@ -286,7 +287,7 @@ def _partly_applied(replica: Replica, verdict: ResourceStatus) -> str:
     parts = [
         f"{in_words(names(refused))} at {site.site}"
         for site in verdict.sites
-        if (refused := refused_units(replica, site.site))
+        if (refused := _refused_units(replica, site.site))
     ]
     return f"; only partly applied, because a unit was refused: {in_words(parts)}" if parts else ""
 

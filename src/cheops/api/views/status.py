@@ -21,6 +21,14 @@ from cheops.peers.settings import Now
 from cheops.peers.views import CLOCK_WARNING_MS
 from cheops.text import in_words, listed, nearest, printable, shortened
 
+AddressOf = Callable[[str], str | None]
+_MOST_NAMED = 5
+# Without SUPERSEDED: that another operation replaced it is no failure.
+_WORST_FIRST = (Status.UNKNOWN, Status.KO, Status.VOID, Status.RUNNING, Status.PENDING)
+
+
+# -- sites -----------------------------------------------------------------------------------------------
+
 
 class Work(NamedTuple):
     """What a site shares with this one."""
@@ -79,8 +87,7 @@ def clock_is_wrong(site: views.SiteView) -> bool:
     return site.clock is not None and abs(site.clock.offset_ms) - site.clock.error_ms > CLOCK_WARNING_MS
 
 
-# Without SUPERSEDED: that another operation replaced it is no failure.
-_WORST_FIRST = (Status.UNKNOWN, Status.KO, Status.VOID, Status.RUNNING, Status.PENDING)
+# -- resources -------------------------------------------------------------------------------------------
 
 
 def resource_status(replica: Replica, up: set[str], now_ms: int) -> ResourceStatus:
@@ -259,10 +266,6 @@ def _last_change(replica: Replica) -> str | None:
     if replica.history.latest:
         stamps.append(replica.history.latest)
     return stamp_text(max(stamps)) if stamps else None
-
-
-AddressOf = Callable[[str], str | None]
-_MOST_NAMED = 5
 
 
 def is_known(replica: Replica) -> bool:
