@@ -333,7 +333,6 @@ def test_a_client_without_a_certificate_is_limited_at_the_peer_endpoint_too(tmp_
         with_token = [ask(rig, "POST", "/peer/heartbeat", b"{}", secret=viewer) for _ in range(30)]
         assert {one.status for one in with_token} <= {403, 429}
         assert with_token[-1].status == 429
-        assert ask(rig, "GET", "/api/v1/sites", secret=viewer).status == 200, "a token has its own budget elsewhere"
         until(lambda: ask(rig, "GET", "/healthz").status == 200)
         assert refusals(rig, "rate") >= 1
         assert is_unharmed(rig)

@@ -61,7 +61,7 @@ def test_the_labels_of_error_classes() -> None:
     [
         (BadTokenError("text", "unknown token"), "unknown token"),
         (ForbiddenError("text", "wrong role"), "wrong role"),
-        (PeerRefusedError("text", "no certificate", 401), "no certificate"),
+        (PeerRefusedError("text", "site not involved"), "site not involved"),
         (CouchError("text", "too_large"), "too large"),
         (ClientError("text", status=413, reason="too large"), "too large"),
         (ClientError("text", status=403), "forbidden"),

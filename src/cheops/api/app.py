@@ -22,7 +22,7 @@ from cheops.api.handlers import agent, events, operations, resources, sites
 from cheops.api.handlers import gateway as gateway_handlers
 from cheops.api.handlers.agent import health_response, readiness_response
 from cheops.api.openapi import DOCUMENT_PATH, document_json
-from cheops.api.peers import database_routes, enrollment_routes
+from cheops.api.peers import database_routes, enrollment_routes, sites_only_route
 from cheops.api.permissions import principal_of
 from cheops.api.request import EXCEPTION_HANDLERS, HANDLERS, ApiRequest, json_response, read_parameters
 from cheops.gateway.server import Gateway
@@ -32,7 +32,7 @@ from cheops.node.node import Node
 def application(node: Node, gateway: Gateway | None = None) -> Starlette:
     own = [*form_routes(node), database_routes(node), *enrollment_routes(node), *_probe_routes(node, gateway)]
     return Starlette(
-        routes=guarded(node, [*own, api_mount(node, gateway)]),
+        routes=guarded(node, [*own, sites_only_route(), api_mount(node, gateway)]),
         exception_handlers=EXCEPTION_HANDLERS,
         middleware=[Middleware(Guard, node=node)],
     )

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Scope
 from cheops.api.authenticator import Authenticator
 from cheops.api.forms import show_here
 from cheops.api.guard import request_info
-from cheops.api.permissions import check_involved
+from cheops.api.permissions import SITES_ONLY_METHODS, SITES_ONLY_PATH, ForbiddenError, check_involved
 from cheops.api.request import json_response, read_body
 from cheops.api.submission import RequestError, check_names
 from cheops.backends.http.backend import http_backend
@@ -67,6 +67,15 @@ async def _replicant(node: Node, peer: Peer, body: bytes) -> PeerResponse:
         copy = http_backend(node).copies.index.copies.get(meta_id)
         reply["local_id"] = copy.local_id if copy else None
     return json_body(reply, 200 if sites else 404)
+
+
+def sites_only_route() -> Route:
+    """What clients get below /peer/. The guard refuses them, so only a program without certificates comes here."""
+
+    async def refuse(_request: Request) -> Response:
+        raise ForbiddenError("this is for the agents of other sites", "not a site")
+
+    return Route(SITES_ONLY_PATH, refuse, methods=list(SITES_ONLY_METHODS))
 
 
 def database_routes(node: Node) -> Mount:

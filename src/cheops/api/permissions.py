@@ -149,6 +149,7 @@ _COUCH = (
     *("/", "/{db}", "/{db}/", "/{db}/_changes", "/{db}/_revs_diff", "/{db}/_bulk_get", "/{db}/_bulk_docs"),
     *("/{db}/_ensure_full_commit", "/{db}/_local/{id:path}", "/{db}/{id:path}"),
 )
+SITES_ONLY_PATH, SITES_ONLY_METHODS = "/peer/{rest:path}", ("GET", "POST", "PUT", "DELETE")
 # Endpoints declare theirs; the routes beside the API have them here. The guard refuses to build a route without one.
 RIGHTS: Mapping[tuple[str, str], Right] = {
     **{(endpoint.method, endpoint.template): endpoint.right for endpoint in ENDPOINTS},
@@ -158,6 +159,8 @@ RIGHTS: Mapping[tuple[str, str], Right] = {
     ("GET", "/healthz"): ANYONE,
     ("GET", "/readyz"): ANYONE,
     ("GET", "/metrics"): READ_SITE,
+    # Clients that try what is for sites (peers/endpoint.py) are refused, counted and named in the audit log.
+    **{(method, SITES_ONLY_PATH): Right() for method in SITES_ONLY_METHODS},
     # A new site has no certificate yet: the secret in its invitation authenticates it.
     ("GET", "/join/authority"): ANYONE,
     ("POST", "/join"): Right(is_open=True, writes=True),

@@ -123,7 +123,10 @@ def read_parameters(kind: type[P], http: Request) -> P:
             # Not strict: numbers and booleans arrive as text.
             values[one.field] = msgspec.convert(value, one.type, strict=False)
         except msgspec.ValidationError as error:
-            complaints.append(f"the {where} is not valid: {printable(str(error))}")
+            complaints.append(f"the {where} is not valid: {printable(shortened(str(error)))}")
+            continue
+        if values[one.field] is None:  # msgspec takes the text "null" for a missing value; in a query it is none
+            complaints.append(f"the {where} is not valid: '{printable(shortened(text))}'")
     if complaints:
         raise InvalidError("; ".join(complaints[:_MAX_COMPLAINTS]))
     return kind(**values)

@@ -37,8 +37,7 @@ from cheops.peers.intake import DocumentIntake, Engine
 from cheops.peers.mesh import Mesh
 from cheops.peers.prober import ForgedSenderError, Prober
 from cheops.peers.site_keys import SiteKeys
-from cheops.security.refusals import REFUSED_STATUSES, RateLimiter, RefusalLog, address_key, reason_of
-from cheops.security.tls import NO_CERTIFICATE
+from cheops.security.refusals import REFUSED_STATUSES, RateLimiter, RefusalLog, reason_of
 from cheops.store.codec import MAX_MESSAGE_BYTES
 from cheops.store.files import FileReferences, FileStore
 from cheops.text import printable
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 PREFIX = "/peer/"
 MEMBERSHIP_FIELD = "member"  # of a refusal: the decision about the site that sent the request
-_NOT_A_SITE = "not a site"
 _NAME_BYTES = 4_096  # far more than any name or hash
 _log = logging.getLogger(__name__)
 
@@ -114,7 +112,6 @@ class LocalSite(Protocol):
     file_references: FileReferences
     refusal_log: RefusalLog
     site_limiter: RateLimiter
-    client_limiter: RateLimiter
 
     @property
     def engine(self) -> Engine: ...
@@ -205,7 +202,10 @@ CheckOpen = Callable[[Scope], None]  # raises a CheopsError for the request of a
 
 
 class PeerEndpoint:
-    """ASGI: answers what lies below PREFIX, and passes everything else to the web side."""
+    """ASGI: answers sites below PREFIX, and passes everything else to the web side.
+
+    The web side also refuses clients below PREFIX: it knows their tokens, limits them, and names them in the audit log.
+    """
 
     def __init__(self, site: LocalSite, service: PeerService, check_open: CheckOpen | None, web: ASGIApp) -> None:
         """`check_open` is None with security on."""
@@ -215,7 +215,7 @@ class PeerEndpoint:
         self._web = web
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
+        if scope["type"] != "http" or not scope["path"].startswith(PREFIX) or self._is_client(scope):
             await self._web(scope, receive, send)
             return
         try:
@@ -244,20 +244,21 @@ class PeerEndpoint:
             return FileResponse(response.file)  # supports ranges, so that a broken transfer can continue
         return Response(response.body, response.status, media_type="application/json")
 
+    def _is_client(self, scope: Scope) -> bool:
+        """Whether a request comes from anything but a site, as far as its connection shows."""
+        state = scope.get("state", {})
+        if state.get("peer") or connection_rejection(self._site.mesh, state, time.time()):
+            return False  # a site; perhaps one that is refused
+        has_token = any(name == b"authorization" for name, _ in scope["headers"])
+        return self._check_open is None or has_token or state.get("local_uid") is not None
+
     def _peer(self, scope: Scope) -> Peer:
-        """Raises PeerRefusedError for anything but a site."""
+        """The sender. Without certificates it may be any program of this machine, but not a web page."""
         state = scope.get("state", {})
         if site := state.get("peer"):
             return Peer(site, state.get("certificate"))
-        is_client = state.get("local_uid") is not None or any(name == b"authorization" for name, _ in scope["headers"])
-        if is_client or self._check_open is None:
-            # Each refusal costs a line of the audit log, so those that are no sites are limited by their address.
-            _take(self._site.client_limiter, address_key(_address(scope)))
-        if is_client:
-            raise PeerRefusedError("this is for the agents of other sites, by their certificates", _NOT_A_SITE)
-        if self._check_open is None:
-            raise PeerRefusedError("this is for the agents of other sites: show a certificate", NO_CERTIFICATE, 401)
-        self._check_open(scope)
+        if self._check_open is not None:
+            self._check_open(scope)
         return Peer()
 
     def _reject(self, scope: Scope, rejection: Rejection) -> Response:
@@ -267,9 +268,11 @@ class PeerEndpoint:
     def _refuse(self, scope: Scope, error: CheopsError) -> Response:
         if error.status in REFUSED_STATUSES:
             site = scope.get("state", {}).get("peer") or ""
-            what = f"{scope['method']} {PREFIX}{scope['path'].removeprefix(PREFIX).partition('/')[0]}"
+            first = scope["path"].removeprefix(PREFIX).partition("/")[0]
+            # Only known names: the audit log keeps refusals apart by this text, and a sender must not choose it.
+            what = f"{PREFIX}{first if first in set(RequestKind) else '…'}"
             log = self._site.refusal_log
-            log.request(reason_of(error), site, _address(scope), str(error), error.status, printable(what[:64]))
+            log.request(reason_of(error), site, _address(scope), str(error), error.status, what)
         response = problem(error.status, str(error), fault=error.fault.value, definite=error.definite)
         response.headers.update(getattr(error, "headers", {}))
         return response
