@@ -67,6 +67,7 @@ def test_booleans_have_several_words_in_upper_or_lower_case(value: bool, words: 
         (LIST_RESOURCES, "limit=0", ["query parameter 'limit'", ">= 1"]),
         (LIST_RESOURCES, "limit=ten&fresh=nan", ["'limit'", "'fresh'"]),
         (LIST_RESOURCES, "overall=GOOD", ["'overall'", "GOOD"]),
+        (LIST_RESOURCES, "overall=null", ["'overall'", "null"]),
         (LIST_RESOURCES, f"prefix={'x' * 257}", ["'prefix'", "256"]),
         (EXPLAIN_SCOPE, "", ["query parameter 'text' is missing"]),
         (FORGET_SITE, "force=perhaps", ["'force'", "bool"]),

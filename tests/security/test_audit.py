@@ -222,6 +222,19 @@ def test_who_did_what_from_where_and_how_it_ended(rig: Rig) -> None:
     assert is_unharmed(rig)
 
 
+def test_a_client_that_plays_a_site_is_named_and_cannot_choose_what_the_log_says(rig: Rig) -> None:
+    """Refusals are kept apart by their text: a client that chose it could fill the log and hide others in it."""
+    secret = token(rig, "spy", Role.ADMIN)
+    for name in ("messages", "a", "b", "x" * 60):
+        assert ask(rig, "POST", f"/peer/{name}", secret=secret).status == 403
+        assert ask(rig, "GET", f"/peer/{name}").status == 401
+    entries = [one for one in local(rig).audit().entries if "/peer/" in one.what]
+    assert {(one.who, one.what) for one in entries} == {
+        ("token:spy", "POST /peer/{rest:path}"),
+        ("nobody", "GET /peer/{rest:path}"),
+    }
+
+
 def test_reading_is_not_noted_and_only_administrators_read_it(rig: Rig) -> None:
     secret = token(rig, "reader", Role.VIEWER)
     before = len(local(rig).audit(who="reader").entries)

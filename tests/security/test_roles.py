@@ -132,7 +132,7 @@ def test_each_route_refuses_nobody_and_whoever_may_too_little(rig: Rig, key: tup
     if lower:
         said = ask(rig, method, path, secret=_of_role(rig, lower))
         assert said.status == 403, said
-    if not right.sites:
+    if not right.sites and not path.startswith("/peer/"):  # sites are served there before the web side
         status, said_ = answer(rig, "site1", as_site(rig, "site2"), method, path)
         assert status == 403, said_
 
