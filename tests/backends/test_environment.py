@@ -73,9 +73,9 @@ types:
     ]
     assert findings == [
         ("t: read can run", str(tool), False, False),
-        ("t: reset can run", "no program none", True, False),
-        ("t: allowed program other can run", "no program other", True, True),
-        ("t: allowed program gone can run", "no program gone", True, True),
+        ("t: reset cannot run", "no program none", True, False),
+        ("t: allowed program other cannot run", "no program other", True, True),
+        ("t: allowed program gone cannot run", "no program gone", True, True),
     ]
 
 

@@ -212,8 +212,9 @@ def test_verify_shows_how_the_sites_differ() -> None:
     out = drawn(draw_verification, found)
     assert out[2].split() == ["site2", "OK", "two"]
     assert out[out.index("differences of site2 from site1:") + 1 :][:5] == list(diff)
-    assert out[-2] == "the sites differ; reason: cheops explain n"
-    assert out[-1].endswith("To make the sites equal again: cheops exec --force --id n …")
+    assert out[-3] == "the sites differ; reason: cheops explain n"
+    assert out[-2].endswith("To make the sites equal again, write the complete state: cheops exec --force --id n …")
+    assert out[-1] == "  (for a resource of an HTTP service: a PUT through the gateway)"
 
 
 @pytest.mark.parametrize(
@@ -323,18 +324,18 @@ def test_checks_are_grouped_and_what_failed_has_a_hint_and_a_place_to_read() -> 
     common = {"hint": "start it", "anchor": "docs/troubleshooting.md#peers"}
     checks = (
         Check(group="store", name="room", level=Level.OK, ok=True, detail="enough", **common),
-        Check(group="peers", name="site2 is up", level=Level.FAILED, ok=False, detail="down", **common),
-        Check(group="peers", name="site3 is up", level=Level.WARNING, ok=True, detail="slow", **common),
+        Check(group="peers", name="site2 is down", level=Level.FAILED, ok=False, detail="never seen", **common),
+        Check(group="peers", name="site3 is slow", level=Level.WARNING, ok=True, detail="900 ms away", **common),
     )
     out = drawn(draw_checks, Checks(site="site1", ok=False, checks=checks))
     assert out == [
         "store",
         "  ✓ room: enough",
         "peers",
-        "  ✗ site2 is up: down",
+        "  ✗ site2 is down: never seen",
         "      start it",
         "      see docs/troubleshooting.md#peers",
-        "  ! site3 is up: slow",
+        "  ! site3 is slow: 900 ms away",
         "      start it",
         "      see docs/troubleshooting.md#peers",
         "",

@@ -133,7 +133,7 @@ def test_a_resource_without_a_type_gets_the_default_one(tmp_path: Path) -> None:
     assert str(refused.value) == (
         "unknown resource type 'conter'; did you mean 'counter'? Types of a: counter, default"
     )
-    with pytest.raises(ClientError, match="unknown resource type 'default'; Types of b: none"):
+    with pytest.raises(ClientError, match=r"unknown resource type 'default'\. Types of b: none"):
         read(tmp_path, "site: b").type_named(None)
 
 

@@ -42,18 +42,18 @@ def test_what_is_warned_of(rig: Rig) -> None:
     assert levels["the authority's certificate is valid"] is Level.OK
     assert levels["only this user can read secrets"] is Level.OK
     assert levels["only this user can read the store"] is Level.OK
-    assert levels["tokens expire"] is Level.WARNING
-    assert levels["file: allowed commands are listed"] is Level.WARNING
-    assert levels["file: commands run without a shell"] is Level.WARNING
-    assert "for-ever" in found["tokens expire"].detail
-    assert "unknown token: 1" in found["no requests were refused recently"].detail
+    assert levels["1 token never expires"] is Level.WARNING
+    assert levels["type file: every command is allowed"] is Level.WARNING
+    assert levels["type file: commands run in a shell"] is Level.WARNING
+    assert "for-ever" in found["1 token never expires"].detail
+    assert "unknown token: 1" in found["1 request was refused in the last 10 minutes"].detail
 
 
 def test_keys_that_others_can_read_are_a_failure(rig: Rig) -> None:
     key = rig.folder("site1") / "tls" / "site.key"
     key.chmod(0o640)
     try:
-        found = security(rig)["only this user can read secrets"]
+        found = security(rig)["secrets are not protected"]
         assert (found.ok, found.level) == (False, Level.FAILED)
         assert f"{key} has mode 640" in found.detail
         said = run_process("check", "--url", f"unix://{rig.folder('site1') / 'data' / 'agent.sock'}")
@@ -82,13 +82,13 @@ def test_each_has_a_hint_and_a_section_of_the_documentation(rig: Rig) -> None:
         (200.0, Level.OK, "200 more days"),
         (16.0, Level.OK, "16"),
         (14.0, Level.WARNING, "14"),
-        (-2.0, Level.FAILED, "expired 2.0 days ago"),
+        (-2.0, Level.FAILED, "it has expired: 2.0 days ago"),
     ],
 )
 def test_a_certificate_that_is_not_renewed_in_time(left_days: float, level: Level, said: str) -> None:
-    check = _expiry("it is good", left_days * DAY_S, 30 * DAY_S, "renew")
+    check = _expiry("it", left_days * DAY_S, 30 * DAY_S, "renew")
     assert check.level is level
-    assert said in check.detail
+    assert said in f"{check.name}: {check.detail}"
 
 
 def test_without_certificates_and_with_plain_http_on_a_network() -> None:

@@ -76,41 +76,48 @@ def _configuration(node: Node) -> Iterator[Check]:
     try:
         same = read_site(path) == node.config
     except CheopsError as error:
-        yield _check("configuration", f"{path} can be read", str(error), "fix it before the next start")
+        yield _check("configuration", f"{path} cannot be read", str(error), "fix it before the next start")
         return
     if same:
         yield _check("configuration", f"{path} is in force", "unchanged since the agent started")
     else:
         hint = "restart the agent to apply it"
-        yield _check("configuration", f"{path} is in force", "changed since the agent started", hint, Level.WARNING)
+        name = f"{path} has changed since the agent started"
+        yield _check("configuration", name, "the agent uses the earlier version", hint, Level.WARNING)
     for warning in node.config.warnings:
         hint = "run 'cheops config check' for details"
-        yield _check("configuration", "configuration has no warnings", warning, hint, Level.WARNING)
+        yield _check("configuration", "configuration has a warning", warning, hint, Level.WARNING)
 
 
 def _store(node: Node) -> Iterator[Check]:
     trouble = node.pump.trouble
     hint = "free space or fix the disk: the agent then continues automatically" if trouble else ""
-    yield _check("store", "store is writable", trouble or f"in {node.config.data}", hint)
+    name = f"store is {'not ' if trouble else ''}writable"
+    yield _check("store", name, trouble or f"in {node.config.data}", hint)
     disk = os.statvfs(node.config.data)
     free = disk.f_bavail * disk.f_frsize
     hint = (
         "free space before the disk is full: the agent then accepts no more operations" if free < _LITTLE_BYTES else ""
     )
     level = Level.WARNING if hint else Level.OK
-    yield _check("store", "disk has free space", f"{free / 1024**2:,.0f} MiB", hint, level)
+    name = f"disk {'is almost full' if hint else 'has free space'}"
+    yield _check("store", name, f"{free / 1024**2:,.0f} MiB{' free' if hint else ''}", hint, level)
     excess = node.disk_quota.problem() or ""
     hint = "until then the agent refuses operations from clients" if excess else ""
-    yield _check("store", "clients are within their quota", excess or "'clients.store_size'", hint)
+    name = "no space is left for clients" if excess else "clients are within their quota"
+    yield _check("store", name, excess or node.disk_quota.usage(), hint)
     trouble = node.audit.trouble or (f"{node.audit.lost} entries were lost" if node.audit.lost else "")
     hint = "free space or fix the disk: the agent then continues automatically" if trouble else ""
-    yield _check("store", "audit log is writable", trouble or str(node.audit.path), hint)
+    name = f"audit log is {'not writable' if node.audit.trouble else 'incomplete' if trouble else 'writable'}"
+    yield _check("store", name, trouble or str(node.audit.path), hint)
 
 
 def _clock(peer: SiteView) -> Check:
     offset = peer.clock.offset_ms if peer.clock else 0.0
     hint = "synchronize both clocks with NTP: 'last writer wins' depends on them" if clock_is_wrong(peer) else ""
-    return _check("clocks", f"clock of {peer.name} agrees with ours", f"{offset:+,.0f} ms", hint)
+    name = f"clock of {peer.name} {'differs from' if hint else 'agrees with'} ours"
+    detail = f"{offset:+,.0f} ms{'' if peer.is_up else ' when last seen'}"
+    return _check("clocks", name, detail, hint)
 
 
 def _peers(node: Node, peers: list[SiteView]) -> Iterator[Check]:
@@ -120,9 +127,10 @@ def _peers(node: Node, peers: list[SiteView]) -> Iterator[Check]:
             yield _check("peers", f"{peer.name} is up", f"{away} {peer.note}".strip())
         else:
             hint = f"check that its agent runs and that {peer.url or 'its address'} is reachable from here"
-            yield _check("peers", f"{peer.name} is up", f"it is {peer.state.value}", hint)
+            seen = "never seen" if peer.as_of_ms is None else f"last seen {peer.as_of_ms / 1000:,.0f} s ago"
+            yield _check("peers", f"{peer.name} is {peer.state.value}", seen, hint)
     for text in node.mesh.problems():
-        yield _check("peers", "sites agree on their identities", text, "see 'cheops site list'")
+        yield _check("peers", "sites disagree on an identity", text, "see 'cheops site list'")
 
 
 async def _data_plane(gateway: Gateway | None) -> list[Check]:
@@ -132,19 +140,19 @@ async def _data_plane(gateway: Gateway | None) -> list[Check]:
     if plane is None:
         detail, hint = "by the agent itself", ""
         if why := gateway.without_haproxy:
-            detail += f": {why}"
+            detail += f", not by HAProxy: {why}"
             hint = "fix HAProxy and restart the agent, or set gateway.data_plane to builtin"
         return [_check("services", name, detail, hint)]
     await plane.refresh()
     served = plane.counters.by_haproxy + plane.counters.by_agent
     share = f"{plane.counters.by_haproxy / served:.1%} of {served:,} requests" if served else "no request yet"
-    known = f"{len(plane.table):,} flows"
+    known = f"{len(plane.table):,} flow{'' if len(plane.table) == 1 else 's'}"
     if plane.carrier_cache is not None:
         known += f", {plane.carrier_cache.count:,} carrier values"
     detail = f"by HAProxy (process {plane.haproxy.pid}): {known}; {share} bypassed the agent"
     if plane.trouble:
         hint = f"see {plane.haproxy.folder / 'haproxy.log'}; the agent retries automatically"
-        return [_check("services", name, f"{detail}; {plane.trouble}", hint)]
+        return [_check("services", "HAProxy has a problem", f"{plane.trouble}; requests are forwarded {detail}", hint)]
     return [_check("services", name, detail)]
 
 
@@ -155,7 +163,8 @@ async def _front(service: ServiceConfig) -> Check:
         await _connected(url)
     except (OSError, TimeoutError) as error:
         hint = f"other sites use this address: fix 'services.{service.name}.advertise' or 'listen'"
-        return _check("services", name, f"{url}: {error or 'no answer'}", hint)
+        name = f"gateway cannot be reached for {service.name}"
+        return _check("services", name, f"{url}: {error or 'no response'}", hint)
     return _check("services", name, f"at {service.listener.listen}; other sites use {url}")
 
 
@@ -175,7 +184,7 @@ def _of_backend(finding: Finding) -> Check:
 def _version(peer: SiteView) -> Check:
     hint = f"install the same version at {peer.name} and at this site" if peer.version != __version__ else ""
     level = Level.WARNING if hint else Level.OK
-    name = f"{peer.name} runs the same version"
+    name = f"{peer.name} runs {'another' if hint else 'the same'} version"
     return _check("versions", name, f"{peer.version} there, {__version__} here", hint, level)
 
 
@@ -214,22 +223,26 @@ def _security_check(
 def _certificates(node: Node, now_s: float) -> Iterator[Check]:
     if node.keyring is None:
         hint = "create certificates and set 'security' before a site on another machine joins"
-        yield _security_check("sites authenticate with certificates", "security: none", hint, anchor="join")
+        yield _security_check("sites do not authenticate each other", "security: none", hint, anchor="join")
         return
     yield _security_check("sites authenticate with certificates", f"TLS 1.3, from {node.keyring.folder.path}")
     identity, renew_before_s = node.keyring.identity, node.config.security.renew_before_s
-    yield _expiry("this site's certificate is valid", identity.until_s - now_s, renew_before_s, "renew")
+    yield _expiry("this site's certificate", identity.until_s - now_s, renew_before_s, "renew")
     ends = [one.not_valid_after_utc.timestamp() for one in node.keyring.folder.authorities.certificates]
-    yield _expiry("the authority's certificate is valid", max(ends) - now_s, renew_before_s, "authority")
+    yield _expiry("the authority's certificate", max(ends) - now_s, renew_before_s, "authority")
 
 
 def _expiry(name: str, left_s: float, renew_before_s: float, anchor: str) -> Check:
     """The agent renews a certificate `renew_before_s` before it ends. At half of that, renewal must have failed."""
     if left_s <= 0:
         hint = "other sites refuse this one until it has a new certificate"
-        return _security_check(name, f"it expired {-left_s / _DAY_S:,.1f} days ago", hint, anchor=anchor, failed=True)
-    hint = "it should be renewed by now; see the agent's log" if left_s < renew_before_s / 2 else ""
-    return _security_check(name, f"for {left_s / _DAY_S:,.0f} more days", hint, anchor=anchor)
+        detail = f"{-left_s / _DAY_S:,.1f} days ago"
+        return _security_check(f"{name} has expired", detail, hint, anchor=anchor, failed=True)
+    days = f"{left_s / _DAY_S:,.0f}"
+    if left_s < renew_before_s / 2:
+        hint = "it should be renewed by now; see the agent's log"
+        return _security_check(f"{name} expires soon", f"in {days} days", hint, anchor=anchor)
+    return _security_check(f"{name} is valid", f"for {days} more days", anchor=anchor)
 
 
 # -- files that hold secrets -----------------------------------------------------------------------------
@@ -239,12 +252,13 @@ def _files(node: Node) -> Iterator[Check]:
     wrong = [text for path in secret_files(node.config) if (text := _too_open(path))]
     hint = "chmod 600 FILE, and replace the secret: others may have read it" if wrong else ""
     detail = "; ".join(wrong) or "keys and credentials"
-    yield _security_check("only this user can read secrets", detail, hint, anchor="files", failed=True)
+    name = "secrets are not protected" if hint else "only this user can read secrets"
+    yield _security_check(name, detail, hint, anchor="files", failed=True)
     databases = [path for path in sorted(node.config.data.glob("*.db")) if _too_open(path)]
     names = listed(path.name for path in databases)
     hint = f"chmod 600 {node.config.data}/*.db: they contain commands and their output" if databases else ""
-    detail = f"readable by others: {names}" if databases else str(node.config.data)
-    yield _security_check("only this user can read the store", detail, hint, anchor="files")
+    name = "other users can read the store" if databases else "only this user can read the store"
+    yield _security_check(name, names if databases else str(node.config.data), hint, anchor="files")
 
 
 def secret_files(config: SiteConfig) -> list[Path]:
@@ -279,7 +293,7 @@ def _services(config: SiteConfig) -> Iterator[Check]:
     for service in config.services.values():
         if service.url.startswith("http://") and not is_loopback(service.url):
             hint = f"use https:// in 'services.{service.name}.url', or run the service on this machine"
-            name = f"traffic to {service.name} is encrypted"
+            name = f"traffic to {service.name} is not encrypted"
             yield _security_check(name, f"{service.url} is plain HTTP over a network", hint, anchor="services")
 
 
@@ -290,21 +304,25 @@ def _tokens(node: Node) -> Iterator[Check]:
     eternal = [token.name for token in tokens if token.ends_ms is None]
     shown = listed(map(printable, eternal[:_MAX_NAMED]))
     hint = "limit the damage of a stolen token: 'cheops token create NAME --expires 30d'" if eternal else ""
-    detail = f"{len(eternal)} never expire: {shown}" if eternal else f"all {len(tokens)}"
-    yield _security_check("tokens expire", detail, hint, anchor="tokens")
+    count = f"{len(eternal)} token{' never expires' if len(eternal) == 1 else 's never expire'}"
+    name, detail = (count, shown) if eternal else ("all tokens expire", str(len(tokens)))
+    yield _security_check(name, detail, hint, anchor="tokens")
 
 
 def _refusals(refused: Iterable[Refused], now_s: float) -> Check:
-    name, all_of_them = "no requests were refused recently", list(refused)
+    all_of_them = list(refused)
     lately: Counter[str] = Counter()
     for one in all_of_them:
         if now_s - one.last_s < _LATELY_S:
             lately[one.reason] += one.times
     if not lately:
-        return _security_check(name, f"{sum(one.times for one in all_of_them)} since the start")
+        total = sum(one.times for one in all_of_them)
+        return _security_check("no requests were refused recently", f"{total} since the start")
     reasons = ", ".join(f"{reason}: {times}" for reason, times in lately.most_common(_MAX_NAMED))
     hint = "'cheops audit' and the metric cheops_refused_total show the source"
-    return _security_check(name, f"refused in the last minutes: {reasons}", hint, anchor="refusals")
+    times = lately.total()
+    name = f"{times} request{' was' if times == 1 else 's were'} refused in the last {_LATELY_S / 60:.0f} minutes"
+    return _security_check(name, reasons, hint, anchor="refusals")
 
 
 # -- documents of other sites ---------------------------------------------------------------------------
@@ -336,16 +354,16 @@ def trust_checks(node: Node) -> Iterator[Check]:
 
 def _ahead(one: Refused) -> Check:
     hint = "synchronize all clocks with NTP; the operations are accepted once our clock has caught up"
-    return _check("clocks", f"timestamps of {one.who} are not in the future", one.detail, hint)
+    return _check("clocks", f"timestamps of {one.who} are in the future", one.detail, hint)
 
 
 def _refused(one: Refused) -> Check:
-    name = f"documents from {one.who or 'others'} are accepted"
+    name = f"documents from {one.who or 'others'} were refused"
     detail = f"{one.reason}, {one.times} times: {one.detail}"
     return _check("security", name, detail, _HINTS[one.reason], Level.WARNING)
 
 
 def _held(replica: Replica) -> Check:
-    name = f"no operation on '{printable(shortened(replica.resource))}' waits for a refused one"
+    name = f"an operation on '{printable(shortened(replica.resource))}' waits for a refused one"
     hint = f"'types.{replica.type.name}.policy' must be the same at all sites: compare them"
     return _check("security", name, blocked_sentence(replica), hint)

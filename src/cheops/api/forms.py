@@ -225,7 +225,9 @@ async def _show(node: Node, request: Request) -> Response:
     replica = await node.pump.replica(id_)
     sites = parse_sites(text, node) if text.strip() else replica.sites
     if not sites:
-        raise RequestError("no such resource is known here; name its sites with 'sites'")
+        raise RequestError(
+            f"no resource '{printable(shortened(id_))}' is known at {node.name}; give its sites: --sites 'site2'"
+        )
     check_showing(node, principal_of(request), replica, command, sites)
     states = await asyncio.gather(*(show_at(node, site, id_, command) for site in sites))
     return JSONResponse(dict(zip(sites, states, strict=True)))

@@ -127,7 +127,12 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
     # The sites of an existing resource count, whatever the request names: only an operation of its own changes them.
     where = site_list or named
     if not where:
-        raise RequestError("name the sites of the new resource, such as sites='site1 & site2'")
+        id_ = printable(shortened(wanted.resource))
+        raise RequestError(
+            f"no resource '{id_}' is known at {node.name}. If it is new, add its sites: --sites 'site1 & site2'. If it "
+            "exists elsewhere, add the sites that it has, or use --url of one of them ('cheops site list' shows the "
+            "addresses)"
+        )
     if node.name not in where:
         # Before it is forwarded, because only this site knows the token and its limits.
         check_sites(wanted.by, where)
@@ -174,6 +179,8 @@ def _type_of(node: Node, replica: Replica, wanted: OperationRequest) -> str:
             raise ClientError(f"the resource is of type '{replica.type.name}', not '{wanted.rtype}'", status=409)
         return replica.type.name
     types = node.config.types
+    if not wanted.rtype and len(types) > 1 and DEFAULT_TYPE not in types:
+        raise ClientError(f"a new resource needs a type at {node.name}: add --resource-type {'|'.join(types)}")
     only = next(iter(types)) if len(types) == 1 else DEFAULT_TYPE
     return node.config.type_named(wanted.rtype or only).name
 

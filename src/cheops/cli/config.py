@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from cheops.cli.output import Output, OutputOption, console, emit, print_table, table
-from cheops.config.address import DEFAULT_LISTEN, AddressError, is_loopback, parse_address, parse_url
+from cheops.config.address import DEFAULT_LISTEN, AddressError, address_of_url, is_loopback, parse_address, parse_url
 from cheops.config.gateway import ServiceListener
 from cheops.config.notify import SELECTABLE_EVENTS, Channel, CommandConfig, MailConfig, TargetConfig, WebhookConfig
 from cheops.config.security import DEFAULT_FOLDER, MISSING_SECURITY, NONE, SecurityConfig
@@ -285,15 +285,28 @@ def init_command(  # noqa: PLR0913, PLR0917 - one per option
 ) -> None:
     """Write a first configuration file for a site, valid and with comments."""
     text = _new_file(site, listen, advertise, peer or [])
-    _check_together(text, file)
+    config = _check_together(text, file)
     _write_file(file, text, force=force)
-    name = shlex.quote(str(file))
     out = console()
     out.print(f"wrote {file}", style="green", soft_wrap=True)
     out.print("Next:", style="bold")
-    out.print("  1. Edit the file: list your types of resources, and the commands that they allow.")
-    out.print(f"  2. cheops config check {name}", soft_wrap=True)
-    out.print("  3. Run cheops init at every other site.")
+    for number, step in enumerate(_next_steps(config, shlex.quote(str(file))), 1):
+        out.print(f"  {number}. {step}", soft_wrap=True)
+
+
+def _next_steps(config: SiteConfig, file: str) -> Iterator[str]:
+    yield "Edit the file: list your types of resources, and the commands that they allow."
+    yield f"cheops config check {file}"
+    folder = config.security.folder
+    if folder:
+        host = address_of_url(config.advertise).host
+        issue = f"cheops ca issue {config.name} --ca ca --address {host} --folder {shlex.quote(str(folder))}"
+        yield f"cheops ca init ca && {issue}   (docs/certificates.md)"
+    yield f"cheops agent --config {file}"
+    if folder:
+        yield "For each other site: 'cheops site invite NAME' here, then 'cheops site join CODE' there."
+    else:
+        yield "For each other site on this machine: 'cheops init' with its own --site and --listen."
 
 
 def _new_file(site: str, listen: str, advertise: str | None, peers: list[str]) -> str:
@@ -332,10 +345,10 @@ def _url_option(option: str, text: str) -> str:
         raise ClientError(f"{option}: {error}") from None
 
 
-def _check_together(text: str, file: Path) -> None:
+def _check_together(text: str, file: Path) -> SiteConfig:
     """Each option by itself is valid; refuse options that contradict each other."""
     try:
-        parse_site(text, file)
+        return parse_site(text, file)
     except YamlFileError as error:
         raise ClientError(f"nothing was written, because the file would not be valid\n  {error}") from None
 

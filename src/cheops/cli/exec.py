@@ -61,7 +61,10 @@ def exec_command(  # noqa: PLR0913, PLR0917 - one parameter per option
     ] = None,
     resource_type: Annotated[
         str,
-        typer.Option("--resource-type", help="The resource type, from the sites' configuration. For a new resource."),
+        typer.Option(
+            "--resource-type",
+            help="The type of a new resource, from the sites' configuration. Default: the only type, or 'default'.",
+        ),
     ] = "",
     force: Annotated[
         bool, typer.Option("--force", help="Replace the state: this operation becomes the new base.")

@@ -209,6 +209,7 @@ def _verify_verdict(response: "Verification") -> str:
     id_ = shlex.quote(printable(response.resource))
     return (
         f"the sites differ; reason: cheops explain {id_}\n"
-        "  If that says CONVERGED, something other than Cheops changed the application. To make the sites "
-        f"equal again: cheops exec --force --id {id_} …"
+        "  If that says CONVERGED, something other than Cheops changed the application. To make the sites equal "
+        f"again, write the complete state: cheops exec --force --id {id_} …\n"
+        "  (for a resource of an HTTP service: a PUT through the gateway)"
     )

@@ -258,9 +258,9 @@ class SiteConfig(Section):
             return self.http_types[wanted]
         if wanted not in self.types:
             meant = nearest(wanted, self.types)
-            hint = f"did you mean '{meant}'? " if meant else ""
+            hint = f"; did you mean '{meant}'?" if meant else "."
             raise ClientError(
-                f"unknown resource type '{printable(shortened(wanted))}'; {hint}"
+                f"unknown resource type '{printable(shortened(wanted))}'{hint} "
                 f"Types of {self.name}: {listed(self.types)}"
             )
         return self.types[wanted]

@@ -110,11 +110,18 @@ class DiskQuota:
             self._looked_s, self._problem = now_s, self._look()
         return self._problem
 
+    def usage(self) -> str:
+        """How much of the quota is used."""
+        return f"{self._used_bytes() // _MIB:,} of {self._store_bytes // _MIB:,} MiB (clients.store_size)"
+
+    def _used_bytes(self) -> int:
+        # The write-ahead log counts too: it can grow as large as the store while readers keep it open.
+        return sum(_size(self._store.with_name(self._store.name + end)) for end in ("", "-wal"))
+
     def _look(self) -> str | None:
         try:
             disk = os.statvfs(self._store.parent)
-            # The write-ahead log counts too: it can grow as large as the store while readers keep it open.
-            used = sum(_size(self._store.with_name(self._store.name + end)) for end in ("", "-wal"))
+            used = self._used_bytes()
         except OSError:
             return None  # the store reports what is wrong there
         free = disk.f_bavail * disk.f_frsize

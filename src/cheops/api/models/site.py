@@ -204,10 +204,10 @@ class Check(Struct, frozen=True, kw_only=True):
     """The result of one check."""
 
     group: Annotated[str, doc(f"{', '.join(CHECK_GROUPS[:-1])} or {CHECK_GROUPS[-1]}.", "peers")]
-    name: Annotated[str, doc("What it checks.", "site2 answers")]
+    name: Annotated[str, doc("The finding in a few words.", "site2 is up")]
     level: Annotated[Level, doc("The result.", "ok")]
     ok: Annotated[bool, doc("Whether it works: the level is ok or warning.", True)]
-    detail: Annotated[str, doc("What it found.", "12.5 ms away")]
+    detail: Annotated[str, doc("More about it.", "12.5 ms away")]
     hint: Annotated[str, doc("What to do about it; empty if there is nothing to do.", "")]
     anchor: Annotated[str, doc("Where the documentation explains it.", "docs/troubleshooting.md#peers")]
 

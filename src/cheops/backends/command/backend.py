@@ -147,12 +147,12 @@ def root_finding(types: Collection[TypeConfig]) -> Finding:
 
 def _permission_findings(type_: TypeConfig) -> Iterator[Finding]:
     if EVERYTHING in type_.command.allow:
-        name, hint = f"{type_.name}: allowed commands are listed", "list patterns under 'allow' instead of '...'"
-        yield _security_finding(name, "'allow: [...]' lets any command run", hint)
+        name, hint = f"type {type_.name}: every command is allowed", "list patterns under 'allow' instead of '...'"
+        yield _security_finding(name, "allow: [...]", hint)
     if type_.command.shell:
-        name = f"{type_.name}: commands run without a shell"
+        name = f"type {type_.name}: commands run in a shell"
         hint = "a script with its own pattern is safer; see the how-to for files"
-        yield _security_finding(name, "'shell: true'", hint)
+        yield _security_finding(name, "shell: true", hint)
 
 
 def _security_finding(name: str, detail: str, hint: str = "") -> Finding:
@@ -169,12 +169,13 @@ def _program_findings(type_: TypeConfig) -> Iterator[Finding]:
             seen.add(program)
             path = where_is(program, type_.command)
             hint = "" if path else f"install {program}, or fix 'types.{type_.name}.{key}'"
-            yield Finding(f"{type_.name}: {key} can run", str(path or f"no program {program}"), hint)
+            name = f"{type_.name}: {key} {'can' if path else 'cannot'} run"
+            yield Finding(name, str(path or f"no program {program}"), hint)
     for program in dict.fromkeys(filter(None, map(_program, type_.command.allow))):
         if program not in seen:
             path = where_is(program, type_.command)
             hint = "" if path else f"install {program}: an operation with it would fail here but not at its origin"
-            name = f"{type_.name}: allowed program {program} can run"
+            name = f"{type_.name}: allowed program {program} {'can' if path else 'cannot'} run"
             yield Finding(name, str(path or f"no program {program}"), hint, is_warning=not path)
 
 
