@@ -6,6 +6,7 @@ application traffic -> Gateway -> node
 """
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -113,8 +114,10 @@ def _listen(config: SiteConfig) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
+        reason = f"{error.strerror}. Is another agent running there?"
+        if error.errno == errno.EADDRNOTAVAIL:
+            reason = f"this machine has no address {host}."
         raise CheopsError(
-            f"cannot listen on {host}:{port}: {error.strerror}. Is another agent running there? "
-            f"'listen' in {config.source} sets the address of this one"
+            f"cannot listen on {host}:{port}: {reason} 'listen' in {config.source} sets the address of this one"
         ) from error
     return listening

@@ -123,8 +123,8 @@ def _known_type(value: Value, types: tuple[str, ...] | None) -> str:
     name = _type(value)
     if types is not None and name not in types:
         meant = nearest(name, types)
-        hint = f"did you mean '{meant}'? " if meant else ""
-        raise value.fail(f"unknown type '{name}'; {hint}Types of this file: {listed(types)}")
+        hint = f"; did you mean '{meant}'?" if meant else "."
+        raise value.fail(f"unknown type '{name}'{hint} Types of this file: {listed(types)}")
     return name
 
 

@@ -147,7 +147,9 @@ def parse_yaml(text: str, source: str) -> Value:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise YamlFileError(f"{source}:{line}: not YAML: {error.problem or error.context}") from None
+        problem = error.problem or error.context or ""
+        hint = "; check the indentation of this line" if "mapping values" in problem else ""
+        raise YamlFileError(f"{source}:{line}: not YAML: {problem}{hint}") from None
     except yaml.reader.ReaderError as error:
         raise YamlFileError(f"{source}: not YAML: {error.reason}") from None
     except (ValueError, OverflowError) as error:  # from the YAML reader itself, for some numbers

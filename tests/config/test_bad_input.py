@@ -179,7 +179,7 @@ BAD = [
     ),
     ("site: a\nlimits: {idle: 30}", "2: limits.idle: '30' has no unit; write 30s or 30ms"),
     ("site: a\nlimits: {idle: 30 S}", "2: limits.idle: '30 S' has an unknown unit; write 30s"),
-    ("site: a\nlimits: {idle: 3 days}", "2: limits.idle: '3 days' has an unknown unit; Units: h, m, ms, s"),
+    ("site: a\nlimits: {idle: 3 days}", "2: limits.idle: '3 days' has an unknown unit; units: ms, s, m, h"),
     (
         "site: a\nlimits: {idle: soon}",
         "2: limits.idle: expected a duration, such as 500ms, 1.5s or 2m, found 'soon'",

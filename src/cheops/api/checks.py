@@ -140,7 +140,7 @@ async def _data_plane(gateway: Gateway | None) -> list[Check]:
     if plane is None:
         detail, hint = "by the agent itself", ""
         if why := gateway.without_haproxy:
-            detail += f", not by HAProxy: {why}"
+            detail += f": {why}"
             hint = "fix HAProxy and restart the agent, or set gateway.data_plane to builtin"
         return [_check("services", name, detail, hint)]
     await plane.refresh()

@@ -29,9 +29,7 @@ ShowingOption = Annotated[
         help="The command that reads the state. Default: the type's 'read'. The type's 'show' lists what is allowed.",
     ),
 ]
-TimeoutOption = Annotated[
-    float, typer.Option("--timeout", min=0, max=3600, help="How long to wait for replies, in seconds.")
-]
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=0, max=3600, help="How long to wait, in seconds.")]
 
 
 def agent(url: str | None) -> "Agent":

@@ -213,6 +213,6 @@ def draw_open(out: Console, response: "ResourceStatus") -> None:
     if failed or response.order_not_enforced or not any(site.unknown for site in response.sites):
         sites = in_words([site.site for site in response.sites])
         out.print(
-            f"  set a new base at {sites}: cheops exec --id {id_} --force --type TYPE --command COMMAND",
+            f"  write the complete state at {sites}: cheops exec --id {id_} --force --type TYPE --command COMMAND",
             soft_wrap=True,
         )

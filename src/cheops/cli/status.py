@@ -202,9 +202,14 @@ def draw_verification(out: Console, response: "Verification", *, wide: bool = Fa
 def _verify_verdict(response: "Verification") -> str:
     if response.same:
         sites = [state.site for state in response.states]
-        return f"equal at all {len(sites)} sites" if len(sites) > 1 else f"only at {sites[0]}"
+        if len(sites) == 1:
+            return f"only at {sites[0]}"
+        return "equal at both sites" if len(sites) == 2 else f"equal at all {len(sites)} sites"
     silent = [state.site for state in response.states if state.status == "TIMEOUT"]
     if verify_exit_code(response) == NOT_YET:
+        replied = [state.site for state in response.states if state.status != "TIMEOUT"]
+        if len(replied) < 2:
+            return f"no reply from {', '.join(silent)}: nothing was compared"
         return f"no reply from {', '.join(silent)}; the others are equal"
     id_ = shlex.quote(printable(response.resource))
     return (

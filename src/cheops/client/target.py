@@ -151,7 +151,7 @@ def refusal(status: int, body: bytes) -> AgentError:
         return AgentError(str(json.loads(body)["detail"]), status)
     except (ValueError, KeyError, TypeError):
         text = body[:300].decode("utf-8", "replace")
-        return AgentError(f"the agent responded with status {status}: {text}", status)
+        return AgentError(f"the response has status {status} and is not that of a Cheops agent: {text}", status)
 
 
 def unreachable(target: Target, error: BaseException) -> UnreachableError:

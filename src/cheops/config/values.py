@@ -225,7 +225,7 @@ def _unit_hint(number: str, unit: str, units: dict[str, int]) -> str:
     starts = sorted(known for known in units if known.casefold().startswith(unit.casefold()))
     if starts:
         return "write " + " or ".join(f"{number}{known}" for known in starts)
-    return f"Units: {listed(units)}"
+    return f"units: {', '.join(sorted(units, key=units.__getitem__))}"
 
 
 def _boolean_text(value: bool) -> str:

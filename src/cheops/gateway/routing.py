@@ -90,7 +90,7 @@ def decide(route: Route | None, snapshot: Snapshot, *, reading: bool) -> Decisio
         return Local()
     if any(isinstance(one, Cross) for one in _alternatives(route)):
         raise CheopsError(
-            "resources that span sites (%) do not exist yet; use & to have one at each site, or one site", status=501
+            "resources that span sites (%) are not implemented; use & to have one at each site, or one site", status=501
         )
     targets = tuple(_target_of(one, snapshot) for one in in_order(route, snapshot, reading=reading))
     return targets[0] if len(targets) == 1 else InTurn(targets)

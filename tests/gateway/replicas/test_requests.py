@@ -203,7 +203,7 @@ def test_a_wrong_word_is_refused(three: Sites) -> None:
 def test_levels_that_are_not_there_yet_say_so(three: Sites, level: str) -> None:
     answer = three.call("site1", "POST", "/images", {"name": "x"}, f"{level}({EVERYWHERE})")
     assert answer.status == 501
-    assert f"the level '{level}' does not exist yet" in answer.json["detail"]
+    assert f"the level '{level}' is not implemented yet" in answer.json["detail"]
 
 
 def test_a_patch_of_what_is_not_replicated_says_so(three: Sites) -> None:

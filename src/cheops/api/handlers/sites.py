@@ -110,11 +110,11 @@ async def forget_site(request: ApiRequest[ForgetParameters]) -> Forgotten:
     site = site_view(node.mesh, now(), name)
     resources = await _resources_at(node, name)
     if not force and site.state in ("up", "suspect"):
-        raise ClientError(f"{name} is up; stop its agent first, or use force", status=409)
+        raise ClientError(f"{name} is up; stop its agent first, or use --force", status=409)
     if not force and resources:
         raise ClientError(
             f"{name} is on the list of {len(resources)} resources, such as {listed(resources[:3])}. Remove "
-            "it there first, or use force",
+            "it there first, or use --force",
             status=409,
         )
     await node.decide_membership(name, forgotten=True)

@@ -146,7 +146,7 @@ class HttpReplication:
     def _check(self, service: str, route: Replicas) -> None:
         if route.consistency is not Consistency.EVENTUAL:
             raise CheopsError(
-                f"the level '{route.consistency.value}' does not exist yet for HTTP; without a level replicas "
+                f"the level '{route.consistency.value}' is not implemented yet for HTTP; without a level replicas "
                 "become equal as soon as they can reach each other",
                 status=501,
             )
