@@ -209,7 +209,7 @@ def test_what_is_wrong_is_told(one: Rig) -> None:
         ("/exec/n", good | {"resource-type": "tailly"}, "did you mean 'tally'"),
         ("/exec/%20", good, "must not be empty"),
         ("/exec/" + "n" * 300, good, "at most 256"),
-        ("/show/never", {"command": "true"}, "no such resource is known here"),
+        ("/show/never", {"command": "true"}, "no resource 'never' is known at site1; give its sites"),
     ]
     for path, fields, expected in cases:
         status, detail = refused(one, path, fields)

@@ -258,7 +258,7 @@ def _forgetting(sites: Sites) -> None:
     sites.rig.stop("site2")
     sites.sees("site1", "site2", "down")
     down = agent.check()
-    assert (down.ok, [check.name for check in down.checks if not check.ok]) == (False, ["site2 is up"])
+    assert (down.ok, [check.name for check in down.checks if not check.ok]) == (False, ["site2 is down"])
     assert not agent.ping("site2").ok
     listed = refused(agent.forget, "site2")
     assert (listed.http_status, "on the list of 2 resources" in str(listed)) == (409, True)
