@@ -5,17 +5,24 @@ nothing that does I/O; import-linter keeps it so.
 
 **Events in** (events.py). A client submits an operation (`Submitted`) or goes away (`ClientLeft`); a run has ended
 (`Ran`); a peer sent a message (`Received`), came up or went down (`PeerUp`, `PeerDown`); documents that the engine
-requested are loaded (`Loaded`, `Enumerated`); the operator decided something (`Resolved`, `SitesRemoved`); time has
-passed (`Tick`, about ten times per second). After a start the first event is `Recovered`.
+requested are loaded (`Loaded`, `Enumerated`); matrices came from another database (`MatricesReceived`); somebody looks
+at a resource (`Queried`); the operator decided something (`Resolved`, `SitesRemoved`); time has passed (`Tick`, about
+ten times per second). After a start the first event is `Recovered`.
 
 **Effects out.** `Save` documents, `Run` commands on the local application, `Send` a message to a peer, `Answer` a
 client, `Notify` an operator, `Load` a resource, `Enumerate` the resources of a peer. The driver reports what came of
 `Run`, `Load` and `Enumerate` with an event; the others have no reply.
 
-**Order and durability.** The driver carries out the effects of a step in their order, and those of one step before
-those of the next. A step has at most one `Save`, which comes first. It is durable, all of it or nothing, before the
-next effect begins. All safety rests on this: nothing is run, sent or answered before what it depends on is on disk. A
-`Run` may take long; other steps go on meanwhile. There is one at a time per resource.
+**Order and durability.** A step has at most one `Save`, which comes first; it is durable as a whole or not at all.
+Saves become durable in the order of the steps. No other effect begins before the `Save` of its own step and all earlier
+ones are durable. All safety rests on this: nothing is run, sent or answered before what it depends on is on disk. A
+driver may make several saves durable at once, and may begin a `Load` early, since it only reads; `Run`, `Send` and
+`Answer` begin in the order of the steps. A `Run` may take long; other steps go on meanwhile. There is one at a time per
+resource.
+
+**Duties of the driver.** For each `Run` there is at most one `Ran`, with one outcome or more; after a crash there is
+none. `Loaded` holds the effect of every `Save` before its `Load`. The peer of `Received` is authenticated, or empty for
+documents that came by another database.
 
 **What may be lost.** Messages may be lost, delayed, reordered and duplicated; ticks may be late. The process may stop
 between any two effects. The clock of the site may be wrong and may jump.

@@ -1,7 +1,8 @@
 """The life of an operation at one site, from a client's request until it is forgotten; and the status of a resource.
 
-Phases, in their order. An operation goes back in two cases only: after an interrupted replay, what its base wipes is
-DELIVERED again; and after a restart, nothing is SETTLED until the site has compared what it applied with the history.
+Phases, in their order. An operation goes back, to DELIVERED, when its effect here is gone: a replay was interrupted
+after its base wiped it; the site left the resource, deleted its copy and came back; or a snapshot made the site start
+over. After a restart nothing is SETTLED until the site has compared what it applied with the history.
 
     phase      entered when                                done by             durable from then on
     ---------  ------------------------------------------  ------------------  ----------------------------------
