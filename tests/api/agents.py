@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from cheops.api.endpoints.site import GET_SITE
 from cheops.api.models.operations import Accepted, Explanation, SubmitRequest, Wait
 from cheops.api.models.resources import ResourceStatus
 from cheops.client import Agent
@@ -43,7 +44,7 @@ class Sites:
         return seen
 
     def sees(self, at: str, other: str, state: str) -> None:
-        until(lambda: self[at].site(other).state == state, f"for {at} to see {other} {state}")
+        until(lambda: self[at].call(GET_SITE, other).state == state, f"for {at} to see {other} {state}")
 
 
 def two_sites(make_rig: MakeRig, **more_types: dict[str, Any]) -> Sites:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from cheops.api.endpoints.site import GET_SITE
 from cheops.api.models.operations import ChangeSites, Resolution, ResolveRequest, SitesChange, SubmitRequest, Wait
 from cheops.api.models.site import Level
 from cheops.client import Agent, AgentError, UnreachableError
@@ -228,7 +229,7 @@ def _checks(agent: Agent) -> None:
     status, headers, body = raw(agent, "GET", "/metrics")
     assert (status, headers["content-type"].split(";")[0]) == (200, "text/plain")
     assert b'cheops_site_up{peer="site2"} 1\n' in body
-    assert refused(agent.site, "site3").http_status == 404
+    assert refused(agent.call, GET_SITE, "site3").http_status == 404
 
 
 async def _asynchronous(url: str) -> None:
@@ -263,7 +264,7 @@ def _forgetting(sites: Sites) -> None:
     listed = refused(agent.forget, "site2")
     assert (listed.http_status, "on the list of 2 resources" in str(listed)) == (409, True)
     assert agent.forget("site2", force=True).resources == ("other", "seen")
-    assert agent.site("site2").state == "forgotten"
+    assert agent.call(GET_SITE, "site2").state == "forgotten"
     for id_ in ("other", "seen"):
         agent.change_sites(id_, ChangeSites(sites="site2", how=SitesChange.REMOVE), wait=Wait.FIRST)
         assert [site.site for site in agent.resource(id_).sites] == ["site1"]

@@ -14,7 +14,7 @@ from cheops.api.endpoints.resources import EXPLAIN_SCOPE, LIST_RESOURCES, SUBMIT
 from cheops.api.endpoints.site import FORGET_SITE, HEALTH, ForgetParameters
 from cheops.api.models.operations import SubmitRequest
 from cheops.api.models.site import Sites
-from cheops.api.request import InvalidError, read_parameters
+from cheops.api.request import HANDLERS, InvalidError, read_parameters
 from cheops.client import Agent
 from cheops.client.async_agent import AsyncAgent
 from cheops.client.methods import AgentMethods, Method, call_of
@@ -36,6 +36,13 @@ def test_names_and_routes_are_unique() -> None:
 def test_every_endpoint_has_a_handler() -> None:
     node: Any = None  # the routes are only built
     assert len(api_mount(node).routes) == len(ENDPOINTS) + 1  # and the OpenAPI document
+
+
+def test_an_endpoint_without_a_handler_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(HANDLERS, HEALTH)
+    node: Any = None
+    with pytest.raises(RuntimeError, match=r"endpoint \w+ \(GET /healthz\) has no handler: .*_SUBJECTS"):
+        api_mount(node)
 
 
 # -- parameters ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
+from cheops.api.endpoints.site import GET_SITE
 from cheops.api.handlers.gateway import scope_explanation
 from cheops.api.models.operations import Lanes, SubmitRequest, Wait
 from cheops.api.models.resources import Resources, ScopeExplanation, Types
@@ -145,4 +146,4 @@ def test_without_demo_mode_nothing_is_cut(sites: Agents) -> None:
     assert asked(sites, "/demo/wires", Wiring) == Wiring(on=False, cut=())
     with pytest.raises(RefusedByAgentError, match="not in demo mode"):
         sites.rig.request("site1", "DELETE", "/api/v1/demo/wires/site2")
-    assert sites["site1"].site("site2").state == "up"
+    assert sites["site1"].call(GET_SITE, "site2").state == "up"

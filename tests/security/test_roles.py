@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from cheops.api.app import application
 from cheops.api.endpoints import BASE
+from cheops.api.endpoints.site import GET_SITE
 from cheops.api.models.operations import ChangeSites, SitesChange, SubmitRequest, Wait
 from cheops.api.openapi import document, operations_of
 from cheops.api.permissions import RIGHTS, right_to
@@ -239,7 +240,7 @@ def test_a_token_of_one_site_sees_what_is_there_and_changes_what_is_nowhere_else
     forbidden(asked.submit, "new-everywhere", change())
     forbidden(asked.change_sites, "alone", ChangeSites(sites="site2", how=SitesChange.ADD))
     assert [one.name for one in asked.sites().sites] == ["site1"]
-    forbidden(asked.site, "site2")
+    forbidden(asked.call, GET_SITE, "site2")
     away = agent(rig, token(rig, "away", Role.VIEWER, sites=("site2",)))
     assert "alone" not in {one.id for one in away.all_resources()}
     forbidden(away.status, "alone")

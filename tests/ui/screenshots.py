@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from cheops.api.endpoints.site import GET_SITE
 from cheops.api.models.operations import SubmitRequest, Wait
 from cheops.client import Agent
 from cheops.demo.cloud import send_request
@@ -54,7 +55,7 @@ def _story(sites: Sites) -> Iterator[View]:
     agents = {name: Agent(url) for name, url in sites.urls.items()}
     _together(sites, agents)
     sites.network.cut("site3")
-    _wait(lambda: agents["site1"].site("site3").state == "down")
+    _wait(lambda: agents["site1"].call(GET_SITE, "site3").state == "down")
     _apart(agents)
     yield View("sites", "", "tr[data-site=site3] [data-state=down]")
     yield View("lanes-cut", "resources/shopping", ".word.missing")

@@ -11,15 +11,10 @@ A request passes, from the outside in:
     views/        pure functions from a replica of the engine to a model
 
 `endpoints/` declares every endpoint once, and `models/` what requests and responses contain. These two import nothing
-of the server, because the clients use them as well. Routes, rights, the OpenAPI document, docs/api.md and the client
-methods are derived from the declarations.
+of the server, because the clients use them as well. Routes, rights, the OpenAPI document, docs/api.md and the
+requests of the clients are derived from the declarations.
 
-A route with its command takes three steps; `endpoints/__init__.py` has them in detail:
-
-1. declare it:     GET_SITE = Endpoint(name="getSite", method="GET", path="/sites/{name}", response=SiteView, …)
-2. handle it:      @handles(GET_SITE)
-                   async def get_site(request: ApiRequest) -> SiteView: ...
-3. use it:         agent.call(GET_SITE, "site2").state
+`endpoints/__init__.py` lists the steps to add a route with its command, with an example.
 
 This package may import everything below it except the command line and the client: a handler reads the node, the
 engine's replicas and the gateway, and changes them only through the node's own methods.

@@ -58,16 +58,26 @@ def _probe_routes(node: Node, gateway: Gateway | None) -> list[BaseRoute]:
 # -- the API ---------------------------------------------------------------------------------------------------
 
 
-# Imported because their handlers register themselves.
+# All modules of handlers. They are imported here because handlers register themselves (`@handles`).
 _SUBJECTS = (agent, events, gateway_handlers, operations, resources, sites)
 
 
 def api_mount(node: Node, gateway: Gateway | None = None) -> Mount:
     """The whole API, to be guarded by the application."""
-    routes = [_route(endpoint, HANDLERS[endpoint], node, gateway) for endpoint in ENDPOINTS]
+    routes = [_route(endpoint, _handler(endpoint), node, gateway) for endpoint in ENDPOINTS]
     routes.append(_without_head(Route(DOCUMENT_PATH, _serve_document, methods=["GET"])))
     # No redirects: `/sites/` is not `/sites`, and a client that follows a redirect may drop its token or its body.
     return _RawPathMount(BASE, app=Router(routes, redirect_slashes=False))
+
+
+def _handler(endpoint: Endpoint[Any, Any, Any]) -> Callable[[ApiRequest[Any, Any]], Awaitable[Any]]:
+    """Raises RuntimeError for an endpoint without a handler, so that the mistake shows when the agent starts."""
+    if handler := HANDLERS.get(endpoint):
+        return handler
+    raise RuntimeError(
+        f"the endpoint {endpoint.name} ({endpoint.method} {endpoint.path}) has no handler: write one with @handles in "
+        "cheops/api/handlers/, and list its module in _SUBJECTS of cheops/api/app.py"
+    )
 
 
 def _route(

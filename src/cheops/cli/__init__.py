@@ -1,15 +1,21 @@
 """The `cheops` command: from a command line to one call of the agent's API, and its response as a table, JSON or YAML.
 
-A command is one function. Its parameters are its options, its docstring is its help, and it calls one method of
-`cheops.client.Agent`, of which there is one per endpoint of the API (see `cheops.api`):
+A command is one function. Its parameters are its options, its docstring is its help, and it calls the agent: with
+`agent(url).call(ENDPOINT, …)`, or with a method of `cheops.client.Agent` where there is one:
 
     def status_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
         "Show whether all sites of a resource are in sync, and which are not."
         response = agent(url).status(id_)
         emit_answer(output, response, lambda out: draw_status(out, response))
 
-To add a command: write the function in the module of its group, add a `CommandEntry` with its name, panel and
-summary to `commands.COMMANDS`, and a section to docs/cli.md (a test compares both with the code).
+To add a command, write its function in the module of its subject, register it, and add a section to docs/cli.md (a
+test compares it with the code):
+
+- A command of its own (`cheops status`): add a `CommandEntry` with its name, panel and summary to `commands.COMMANDS`.
+- A command of a group (`cheops get sites`): decorate it with `@get_app.command("sites", epilog="Example: …")`. The help
+  of the group itself is the summary of its `CommandEntry`; change that if it lists the commands of the group.
+
+If it needs a new endpoint as well, follow the steps in `cheops.api.endpoints`.
 
 - `main`, `commands`   the entry point with its exit codes; the table of all commands, imported when called
 - `options`, `output`  options and exit codes that commands share; how everything is printed

@@ -1,7 +1,8 @@
 """The commands: one table with the module of each, and a group that imports a command when it is called.
 
 The table has each command's summary, so that the list of commands and the completion of their names import no
-command. A summary must be the first line of the command's docstring; a test compares them.
+command. The summary of a single command must be the first line of its docstring; a test compares them. The summary of a
+group is its help, and stands here only.
 """
 
 from collections.abc import Iterable
@@ -32,11 +33,16 @@ class CommandEntry:
         """Import the command, with its options."""
         module, attribute = self.where.split(":")
         target = getattr(import_module(f"cheops.cli.{module}"), attribute)
-        command = get_group(target) if isinstance(target, typer.Typer) else self._single(target)
+        command = self._group(target) if isinstance(target, typer.Typer) else self._single(target)
         command.name = self.name
         _add_token_file(command)
         _make_readable(command)
         return command
+
+    def _group(self, app: typer.Typer) -> Any:
+        group = get_group(app)
+        group.help = self.summary
+        return group
 
     def _single(self, function: Any) -> Any:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -103,7 +103,7 @@ def _events_text(target: TargetConfig) -> str:
     return "; ".join(parts)
 
 
-app = typer.Typer(no_args_is_help=True, help="Check the configuration file of a site.")
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("check", epilog="Example: cheops config check examples/site.yaml")

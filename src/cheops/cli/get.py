@@ -7,6 +7,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from cheops.api.endpoints.declaration import PageParameters
+from cheops.api.endpoints.resources import LIST_FLOWS
+from cheops.api.endpoints.site import GET_SITE
 from cheops.cli.options import IdArgument, UrlOption, agent
 from cheops.cli.output import (
     Output,
@@ -24,193 +27,22 @@ from cheops.cli.output import (
     yes_no,
 )
 from cheops.cli.status import draw_site_states
-from cheops.text import listed, printable
+from cheops.text import printable
 
 if TYPE_CHECKING:
     from cheops.api.models.operations import OperationView
     from cheops.api.models.resources import Flows, FlowView, ReplicantView, ResourceDetail, ResourceSummary
-    from cheops.api.models.site import Forgotten, Ping, Sites, SiteView
+    from cheops.api.models.site import Sites, SiteView
     from cheops.gateway.request_log import ServedRequest
 
 
 SiteArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The site.")]
 
 
-def draw_site_list(out: Console, response: "Sites", *, wide: bool = False) -> None:
-    more = ("URL", "VERSION", "CLOCK", "SERVICES") if wide else ()
-    rows = table("SITE", "STATE", "AS OF", "RTT", *more)
-    for site in response.sites:
-        extra = (site.url, site.version or "?", _clock(site), ", ".join(site.services) or "-") if wide else ()
-        rtt = f"{'' if site.rtt_measured else '~'}{rounded_ms(site.rtt_ms)}" if site.rtt_ms is not None else "-"
-        name = f"{site.name} (this agent)" if site.here else site.name
-        rows.add_row(printable(name), styled_status(site.state), age(site.as_of_s), rtt, *extra)
-    print_table(out, rows)
-    of_sites = (
-        f"{site.name}: {problem}" for site in response.sites for problem in site.problems if problem != site.state
-    )
-    for problem in (*response.problems, *of_sites):
-        out.print(f"warning: {printable(problem)}", style="yellow", soft_wrap=True)
+# -- cheops get --------------------------------------------------------------------------------------------------
 
 
-def _clock(site: "SiteView") -> str:
-    return "-" if site.clock_offset_ms is None else f"{site.clock_offset_ms:+.0f} ms"
-
-
-def draw_pings(out: Console, response: "list[Ping]") -> None:
-    if not response:
-        out.print("no other sites")
-        return
-    rows = table("SITE", "REPLY", "TOOK", "URL", "DETAIL")
-    for ping in response:
-        answer = styled_status("OK" if ping.ok else "failed")
-        rows.add_row(ping.site, answer, rounded_ms(ping.took_ms), ping.url, printable(ping.detail) or "-")
-    print_table(out, rows)
-
-
-def draw_forgotten(out: Console, response: "Forgotten") -> None:
-    out.print(f"{printable(response.site)} is forgotten")
-    if response.resources:
-        out.print(
-            f"it no longer counts for: {printable(listed(response.resources))}\n"
-            f"  To remove it from their site lists: cheops sites remove ID {printable(response.site)}",
-            style="yellow",
-            soft_wrap=True,
-        )
-
-
-describe_app = typer.Typer(no_args_is_help=True, help="Show the details of one resource, site, operation or replicant.")
-
-
-@describe_app.command("resource", epilog="Example: cheops describe resource counter")
-def resource_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show a resource: its sites, its state at each, and its matrix."""
-    response = agent(url).resource(id_)
-    emit_answer(output, response, lambda out: draw_resource(out, response, wide=output is Output.WIDE))
-
-
-@describe_app.command("site", epilog="Example: cheops describe site site2")
-def site_command(name: SiteArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show what the agent knows about a site."""
-    response = agent(url).site(name)
-    emit_answer(output, response, lambda out: _draw_facts(out, _site_facts(response)))
-
-
-@describe_app.command("operation", epilog="Example: cheops describe operation counter site1:3")
-def operation_command(
-    id_: IdArgument,
-    operation: Annotated[
-        str, typer.Argument(metavar="OPERATION", show_default=False, help="The operation's name, such as site1:3.")
-    ],
-    url: UrlOption = None,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Show an operation: its command, what it knew of, what superseded it, and its outcome at each site."""
-    response = agent(url).operation(id_, operation)
-    emit_answer(output, response, lambda out: draw_operation(out, response))
-
-
-@describe_app.command("replicant", epilog="Example: cheops describe replicant c4e095a1-a357-8d5c-85fc-1e35020baf87")
-def replicant_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Show a replicated HTTP resource: its sites, and its id in this site's own service."""
-    response = agent(url).replicant(id_)
-    emit_answer(output, response, lambda out: _draw_facts(out, _replicant_facts(response)))
-
-
-def _draw_facts(out: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
-    rows = table("FIELD", "VALUE")
-    for name, value in facts:
-        rows.add_row(name, printable(value) if isinstance(value, str) else value)
-    print_table(out, rows)
-
-
-def draw_resource(out: Console, response: "ResourceDetail", *, wide: bool = False) -> None:
-    _draw_facts(out, _resource_facts(response))
-    out.print()
-    draw_site_states(out, response.sites, wide=wide)
-
-
-def _resource_facts(response: "ResourceDetail") -> Iterable[tuple[str, str | Text]]:
-    yield "id", response.id
-    yield "type", response.type
-    yield "status", styled_status(response.overall).append(f": {response.sentence}")
-    yield "deleted", yes_no(response.deleted)
-    yield "operations", f"{response.operations} known, {response.effective} effective"
-    yield "last change", short_time(response.last_change)
-    yield "matrix", response.matrix
-    yield "order enforced", yes_no(not response.order_not_enforced)
-    if response.checkpoint:
-        yield "checkpoint", f"contains everything up to {vector(response.checkpoint)}"
-    if response.drafts:
-        yield "waiting here", ", ".join(response.drafts)
-
-
-def _replicant_facts(response: "ReplicantView") -> Iterable[tuple[str, str | Text]]:
-    yield "id", response.id
-    yield "service", response.service
-    yield "path", response.path or "-"
-    yield "sites", ", ".join(response.sites)
-    if response.gone:
-        yield "removed sites", ", ".join(response.gone)
-    yield "local id here", response.local_id or "-"
-    yield "status", styled_status(response.overall)
-    yield "deleted", yes_no(response.deleted)
-    if response.waits:
-        yield "waiting for", response.waits
-
-
-def _site_facts(site: "SiteView") -> Iterable[tuple[str, str | Text]]:
-    yield "site", f"{site.name} (this agent)" if site.here else site.name
-    yield "state", styled_status(site.state).append(f", as of {age(site.as_of_s)}")
-    yield "url", site.url
-    measured = "measured" if site.rtt_measured else "estimated"
-    yield "round trip", f"{rounded_ms(site.rtt_ms)}{f', {measured}' if site.rtt_ms is not None else ''}"
-    yield "version", site.version or "-"
-    yield "incarnation", site.incarnation or "-"
-    yield "services", ", ".join(site.services) or "-"
-    yield "clock", "-" if site.clock_offset_ms is None else f"{site.clock_offset_ms:+.0f} ms relative to ours"
-    for problem in site.problems:
-        yield "problem", problem
-
-
-def draw_operation(out: Console, op: "OperationView") -> None:
-    _draw_facts(out, _operation_facts(op))
-    out.print()
-    rows = table("SITE", "STATUS", "AT", "TOOK", "DETAIL", "OUTPUT")
-    for reply in op.replies:
-        again = " (replay)" if reply.replayed else ""
-        took = "-" if reply.took_ms is None else f"{reply.took_ms} ms"
-        status = styled_status(reply.status).append(again)
-        detail, output = one_line(reply.detail, 200) or "-", printable_lines(reply.output) or "-"
-        rows.add_row(reply.site, status, short_time(reply.at), took, detail, output)
-    print_table(out, rows)
-
-
-def _operation_facts(op: "OperationView") -> Iterable[tuple[str, str | Text]]:
-    yield "operation", f"{op.id} on {op.resource}"
-    yield "type", op.type if op.kind == "normal" else f"{op.type} ({op.kind})"
-    yield "command", op.command or "-"
-    for name, content in op.files.items():
-        yield "file", f"{name}, SHA-256 {content}"
-    yield "made at", f"{op.origin}, {short_time(op.made_at)}"
-    yield "knew of", vector(op.knows)
-    if op.sites is not None:
-        yield "sites", ", ".join(op.sites)
-    yield "matrix", op.matrix
-    yield "at its origin", (op.verdict or "not run yet") + (f": {op.why}" if op.why else "")
-    yield "effect", _effect_text(op)
-
-
-def _effect_text(op: "OperationView") -> Text:
-    by = f" by {op.beaten_by}" if op.beaten_by else ""
-    why = f": {op.sentence} (rule {op.rule})" if op.rule is not None else ""
-    return styled_status(op.effect).append(by + why)
-
-
-get_app = typer.Typer(
-    no_args_is_help=True,
-    help="List sites, resources, operations, replicants, requests or flows.",
-)
-_LIST_EXAMPLE = "Example: cheops get resources --prefix shop -o wide"
+get_app = typer.Typer(no_args_is_help=True)
 
 
 @get_app.command("sites", epilog="Example: cheops get sites -o wide")
@@ -220,7 +52,7 @@ def sites_command(url: UrlOption = None, output: OutputOption = Output.TABLE) ->
     emit_answer(output, response, lambda out: draw_site_list(out, response, wide=output is Output.WIDE))
 
 
-@get_app.command("resources", epilog=_LIST_EXAMPLE)
+@get_app.command("resources", epilog="Example: cheops get resources --prefix shop -o wide")
 def resources_command(
     prefix: Annotated[str, typer.Option("--prefix", help="Only resources whose id starts with this.")] = "",
     url: UrlOption = None,
@@ -260,12 +92,76 @@ def requests_command(
 def flows_command(url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
     """List the scopes cached in HAProxy at this site, and where their requests go."""
     client = agent(url)
-    page = client.flows()
+    page = client.call(LIST_FLOWS, parameters=PageParameters(limit=500))
     response, cursor = list(page.flows), page.next
     while cursor is not None:
-        more = client.flows(cursor)
+        more = client.call(LIST_FLOWS, parameters=PageParameters(cursor=cursor, limit=500))
         response, cursor = [*response, *more.flows], more.next
     emit_answer(output, response, lambda out: draw_flows(out, page, response))
+
+
+# -- cheops describe ---------------------------------------------------------------------------------------------
+
+
+describe_app = typer.Typer(no_args_is_help=True)
+
+
+@describe_app.command("resource", epilog="Example: cheops describe resource counter")
+def resource_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show a resource: its sites, its state at each, and its matrix."""
+    response = agent(url).resource(id_)
+    emit_answer(output, response, lambda out: draw_resource(out, response, wide=output is Output.WIDE))
+
+
+@describe_app.command("site", epilog="Example: cheops describe site site2")
+def site_command(name: SiteArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show what the agent knows about a site."""
+    response = agent(url).call(GET_SITE, name)
+    emit_answer(output, response, lambda out: _draw_facts(out, _site_facts(response)))
+
+
+@describe_app.command("operation", epilog="Example: cheops describe operation counter site1:3")
+def operation_command(
+    id_: IdArgument,
+    operation: Annotated[
+        str, typer.Argument(metavar="OPERATION", show_default=False, help="The operation's name, such as site1:3.")
+    ],
+    url: UrlOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show an operation: its command, what it knew of, what superseded it, and its outcome at each site."""
+    response = agent(url).operation(id_, operation)
+    emit_answer(output, response, lambda out: draw_operation(out, response))
+
+
+@describe_app.command("replicant", epilog="Example: cheops describe replicant c4e095a1-a357-8d5c-85fc-1e35020baf87")
+def replicant_command(id_: IdArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+    """Show a replicated HTTP resource: its sites, and its id in this site's own service."""
+    response = agent(url).replicant(id_)
+    emit_answer(output, response, lambda out: _draw_facts(out, _replicant_facts(response)))
+
+
+# -- lists -------------------------------------------------------------------------------------------------------
+
+
+def draw_site_list(out: Console, response: "Sites", *, wide: bool = False) -> None:
+    more = ("URL", "VERSION", "CLOCK", "SERVICES") if wide else ()
+    rows = table("SITE", "STATE", "AS OF", "RTT", *more)
+    for site in response.sites:
+        extra = (site.url, site.version or "?", _clock(site), ", ".join(site.services) or "-") if wide else ()
+        rtt = f"{'' if site.rtt_measured else '~'}{rounded_ms(site.rtt_ms)}" if site.rtt_ms is not None else "-"
+        name = f"{site.name} (this agent)" if site.here else site.name
+        rows.add_row(printable(name), styled_status(site.state), age(site.as_of_s), rtt, *extra)
+    print_table(out, rows)
+    of_sites = (
+        f"{site.name}: {problem}" for site in response.sites for problem in site.problems if problem != site.state
+    )
+    for problem in (*response.problems, *of_sites):
+        out.print(f"warning: {printable(problem)}", style="yellow", soft_wrap=True)
+
+
+def _clock(site: "SiteView") -> str:
+    return "-" if site.clock_offset_ms is None else f"{site.clock_offset_ms:+.0f} ms"
 
 
 def draw_flows(out: Console, page: "Flows", response: "Sequence[FlowView]") -> None:
@@ -360,3 +256,96 @@ def _done(op: "OperationView") -> str:
     """At how many of its sites the operation is finished."""
     done = sum(reply.status not in ("PENDING", "RUNNING", "UNKNOWN") for reply in op.replies)
     return f"{done}/{len(op.replies)}"
+
+
+# -- details -----------------------------------------------------------------------------------------------------
+
+
+def _draw_facts(out: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
+    rows = table("FIELD", "VALUE")
+    for name, value in facts:
+        rows.add_row(name, printable(value) if isinstance(value, str) else value)
+    print_table(out, rows)
+
+
+def draw_resource(out: Console, response: "ResourceDetail", *, wide: bool = False) -> None:
+    _draw_facts(out, _resource_facts(response))
+    out.print()
+    draw_site_states(out, response.sites, wide=wide)
+
+
+def _resource_facts(response: "ResourceDetail") -> Iterable[tuple[str, str | Text]]:
+    yield "id", response.id
+    yield "type", response.type
+    yield "status", styled_status(response.overall).append(f": {response.sentence}")
+    yield "deleted", yes_no(response.deleted)
+    yield "operations", f"{response.operations} known, {response.effective} effective"
+    yield "last change", short_time(response.last_change)
+    yield "matrix", response.matrix
+    yield "order enforced", yes_no(not response.order_not_enforced)
+    if response.checkpoint:
+        yield "checkpoint", f"contains everything up to {vector(response.checkpoint)}"
+    if response.drafts:
+        yield "waiting here", ", ".join(response.drafts)
+
+
+def _replicant_facts(response: "ReplicantView") -> Iterable[tuple[str, str | Text]]:
+    yield "id", response.id
+    yield "service", response.service
+    yield "path", response.path or "-"
+    yield "sites", ", ".join(response.sites)
+    if response.gone:
+        yield "removed sites", ", ".join(response.gone)
+    yield "local id here", response.local_id or "-"
+    yield "status", styled_status(response.overall)
+    yield "deleted", yes_no(response.deleted)
+    if response.waits:
+        yield "waiting for", response.waits
+
+
+def _site_facts(site: "SiteView") -> Iterable[tuple[str, str | Text]]:
+    yield "site", f"{site.name} (this agent)" if site.here else site.name
+    yield "state", styled_status(site.state).append(f", as of {age(site.as_of_s)}")
+    yield "url", site.url
+    measured = "measured" if site.rtt_measured else "estimated"
+    yield "round trip", f"{rounded_ms(site.rtt_ms)}{f', {measured}' if site.rtt_ms is not None else ''}"
+    yield "version", site.version or "-"
+    yield "incarnation", site.incarnation or "-"
+    yield "services", ", ".join(site.services) or "-"
+    yield "clock", "-" if site.clock_offset_ms is None else f"{site.clock_offset_ms:+.0f} ms relative to ours"
+    for problem in site.problems:
+        yield "problem", problem
+
+
+def draw_operation(out: Console, op: "OperationView") -> None:
+    _draw_facts(out, _operation_facts(op))
+    out.print()
+    rows = table("SITE", "STATUS", "AT", "TOOK", "DETAIL", "OUTPUT")
+    for reply in op.replies:
+        again = " (replay)" if reply.replayed else ""
+        took = "-" if reply.took_ms is None else f"{reply.took_ms} ms"
+        status = styled_status(reply.status).append(again)
+        detail, output = one_line(reply.detail, 200) or "-", printable_lines(reply.output) or "-"
+        rows.add_row(reply.site, status, short_time(reply.at), took, detail, output)
+    print_table(out, rows)
+
+
+def _operation_facts(op: "OperationView") -> Iterable[tuple[str, str | Text]]:
+    yield "operation", f"{op.id} on {op.resource}"
+    yield "type", op.type if op.kind == "normal" else f"{op.type} ({op.kind})"
+    yield "command", op.command or "-"
+    for name, content in op.files.items():
+        yield "file", f"{name}, SHA-256 {content}"
+    yield "made at", f"{op.origin}, {short_time(op.made_at)}"
+    yield "knew of", vector(op.knows)
+    if op.sites is not None:
+        yield "sites", ", ".join(op.sites)
+    yield "matrix", op.matrix
+    yield "at its origin", (op.verdict or "not run yet") + (f": {op.why}" if op.why else "")
+    yield "effect", _effect_text(op)
+
+
+def _effect_text(op: "OperationView") -> Text:
+    by = f" by {op.beaten_by}" if op.beaten_by else ""
+    why = f": {op.sentence} (rule {op.rule})" if op.rule is not None else ""
+    return styled_status(op.effect).append(by + why)

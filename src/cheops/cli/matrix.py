@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from cheops.api.models.operations import MatrixPair, MatrixView
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Show and check matrices, which define how concurrent operations combine.",
-)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("check", epilog="Example: cheops matrix check examples/matrices/counter.json --types set,inc")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cheops.api.models.resources import ResourceStatus
 
 
-sites_app = typer.Typer(no_args_is_help=True, help="Change the sites of a resource.")
+sites_app = typer.Typer(no_args_is_help=True)
 _SITES = typer.Argument(metavar="SITES...", show_default=False, help="Names of sites.")
 SitesArgument = Annotated[list[str], _SITES]
 

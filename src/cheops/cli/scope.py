@@ -82,10 +82,7 @@ def _check_known(value: Value, name: str, known: dict[str, SiteInfo] | dict[str,
         raise value.fail(f"unknown site '{name}'; {hint}Sites of this file: {listed(known)}")
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Parse and explain scopes, the language that says where a request runs.",
-)
+app = typer.Typer(no_args_is_help=True)
 
 ScopeArgument = Annotated[
     str,

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from cheops.api.models.site import MadeToken, TokenList, TokenView
 
 
-ca_app = typer.Typer(
-    no_args_is_help=True, help="Create the certificate authority of a mesh, and certificates for its sites."
-)
+ca_app = typer.Typer(no_args_is_help=True)
 _DAY_S = 86_400.0
 
 
@@ -112,7 +110,7 @@ def _file_name(site: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in site)
 
 
-token_app = typer.Typer(no_args_is_help=True, help="Create, list and revoke the access tokens of users and programs.")
+token_app = typer.Typer(no_args_is_help=True)
 _FOR_EVER = "never"
 TokenNameArgument = Annotated[
     str, typer.Argument(metavar="NAME", show_default=False, help="A name for the token: its owner or purpose.")

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cheops.cli.get import SiteArgument, draw_forgotten, draw_pings, draw_site_list
+from cheops.cli.get import SiteArgument, draw_site_list
 from cheops.cli.options import FAILED, AddressOption, UrlOption, agent
-from cheops.cli.output import Output, OutputOption, console, emit_answer
+from cheops.cli.output import Output, OutputOption, console, emit_answer, print_table, rounded_ms, styled_status, table
 from cheops.config.address import DEFAULT_PORT, Address, AddressError, address_of_url, parse_address, parse_url
 from cheops.config.security import DEFAULT_FOLDER
 from cheops.config.site import DEFAULT_FILE, parse_site
 from cheops.config.template import site_file
 from cheops.config.values import UnitError, long_duration_s
 from cheops.errors import ClientError
-from cheops.text import printable
+from cheops.text import listed, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cheops.api.models.site import Invitation
+    from cheops.api.models.site import Forgotten, Invitation, Ping
     from cheops.client.enrollment import Welcome
     from cheops.security.invitations import Code
 
@@ -164,7 +164,7 @@ def _write_config(config: Path, text: str) -> None:
         ) from None
 
 
-app = typer.Typer(no_args_is_help=True, help="Invite, list, ping and forget the sites of the mesh.")
+app = typer.Typer(no_args_is_help=True)
 app.command("invite", epilog="Example: cheops site invite site4")(invite_command)
 app.command("join", epilog="Example: cheops site join CODE --listen 10.0.0.4:8079")(join_command)
 
@@ -188,8 +188,19 @@ def ping_command(
     client = agent(url)
     names = [name] if name else [s.name for s in client.sites().sites if s.state != "forgotten" and not s.here]
     response = [client.ping(one) for one in names]
-    emit_answer(output, response, lambda out: draw_pings(out, response))
+    emit_answer(output, response, lambda out: _draw_pings(out, response))
     raise typer.Exit(0 if all(ping.ok for ping in response) else FAILED)
+
+
+def _draw_pings(out: "Console", response: "list[Ping]") -> None:
+    if not response:
+        out.print("no other sites")
+        return
+    rows = table("SITE", "REPLY", "TOOK", "URL", "DETAIL")
+    for ping in response:
+        answer = styled_status("OK" if ping.ok else "failed")
+        rows.add_row(ping.site, answer, rounded_ms(ping.took_ms), ping.url, printable(ping.detail) or "-")
+    print_table(out, rows)
 
 
 @app.command("forget", epilog="Example: cheops site forget site3 --force")
@@ -201,7 +212,18 @@ def forget_command(
 ) -> None:
     """Remove a site that is gone for good. Its resources no longer wait for it."""
     response = agent(url).forget(name, force=force)
-    emit_answer(output, response, lambda out: draw_forgotten(out, response))
+    emit_answer(output, response, lambda out: _draw_forgotten(out, response))
+
+
+def _draw_forgotten(out: "Console", response: "Forgotten") -> None:
+    out.print(f"{printable(response.site)} is forgotten")
+    if response.resources:
+        out.print(
+            f"it no longer counts for: {printable(listed(response.resources))}\n"
+            f"  To remove it from their site lists: cheops sites remove ID {printable(response.site)}",
+            style="yellow",
+            soft_wrap=True,
+        )
 
 
 @app.command("admit", epilog="Example: cheops site admit site3")

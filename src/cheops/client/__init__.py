@@ -12,11 +12,13 @@
 the models of `cheops.api.models`. They raise `AgentError` if the agent refuses a request, with its `http_status`, and
 `UnreachableError` if there is no response: then the request may or may not have taken effect.
 
-An endpoint without a method of its own is used by its declaration:
+Every endpoint can be called by its declaration. Those that programs use most have a method as well:
 
-    from cheops.api.endpoints.resources import LIST_TYPES
+    from cheops.api.endpoints.site import GET_SITE
 
-    agent.call(LIST_TYPES).types
+    agent.call(GET_SITE, "site2").state
+
+`cheops.api.endpoints` lists the steps to add an endpoint.
 
 This package imports the declarations and models of `cheops.api`, and nothing of its server.
 """

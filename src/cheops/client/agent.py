@@ -103,7 +103,7 @@ class Agent(AgentMethods):
         return self.target.url
 
     def call(self, endpoint: Endpoint[T, P, B], *names: str, parameters: P | None = None, body: B | None = None) -> T:
-        """Send a request to an endpoint that has no method of its own."""
+        """Send a request to an endpoint. `names` fill the parameters of its path, in order."""
         return self.send(call_of(endpoint, *names, parameters=parameters, body=body))
 
     # -- lists -------------------------------------------------------------------------------------------

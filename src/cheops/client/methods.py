@@ -35,7 +35,6 @@ from cheops.api.endpoints.resources import (
     GET_RESOURCE,
     GET_STATUS,
     GET_TYPE_MATRIX,
-    LIST_FLOWS,
     LIST_OPERATIONS,
     LIST_REPLICANTS,
     LIST_REQUESTS,
@@ -52,7 +51,6 @@ from cheops.api.endpoints.site import (
     CHECK,
     CREATE_TOKEN,
     FORGET_SITE,
-    GET_SITE,
     HEALTH,
     INVITE_SITE,
     LIST_CHANGES,
@@ -88,7 +86,6 @@ from cheops.api.models.operations import (
     Wait,
 )
 from cheops.api.models.resources import (
-    Flows,
     LocalId,
     Replicants,
     ReplicantView,
@@ -312,20 +309,11 @@ class AgentMethods:
     def requests(self, service: str = "", cursor: str | None = None, limit: int = 500) -> Call[Requests]:
         return call_of(LIST_REQUESTS, parameters=RequestFilter(service=service, cursor=cursor or "", limit=limit))
 
-    @Method
-    def flows(self, cursor: str = "", limit: int = 500) -> Call[Flows]:
-        """The data plane, and a page of its flows."""
-        return call_of(LIST_FLOWS, parameters=PageParameters(cursor=cursor, limit=limit))
-
     # -- sites -------------------------------------------------------------------------------------------
 
     @Method
     def sites(self) -> Call[Sites]:
         return call_of(LIST_SITES)
-
-    @Method
-    def site(self, name: str) -> Call[SiteView]:
-        return call_of(GET_SITE, name)
 
     @Method
     def ping(self, name: str) -> Call[Ping]:

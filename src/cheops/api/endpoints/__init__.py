@@ -5,24 +5,35 @@ response, the statuses of problems, and what the reference says. Everything else
 validation of requests (`api.app`), the table of rights (`api.permissions`), the OpenAPI document (`api.openapi`),
 the tables of docs/api.md, and the requests of both clients (`cheops.client`).
 
-To add a route with its command:
+To add a route with its command (other pages refer to this list):
 
-1. Declare the endpoint here, and its models in `cheops.api.models`:
+1. Declare the endpoint in `resources.py` or `site.py`, the modules that `ENDPOINTS` below reads, and its models in
+   `cheops.api.models`:
 
-       PING_SITE = Endpoint(
-           name="pingSite", method="POST", path="/sites/{name}/ping", right=READ, tag="sites",
-           summary="Send a request to a site, and measure the response time", response=Ping, problems=(400, 404),
+       GET_SITE = Endpoint(
+           name="getSite", method="GET", path="/sites/{name}", right=READ, tag="sites",
+           summary="One site", response=SiteView, problems=(400, 404),
        )
 
-2. Write the handler in the module of `cheops.api.handlers` for its subject. mypy compares it with the declaration:
+2. Write the handler in the module of `cheops.api.handlers` for its subject; list a new module in `_SUBJECTS` of
+   `cheops.api.app`. mypy compares the handler with the declaration, and the agent does not start without it:
 
-       @handles(PING_SITE)
-       async def ping_site(request: ApiRequest) -> Ping: ...
+       @handles(GET_SITE)
+       async def get_site(request: ApiRequest) -> SiteView: ...
 
-3. Write the command, with `agent.call(PING_SITE, name)`. A method of its own in `cheops.client.methods` is for what
-   programs use too.
+3. Write the command, which calls the endpoint by its declaration. This one is in `cheops.cli.get`, and
+   `cheops.cli` says where a command is registered:
 
-`pytest tests/api/test_openapi.py --update-reference` rewrites the tables of docs/api.md.
+       @describe_app.command("site", epilog="Example: cheops describe site site2")
+       def site_command(name: SiteArgument, url: UrlOption = None, output: OutputOption = Output.TABLE) -> None:
+           "Show what the agent knows about a site."
+           response = agent(url).call(GET_SITE, name)
+           emit_answer(output, response, lambda out: _draw_facts(out, _site_facts(response)))
+
+   Add a method to `cheops.client.methods` only for what several callers need, such as other programs.
+
+4. Rewrite the tables of docs/api.md with `pytest tests/api/test_openapi.py --update-reference`, and describe the
+   command in docs/cli.md.
 
 These modules import nothing of the server: the command line uses them, and must start fast.
 """
