@@ -34,7 +34,7 @@ from cheops.gateway.headers import (
     without,
     without_mesh,
 )
-from cheops.gateway.interfaces import Body, DryRunResult, Replication, Response, UpstreamError
+from cheops.gateway.interfaces import Body, DryRunResult, Replication, Response, UpstreamError, close_body
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request import ReceivedRequest, Request
 from cheops.gateway.responses import informational_relay
@@ -293,8 +293,8 @@ def status_and_headers(response: AnyResponse) -> tuple[int, Headers]:
 
 
 async def discard(response: AnyResponse) -> None:
-    """Close a response that is not sent to the client."""
+    """Finish a response, whether its body was read or not."""
     if isinstance(response, ProxiedResponse):
         await response.finish()
-    elif (close := getattr(response.body, "aclose", None)) is not None:
-        await close()
+    else:
+        await close_body(response.body)

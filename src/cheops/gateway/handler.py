@@ -204,7 +204,10 @@ class RequestHandler:
         if isinstance(response, Response):
             headers = own_headers(response.headers, self._here)
             trace.site = _served_by(headers, self._here)
-            await self._respond(request.client, trace, replace(response, headers=headers))
+            try:
+                await self._respond(request.client, trace, replace(response, headers=headers))
+            finally:
+                await discard(response)
             return
         headers = proxied_headers(response.upstream.head.headers, self._here, response.site, trace.fallback)
         if response.site != self._here and self._forwarder.for_peers(request.service, request.head) != request.head:

@@ -4,7 +4,7 @@ The gateway reads requests, routes them, and relays what one site serves. A requ
 name a replicant, goes to a `Replication`, which sends requests to services through `UpstreamServices`.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -35,7 +35,7 @@ class ClientGoneError(CheopsError):
 class UpstreamError(CheopsError):
     """A service or gateway was not reached, did not respond, or broke off.
 
-    The one error for a request that may have been executed: `may_have_had_effect` is False only if nothing of the
+    Raise it whenever a request may have been executed: `may_have_had_effect` is False only if nothing of the
     request reached the other side. `why` is a word or two for people (`connection refused`).
     """
 
@@ -65,6 +65,21 @@ class NoGatewayError(CheopsError):
 
     fault = Fault.PEER
     status = 502
+
+
+_EFFECT_UNKNOWN = (500, 502, 504)
+
+
+def may_have_had_effect(error: CheopsError) -> bool:
+    """Whether a request that ended with this error may have been executed. This decides two things, and they must
+    agree: whether the response has `Cheops-Effect: none`, and whether another target gets a request that must not run
+    twice."""
+    if isinstance(error, UpstreamError):
+        return error.may_have_had_effect
+    if isinstance(error, SiteDownError | NoGatewayError):
+        return False
+    # All other errors that Cheops raises before it sends a request have one of the other statuses (4xx, 501, 503).
+    return error.status in _EFFECT_UNKNOWN
 
 
 class IncomingRequest(Protocol):
@@ -102,6 +117,43 @@ class IncomingRequest(Protocol):
 
 
 Body: TypeAlias = bytes | AsyncIterator[bytes]
+
+
+class StreamedBody:
+    """The pieces of a body, and what has to be done after the last one, or when the reader closes it before. A mere
+    generator is not enough: `aclose` on one that was never started does not run its `finally`."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], on_close: Callable[[], Awaitable[None]]) -> None:
+        self._on_close: Callable[[], Awaitable[None]] | None = on_close
+        self._pieces = self._iterate(pieces)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    def __anext__(self) -> Awaitable[bytes]:
+        return self._pieces.__anext__()
+
+    async def aclose(self) -> None:
+        await self._pieces.aclose()
+        await self._close()
+
+    async def _iterate(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        try:
+            async for piece in pieces:
+                yield piece
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            await on_close()
+
+
+async def close_body(body: Body | None) -> None:
+    """Close a body of which no more is read. Does nothing for one that is closed, or complete."""
+    if (close := getattr(body, "aclose", None)) is not None:
+        await close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ replication. It writes to the `ClientConnection`, where the next request then be
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
@@ -31,7 +30,7 @@ from cheops.gateway.headers import (
     without,
     without_mesh,
 )
-from cheops.gateway.interfaces import DryRunResult, Response, UpstreamError
+from cheops.gateway.interfaces import DryRunResult, Response, UpstreamError, may_have_had_effect
 from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate, kind_of, method_of
 from cheops.gateway.upstream import OnInformational, UpstreamResponse
 from cheops.scope.explanation import effect, explain, explanation_data, route_data
@@ -118,9 +117,8 @@ def problem_response(here: str, status: int, detail: str, *, had_no_effect: bool
 
 
 def error_response(here: str, error: CheopsError, **members: object) -> Response:
-    had_no_effect = not (isinstance(error, UpstreamError) and error.may_have_had_effect)
     details = {"fault": error.fault.value, "definite": error.definite, **members}
-    return problem_response(here, error.status, str(error), had_no_effect=had_no_effect, **details)
+    return problem_response(here, error.status, str(error), had_no_effect=not may_have_had_effect(error), **details)
 
 
 def internal_error_response(here: str) -> Response:
@@ -128,7 +126,7 @@ def internal_error_response(here: str) -> Response:
 
 
 async def send_response(client: ClientConnection, response: Response) -> None:
-    """Send a whole response."""
+    """Send a whole response. The caller closes its body, if it is a stream."""
     body, headers = response.body, response.headers
     has_body = client.method != "HEAD" and response.status not in _NO_BODY
     if isinstance(body, bytes) and has_body:
@@ -138,22 +136,13 @@ async def send_response(client: ClientConnection, response: Response) -> None:
     if isinstance(body, bytes):
         if has_body and body:
             client.data(body)
-    else:
-        await _stream(client, body, is_wanted=has_body)
+    elif has_body:
+        async for piece in body:
+            if piece:
+                client.data(piece)
+                await client.flush()
     client.end()
     await client.flush()
-
-
-async def _stream(client: ClientConnection, body: AsyncIterator[bytes], *, is_wanted: bool) -> None:
-    try:
-        if is_wanted:
-            async for piece in body:
-                if piece:
-                    client.data(piece)
-                    await client.flush()
-    finally:
-        if (close := getattr(body, "aclose", None)) is not None:
-            await close()
 
 
 async def send_refusal(client: ClientConnection, response: Response) -> None:

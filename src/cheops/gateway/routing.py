@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from cheops.errors import CheopsError
 from cheops.gateway.headers import EFFECT, SAFE_METHODS, Headers, RequestHead, is_idempotent
-from cheops.gateway.interfaces import NoGatewayError, SiteDownError, UpstreamError
+from cheops.gateway.interfaces import NoGatewayError, SiteDownError, UpstreamError, may_have_had_effect
 from cheops.scope.errors import ScopeSyntaxError
 from cheops.scope.explanation import Method
 from cheops.scope.functions import BUILTIN, Functions
@@ -167,7 +167,7 @@ def may_try_next_after_error(error: CheopsError, target: Target, retry_state: Re
     """The same after an error. A request that may have run is sent again only if it is idempotent."""
     if not retry_state.targets_left or not _is_about_the_target(error, target) or not retry_state.can_restart:
         return False
-    return not _may_have_had_effect(error) or is_idempotent(retry_state.head)
+    return not may_have_had_effect(error) or is_idempotent(retry_state.head)
 
 
 def final_error(error: CheopsError, name: str, failed: list[str], retry_state: RetryState) -> CheopsError:
@@ -202,9 +202,3 @@ def _is_about_the_target(error: CheopsError, target: Target) -> bool:
     if isinstance(error, UpstreamError | SiteDownError | NoGatewayError):
         return True
     return isinstance(target, Replicate) and error.status in _FAILED
-
-
-def _may_have_had_effect(error: CheopsError) -> bool:
-    if isinstance(error, UpstreamError):
-        return error.may_have_had_effect
-    return not isinstance(error, SiteDownError | NoGatewayError) and error.status != _REFUSED_FOR_NOW

@@ -17,7 +17,7 @@ import h11
 from cheops.config.gateway import GatewayConfig
 from cheops.gateway.connection import ConnectionPool, UpstreamAddress, Wire
 from cheops.gateway.headers import ForwardingInfo, Headers, RequestHead, end_to_end, is_idempotent
-from cheops.gateway.interfaces import Body, GatewayRequestError, Response, UpstreamError
+from cheops.gateway.interfaces import Body, GatewayRequestError, Response, StreamedBody, UpstreamError
 from cheops.peers.client import Credentials
 
 
@@ -285,35 +285,35 @@ async def streamed_response(response: UpstreamResponse, on_end: Callable[[], Non
     """A response whose body is read from the upstream at the pace of its reader. `on_end` is called when the last
     byte is read, or when the reader closes the body before."""
     head = response.head
-    if head.status == 101:
-        await _finish(response, on_end)
-        raise UpstreamError(
-            "the service changed the protocol without a request for it", "a bad 101", may_have_had_effect=True
-        )
-    headers = end_to_end(head.headers)
-    event = response.exchange.event_now()
-    if isinstance(event, h11.EndOfMessage):
-        await _finish(response, on_end)
-        return Response(head.status, headers, b"")
-    return Response(head.status, headers, _body_of(response, on_end, event))
 
+    async def finish() -> None:
+        try:
+            await response.finish()
+        finally:
+            if on_end:
+                on_end()
 
-async def _body_of(
-    response: UpstreamResponse, on_end: Callable[[], None] | None, event: h11.Data | None
-) -> AsyncIterator[bytes]:
     try:
-        piece = event or await response.exchange.event()
-        while isinstance(piece, h11.Data):
-            yield bytes(piece.data)
-            piece = await response.exchange.event()
-    finally:
-        await _finish(response, on_end)
+        if head.status == 101:
+            raise UpstreamError(  # noqa: TRY301 - finished like any other response that cannot be read
+                "the service changed the protocol without a request for it", "a bad 101", may_have_had_effect=True
+            )
+        event = response.exchange.event_now()
+    except BaseException:
+        await finish()
+        raise
+    headers = end_to_end(head.headers)
+    if isinstance(event, h11.EndOfMessage):
+        await finish()
+        return Response(head.status, headers, b"")
+    return Response(head.status, headers, StreamedBody(_pieces_of(response.exchange, event), finish))
 
 
-async def _finish(response: UpstreamResponse, on_end: Callable[[], None] | None) -> None:
-    await response.finish()
-    if on_end:
-        on_end()
+async def _pieces_of(exchange: Exchange, event: BodyEvent | None) -> AsyncIterator[bytes]:
+    event = event or await exchange.event()
+    while isinstance(event, h11.Data):
+        yield bytes(event.data)
+        event = await exchange.event()
 
 
 async def ignore_informational(_status: int, _reason: bytes, _headers: Headers) -> None:

@@ -36,12 +36,12 @@ from cheops.backends.http.request import (
     preferences_of,
 )
 from cheops.backends.http.submission import Change, find_previous, response_to, sites_of, submit, wait_for_previous
-from cheops.backends.http.translation import close_body, form_of, translate_body
+from cheops.backends.http.translation import form_of, translate_body
 from cheops.config.services import BASE, PATCH, ReplicationConfig, type_name
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import RequestHead, first, without
-from cheops.gateway.interfaces import IncomingRequest, Response, UpstreamError, UpstreamServices
+from cheops.gateway.interfaces import IncomingRequest, Response, UpstreamError, UpstreamServices, close_body
 from cheops.gateway.routing import parse_scope
 from cheops.log.operation import Kind
 from cheops.node.node import Node

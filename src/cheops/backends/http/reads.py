@@ -14,8 +14,8 @@ from cheops.backends.http.submission import is_deleted
 from cheops.backends.http.translation import (
     BODY_HEADERS,
     ResponseIds,
+    bad_response,
     buffer_if_small,
-    close_body,
     decompressed,
     form_of,
     has_unknown_encoding,
@@ -27,9 +27,9 @@ from cheops.backends.http.translation import (
     translate_body,
     without_body_headers,
 )
-from cheops.errors import CheopsError, ClientError, Fault
-from cheops.gateway.headers import CREDENTIALS, ForwardingInfo, RequestHead, first, without
-from cheops.gateway.interfaces import Body, IncomingRequest, Response, UpstreamError, UpstreamServices
+from cheops.errors import CheopsError, ClientError
+from cheops.gateway.headers import CREDENTIALS, SAFE_METHODS, ForwardingInfo, RequestHead, first, without
+from cheops.gateway.interfaces import Body, IncomingRequest, Response, UpstreamError, UpstreamServices, close_body
 from cheops.node.node import Node
 from cheops.text import in_words
 
@@ -137,9 +137,13 @@ class ReadHandler:
             translating = LocalIdTranslator(self._copies.index.local_of, form)
             body = await buffer_if_small(translate_body(iterate_body(body), translating), incoming.size)
         response = await self._send_local(service, sent, body, incoming.forwarding)
-        if (sent.method, response.status) == ("POST", _CREATED):
-            response = await self._forget_reused_id(service, sent, response)
-        return await self._with_meta_ids(service, sent, response)
+        try:
+            if (sent.method, response.status) == ("POST", _CREATED):
+                response = await self._forget_reused_id(service, sent, response)
+            return await self._with_meta_ids(service, sent, response)
+        except BaseException:
+            await close_body(response.body)
+            raise
 
     def to_local(self, head: RequestHead) -> RequestHead:
         """A head with local ids; raises NoCopyError."""
@@ -158,16 +162,13 @@ class ReadHandler:
         if not is_partial_json(response):
             return response
         await close_body(response.body)
-        whole = replace(head, headers=without(head.headers, "Range", "If-Range"))
-        response = await self._services.local(service, whole, None, timeout_s, forwarding)
-        if is_partial_json(response):
+        if head.method in SAFE_METHODS:  # anything else must not run twice
+            whole = replace(head, headers=without(head.headers, "Range", "If-Range"))
+            response = await self._services.local(service, whole, None, timeout_s, forwarding)
+            if not is_partial_json(response):
+                return response
             await close_body(response.body)
-            raise CheopsError(
-                "the service sends a part of its response without a request for one",
-                fault=Fault.APPLICATION,
-                status=502,
-            )
-        return response
+        raise bad_response("the service sends a part of its response without a request for one")
 
     async def _forget_reused_id(self, service: str, sent: RequestHead, response: Response) -> Response:
         """A resource was just created without replication. If a copy had its path or id, that copy was deleted in the
@@ -196,10 +197,8 @@ class ReadHandler:
         if not is_translatable(response):
             return response
         if has_unknown_encoding(response):
-            raise CheopsError(
-                "the service compressed its response, without a request for that, in a way that Cheops cannot read",
-                fault=Fault.APPLICATION,
-                status=502,
+            raise bad_response(
+                "the service compressed its response, without a request for that, in a way that Cheops cannot read"
             )
         headers = without_body_headers(headers)
         if sent.method == "HEAD":

@@ -11,6 +11,7 @@ A long id is recognized anywhere. A number or a word is an id only where a colle
 import re
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ from cheops.backends.http.paths import canonical, collection_of, item_of, trimme
 from cheops.backends.http.payload import is_json, media_type
 from cheops.config.services import ReplicationConfig, ServiceConfig
 from cheops.gateway.headers import Headers, RequestHead, first, without
-from cheops.gateway.interfaces import Body, Response, UpstreamError
+from cheops.gateway.interfaces import Body, Response, StreamedBody, UpstreamError, close_body
 
 _AUTHORITY = re.compile(r"(?:^|:)//([^/?#]*)")
 
@@ -174,30 +175,23 @@ def form_of(head: RequestHead) -> Form | None:
     return Form.URL if media_type(content_type) == _FORM else None
 
 
-async def translate_body(body: AsyncIterator[bytes], by: Translator) -> AsyncIterator[bytes]:
-    try:
-        async for piece in body:
-            if done := by.feed(piece):
-                yield done
-        yield by.finish()
-    finally:
-        await close_body(body)
+def translate_body(body: AsyncIterator[bytes], by: Translator) -> AsyncIterator[bytes]:
+    return StreamedBody(_translate(body, by), partial(close_body, body))
 
 
-async def close_body(body: Body | None) -> None:
-    if (close := getattr(body, "aclose", None)) is not None:
-        await close()
+async def _translate(body: AsyncIterator[bytes], by: Translator) -> AsyncIterator[bytes]:
+    async for piece in body:
+        if done := by.feed(piece):
+            yield done
+    yield by.finish()
 
 
-async def iterate_body(body: Body) -> AsyncIterator[bytes]:
-    if isinstance(body, bytes):
-        yield body
-        return
-    try:
-        async for piece in body:
-            yield piece
-    finally:
-        await close_body(body)
+def iterate_body(body: Body) -> AsyncIterator[bytes]:
+    return _one_piece(body) if isinstance(body, bytes) else body
+
+
+async def _one_piece(body: bytes) -> AsyncIterator[bytes]:
+    yield body
 
 
 async def buffer_if_small(body: AsyncIterator[bytes], size: int | None) -> Body:
@@ -211,18 +205,15 @@ async def buffer_if_small(body: AsyncIterator[bytes], size: int | None) -> Body:
         begun.append(piece)
         held += len(piece)
         if held > 4 * WHOLE_BYTES:
-            return _continued(begun, body)
+            return StreamedBody(_continue(begun, body), partial(close_body, body))
     return b"".join(begun)
 
 
-async def _continued(begun: list[bytes], body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    try:
-        while begun:
-            yield begun.pop(0)
-        async for piece in body:
-            yield piece
-    finally:
-        await close_body(body)
+async def _continue(begun: list[bytes], body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while begun:
+        yield begun.pop(0)
+    async for piece in body:
+        yield piece
 
 
 def length_of(headers: Headers) -> int | None:
@@ -253,14 +244,15 @@ def without_body_headers(headers: Headers) -> Headers:
     return without(headers, *BODY_HEADERS, "Accept-Ranges", "Content-Encoding")
 
 
-async def decompressed(response: Response) -> AsyncIterator[bytes]:
+def decompressed(response: Response) -> AsyncIterator[bytes]:
     """The body of a response. Some services compress it although the request did not accept that: it is unpacked."""
-    encoding = (first(RequestHead("", "", response.headers), "Content-Encoding") or "identity").strip().lower()
     pieces = iterate_body(response.body)
-    if encoding not in _ENCODINGS:
-        async for piece in pieces:
-            yield piece
-        return
+    if _encoding_of(response) not in _ENCODINGS:
+        return pieces
+    return StreamedBody(_decompress(pieces), partial(close_body, pieces))
+
+
+async def _decompress(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     unpacker, is_empty = zlib.decompressobj(_GZIP_OR_ZLIB), True
     async for piece in pieces:
         is_empty = is_empty and not piece
@@ -277,10 +269,17 @@ async def decompressed(response: Response) -> AsyncIterator[bytes]:
 
 
 def _bad_encoding(why: str) -> UpstreamError:
-    text = f"the service compressed its response without a request for that, and it cannot be read: {why}"
+    return bad_response(f"the service compressed its response without a request for that, and it cannot be read: {why}")
+
+
+def bad_response(text: str) -> UpstreamError:
+    """The error for a response that cannot be translated. The service has executed the request by then."""
     return UpstreamError(text, "a bad response", may_have_had_effect=True)
 
 
 def has_unknown_encoding(response: Response) -> bool:
-    encoding = (first(RequestHead("", "", response.headers), "Content-Encoding") or "identity").strip().lower()
-    return encoding not in ("identity", *_ENCODINGS)
+    return _encoding_of(response) not in ("identity", *_ENCODINGS)
+
+
+def _encoding_of(response: Response) -> str:
+    return (first(RequestHead("", "", response.headers), "Content-Encoding") or "identity").strip().lower()
