@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from cheops.backends.command.backend import CommandBackend
 from cheops.backends.command.runner import CommandRunner
 from cheops.backends.protocol import Backend, BackendContext, FileAccess
 from cheops.config.site import parse_site
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.errors import CheopsError, ClientError
 from cheops.log.operation import Command, OpId, Origin
+from cheops.node.backends import Backends
+from cheops.store.files import FileStore
 
 OUTCOMES = {"ok": Result.OK, "ko": Result.KO, "retry": Result.RETRY, "maybe": Result.MAYBE}
 
@@ -97,3 +100,20 @@ def test_undo_is_refused_rather_than_ignored(tmp_path: Path) -> None:
     with pytest.raises(ClientError, match="operations of type 't' cannot be undone") as refused:
         backend.undo("t", Command("ok"), None)
     assert refused.value.status == 501
+
+
+def test_a_backend_that_fails_is_named_and_its_outcome_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> Outcome:
+        raise ZeroDivisionError
+
+    config = parse_site("site: here\ntypes: {t: {reset: clear}}\n", tmp_path / "site.yaml")
+    backends = Backends(config, FileStore(tmp_path / "files"), CommandRunner(), lambda _site, _reason: None)
+    monkeypatch.setattr(CommandBackend, "run_step", fail)
+    run = Run("r", 1, (Step(OpId(Origin("there", "1"), 1), Command("set")),), rtype="t")
+    (outcome,) = asyncio.run(backends.run(run))
+    assert outcome.result is Result.MAYBE
+    assert outcome.output == (
+        "the backend 'command' failed, and it is unknown how far it got: ZeroDivisionError(); the agent's log has the details"
+    )

@@ -149,7 +149,7 @@ def reads_of(service: Service) -> ReadHandler:
     """The handler of reads, as far as it needs no agent: nothing is replicated."""
     reads = cast("Any", ReadHandler.__new__(ReadHandler))
     reads._services, reads._node, reads._copies = service, _Anything(), _Anything()
-    reads.to_local = lambda head: head
+    reads.with_local_ids = lambda head: head
     reads._forget_reused_id = lambda _service, _sent, response: _later(response)
     reads.response_ids = lambda _service, _sent: _Anything()
     return cast("ReadHandler", reads)

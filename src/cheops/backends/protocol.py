@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from cheops.config.site import SiteConfig
 from cheops.config.types import TypeConfig
@@ -26,13 +26,29 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+class FilePath(Protocol):
+    def __call__(self, file_hash: str, /) -> Path | None: ...
+
+
+class IsFileLost(Protocol):
+    def __call__(self, resource: str, file_hash: str, /) -> bool: ...
+
+
+class FetchFile(Protocol):
+    def __call__(self, resource: str, file_hash: str, /) -> None: ...
+
+
+class ReportRefusal(Protocol):
+    def __call__(self, site: str, reason: str, /) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class FileAccess:
     """The files of operations, each identified by the hash of its content."""
 
-    path: Callable[[str], Path | None]  # None: the file is not at this site (yet)
-    is_lost: Callable[[str, str], bool]  # of a resource, by hash: no site has it any more
-    fetch: Callable[[str, str], None]  # of a resource, by hash: begin to fetch it from another site
+    path: FilePath  # None: the file is not at this site (yet)
+    is_lost: IsFileLost  # whether no site has it any more
+    fetch: FetchFile  # begins to fetch it from another site
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +60,7 @@ class BackendContext:
     files: FileAccess
     commands: "CommandRunner"  # runs programs with limits, and leaves no process behind
     replica: Callable[[str], Replica | None]  # the engine's state of a resource; None if it is not in memory
-    report_refusal: Callable[[str, str], None]  # counts and audits what another site wanted: its name, the reason
+    report_refusal: ReportRefusal  # counts and audits an operation of another site that was refused here
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +141,8 @@ class Backend(ABC):
     # -- submission ----------------------------------------------------------------------------------------
 
     def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:
-        """Raise `ClientError` for what must not be submitted: malformed, or not allowed here. By default nothing.
+        """Raise `ClientError` for what must not be submitted: malformed, or not allowed here. By default everything is
+        accepted.
 
         Each site checks again when it runs the step, for other sites may allow more.
         """

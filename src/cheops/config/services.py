@@ -18,7 +18,7 @@ from typing import Self
 from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.gateway import ServiceListener
 from cheops.config.settings import REQUIRED, Section, inline, is_set, place, section, setting
-from cheops.config.types import HTTP_POLICY, TypeConfig
+from cheops.config.types import HTTP_BACKEND, HTTP_POLICY, TypeConfig
 from cheops.config.values import (
     DURATION,
     KIB,
@@ -36,7 +36,6 @@ from cheops.text import printable, shortened
 from cheops.yaml_file import Value
 
 TYPE_PREFIX = "http:"
-HTTP_BACKEND = "http"
 READ = "GET"  # shows the state of a resource
 LOCATION = "Location"
 EXISTS = ("abort", "adopt", "overwrite")

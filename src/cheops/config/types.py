@@ -45,7 +45,7 @@ from cheops.yaml_file import Value
 
 T = TypeVar("T")
 
-COMMAND_BACKEND = "command"
+COMMAND_BACKEND, HTTP_BACKEND = "command", "http"
 MAX_POLICY_SITES = 1_000
 _DECOMPOSE = "decompose"
 _PLUGIN_NAME = re.compile(r"[A-Za-z_][\w.-]*")
@@ -111,7 +111,7 @@ def _read_backend(value: Value) -> str:
     name = value.string()
     if name not in BUILTIN_BACKENDS:
         _load_plugin(value, name, backend_named)
-    elif name != COMMAND_BACKEND:
+    elif name == HTTP_BACKEND:
         raise value.fail(f"'{name}' is for the services of a site: configure one under 'services'")
     return name
 

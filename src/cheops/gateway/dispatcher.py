@@ -73,7 +73,7 @@ class Forwarder:
 
     # -- proxied requests --------------------------------------------------------------------------------
 
-    async def to_local(
+    async def send_to_local(
         self, service: str, upstream_request: UpstreamRequest, answer_s: float | None = None
     ) -> tuple[UpstreamResponse, CarrierUse | None]:
         """Send to this site's instance. The caller ends the carrier use when the response is complete."""
@@ -93,7 +93,7 @@ class Forwarder:
                 carrier_use.end()
             raise
 
-    async def to_site(
+    async def send_to_site(
         self, site: str, service: str, upstream_request: UpstreamRequest, purpose: str = ""
     ) -> UpstreamResponse:
         """Send to the instance of another site, through its gateway."""
@@ -143,7 +143,7 @@ class Forwarder:
         upload = PreparedBody(body, body_size(head))
         head = RequestHead(head.method, head.target, _own_framing(head.headers, upload))
         upstream_request = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch(), forwarding)
-        response, carrier_use = await self.to_local(service, upstream_request, timeout_s)
+        response, carrier_use = await self.send_to_local(service, upstream_request, timeout_s)
         streamed = await streamed_response(response, carrier_use.end if carrier_use else None)
         return replace(streamed, headers=without_mesh(streamed.headers))  # an application must not pass for a gateway
 
@@ -156,7 +156,7 @@ class Forwarder:
         upload = PreparedBody(body, body_size(head))
         head = RequestHead(head.method, head.target, _own_framing(head.headers, upload))
         upstream_request = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch(), forwarding)
-        return await streamed_response(await self.to_site(site, service, upstream_request, FOR_REPLICATION))
+        return await streamed_response(await self.send_to_site(site, service, upstream_request, FOR_REPLICATION))
 
     async def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
         carrier_use = None
@@ -238,14 +238,14 @@ class Dispatcher:
             case Forward(site):
                 if is_only and not self._peers.is_up(site):
                     raise self._peers.down(site)
-                upstream = await self._forwarder.to_site(site, service, self._upstream_request(request))
+                upstream = await self._forwarder.send_to_site(site, service, self._upstream_request(request))
                 return ProxiedResponse(upstream, site)
             case Local():
                 # Without a scope, too: a request that names a replicated resource concerns all of its sites.
                 if self.replication is not None and self.replication.concerns(service, request.head):
                     tunnel = await self._tunnel(request, self.replication)
                     return tunnel or await self.replication.handle(service, self._received(request), None)
-                upstream, carrier_use = await self._forwarder.to_local(service, self._upstream_request(request))
+                upstream, carrier_use = await self._forwarder.send_to_local(service, self._upstream_request(request))
                 return ProxiedResponse(upstream, self._here, carrier_use)
 
     async def dry_run(self, request: Request, decision: Decision) -> DryRunResult | None:
@@ -261,8 +261,10 @@ class Dispatcher:
         head = request.head
         if head.method != "GET" or request.upload.size != 0 or requested_upgrade(head.headers) is None:
             return None
-        upstream_request = self._upstream_request(replace(request, head=replication.to_local(request.service, head)))
-        upstream, carrier_use = await self._forwarder.to_local(request.service, upstream_request)
+        upstream_request = self._upstream_request(
+            replace(request, head=replication.with_local_ids(request.service, head))
+        )
+        upstream, carrier_use = await self._forwarder.send_to_local(request.service, upstream_request)
         response = ProxiedResponse(upstream, self._here, carrier_use)
         if response.upstream.head.status == _SWITCHING:
             return response

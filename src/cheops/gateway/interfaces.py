@@ -208,7 +208,7 @@ class Replication(Protocol):
         """What `handle` would do; None if it concerns no existing replicant. Raises the same errors."""
         ...
 
-    def to_local(self, service: str, head: RequestHead) -> RequestHead:
+    def with_local_ids(self, service: str, head: RequestHead) -> RequestHead:
         """A head with this site's local ids, for a request that switches to another protocol. Raises a `CheopsError`
         if a replicant has no copy here."""
         ...

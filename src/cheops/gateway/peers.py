@@ -109,7 +109,7 @@ class PeerGateways:
         entry = self._node.mesh.entry_of(site)
         if entry is None:
             raise self.down(site)  # it has not announced its services yet
-        address = dict(entry.services).get(service) if entry else None
+        address = dict(entry.services).get(service)
         if not address:
             raise NoGatewayError(
                 f"{site} has no address for requests to '{service}': set "

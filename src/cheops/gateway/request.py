@@ -186,7 +186,9 @@ class Request:
     upload: ClientBody
     disconnect_watch: DisconnectWatch
     trace: RequestTrace
-    sent_scope: str | None = None  # as the header had it
+    # The text of the Scope header, not normalized: HAProxy finds the flow of later requests by the same text. For a
+    # recovered scope, its normalized text.
+    sent_scope: str | None = None
     is_flow_candidate: bool = False  # HAProxy may serve the next request with the same scope
     recovered: RecoveredScope | None = None  # the carriers that gave its scope, if it had no Scope header
 

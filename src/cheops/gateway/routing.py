@@ -97,8 +97,8 @@ def decide(route: Route | None, snapshot: Snapshot, *, reading: bool) -> Decisio
 
 
 def decide_forwarded(route: Route | None, here: str, snapshot: Snapshot, *, reading: bool) -> Target:
-    """What to do with a request that another gateway forwarded for replication: it is never forwarded again, but may
-    become an operation here."""
+    """What to do with a request that another gateway forwarded: it is never forwarded again. It becomes an operation
+    here if its route has replicas at this site; otherwise this site's own instance serves it."""
     for one in in_order(route, snapshot, reading=reading) if route else ():
         if isinstance(one, Replicas) and here in one.sites:
             return Replicate(one)

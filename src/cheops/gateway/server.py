@@ -43,7 +43,7 @@ BACKLOG = 4096  # the usual `somaxconn` of Linux, which caps it anyway: a burst 
 _OTHER_FILES = 256  # that an agent has open besides the connections of its gateway
 _STOP_S = 3.0  # for cancelled connections to end
 _ARRIVE_S = 0.05  # for requests that are on their way when the gateway begins to stop
-_ADDRESSES = 4  # fewer source addresses cannot occupy all handshakes
+_HANDSHAKE_SHARES = 4  # one source address gets at most a quarter of the unfinished handshakes
 _MAX_REFUSALS = 100  # connections above the limit that get a response before they are closed
 _log = logging.getLogger(__name__)
 
@@ -113,8 +113,9 @@ def _is_for_haproxy(listener: Listener, config: SiteConfig) -> bool:
 
 
 def connection_limit(wanted: int) -> int:
-    """How many clients can be served at once: as many as wanted, or as the limit of open files allows. Each client
-    may need a second connection, to a service."""
+    """Raise the limit of open files (RLIMIT_NOFILE) of this process as far as it may, and give the number of clients
+    that can be served at once: as many as wanted, or as that limit allows. Each client may need a second connection,
+    to a service."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -277,7 +278,7 @@ class Gateway:
         """Unfinished handshakes of one address must not keep other sites out: together they take at most half of all
         connections, and one address a quarter of that."""
         most = max(1, self._max_connections // 2)
-        each = max(1, most // _ADDRESSES)
+        each = max(1, most // _HANDSHAKE_SHARES)
         return HandshakeLimits(context, self._settings.head_timeout_s, most, each, self._count_refused_handshake)
 
     def _count_refused_handshake(self, reason: str, address: str) -> None:

@@ -212,7 +212,7 @@ class Exchange:
             except TimeoutError:
                 waited_s = waited_s + step_s if self._sent.is_set() else 0.0
             if waited_s >= limit_s:
-                raise self._error(f"no response within {limit_s:g} s", 504) from None
+                raise self._error(f"sent nothing for {limit_s:g} s", 504) from None
             if waited_s and self._timeout.is_site_down():
                 raise self._error("went down before it responded", 504)
 
@@ -227,20 +227,19 @@ class Exchange:
                 raise failure from None
             if self.wire.has_ended:
                 raise self._error("broke off its response" if self.has_response else "closed the connection") from None
-            raise self._error(f"its response is not HTTP: {error}".replace(",", ";")) from None
+            raise self._error(f"sent a response that is not HTTP: {error}".replace(",", ";")) from None
 
     def _error(self, why: str, status: int = 502) -> UpstreamError:
         # Whatever happens after the first byte was sent may have had an effect.
-        return UpstreamError(
-            f"the request was sent to the service, but: {why}", why, may_have_had_effect=True, status=status
-        )
+        text = f"the service {why}; the request may have been executed"
+        return UpstreamError(text, why, may_have_had_effect=True, status=status)
 
     def _response_head(self, event: h11.Response | h11.InformationalResponse) -> ResponseHead:
         headers = _decoded(event.headers)
         names = [name.lower() for name, _ in headers]
         # Ambiguous framing, as in a request: the bytes after it could be taken for a second response.
         if "transfer-encoding" in names and "content-length" in names:
-            raise self._error("its response has both a length and chunks")
+            raise self._error("sent a response with both a length and chunks")
         return ResponseHead(event.status_code, bytes(event.reason), headers)
 
     @property
@@ -340,7 +339,8 @@ class DisconnectWatch:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamRequest:
-    """A request to be sent, its head as it goes over the wire."""
+    """A request to an upstream. `Dispatcher` fills in the client's head; `Forwarder` replaces it by the head that goes
+    over the wire."""
 
     head: RequestHead
     upload: RequestBody

@@ -6,12 +6,12 @@ type of the configuration names them.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from cheops.backends.command.runner import CommandRunner
-from cheops.backends.protocol import Backend, BackendContext, FileAccess, Finding
+from cheops.backends.protocol import Backend, BackendContext, FileAccess, Finding, ReportRefusal
 from cheops.config.site import SiteConfig
 from cheops.engine.documents import Key
 from cheops.engine.events import Outcome, Result, Run, Save
@@ -36,7 +36,7 @@ class Backends:
         config: SiteConfig,
         files: FileStore,
         commands: CommandRunner,
-        report_refusal: Callable[[str, str], None],
+        report_refusal: ReportRefusal,
     ) -> None:
         self._config = config
         self._types = {**config.types, **config.http_types}
@@ -68,7 +68,7 @@ class Backends:
         return self._by_name[name]
 
     def of_type(self, rtype: str) -> Backend:
-        """The backend of a type of this site's configuration; raises UnknownTypeError for any other type."""
+        """The backend of a type of this site's configuration; raises ClientError for any other type."""
         type_ = self._types.get(rtype) or self._config.type_named(rtype)
         return self._by_name[type_.backend]
 
@@ -100,7 +100,11 @@ class Backends:
         except Exception as error:  # it is unknown how far it got, and the engine must learn that
             steps = "; ".join(backend.describe(step.payload) for step in run.steps[:3])
             _log.exception("the run of %s on %s failed", steps, run.resource)
-            return (Outcome(Result.MAYBE, f"a mistake in Cheops: {error!r}"),)
+            text = (
+                f"the backend '{self._types[run.rtype].backend}' failed, and it is unknown how far it got: {error!r}; "
+                "the agent's log has the details"
+            )
+            return (Outcome(Result.MAYBE, text),)
 
     async def doctor(self) -> list[Finding]:
         return [finding for backend in self._by_name.values() for finding in await backend.doctor()]

@@ -24,7 +24,7 @@ def test_a_collection_that_holds_replicants_is_not_changed_as_a_whole(three: Sit
     for target in ("/images", "/images/"):
         answer = three.call("site2", method, target, {})
         assert answer.status == 409, answer.body
-        assert "holds something replicated" in answer.json["detail"]
+        assert "contains replicated resources" in answer.json["detail"]
         assert answer.headers["Cheops-Effect"] == "none"
     assert three.told("site2") == before
     assert three.call("site2", method, "/images", {}, EVERYWHERE).status == 409

@@ -36,7 +36,8 @@ from cheops.backends.http.submission import deletion_command
 from cheops.backends.protocol import Backend, BackendContext, Finding
 from cheops.bounded import BoundedMap
 from cheops.config.address import address_of_url
-from cheops.config.services import HTTP_BACKEND, READ, ServiceConfig, body_names, service_of
+from cheops.config.services import READ, ServiceConfig, body_names, service_of
+from cheops.config.types import HTTP_BACKEND
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError

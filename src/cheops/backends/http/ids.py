@@ -294,19 +294,20 @@ class MetaIdTranslator:
 
 
 def to_meta(body: bytes, known: IdLookup) -> bytes:
-    """A body as a whole."""
+    """A whole body with meta-ids. `MetaIdTranslator` translates one in pieces."""
     translating = MetaIdTranslator(known)
     return translating.feed(body) + translating.finish()
 
 
 def _is_open(data: bytes, quote: int) -> bool:
-    """Whether a string that begins there does not end here."""
+    """Whether the end of the string that begins at `quote` is not in `data`, but in a later piece."""
     found = _JSON_TOKEN.match(data, quote)
     return found is None or bool(found["open"])
 
 
 def _may_go_on(found: re.Match[bytes], data: bytes) -> bool:
-    """Whether what comes next may belong to a token: the rest of a number, the colon after a name."""
+    """Whether a token at the end of `data` may go on in the next piece: the rest of a number, or the colon that makes
+    a string a name."""
     if found["mark"] or found["colon"] is not None:
         return False
     return not data[found.end() :].strip(_BLANK)

@@ -131,7 +131,7 @@ class ReadHandler:
         form = form_of(head)
         # A compressed body would have to be unpacked before its ids can be translated.
         kept = without(head.headers, "Accept-Encoding", *(BODY_HEADERS if form else ()))
-        sent = self.to_local(replace(head, headers=(*kept, ("Accept-Encoding", "identity"))))
+        sent = self.with_local_ids(replace(head, headers=(*kept, ("Accept-Encoding", "identity"))))
         body: Body | None = incoming.body() if with_body and incoming.size != 0 else None
         if form and body is not None:
             translating = LocalIdTranslator(self._copies.index.local_of, form)
@@ -145,7 +145,7 @@ class ReadHandler:
             await close_body(response.body)
             raise
 
-    def to_local(self, head: RequestHead) -> RequestHead:
+    def with_local_ids(self, head: RequestHead) -> RequestHead:
         """A head with local ids; raises NoCopyError."""
         local_of = self._copies.index.local_of
         path, query = (text_to_local(part, local_of, Form.URL) for part in split_target(head.target))

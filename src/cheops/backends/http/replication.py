@@ -19,7 +19,7 @@ from cheops.backends.http.reads import ReadHandler
 from cheops.backends.http.request import (
     Target,
     refuse_moving,
-    refuse_whole,
+    refuse_whole_collection,
     target_of,
 )
 from cheops.backends.http.submission import is_collection
@@ -94,8 +94,8 @@ class HttpReplication:
             raise ClientError(f"no reachable site knows {target.meta_id}", status=404)
         return DryRunResult(target.meta_id, sites, goes_everywhere=head.method not in SAFE_METHODS)
 
-    def to_local(self, _service: str, head: RequestHead) -> RequestHead:
-        return self._reads.to_local(head)
+    def with_local_ids(self, _service: str, head: RequestHead) -> RequestHead:
+        return self._reads.with_local_ids(head)
 
     def _target(self, service: str, head: RequestHead, route: Replicas | None) -> Target | None:
         """The replicant that a request names. Raises ClientError for requests that must not be executed."""
@@ -103,7 +103,7 @@ class HttpReplication:
         refuse_moving(self._copies.index, service, head, has_scope=route is not None)
         target = target_of(self._copies.index, service, path)
         if target is None:
-            refuse_whole(self._copies.index, service, head)
+            refuse_whole_collection(self._copies.index, service, head)
         return target
 
     async def _handle_unknown(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:

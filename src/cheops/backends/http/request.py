@@ -189,21 +189,21 @@ def refuse_moving(index: Index, service: str, head: RequestHead, *, has_scope: b
     )
 
 
-def refuse_whole(index: Index, service: str, head: RequestHead) -> None:
-    """Refuse to delete or overwrite, as a whole, a collection that contains replicants but is not one: it would change
-    them at this site only."""
+def refuse_whole_collection(index: Index, service: str, head: RequestHead) -> None:
+    """Refuse a request that deletes or replaces a path above replicants, such as `DELETE /images`. It is not about any
+    of them, so it would go to this site's instance alone, and the replicas at other sites would stay."""
     path, _ = split_target(head.target)
     if head.method == "DELETE":
-        is_meant = index.has_below(service, path)
+        is_above = index.has_below(service, path)
     else:
-        is_meant = head.method in ("PUT", "PATCH") and index.is_collection(service, path)
-    if not is_meant:
+        is_above = head.method in ("PUT", "PATCH") and index.is_collection(service, path)
+    if not is_above:
         return
     held = sorted(index.copies[one].path for one in index.below_path(service, path))
     shown = in_words([*held[:_MAX_SHOWN], *([f"{len(held) - _MAX_SHOWN:,} more"] if len(held) > _MAX_SHOWN else [])])
     raise ClientError(
-        f"{path} holds something replicated, {shown}, which {head.method} would change at this site alone. "
-        f"First {head.method} what is replicated, each by its own path: that is done at all of its sites",
+        f"{path} contains replicated resources ({shown}), and {head.method} would change them at this site only. "
+        f"First {head.method} each of them by its own path: that changes it at all of its sites",
         status=409,
     )
 

@@ -43,11 +43,11 @@ _ERRORS = {
     500: (500, "HAProxy failed; see gateway/haproxy.log in the data directory of the site", False),
     502: (
         502,
-        "the request was sent to the service, but: it closed the connection or did not send HTTP",
+        "the service closed the connection or did not send HTTP; the request may have been executed",
         False,
     ),
     503: (503, "this needs the agent, which does not respond; it may be starting", True),
-    504: (504, "the request was sent to the service, but: no response in time", False),
+    504: (504, "the service did not respond in time; the request may have been executed", False),
 }
 
 

@@ -58,8 +58,11 @@ class Flow:
 
 
 def make_flow(target: FlowTarget, scope: Scope, decision: Decision, here: str) -> Flow:
-    """Only functions depend on distances, and only functions and groups have parentheses; to check a group again
-    costs little."""
+    """The flow of a scope, with all sites on which its decision depends.
+
+    The result of a function such as `around` depends on distances, so it may change while all sites stay up. A scope
+    with a parenthesis is taken for one with a function; it may be a mere group, but to check that again costs little.
+    """
     return Flow(target, scope, sites_of(decision, here), is_varying="(" in str(scope))
 
 

@@ -40,7 +40,7 @@ _IS_HOSTLESS = rf"\A(?!(?s:.*?)^host: {_HOST}\r$)"
 _BODIES = "json|x-www-form-urlencoded"
 _TARGET = r"^/(?!.*[cC]4[eE]095[aA]1-)"
 REPEATABLE = "{ method GET HEAD OPTIONS PUT DELETE }"
-_ADDRESSES = 4  # fewer source addresses cannot occupy all connections
+_CONNECTION_SHARES = 4  # one source address gets at most a quarter of the connections
 _BUSY_PER_S, _ONE_IN = 200, 100  # from so many requests per second on, only one in so many is logged
 
 # After a reload, clients leave the old worker, whose configuration is outdated, with their next response.
@@ -95,7 +95,7 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     # An address that opens connections and sends nothing must leave some for sites at other addresses.
     yield "  stick-table type ipv6 size 20k expire 2m store conn_cur"
     yield "  tcp-request connection track-sc0 src"
-    most = max(1, layout.connections // _ADDRESSES)
+    most = max(1, layout.connections // _CONNECTION_SHARES)
     yield f"  tcp-request connection reject if {{ sc0_conn_cur gt {most} }}"
     yield f"  log ring@{REFUSED} format raw local0"
     yield "  no option dontlognull"  # a connection without a request may be a refused handshake
@@ -107,7 +107,7 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     yield f"  acl believed req.fhdr(cheops-hop),concat(|,sess.shown),map({SENDERS}) -m found"
     yield (
         f"  http-request set-var(txn.to) req.fhdr(cheops-service),map({haproxy_names.SERVICES}) "
-        "if believed plain_target plain_line !unusual_even_so"
+        "if believed plain_target plain_line !unusual_for_gateway"
     )
     to_agent = f"  http-request set-var(txn.to) str({haproxy_names.MESH_AGENT}) if"
     yield f"  acl is_without_bodies var(txn.to) -m end |{haproxy_names.NO_BODIES}"
@@ -149,10 +149,10 @@ def request_log_lines(service: ServiceLayout, scope: str = "txn.scope") -> Itera
 
 
 def _sent_on_acls() -> Iterator[str]:
-    """Conditions under which the agent must see a request that another gateway forwarded. Such a request has headers
-    that a client's must not have."""
+    """Conditions under which the agent must see a request even if another gateway forwarded it. The pattern differs
+    from that for clients: a gateway sends `Cheops-Hop` and `Cheops-Service`, a client must not."""
     once = ("scope", "cheops-hop", "cheops-service")
-    yield f"  acl unusual_even_so req.hdrs -m reg '{unusual(_SENT_ON, once)}'"
+    yield f"  acl unusual_for_gateway req.hdrs -m reg '{unusual(_SENT_ON, once)}'"
     yield from plain_acls()
 
 
@@ -170,7 +170,7 @@ def _sent_on(flows: str, agent: str) -> Iterator[str]:
     yield ("  http-request set-var(txn.odd) bool(true) if unusual || !plain_line || !plain_target")
     yield (
         f"  http-request set-var(txn.sent) req.fhdr(cheops-hop),concat(|,sess.client),map({SENDERS}) "
-        "if odd plain_target plain_line !unusual_even_so"
+        "if odd plain_target plain_line !unusual_for_gateway"
     )
     yield f"  http-request set-var(txn.to) str({agent}) if odd"
     yield f"  http-request set-var(txn.to) str({haproxy_names.LOCAL_KEY}),map({flows},{agent}) if sent"
