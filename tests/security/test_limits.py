@@ -322,17 +322,17 @@ def test_who_asks_too_often_is_told_when_to_go_on(tmp_path: Path) -> None:
 
 
 def test_a_client_without_a_certificate_is_limited_at_the_peer_endpoint_too(tmp_path: Path) -> None:
-    rig = rig_of(tmp_path, clients={"rate": 5, "burst": 10})
+    rig = rig_of(tmp_path, clients={"rate": 1, "burst": 3})
     try:
         rig.start()
         responses = [ask(rig, "POST", "/peer/heartbeat", b"{}") for _ in range(30)]
         assert {one.status for one in responses} == {401, 429}
-        assert int(responses[-1].headers["retry-after"]) >= 1
-        assert ask(rig, "GET", "/healthz").status == 429, "the same budget: /peer/ is no second one"
+        assert int(next(one for one in responses if one.status == 429).headers["retry-after"]) >= 1
+        health = [ask(rig, "GET", "/healthz").status for _ in range(3)]
+        assert 429 in health, "the same budget: /peer/ is no second one"
         viewer = token(rig, "viewer", Role.VIEWER)
         with_token = [ask(rig, "POST", "/peer/heartbeat", b"{}", secret=viewer) for _ in range(30)]
-        assert {one.status for one in with_token} <= {403, 429}
-        assert with_token[-1].status == 429
+        assert {one.status for one in with_token} == {403, 429}
         until(lambda: ask(rig, "GET", "/healthz").status == 200)
         assert refusals(rig, "rate") >= 1
         assert is_unharmed(rig)
