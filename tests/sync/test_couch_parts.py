@@ -77,8 +77,8 @@ def test_a_place_is_noted_at_both_ends_once_and_found_again() -> None:
             checkpoints = Checkpoints("id", f"s{session}", source, target, settings)
             assert await checkpoints.start() == place
             await checkpoints.write(ReplicationStats())  # nothing to note yet
-            assert not checkpoints.reached(f"{session}-a", 9)
-            assert checkpoints.reached(f"{session}-b", 1)  # after so many changes it is time
+            assert not checkpoints.advance(f"{session}-a", 9)
+            assert checkpoints.advance(f"{session}-b", 1)  # after so many changes it is time
             for _ in range(2):
                 await checkpoints.write(ReplicationStats(read=10))
             place = f"{session}-b"

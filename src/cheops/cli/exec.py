@@ -35,6 +35,7 @@ from cheops.cli.output import (
 from cheops.client import Agent
 from cheops.errors import CheopsError, ClientError, Fault
 from cheops.log.operation import Kind, Status, Verdict
+from cheops.log.rules import rule_text
 from cheops.text import in_words, printable
 
 if TYPE_CHECKING:
@@ -229,10 +230,10 @@ def _draw_superseded(out: Console, response: "DryRun") -> None:
     out.print()
     if response.superseded_by:
         own = response.superseded_by
-        words = f"it would have no effect: {own.operation} supersedes it, {own.sentence} (rule {own.rule})"
+        words = f"it would have no effect: {own.operation} supersedes it, {rule_text(own.rule, own.sentence)}"
         out.print(words, style="red", soft_wrap=True)
     for one in response.would_supersede:
-        out.print(f"supersedes {one.operation}: {one.sentence} (rule {one.rule})", soft_wrap=True)
+        out.print(f"supersedes {one.operation}: {rule_text(one.rule, one.sentence)}", soft_wrap=True)
     if not response.would_supersede:
         out.print("supersedes nothing")
 

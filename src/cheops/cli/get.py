@@ -27,6 +27,7 @@ from cheops.cli.output import (
     yes_no,
 )
 from cheops.cli.status import draw_site_states
+from cheops.log.rules import rule_number, rule_text
 from cheops.text import printable
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ def draw_operations(out: Console, response: "Sequence[OperationView]", *, wide: 
     more = ("SUPERSEDED BY", "RULE") if wide else ()
     rows = table("OPERATION", "TYPE", "MADE AT", "EFFECT", "SITES", *more, "COMMAND")
     for op in response:
-        extra = (op.beaten_by or "-", str(op.rule or "-")) if wide else ()
+        extra = (op.beaten_by or "-", str(rule_number(op.rule) or "-")) if wide else ()
         command = printable(op.command) if wide else one_line(op.command)
         rows.add_row(
             op.id, printable(op.type), short_time(op.made_at), styled_status(op.effect), _done(op), *extra, command
@@ -347,5 +348,5 @@ def _operation_facts(op: "OperationView") -> Iterable[tuple[str, str | Text]]:
 
 def _effect_text(op: "OperationView") -> Text:
     by = f" by {op.beaten_by}" if op.beaten_by else ""
-    why = f": {op.sentence} (rule {op.rule})" if op.rule is not None else ""
+    why = f": {rule_text(op.rule, op.sentence)}" if op.rule is not None else ""
     return styled_status(op.effect).append(by + why)

@@ -24,6 +24,7 @@ from cheops.cli.output import (
     table,
     vector,
 )
+from cheops.log.rules import rule_text
 from cheops.text import printable
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _effect(op: "OperationView", place: int | None) -> Text:
     if op.beaten_by:
         text.append(f" by {op.beaten_by}")
     if op.rule is not None:
-        text.append(f": {op.sentence} (rule {op.rule})")
+        text.append(f": {rule_text(op.rule, op.sentence)}")
     return text.append(f": {one_line(op.why, 100)}") if op.why else text
 
 

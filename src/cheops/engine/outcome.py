@@ -96,7 +96,7 @@ def invalidate_replay(replica: Replica, wanted: Plan, out: Effects) -> None:
 
 
 def mark_dirty(replica: Replica, keys: tuple[str, ...], out: Effects) -> None:
-    """The application may hold anything of these keys; this is remembered over a crash."""
+    """The application may hold anything of these keys; this is remembered across a crash."""
     replica.applied.mark_dirty(keys)
     replica.save_unfinished_replay(out, keys)
 

@@ -213,6 +213,6 @@ class Replica:
             self.save_ledger(out)
 
     def save_unfinished_replay(self, out: Effects, dirty: tuple[str, ...] = (), *, from_start: bool = False) -> None:
-        """Remember over a crash that the application may hold parts of these keys, until a replay wipes them."""
+        """Remember across a crash that the application may hold parts of these keys, until a replay wipes them."""
         started = Started(self.resource, 0, None, replay=True, from_start=from_start, dirty=dirty)
         out.documents[key_of(started)] = started

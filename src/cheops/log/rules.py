@@ -11,6 +11,15 @@
 
 `merged` is the merge written straight from the rules, for any set of operations. `History` does the same one operation
 at a time; a law in tests/log/test_merge_laws.py says that the two agree. tests/log/test_rules.py has one test per rule.
+
+Before you change a rule:
+
+- tests/log/word_by_word.py and sim/invariants.py state the rules again, on purpose: they are independent models without
+  shared code, so that a mistake in one is not in the other. Change them as well, and docs/merging.md.
+- `history.py` relies on rules 4 and 6: only if the matrix has `Concurrent` entries (`Matrix.has_overrides`) can an
+  operation that arrives late move others. Without them it inserts by stamp and does not recompute the order.
+- `canonical` decides the order of what stays effective, and every site must compute the same one.
+- Sites that run different rules diverge. All sites of a mesh need the change at the same time: say so in CHANGELOG.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +33,8 @@ from cheops.log.seals import excluding_seal, standing
 
 
 class Rule(IntEnum):
-    """Why an operation has no effect: the rule of that number; from 8 on, what the rules leave open."""
+    """Why an operation has no effect: the rule of that number. From 8 on the numbers are codes of other reasons: they
+    are stored and part of the API, and are never shown as "rule N"."""
 
     VOID = 1
     LATER_REPLACES_EARLIER = 3
@@ -37,6 +47,18 @@ class Rule(IntEnum):
     @property
     def sentence(self) -> str:
         return _SENTENCES[self]
+
+
+def rule_number(code: int | None) -> int | None:
+    """The number of a rule of docs/merging.md; None for another reason. A plain number, because it may come from an
+    agent of a later version."""
+    return code if code is not None and code < Rule.BEATEN_AT_ORIGIN else None
+
+
+def rule_text(code: int, sentence: str) -> str:
+    """The sentence of a rule with its number, for people."""
+    number = rule_number(code)
+    return sentence if number is None else f"{sentence} (rule {number})"
 
 
 _SENTENCES = {

@@ -21,8 +21,8 @@ from cheops.node.pump import wall_ms
 from cheops.peers.mesh import Mesh
 from cheops.peers.prober import now
 
-_FEWEST = 2  # other clocks; of one, it is unknown which of the two is wrong
-_LOOK_MS = 1_000  # for so long the offsets of the other clocks are reused: computing them takes a while with many sites
+_MIN_CLOCKS = 2  # of other sites: with only one, nobody knows which of the two clocks is wrong
+_LOOK_MS = 1_000  # how long the offsets are reused: with many sites, computing them takes a while
 
 
 def stamp_problem(newest_ms: int, now_ms: int, offsets_ms: Sequence[float], skew_ms: int) -> str | None:
@@ -30,7 +30,7 @@ def stamp_problem(newest_ms: int, now_ms: int, offsets_ms: Sequence[float], skew
 
     `newest_ms` is the newest stamp that is known here, `offsets_ms` how far the clocks of other sites are ahead.
     """
-    if len(offsets_ms) < _FEWEST:
+    if len(offsets_ms) < _MIN_CLOCKS:
         return None
     # The lower median: of two other clocks that which is further behind, since that site would refuse the operation.
     ahead_of_others_ms = -median_low(offsets_ms)

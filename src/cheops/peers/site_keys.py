@@ -154,8 +154,8 @@ class SiteKeys:
                 await self._ask(source, site)
 
     def _may_ask(self, source: str, site: str) -> bool:
-        """Not the same again within a moment, or one forged document after the other would cost a request each. A
-        request under way is joined."""
+        """Whether to request the keys of a site from this source: not again within _AGAIN_S, because every forged
+        document would cost a request otherwise. Joining a request that is under way is always allowed."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._asked_s.get((source, site), -_AGAIN_S) < _AGAIN_S:
             return (source, site) in self._under_way

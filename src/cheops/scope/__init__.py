@@ -10,7 +10,7 @@ raise `ScopeError`, with a caret under the place. The package imports `cheops.er
     grammar.lark, parser   from text to tree, and the errors for a text that is no scope
     names                  which names need quotes
     tree                   the tree and its canonical text
-    functions              around(), strong() …: the one file to touch to add a function
+    functions              around(), strong() …: where to add a function, and what else a new kind of argument needs
     snapshot, route        what a site knows, and where a request goes
     explanation            what `cheops scope explain` shows
 """

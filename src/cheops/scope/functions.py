@@ -3,8 +3,17 @@
 A function is built on the operators: it takes locations and durations and returns a location, which is then
 resolved like any other. It is a pure function of its arguments and of what the site knows (`Context`).
 
-To add one, write it here, beside `around`, and list it in `BUILTIN` with its parameters and a line of help. Parser,
-resolver, `cheops scope explain` and the error messages follow from that list; docs/scope-lang.md describes it to users.
+To add one, write it here, beside `around`, and list it in `BUILTIN` with its parameters and a line of help. For a
+function of sites, locations and durations that is all: parser, resolver, `cheops scope explain` and the error messages
+follow from the list. docs/scope-lang.md describes it to users, and tests/transcripts/scope-parse.txt lists all
+functions.
+
+A function does not leave out sites that are down: it returns all alternatives in their order of preference
+(`Otherwise`), and `route.in_order` moves those that are down to the end, because they may be up again.
+
+A new kind of argument, such as a number, is a change of the language: it needs a member of `Kind` here, a node in
+tree.py, its syntax in grammar.lark and parser.py, a case in `explanation.node_data`, and its drawing in
+ui/web/views/scope.js.
 
     def ring(context: Context, centre: At) -> Location: ...
 

@@ -9,7 +9,7 @@ from cheops.engine.events import Answer, Notify, Outcome, Result, Run, Stage
 from cheops.engine.replica import Replica
 from cheops.log.causality import covers
 from cheops.log.operation import Kind, Operation, OpId
-from cheops.log.rules import Rule
+from cheops.log.rules import Rule, rule_number
 from cheops.sim.apps import State
 
 T = TypeVar("T")
@@ -129,7 +129,8 @@ def _without_effect(replica: Replica, op: Operation) -> Iterator[str]:
 
 
 def _sentence(rule: Rule) -> str:
-    return f"rule {rule:d}: {rule.sentence}"
+    number = rule_number(rule)
+    return rule.sentence if number is None else f"rule {number}: {rule.sentence}"
 
 
 def _describe(op: Operation) -> str:

@@ -1,6 +1,6 @@
 """Handlers of events: a stream of server-sent events, and the same as pages for clients that poll.
 
-Both continue after the position that the client sends (`Last-Event-ID`, `since`), even over a restart of the agent:
+Both continue after the position that the client sends (`Last-Event-ID`, `since`), even across a restart of the agent:
 they read the site's journal. A client whose position is no longer in the journal gets a `reset`, and must read the
 state again.
 """

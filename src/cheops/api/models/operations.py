@@ -141,7 +141,7 @@ class OperationView(Struct, frozen=True, kw_only=True):
     verdict: Annotated[Verdict | None, doc("Its outcome at its origin; null: it did not run yet.", "OK")]
     why: Annotated[str, doc("The reason for a verdict other than OK.", "")]
     effect: Annotated[Effect, doc("Its current effect.", "effective")]
-    rule: Annotated[int | None, doc("The number of the merge rule that superseded it; null: none.", 4)]
+    rule: Annotated[int | None, doc("The merge rule that superseded it; 8 to 10: another reason; null: none.", 4)]
     sentence: Annotated[str, doc("The rule in words.", "an operation made at the same time replaces it")]
     beaten_by: Annotated[str | None, doc("The operation that superseded it; null: none.", "site2:1")]
     replies: Annotated[tuple[ReplyView, ...], doc("One entry for each site of the resource.")]
@@ -214,7 +214,7 @@ class LaneOperation(Struct, frozen=True, kw_only=True):
         ),
     ]
     effect: Annotated[Effect, doc("Its current effect.", "effective")]
-    rule: Annotated[int | None, doc("The number of the merge rule that superseded it; null: none.", None)]
+    rule: Annotated[int | None, doc("The merge rule that superseded it; 8 to 10: another reason; null: none.", None)]
     sentence: Annotated[str, doc("The rule in words.", "")]
     beaten_by: Annotated[str | None, doc("The operation that superseded it; null: none.", None)]
     command: Annotated[

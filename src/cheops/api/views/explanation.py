@@ -25,7 +25,7 @@ from cheops.engine.status import Overall, ResourceStatus, SiteStatus
 from cheops.log.causality import contains
 from cheops.log.matrix import is_wiped
 from cheops.log.operation import Kind, Operation, OpId, Reply, Status
-from cheops.log.rules import Fate
+from cheops.log.rules import Fate, rule_text
 from cheops.text import in_words, printable, shortened
 
 _MAX_DETAIL = 200
@@ -116,7 +116,7 @@ def _effect_text(replica: Replica, op: Operation, fate: Fate | None) -> str:
         return succeeded if effect is Effect.EFFECTIVE else "does not touch the application"
     by = f" by {fate.by}" if fate.by else ""
     why = f": {shortened(op.why, 200)}" if op.why else ""
-    return f"{effect.value}{by}: {fate.rule.sentence} (rule {fate.rule.value}){why}"
+    return f"{effect.value}{by}: {rule_text(fate.rule, fate.rule.sentence)}{why}"
 
 
 def _draft(replica: Replica, op: Operation) -> str:
@@ -188,7 +188,7 @@ def _replay_text(replica: Replica, reply: Reply) -> str:
 
 
 def _has_lost_its_effect(replica: Replica, id_: OpId) -> bool:
-    """Unlike an operation that was replaced, one that a checkpoint contains keeps its effect."""
+    """Whether the operation was replaced since. One that is only folded into a checkpoint keeps its effect."""
     history = replica.history
     return (id_ in history.fates or id_ not in history.ops) and not contains(history.folded, id_)
 

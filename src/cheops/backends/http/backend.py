@@ -242,8 +242,8 @@ class HttpBackend(Backend):
         return Outcome(Result.KO, f"there is no copy of {meta_id} at this site")
 
     def _needs_client_credentials(self, service: str, request: Request) -> bool:
-        """Whether the client's credentials are forgotten (they are kept for a while, and not over a restart). It must
-        not run with this site's own credentials: no service has seen that the client may do it."""
+        """Whether the client's credentials are forgotten (they are kept for a while, and not across a restart). It
+        must not run with this site's own credentials: no service has seen that the client may do it."""
         return self.sender.has_own_credentials(service) and self.sender.is_forgotten(request.ticket)
 
     def _body(self, run: Run, step: Step, request: Request, *, is_base: bool) -> bytes | Path | Outcome:

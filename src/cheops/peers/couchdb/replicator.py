@@ -125,8 +125,8 @@ class Checkpoints:
         self._history = sessions(source)
         return self._start
 
-    def reached(self, position: Seq, changes: int) -> bool:
-        """Everything up to here is durable at the target. Gives whether it is time to write that down."""
+    def advance(self, position: Seq, changes: int) -> bool:
+        """Move to a position up to which everything is durable at the target. Returns whether to write it now."""
         self._position = position
         self._unwritten += changes
         return self._unwritten >= self._settings.checkpoint_changes or self.due_s <= 0
@@ -210,7 +210,7 @@ class Pull(ReplicationRun):
                 raise RemoteError(f"{self._remote.name}: _changes does not advance beyond {since}")
             await self._fetch(changes.results)
             since = changes.last_seq
-            is_due = self._checkpoints.reached(since, len(changes.results))
+            is_due = self._checkpoints.advance(since, len(changes.results))
             if is_due or (not changes.results and wait_s is not None):
                 await self._checkpoints.write(self.stats)
             if not changes.results:
@@ -290,7 +290,7 @@ class Push(ReplicationRun):
             page = await self._local.page(since, self._settings.batch)
             await self._send([one for _, one in page.rows])
             since = page.reached
-            if self._checkpoints.reached(self._local.positions.format(since), len(page.rows)):
+            if self._checkpoints.advance(self._local.positions.format(since), len(page.rows)):
                 await self._write_checkpoint()
             if page.is_last and not (live and await self._has_more(since)):
                 break

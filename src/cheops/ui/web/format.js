@@ -10,6 +10,13 @@ export function plural(count, one, many = `${one}s`) {
   return `${number(count)} ${count === 1 ? one : many}`;
 }
 
+/** "rule 4", or nothing: from 8 on the numbers are codes of reasons that are not rules (log/rules.py). */
+export const ruleName = (rule) => (rule && rule < 8 ? `rule ${rule}` : "");
+
+export function ruleSentence({ rule, sentence }) {
+  return ruleName(rule) ? `${sentence} (${ruleName(rule)})` : sentence;
+}
+
 /** "4 s", "3 min": in a unit that keeps the number small. */
 export function span(seconds) {
   if (seconds < 10) return `${seconds.toFixed(seconds < 1 ? 1 : 0)} s`;

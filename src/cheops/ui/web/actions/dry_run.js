@@ -1,7 +1,7 @@
 // A dry run as text: where the operation would run, what it would supersede, and what would run again.
 
 import { h } from "../dom.js";
-import { words } from "../format.js";
+import { ruleSentence, words } from "../format.js";
 import { notice } from "../components.js";
 
 export function dryRun(found) {
@@ -17,7 +17,7 @@ export function dryRun(found) {
       row("Supersedes", found.would_supersede.length ? superseded(found.would_supersede) : "nothing"),
       again.length > 0 && row("Runs again", again.map(([site, ops]) => h("div", {}, `${site}: ${ops.join(", ")}`))),
     ]),
-    found.superseded_by && notice("warn", h("b", {}, "It would have no effect"), `${found.superseded_by.operation}: ${found.superseded_by.sentence} (rule ${found.superseded_by.rule})`),
+    found.superseded_by && notice("warn", h("b", {}, "It would have no effect"), `${found.superseded_by.operation}: ${ruleSentence(found.superseded_by)}`),
     found.unreachable.length > 0 && notice("warn", `${words(found.unreachable)} ${found.unreachable.length === 1 ? "is" : "are"} unreachable now, and would receive it later.`),
     found.order_not_enforced && notice("warn", "Its order relative to other operations cannot be enforced."),
     found.notes.map((text) => h("p", { class: "muted small" }, text)),

@@ -2,7 +2,7 @@
 // cost as much as fifty.
 
 import { fill, h, s } from "../dom.js";
-import { asOf, clock, full, moment, number, plural } from "../format.js";
+import { asOf, clock, full, moment, number, plural, ruleName, ruleSentence } from "../format.js";
 import { mark } from "./marks.js";
 import { spoken } from "./model.js";
 
@@ -80,8 +80,8 @@ export function lanesBoard(onSelect) {
 
   function item(row, n) {
     const { op } = row;
-    const fate = op.beaten_by ? `by ${op.beaten_by}, rule ${op.rule}` : op.effect === "effective" ? "" : op.effect;
-    const whole = op.beaten_by ? `superseded by ${op.beaten_by}: ${op.sentence} (rule ${op.rule})` : op.sentence;
+    const fate = op.beaten_by ? [`by ${op.beaten_by}`, ruleName(op.rule)].filter(Boolean).join(", ") : op.effect === "effective" ? "" : op.effect;
+    const whole = op.beaten_by ? `superseded by ${op.beaten_by}: ${ruleSentence(op)}` : op.sentence;
     return h(
       "button",
       { type: "button", class: `op${row.isGone ? " gone" : ""}`, vars: { top: `${n * ROW}px` }, "data-op": op.id, "data-row": n, "data-states": row.states.join(" "), "aria-pressed": String(op.id === shown.selected), "aria-label": spoken(row, shown.sites), onclick: () => onSelect(op.id), onkeydown: (event) => step(event, n) },

@@ -3,7 +3,7 @@
 import { ApiError, at as path, get, isAbort } from "../api.js";
 import { resolveDialog } from "../actions/resolve.js";
 import { fill, h } from "../dom.js";
-import { full, moment, plural } from "../format.js";
+import { full, moment, plural, ruleName } from "../format.js";
 import { button, healthBadge, notice, problem, skeleton } from "../components.js";
 
 export function operationPanel(id, signal, { onClose, onSelect }) {
@@ -62,7 +62,7 @@ function fate(op, onSelect) {
   if (op.effect === "silent") return notice("info", h("b", {}, op.kind === "sites" ? "Changes the site list" : "Does not touch the application"), op.sites ? op.sites.join(", ") : "");
   const name = op.effect[0].toUpperCase() + op.effect.slice(1);
   const by = op.beaten_by && h("button", { type: "button", class: "button quiet small", onclick: () => onSelect(op.beaten_by) }, `by ${op.beaten_by}`);
-  return notice(op.effect === "void" ? "" : "warn", h("b", {}, name, " ", by), `${op.rule ? `Rule ${op.rule}: ` : ""}${op.sentence}`, op.why && h("span", { class: "small" }, op.why));
+  return notice(op.effect === "void" ? "" : "warn", h("b", {}, name, " ", by), `${ruleName(op.rule) ? `Rule ${op.rule}: ` : ""}${op.sentence}`, op.why && h("span", { class: "small" }, op.why));
 }
 
 function facts(op) {
