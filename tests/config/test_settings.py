@@ -21,7 +21,7 @@ from cheops.config.settings import (
     settings_of,
     walk,
 )
-from cheops.config.values import BOOLEAN, COUNT, DURATION, SIZE, TEXT, duration_text, size_text
+from cheops.config.values import BOOLEAN, COUNT, DURATION, SIZE, TEXT, duration, duration_text, size_text
 from cheops.yaml_file import Value, YamlFileError, parse_yaml
 from tests.config.reference import settings_by_path
 
@@ -114,6 +114,19 @@ def value(text: str) -> Any:
 @given(st.integers(1, 86_400_000))
 def test_a_duration_is_read_as_it_is_written(ms: int) -> None:
     assert DURATION.read(value(duration_text(ms / 1_000))) == ms / 1_000
+
+
+def test_a_duration_may_have_limits_of_its_own() -> None:
+    pause = duration(0.1, 60.0)
+    assert (pause.name, duration(maximum_s=1.5).name, DURATION.name) == (
+        "duration, from 100ms, up to 1m",
+        "duration, up to 1500ms",
+        "duration",
+    )
+    assert (pause.read(value("100ms")), pause.read(value("60s"))) == (0.1, 60.0)
+    for wrong in ("99ms", "61s", "100.5ms"):
+        with pytest.raises(YamlFileError, match=f"expected whole milliseconds from 100ms to 1m, found '{wrong}'"):
+            pause.read(value(wrong))
 
 
 @given(st.integers(1, 2**50))

@@ -22,12 +22,18 @@ plugins; everything above it, from security to the command line, may import it.
     notify      `notify`: kinds of events, and their receivers
     template    the file that `cheops init` writes
 
-To add a setting, declare a field in the dataclass of its section. The declaration is the only place to edit:
+To add a setting, declare a field in the dataclass of its section, with the limits of its value:
 
     connect_timeout_s: float = setting(DURATION, 3.0, "How long a connection to a service may take.")
+    retries: int = setting(count(0, 10), 3, "How often a request is repeated.")
+    pause_s: float = setting(duration(0.1, 60.0), 1.0, "How long to wait before a request is repeated.")
 
 The key is the field's name without its unit (`connect_timeout`). From the declaration follow the reader with its
 complaints (unknown key, wrong type, out of range), `cheops config check`, and the table of docs/configuration.md, which
 `pytest tests/config/test_documentation.py --update-reference` rewrites. A rule about several settings of a section, or
 a default that depends on another setting, goes into the section's method `complete`.
+
+Nothing else has to be edited, with three exceptions: the settings of `limits` are declared in engine/settings.py; the
+text that `cheops config check` prints is a selection (`_show_config` in cli/config.py, add a row there if operators
+should see the value); and so is the file that `cheops init` writes (template.py).
 """

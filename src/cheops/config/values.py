@@ -27,6 +27,7 @@ DAY_S = 86_400.0
 MAX_COUNT = 1_000_000
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
+_MIN_DURATION_S = 0.001
 _MAX_LONG_DURATION_S = 36_500 * DAY_S  # a hundred years
 _MAX_SIZE_BYTES = 2**50
 _QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]*)")
@@ -136,11 +137,26 @@ def _duration_us(text: str) -> int:
     return _parse_quantity(text, _MICROSECONDS, "a duration, such as 500ms, 1.5s or 2m", ("s", "ms"))
 
 
-def _read_duration_ms(value: Value) -> int:
+def _read_duration_ms(value: Value, minimum_s: float = _MIN_DURATION_S, maximum_s: float = DAY_S) -> int:
     us = _parse(value, _duration_us)
-    if us % 1_000 or not 1_000 <= us <= DAY_S * 1_000_000:
-        raise value.fail(f"expected whole milliseconds from 1ms to 24h, found '{value.string()}'")
+    if us % 1_000 or not minimum_s <= us / 1_000_000 <= maximum_s:
+        limits = f"{duration_text(minimum_s)} to {duration_text(maximum_s)}"
+        raise value.fail(f"expected whole milliseconds from {limits}, found '{value.string()}'")
     return us // 1_000
+
+
+def duration(minimum_s: float = _MIN_DURATION_S, maximum_s: float = DAY_S) -> ValueType[float]:
+    """A duration within these limits, which documentation shows unless they are the usual ones (1ms to 24h)."""
+    limits = []
+    if minimum_s > _MIN_DURATION_S:
+        limits.append(f"from {duration_text(minimum_s)}")
+    if maximum_s < DAY_S:
+        limits.append(f"up to {duration_text(maximum_s)}")
+
+    def read(value: Value) -> float:
+        return _read_duration_ms(value, minimum_s, maximum_s) / 1_000
+
+    return ValueType(", ".join(["duration", *limits]), read, duration_text)
 
 
 def long_duration(maximum_s: float = _MAX_LONG_DURATION_S) -> ValueType[float]:
@@ -240,6 +256,6 @@ PATH: ValueType[Path] = ValueType("path", read_path)
 ADDRESS: ValueType[Address] = from_text("host:port", parse_address)
 URL = from_text("URL", parse_url)
 URL_WITH_PATH = from_text("URL", lambda text: parse_url(text, with_path=True))
-DURATION = ValueType("duration", lambda value: _read_duration_ms(value) / 1_000, duration_text)
+DURATION = duration()
 DURATION_MS = ValueType("duration", _read_duration_ms, lambda ms: duration_text(ms / 1_000))
 SIZE = size()
