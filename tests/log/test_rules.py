@@ -5,7 +5,7 @@ from cheops.log.history import History
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import Applied, Command, Kind, MatrixRef, Operation, OpId, Origin, Stamp, Verdict
 from cheops.log.plan import Plan, plan
-from cheops.log.rules import Fate, Rule, merged
+from cheops.log.rules import Fate, Rule, merged, rule_text
 
 COUNTER = Matrix(
     (
@@ -157,6 +157,13 @@ def test_rule_8_every_operation_is_effective_or_has_a_fate() -> None:
         Rule.VOID,
         Rule.BEATEN_AT_ORIGIN,
     }
+
+
+def test_only_the_eight_rules_are_shown_with_a_number() -> None:
+    shown = {rule: rule_text(rule, "so") for rule in Rule}
+    assert shown[Rule.LAST_WRITER] == "so (rule 5)"
+    assert {shown[rule] for rule in (Rule.BEATEN_AT_ORIGIN, Rule.FOLDED, Rule.ORPHANED)} == {"so"}
+    assert rule_text(11, "so") == "so"  # from an agent of a later version
 
 
 def test_delete_and_force_replace_everything_and_each_other() -> None:
