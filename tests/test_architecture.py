@@ -65,6 +65,7 @@ class TracedSites(Sites):
 
     def trace(self, action: Callable[[], object]) -> dict[str, list[str]]:
         """The modules that the agents enter during an action, and in the moments after it."""
+        time.sleep(0.5)  # the end of an earlier request must not be recorded
         self._signal(signal.SIGUSR1)
         action()
         time.sleep(0.5)  # replies and acknowledgements are still on their way
@@ -96,8 +97,8 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         patch.setattr(fork_server, "start_agent", sites.start_agent)
         with running(sites):
             # Once before: the first request of a kind opens connections, starts workers and fills caches.
-            sites.exec()
             sites.create(scope=EVERYWHERE, name="first")
+            sites.exec()
             commands = sites.trace(sites.exec)
             requests = sites.trace(lambda: sites.create(scope=EVERYWHERE, name="second"))
     return {
