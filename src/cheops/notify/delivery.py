@@ -142,7 +142,7 @@ class Delivery:
             return str(error)
         except Exception as error:  # a bug must not end the deliveries
             _log.exception("notify %s: sending %s failed", self.target.name, event.id)
-            return f"a mistake in Cheops: {error!r}"
+            return f"this is a bug in Cheops: {error!r}; the agent's log has the details"
         return None
 
     def _note_failure(self, event: Event, problem: str) -> None:
