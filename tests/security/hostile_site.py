@@ -1,0 +1,270 @@
+"""A stolen site as a tool: a real peer with a real certificate, which answers as a site does and lies as it is told.
+
+It listens at the address of its site, over mutual TLS: heartbeats are answered, messages are taken and kept, files are
+served as an attack wants. So honest sites see it up, and share resources with it. Each attack is a method; its
+docstring says what the thief tries. What a thief signs is signed with the key of its own site: other keys it has not.
+
+Encoders of Cheops are used without the checks by which an honest site finds its own mistakes.
+"""
+
+import contextlib
+import gzip
+import json
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from cheops.engine.documents import Document, Message, Snapshot, key_of
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Command, Kind, Operation, Origin, Reply, Seal, Stamp, Verdict
+from cheops.peers import heartbeat, links
+from cheops.peers.couchdb import documents as couch
+from cheops.peers.heartbeat import Heartbeat, MembershipRecord, SiteRecord
+from cheops.peers.prober import PROBE_PATH
+from cheops.security.certificates import dns_name
+from cheops.security.keyring import KeyFolder, load_key_folder
+from cheops.security.tls import client_context, server_context
+from cheops.store import codec
+from tests.agent.rig import Rig, until
+from tests.security.honest_sites import NAMES, STOLEN, HonestSites
+from tests.security.rogue import Rogue, signed
+from tests.security.sites import answer
+
+INCARNATION = "rogue"
+HIGHEST = 2**53 - 1  # the greatest number that the format has
+JSON = {"Content-Type": "application/json"}
+Served = Callable[[BaseHTTPRequestHandler], None]
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def envelope(site: str, messages: Iterable[Message]) -> bytes:
+    """Messages as `links.pack` has them, whatever they hold."""
+    docs: dict[str, msgspec.Raw] = {}
+    parts = []
+    for message in messages:
+        own: tuple[Document, ...] = (*message.matrices, *message.ops, *message.replies)
+        raws = {codec.id_of(key_of(document)): raw_document(document) for document in own}
+        docs |= raws
+        bare = replace(message, ops=(), replies=(), matrices=())
+        parts.append({"message": msgspec.Raw(codec._encoder.encode(bare)), "ids": list(raws)})
+    return msgspec.json.encode({"docs": list(docs.values()), "cheops": {"site": site, "messages": parts}})
+
+
+def raw_document(document: Document) -> msgspec.Raw:
+    """A document as CouchDB has it, whatever it holds."""
+    body = codec._encoder.encode(document)
+    rev = couch._revision_of(document, msgspec.json.decode(body))
+    return couch.CouchDocument(codec.id_of(key_of(document)), rev, body).as_couch()
+
+
+class HostileSite(Rogue):
+    """One stolen site. `lies` are fields of the heartbeats that it answers with; `files` is what it serves."""
+
+    def __init__(self, honest: HonestSites, name: str = STOLEN) -> None:
+        self.honest = honest
+        self.lies: dict[str, Any] = {}
+        self.files: dict[str, Served] = {}
+        self.asked_files: list[str] = []
+        self.received: list[Message] = []
+        self.connections = 0
+        self._lock = Lock()
+        self._folder_path = honest.rig.folder(name) / "tls"
+        self._revision = now_ms()
+        super().__init__(honest.rig, load_key_folder(self._folder_path))
+        self._server = _Server(self)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def take_new_keys(self) -> None:
+        """Its operator gave it new keys and a new certificate; those from before are worth nothing any more."""
+        assert self.rig.pki
+        self.folder = self.rig.pki.site(self._folder_path, self.name, "127.0.0.1", made_s=time.time() + 1)
+        self._server.context = server_context(self.folder)
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.name, INCARNATION)
+
+    # -- requests ------------------------------------------------------------------------------------------
+
+    def ask(self, to: str, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+        """A request with the certificate of the stolen site."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return answer(self.rig, to, client_context(self.folder), method, path, body=body or None, headers=named)
+
+    def post(self, to: str, *messages: Message, packed: bool = False) -> tuple[int, Any]:
+        """Messages of its engine, so to say."""
+        body = envelope(self.name, messages)
+        more = {"Content_Encoding": "gzip"} if packed else {}
+        path = f"/{links.MESSAGES_PATH}"
+        return self.ask(to, "POST", path, gzip.compress(body) if packed else body, Content_Type=JSON["Content-Type"], **more)
+
+    def tell(self, to: str, *found: Operation | Reply, **more: Any) -> tuple[int, Any]:
+        """Documents, as one message."""
+        ops = tuple(d for d in found if isinstance(d, Operation))
+        replies = tuple(d for d in found if isinstance(d, Reply))
+        return self.post(to, Message(found[0].resource, INCARNATION, ops, replies, **more))
+
+    def tell_all(self, *found: Operation | Reply, **more: Any) -> None:
+        for name in NAMES:
+            self.tell(name, *found, **more)
+
+    # -- what it knows ---------------------------------------------------------------------------------------
+
+    def operations(self, page: str) -> dict[str, Operation]:
+        """Of a resource that it is involved in, as other sites sent them."""
+        with self._lock:
+            return {str(op.id): op for message in self.received if message.resource == page for op in message.ops}
+
+    def known(self, page: str) -> dict[Origin, int]:
+        known: dict[Origin, int] = {}
+        for op in self.operations(page).values():
+            known[op.origin] = max(op.seq, known.get(op.origin, 0))
+        return known
+
+    def shared_page(self, about: str) -> str:
+        """A page of all four sites, with a line of each honest one, which this site knows."""
+        page = self.honest.new_page(about, " & ".join((*NAMES, self.name)))
+        until(lambda: {origin.site for origin in self.known(page)} >= set(NAMES), f"for {self.name} to hear of {page}")
+        return page
+
+    def line(self, page: str, text: str, seq: int = 1, **changes: Any) -> Operation:
+        """One more line for a page of its own, as an honest site would sign it."""
+        like = max(self.operations(page).values(), key=lambda op: op.stamp)
+        own = {self.origin: seq - 1} if seq > 1 else {}
+        given = {"type": "add", "seq": seq, "origin": self.origin, "deps": {**self.known(page), **own}, **changes}
+        return self.operation(like, f"add-line pages/__ID__ {text}", **given)
+
+    def new_resource(self, id_: str, *sites: str, **changes: Any) -> Operation:
+        """The first operation of a resource, on which `add-line` is to run."""
+        given = {"origin": self.origin, "type": "add", **changes}
+        return self.begin(id_, "page", "add-line pages/__ID__ stolen", *(sites or (self.name, *NAMES)), **given)
+
+    # -- heartbeats ------------------------------------------------------------------------------------------
+
+    def record(self, **changes: Any) -> SiteRecord:
+        """What it says of itself."""
+        given = {"name": self.name, "incarnation": INCARNATION, "url": self.rig.url(self.name), **changes}
+        return SiteRecord(**{"revision": self._revision, **given})
+
+    def beat(self, **changes: Any) -> Heartbeat:
+        """As an honest site would send it, but for these changes."""
+        sent_ms = time.time() * 1000
+        given = {"sender": self.name, "incarnation": INCARNATION, "revision": self._revision, "beat": now_ms(), **changes}
+        return Heartbeat(**{"sent_ms": sent_ms, "entries": (self.record(),), **given})
+
+    def probe(self, to: str, **changes: Any) -> tuple[int, Any]:
+        """A heartbeat to one site, unasked; gives its answer."""
+        return self.ask(to, "POST", f"/{PROBE_PATH}", heartbeat.encode(self.beat(**changes)))
+
+    def gossip(self, **changes: Any) -> list[int]:
+        """The same to every honest site."""
+        return [self.probe(name, **changes)[0] for name in NAMES]
+
+    def answer_to(self, body: bytes) -> bytes:
+        """The answer to a heartbeat of an honest site."""
+        received_ms = time.time() * 1000
+        heartbeat.decode(body)
+        return heartbeat.encode(self.beat(received_ms=received_ms, **self.lies))
+
+    @contextlib.contextmanager
+    def lying(self, **fields: Any) -> Any:
+        """Every answer to a heartbeat has these fields, until the block ends."""
+        self.lies = fields
+        try:
+            yield
+        finally:
+            self.lies = {}
+
+    def take_messages(self, body: bytes) -> None:
+        _, messages = links.unpack(body)
+        with self._lock:
+            self.received += messages
+
+
+class _Server(ThreadingHTTPServer):
+    """Mutual TLS, as agents have it."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, site: HostileSite) -> None:
+        self.site = site
+        self.context = server_context(site.folder)
+        address = urlsplit(site.rig.url(site.name))
+        super().__init__((str(address.hostname), address.port or 0), _Handler)
+        Thread(target=self.serve_forever, daemon=True).start()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own: a slow handshake must not hold up others."""
+        with contextlib.suppress(OSError):
+            request.settimeout(60)
+            with self.context.wrap_socket(request, server_side=True) as connection:
+                super().finish_request(connection, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Honest agents may end a connection at any time."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        if self.path == f"/{PROBE_PATH}":
+            self.reply(200, self.server.site.answer_to(body))
+        elif self.path == f"/{links.MESSAGES_PATH}":
+            self.server.site.take_messages(body)
+            self.reply(201)
+        else:
+            self.reply(404, b"{}")
+
+    def do_GET(self) -> None:
+        site, (_, _, kind, *name) = self.server.site, [*self.path.split("/"), ""]
+        if kind == "files" and name[0]:
+            site.asked_files.append(name[0])
+            if serve := site.files.get(name[0]):
+                with contextlib.suppress(OSError):
+                    serve(self)
+                self.close_connection = True
+                return
+        self.reply(404, b"{}")
+
+    def reply(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Not to the terminal."""
+
+
+@contextlib.contextmanager
+def hostile_site(honest: HonestSites) -> Any:
+    """A stolen site that every honest one takes for up."""
+    from tests.security.sites import states  # noqa: PLC0415
+
+    site = HostileSite(honest)
+    try:
+        until(lambda: all(states(honest.rig, name)[site.name] == "up" for name in NAMES), "for the stolen site to be up")
+        yield site
+    finally:
+        site.close()
