@@ -9,13 +9,14 @@ import contextlib
 import http.client
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -24,6 +25,9 @@ from tests.agent.rig import RefusedByAgentError, Rig, until
 from tests.security.sites import states
 from tests.support.command import ROOT
 from tests.support.ports import free_ports
+
+if TYPE_CHECKING:
+    from tests.security.hostile_site import HostileSite
 
 NAMES = ("site1", "site2", "site3")
 STOLEN = "site4"
@@ -45,6 +49,14 @@ PAGE: dict[str, Any] = {
     "checkpoint": {"write": "write-page pages/__ID__ {state}", "after": 50},
     "cwd": "@FOLDER@",
     "env": {"PATH": f"{ROOT / 'examples' / 'files' / 'bin'}:/usr/local/bin:/usr/bin:/bin"},
+}
+# The simplest type of all: the id is the name of a file.
+NOTE: dict[str, Any] = {
+    "matrix": PAGE["matrix"],
+    "allow": ["touch __ID__"],
+    "read": "cat __ID__",
+    "reset": "rm -f __ID__",
+    "cwd": "@FOLDER@/notes",
 }
 
 
@@ -90,7 +102,7 @@ class HonestSites:
     """site1 to site3, which run; `site4` has an address, keys and a certificate, and is played by the test."""
 
     def __init__(self, base: Path, plane: str = "builtin") -> None:
-        self.rig = Rig(base, {"page": PAGE}, (*NAMES, STOLEN), secure=True)
+        self.rig = Rig(base, {"page": PAGE, "note": NOTE}, (*NAMES, STOLEN), secure=True)
         self.acknowledged: dict[str, list[str]] = {}
         self.vaults: dict[str, Vault] = {}
         self.ports: dict[tuple[str, str], int] = {}
@@ -102,6 +114,7 @@ class HonestSites:
         folder, pki = self.rig.folder(name), self.rig.pki
         assert pki
         (folder / "pages").mkdir()
+        (folder / "notes").mkdir()
         (folder / "token").write_text(f"X-Auth-Token: {name}-own\n")
         (folder / "token").chmod(0o600)
         path = folder / "site.yaml"
@@ -200,7 +213,8 @@ class HonestSites:
         for one in (page, *pages):
             self.agree(one)
         self._know_each_other()
-        assert self._files_around() == self._around
+        around = self._files_around()
+        assert {path for path in around.keys() | self._around if around.get(path) != self._around.get(path)} == set()
         for name in NAMES:
             assert _bytes_below(self.rig.folder(name) / "data") < MOST_BYTES
 
@@ -223,13 +237,26 @@ class HonestSites:
         found: dict[str, bytes] = {}
         for folder, folders, files in os.walk(self.rig.base):
             here = Path(folder).relative_to(self.rig.base)
+            if not here.parts:
+                folders[:] = [one for one in folders if one != STOLEN]
             if len(here.parts) == 1:
-                folders[:] = [one for one in folders if one not in {"data", "pages"}]
+                folders[:] = [one for one in folders if one not in {"data", "pages", "notes"}]
             found |= {str(here / one): (Path(folder) / one).read_bytes() for one in files if one != "log"}
         return found
 
     def _log(self, name: str) -> str:
         return (self.rig.folder(name) / "log").read_text()
+
+    def resources(self, name: str) -> set[str]:
+        """The ids of all resources that a site keeps."""
+        told = json.loads(self.rig.request(name, "GET", "/api/v1/resources?limit=1000"))
+        return {one["id"] for one in told["resources"]}
+
+    def refused(self, name: str, who: str = STOLEN) -> float:
+        """How much of somebody was refused there, as the metrics say."""
+        text = self.rig.request(name, "GET", "/metrics").decode()
+        found = re.findall(rf'^cheops_refused_total{{[^}}]*who="{who}"[^}}]*}} (\d+)', text, re.MULTILINE)
+        return sum(map(float, found))
 
     def check(self, name: str) -> str:
         """What `cheops check` says there, as text."""
@@ -246,6 +273,15 @@ class HonestSites:
         """Take it back: its operator says that it is in good hands again. It needs a new certificate."""
         self.rig.request(NAMES[0], "POST", f"/api/v1/sites/{STOLEN}/admit")
         until(lambda: all(states(self.rig, name)[STOLEN] != "forgotten" for name in NAMES), "to admit")
+
+    def forget_and_take_back(self, thief: "HostileSite") -> None:
+        """However it attacked before: it can be forgotten within 5 s, and is nobody then; for the next attack it returns
+        with new keys."""
+        self.forget_stolen()
+        assert thief.probe(NAMES[0])[0] == 403
+        self.admit_stolen()
+        thief.take_new_keys()
+        until(lambda: all(states(self.rig, name)[STOLEN] == "up" for name in NAMES), "for the stolen site to be back")
 
     # -- what clients do -------------------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from cheops.engine.documents import Document, Message, Snapshot, key_of
+from cheops.engine.documents import Base, Document, Message, Snapshot, key_of
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Command, Kind, Operation, Origin, Reply, Seal, Stamp, Verdict
+from cheops.log.operation import Command, Kind, Operation, Origin, Reply, Seal, Stamp, Status, Verdict
 from cheops.peers import heartbeat, links
 from cheops.peers.couchdb import documents as couch
 from cheops.peers.heartbeat import Heartbeat, MembershipRecord, SiteRecord
@@ -91,7 +91,9 @@ class HostileSite(Rogue):
     def take_new_keys(self) -> None:
         """Its operator gave it new keys and a new certificate; those from before are worth nothing any more."""
         assert self.rig.pki
-        self.folder = self.rig.pki.site(self._folder_path, self.name, "127.0.0.1", made_s=time.time() + 1)
+        # Later than the decision to admit it, or it would be one of those that are revoked.
+        made_s = time.time() + 0.002
+        self.folder = self.rig.pki.site(self._folder_path, self.name, "127.0.0.1", made_s=made_s)
         self._server.context = server_context(self.folder)
 
     @property
@@ -145,13 +147,17 @@ class HostileSite(Rogue):
         """One more line for a page of its own, as an honest site would sign it."""
         like = max(self.operations(page).values(), key=lambda op: op.stamp)
         own = {self.origin: seq - 1} if seq > 1 else {}
-        given = {"type": "add", "seq": seq, "origin": self.origin, "deps": {**self.known(page), **own}, **changes}
+        # The later number has the later stamp, or nobody takes it.
+        stamp = Stamp(now_ms(), seq, self.origin)
+        deps = {**self.known(page), **own}
+        given = {"type": "add", "seq": seq, "origin": self.origin, "deps": deps, "stamp": stamp, **changes}
         return self.operation(like, f"add-line pages/__ID__ {text}", **given)
 
     def new_resource(self, id_: str, *sites: str, **changes: Any) -> Operation:
         """The first operation of a resource, on which `add-line` is to run."""
-        given = {"origin": self.origin, "type": "add", **changes}
-        return self.begin(id_, "page", "add-line pages/__ID__ stolen", *(sites or (self.name, *NAMES)), **given)
+        given = {"origin": self.origin, "type": "add", "rtype": "page", **changes}
+        command = "touch __ID__" if given["rtype"] == "note" else "add-line pages/__ID__ stolen"
+        return self.begin(id_, str(given.pop("rtype")), command, *(sites or (self.name, *NAMES)), **given)
 
     # -- heartbeats ------------------------------------------------------------------------------------------
 
@@ -188,6 +194,183 @@ class HostileSite(Rogue):
             yield
         finally:
             self.lies = {}
+
+    # -- attacks with documents --------------------------------------------------------------------------------
+
+    def send_ids(self, ids: Iterable[str], rtype: str = "page") -> None:
+        """Begin resources whose ids lead commands out of their directory, or a terminal astray: by messages and by
+        snapshots."""
+        for id_ in ids:
+            op = self.new_resource(id_, rtype=rtype)
+            for name in NAMES:
+                self.tell(name, op)
+                self.post(name, Message(id_, INCARNATION, (op,), snapshot=Snapshot({self.origin: 1}, {}, None, None, ())))
+
+    def send_high_numbers(self, page: str) -> None:
+        """Use up the numbers of others: their clocks, the numbers of their operations and replies, what they know."""
+        first = min(self.operations(page).values(), key=lambda op: op.stamp)
+        origins = {*self.known(page), self.origin}
+        highest = dict.fromkeys(origins, HIGHEST)
+        invented = {Origin(f"ghost{n}", "x"): HIGHEST for n in range(2_000)}
+        stamp = Stamp(now_ms() + 20_000, HIGHEST, self.origin)  # clocks may differ by so much
+        for number, changes in enumerate(
+            (
+                {"stamp": stamp},
+                {"stamp": Stamp(0, HIGHEST, self.origin)},
+                {"seq": HIGHEST},
+                {"deps": {first.origin: HIGHEST}},
+                {"deps": invented},
+                {"matrix": first.matrix._replace(introduced=stamp)},
+            )
+        ):
+            self.tell_all(self.new_resource(f"{page}-{number}", **changes))
+            self.tell_all(self.line(page, f"number-{number}", **changes))
+        for origin in origins:
+            reply = signed(Reply(page, self.origin, HIGHEST, first.id, first.key, Status.OK), self.folder)
+            self.tell_all(reply, replies_after={origin: HIGHEST - 1, self.origin: 0})
+        for vector in (highest, invented):
+            for field in ("known", "settled", "known_replies", "replies_after"):
+                for name in NAMES:
+                    self.post(name, Message(page, INCARNATION, **{field: vector}))
+
+    def send_snapshots(self, page: str) -> None:
+        """Erase what others have acknowledged, by snapshots that say that it was forgotten long ago."""
+        ops = self.operations(page)
+        first = min(ops.values(), key=lambda op: op.stamp)
+        known = self.known(page)
+        beyond = {**known, self.origin: 1}
+        far = {origin: seq + 1_000 for origin, seq in known.items()}
+        forged = Base(known, Command("add-line pages/__ID__ forged"))
+        for floor, base in (
+            (beyond, None),
+            (beyond, forged),
+            ({**beyond, Origin("ghost", "x"): 7}, None),
+            (far, None),
+            (far, Base(far, forged.write)),
+            (dict.fromkeys(beyond, HIGHEST), None),
+            *(({origin: seq + 1}, None) for origin, seq in known.items()),
+        ):
+            snapshot = Snapshot(floor, dict(floor), base, first.matrix, (), root=first.stamp)
+            for name in NAMES:
+                for kept in ((first,), tuple(ops.values()), ()):
+                    self.post(name, Message(page, INCARNATION, kept, known=floor, settled=floor, snapshot=snapshot))
+
+    def send_two_contents(self, page: str) -> None:
+        """Sign two operations under one id, and send each to another site."""
+        left, right = self.line(page, "left"), self.line(page, "right")
+        self.tell("site1", left)
+        self.tell("site2", right)
+
+    def send_false_seals(self, page: str) -> None:
+        """Say that something is settled for good of which other sites have not heard, so that theirs comes too late."""
+        own, known = {self.origin: 1}, self.known(page)
+        begun = self.line(page, "before-the-seal", deps={}, sites=(self.name, *NAMES))
+        root = begun.stamp
+        far = {origin: seq + 50 for origin, seq in known.items()}
+        attempts = (
+            (own, {**own}, root),
+            (own, {**known, **own}, Stamp(0, 0, self.origin)),
+            ({**far, **own}, {**known, **own}, root),
+            (dict.fromkeys(known, HIGHEST), {**known, **own}, root),
+        )
+        self.tell_all(begun)
+        for stable, deps, sealed_root in attempts:
+            seal = Seal(stable, sealed_root)
+            made = self.operation(begun, "", origin=self.origin, seq=2, kind=Kind.SEAL, type="seal", deps=deps, seal=seal)
+            self.tell_all(made, known={**known, self.origin: 2}, settled={**known, self.origin: 2})
+
+    def send_false_progress(self, page: str) -> None:
+        """Say that it has settled everything and more, under digests of its own."""
+        known = self.known(page)
+        for settled in (known, {origin: seq + 1 for origin, seq in known.items()}, {}):
+            for digest in ("", "0" * 32, "\x1b[31m"):
+                for name in NAMES:
+                    given = {"known": known, "settled": settled, "known_replies": settled, "digest": digest}
+                    self.post(name, Message(page, INCARNATION, ask=True, **given))
+
+    def send_in_disorder(self, page: str, count: int = 6) -> None:
+        """Send everything several times, backwards, and in pieces."""
+        own = [self.line(page, f"disorder-{seq}", seq) for seq in range(1, count + 1)]
+        everything = [*self.operations(page).values(), *own]
+        for batch in (own[::-1], everything[::-1], everything, own[::2], own[1::2]):
+            for name in NAMES:
+                self.tell(name, *batch)
+                for op in batch:
+                    self.tell(name, op, op)
+
+    def send_from_outside(self, page: str, like: Operation) -> None:
+        """Change a resource that it is not involved in: by operations, by lists of sites, replies and snapshots."""
+        sites = (self.name, *NAMES)
+        for op in (
+            self.operation(like, "add-line pages/__ID__ stolen", origin=self.origin, type="add"),
+            self.operation(like, "rm -f pages/__ID__", origin=self.origin, kind=Kind.DELETE, type="delete"),
+            self.operation(like, "", origin=self.origin, kind=Kind.SITES, type="sites", sites=sites),
+            self.operation(like, "add-line pages/__ID__ forced", origin=self.origin, kind=Kind.FORCE, type="set"),
+            self.new_resource(page),
+            self.new_resource(page, stamp=Stamp(0, 0, self.origin)),
+        ):
+            self.tell_all(op)
+            snapshot = Snapshot({like.origin: 9}, {}, None, like.matrix, (), root=op.stamp)
+            for name in NAMES:
+                self.post(name, Message(page, INCARNATION, (op,), snapshot=snapshot, known={like.origin: 9}))
+        reply = signed(Reply(page, self.origin, 1, like.id, like.key, Status.KO, detail="stolen"), self.folder)
+        self.tell_all(reply)
+
+    def send_for_others(self, page: str) -> None:
+        """Sign operations and replies of other sites with its own key, and alter those that it has."""
+        for op in self.operations(page).values():
+            self.tell_all(signed(replace(op, payload=Command("add-line pages/__ID__ altered")), self.folder))
+            self.tell_all(replace(op, payload=Command("add-line pages/__ID__ altered")))
+            self.tell_all(signed(replace(op, seq=op.seq + 1, payload=Command("add-line pages/__ID__ next")), self.folder))
+            for status in (Status.OK, Status.KO):
+                forged = Reply(page, op.origin, 50, op.id, op.key, status, detail="forged")
+                self.tell_all(signed(forged, self.folder), replies_after={op.origin: 0})
+
+    def send_escapes(self, page: str, escape: str) -> None:
+        """Write sequences into every text that could reach a log or the terminal of an operator."""
+        op = self.line(page, "escapes", type=escape)
+        self.tell_all(op)
+        self.tell_all(self.line(page, f"escaped{escape}", 2))
+        self.tell_all(self.line(page, "void", 3, verdict=Verdict.VOID, why=escape))
+        self.tell_all(self.new_resource(f"escape{escape}"), self.new_resource(f"escape{escape}", rtype=escape))
+        self.tell_all(signed(Reply(page, self.origin, 1, op.id, escape, Status.KO, detail=escape, output=escape), self.folder))
+        for name in NAMES:
+            self.post(name, Message(page, escape, digest=escape, wanted=(escape,)))
+            self.ask(name, "POST", f"/{links.MESSAGES_PATH}", json.dumps({"docs": [{"_id": escape}], "cheops": 1}).encode())
+            self.ask(name, "GET", "/peer/files/%1b%5b31m")
+
+    # -- attacks with heartbeats -------------------------------------------------------------------------------
+
+    def invent_decisions(self, count: int) -> None:
+        """Push the decisions of others out of every list: invented ones, stamped in the future."""
+        far = now_ms() + 10**12
+        records = [MembershipRecord(f"ghost{n}", far + n, forgotten=True) for n in range(count)]
+        for start in range(0, count, 64):
+            self.gossip(members=tuple(records[start : start + 64]))
+
+    def decide_about(self, site: str, stamp_ms: int, *, forgotten: bool) -> None:
+        """Ban a site, or bring one back, without anybody's leave."""
+        member = MembershipRecord(site, stamp_ms, forgotten)
+        self.gossip(members=(member,))
+
+    def rewrite_address(self, site: str, url: str, revision: int) -> None:
+        """Redirect what is meant for another site."""
+        entry = SiteRecord(site, "stolen", url, revision, services=(("vault", url),))
+        self.gossip(entries=(self.record(), entry))
+
+    def advertise(self, url: str, **changes: Any) -> None:
+        """Give itself an address that programs may take for more than an address."""
+        with contextlib.suppress(heartbeat.MeshError):
+            self.gossip(entries=(self.record(url=url, revision=now_ms(), services=(("vault", url),), **changes),))
+
+    def invent_sites(self, count: int, url: str) -> None:
+        """Fill the list of sites, and have agents connect to where it likes."""
+        made = [SiteRecord(f"ghost{n}", "x", url, now_ms()) for n in range(count)]
+        for start in range(0, count, 100):
+            self.gossip(
+                entries=(self.record(), *made[start : start + 100]),
+                beats=tuple((one.name, HIGHEST) for one in made[start : start + 100]),
+            )
 
     def take_messages(self, body: bytes) -> None:
         _, messages = links.unpack(body)
