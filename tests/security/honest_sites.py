@@ -137,12 +137,21 @@ class HonestSites:
         for name in NAMES:
             self.vaults[name] = Vault(self.ports[name, "vault"], f"{name}-own")
         self.rig.start(*NAMES)
-        for name in NAMES:
-            until(lambda n=name: all(states(self.rig, n)[o] == "up" for o in NAMES), f"for {name} to see all")  # type: ignore[misc]
+        self._see_each_other()
         self.write("site1", "first")
         self.agree("first")
         self._processes = {name: self.rig.processes[name].pid for name in NAMES}
         self._around = self._files_around()
+
+    def restart(self, name: str) -> None:
+        """Start an agent that a test has ended."""
+        self.rig.start(name)
+        self._processes[name] = self.rig.processes[name].pid
+        self._see_each_other()
+
+    def _see_each_other(self) -> None:
+        for name in NAMES:
+            until(lambda n=name: all(states(self.rig, n)[o] == "up" for o in NAMES), f"for {name} to see all")  # type: ignore[misc]
 
     def close(self) -> None:
         self.rig.close()
@@ -279,6 +288,9 @@ class HonestSites:
         with new keys."""
         self.forget_stolen()
         assert thief.probe(NAMES[0])[0] == 403
+        self.take_back(thief)
+
+    def take_back(self, thief: "HostileSite") -> None:
         self.admit_stolen()
         thief.take_new_keys()
         until(lambda: all(states(self.rig, name)[STOLEN] == "up" for name in NAMES), "for the stolen site to be back")

@@ -176,9 +176,9 @@ class HostileSite(Rogue):
         """A heartbeat to one site, unasked; gives its answer."""
         return self.ask(to, "POST", f"/{PROBE_PATH}", heartbeat.encode(self.beat(**changes)))
 
-    def gossip(self, **changes: Any) -> list[int]:
-        """The same to every honest site."""
-        return [self.probe(name, **changes)[0] for name in NAMES]
+    def gossip(self, to: Iterable[str] = NAMES, **changes: Any) -> list[int]:
+        """The same to several sites."""
+        return [self.probe(name, **changes)[0] for name in to]
 
     def answer_to(self, body: bytes) -> bytes:
         """The answer to a heartbeat of an honest site."""
