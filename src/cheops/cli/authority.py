@@ -116,7 +116,7 @@ def use_command(new: NewArgument, config: ConfigOption = DEFAULT_FILE) -> None:
     authority, _ = load_authority_folder(new)
     if authority.certificate not in trusted.certificates:
         raise ClientError(
-            f"{folder} does not trust {new} yet, so other sites do not either: 'cheops ca trust' is first"
+            f"{folder} does not trust {new} yet, so other sites do not either: 'cheops ca trust {new}' comes first"
         )
     first = _only(authority).followed_by(trusted)
     _write_trusted(folder, first)

@@ -276,18 +276,31 @@ def rejoin_command(
         raise ClientError(f"{config}: 'security' has no folder, so this site has no certificate to replace")
     hosts = _hosts(settings.advertise, settings.listen, _kept_addresses(path) if address is None else address)
     keys = _own_certificate(settings, ca, hosts) if ca else _invited(settings, read_code(code, code_file), hosts)
-    from cheops.security.keyring import load_authority, write_key_folder  # noqa: PLC0415 - slow
+    from cheops.security.keyring import write_key_folder  # noqa: PLC0415 - slow
 
     write_key_folder(keys, force=True)
     out = console()
     out.print(f"{settings.name} has new keys and a new certificate in {path}", style="green", soft_wrap=True)
-    if settings.security.ca_key is not None:
-        try:
-            load_authority(settings.security.ca_key, keys.authorities)
-        except CheopsError as error:
-            found = ca / "ca.key" if ca else "the key of the authority, or remove it"
-            out.print(f"{error}. Set security.ca_key in {config} to {found}.", style="yellow", soft_wrap=True)
+    if problem := _authority_problem(settings, keys, ca):
+        out.print(problem, style="yellow", soft_wrap=True)
     out.print("Next: restart its agent", soft_wrap=True)
+
+
+def _authority_problem(settings: SiteConfig, keys: "KeyFolder", ca: Path | None) -> str:
+    """What is wrong with security.ca_key after the change: the agent would not start, or would use an old authority."""
+    from cheops.security.keyring import CA_KEY, load_authority  # noqa: PLC0415 - slow
+
+    ca_key = settings.security.ca_key
+    if ca_key is None:
+        return f"To invite other sites, set security.ca_key in {settings.source} to {ca / CA_KEY}." if ca else ""
+    change = f"Set security.ca_key in {settings.source} to {ca / CA_KEY}." if ca else "Remove it, or put the key there."
+    try:
+        authority = load_authority(ca_key, keys.authorities)
+    except CheopsError as error:
+        return f"security.ca_key: {error}. {change}"
+    if ca and keys.authorities.issuer_of(keys.identity) != authority.certificate:
+        return f"security.ca_key is the key of another authority than {ca}. {change}"
+    return ""
 
 
 def _kept_addresses(path: Path) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cheops.errors import CheopsError, ClientError, Fault
 from cheops.peers import heartbeat, links
 from cheops.peers.couchdb.requests import read_body
-from cheops.peers.enrollment import EXPIRED, Enrollment, Rejection, connection_rejection
+from cheops.peers.enrollment import Enrollment, Rejection, connection_rejection
 from cheops.peers.intake import DocumentIntake, Engine
 from cheops.peers.mesh import Mesh
 from cheops.peers.prober import ForgedSenderError, Prober
@@ -237,9 +237,8 @@ class PeerEndpoint:
     async def _response(self, scope: Scope, receive: Receive) -> Response:
         # The body comes last: a sender that is unknown or too fast must not make this site read 64 MiB.
         rejection = connection_rejection(self._site.mesh, scope.get("state", {}), time.time())
-        # A certificate that has ended may still ask for its own renewal, and for nothing else; whether it gets it is
-        # decided there.
-        if rejection and not (rejection.reason == EXPIRED and _is_renewal(scope)):
+        # Whether a certificate that has ended gets its renewal is decided by `check_grace`.
+        if rejection and not (rejection.is_renewable and _is_renewal(scope)):
             return self._reject(scope, rejection)
         peer = self._peer(scope)
         if peer.site is not None:

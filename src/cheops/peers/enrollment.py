@@ -206,6 +206,7 @@ class Rejection:
     detail: str
     site: str = ""
     member: MembershipRecord | None = None
+    is_renewable: bool = False  # it may ask for its own renewal all the same, and for nothing else
 
 
 def keyring_of(config: SiteConfig, refusals: Refusals) -> "Keyring | None":
@@ -227,7 +228,7 @@ def rejection_of(mesh: Mesh, identity: "Identity", now_s: float) -> Rejection | 
             OUTDATED, f"'{site}' was forgotten after its certificate was made, so it needs a new one", site, member
         )
     if not identity.is_valid_at(now_s):
-        return Rejection(EXPIRED, _expiry(identity, now_s), site)
+        return Rejection(EXPIRED, _expiry(identity, now_s), site, is_renewable=now_s > identity.until_s)
     return None
 
 
