@@ -163,6 +163,6 @@ class Inviter:
 
 def _duration(seconds: float) -> str:
     for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 2 * unit:
+        if seconds >= 1.9 * unit:
             return f"{seconds / unit:,.0f} {name}"
     return f"{seconds:,.0f} seconds"
