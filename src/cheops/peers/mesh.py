@@ -10,7 +10,7 @@ differs from the last one about its peer. At most one probe per site is on its w
 whatever other sites do.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeAlias
@@ -208,6 +208,12 @@ class Mesh:
             raise ClientError(f"'{shortened(site)}' was not forgotten, so there is nothing to undo")
         return self._decide(site, now, forgotten=False)
 
+    def end_certificates(self, site: str, now: Now) -> list[PeerEvent]:
+        """Decide anew that a site is a member, even if it was forgotten: its certificates from before are refused."""
+        if site == self.own.name:
+            raise ClientError(f"'{site}' cannot end its own certificate; use 'cheops site rejoin --ca' there")
+        return self._decide(site, now, forgotten=False)
+
     def learn_own_membership(self, member: MembershipRecord, now: Now) -> None:
         """Take the decision about this site by which another site refused its probe."""
         if member.name == self.own.name:
@@ -233,6 +239,11 @@ class Mesh:
     def is_forgotten(self) -> bool:
         """Whether the other sites removed this one: it runs, but takes no part."""
         return self._known.is_forgotten
+
+    @property
+    def known_sites(self) -> Collection[str]:
+        """The names in the catalogue, of this site too."""
+        return self._known.catalogue.names
 
     @property
     def up(self) -> Mapping[str, str]:
