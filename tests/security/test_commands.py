@@ -28,7 +28,7 @@ from cheops.engine.site import Site
 from cheops.errors import ClientError
 from cheops.log.matrix import Entry, Matrix
 from cheops.log.matrix import Result as Wanted
-from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Stamp, Verdict
+from cheops.log.operation import Command, FileRef, Kind, MatrixRef, Operation, Origin, Stamp, Verdict
 from cheops.peers.links import pack
 from tests.agent.rig import Rig, until
 from tests.backends.contexts import command_backend
@@ -206,7 +206,7 @@ def test_the_own_command_of_a_checkpoint_is_recognised(state: str) -> None:
 )
 def test_any_other_command_is_not(line: str) -> None:
     assert not WRITER.matches(Command(line))
-    assert not WRITER.matches(Command("store put __ID__ x --quiet", (("f", "0" * 64),)))
+    assert not WRITER.matches(Command("store put __ID__ x --quiet", (FileRef("f", "0" * 64, 7),)))
 
 
 TYPE = """
@@ -354,7 +354,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     rig.close()
 
 
-def stolen(resource: str, line: str, files: tuple[tuple[str, str], ...] = ()) -> Operation:
+def stolen(resource: str, line: str, files: tuple[FileRef, ...] = ()) -> Operation:
     stamp = Stamp(int(time.time() * 1000), 0, THIEF)
     return Operation(
         resource,
@@ -410,7 +410,7 @@ def test_also_when_it_comes_by_the_sync_endpoint(rig: Rig, line: str) -> None:
 
 def test_a_file_hash_that_is_a_path_is_no_document() -> None:
     with pytest.raises(Exception, match="cannot be stored or sent"):
-        pack("thief", [Message("four", "1", (stolen("four", "touch fine-4", (("f", "../../x"),)),))])
+        pack("thief", [Message("four", "1", (stolen("four", "touch fine-4", (FileRef("f", "../../x", 1),)),))])
 
 
 def test_a_line_has_a_length() -> None:

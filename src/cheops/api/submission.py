@@ -6,9 +6,9 @@ sends the request to a site that is involved if this one is not: at most one hop
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TypeVar
 from urllib.parse import quote, unquote
@@ -30,7 +30,7 @@ from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Command, Kind
+from cheops.log.operation import Command, FileRef, Kind
 from cheops.node.effects import Answers
 from cheops.node.node import Node
 from cheops.peers.client import NoAddressError, read_response
@@ -80,7 +80,7 @@ class OperationRequest:
     sites: str = ""  # scope-lang, bare form; can be left out for a resource that exists
     rtype: str = ""
     matrix: Matrix | None = None
-    files: Mapping[str, str] = field(default_factory=dict)  # name → hash
+    files: tuple[FileRef, ...] = ()
     kind: Kind = Kind.NORMAL
     names: tuple[str, ...] = ()  # the sites, if they are resolved already; instead of `sites`
     by: Principal = NOBODY  # the client; the guard has checked its right to the route
@@ -140,7 +140,7 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
     rtype = _type_of(node, replica, wanted)
     check_change(node, wanted.by, replica, rtype, dict.fromkeys((*where, *named)))
     runs_nothing = wanted.kind is Kind.SITES and not wanted.command
-    payload = Command(wanted.command, tuple(wanted.files.items()))
+    payload = Command(wanted.command, wanted.files)
     if not runs_nothing:
         node.backends.of_type(rtype).check_payload(rtype, replica, wanted.kind, payload)
     event = Submitted(

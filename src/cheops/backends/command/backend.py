@@ -41,7 +41,7 @@ class CommandBackend(Backend):
     async def run_step(self, run: Run, step: Step) -> Outcome:
         at_ms = time.time_ns() // 1_000_000
         type_ = self.context.types[run.rtype]
-        paths = ((name, self.context.files.path(hash_)) for name, hash_ in step.payload.files)
+        paths = ((file.name, self.context.files.path(file.hash)) for file in step.payload.files)
         completed = await self.context.commands.run(
             step.payload.line,
             _allow_all(type_.command) if _is_of_type(type_, step) else type_.command,
