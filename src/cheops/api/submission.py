@@ -30,6 +30,7 @@ from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.log.matrix import Matrix
+from cheops.log.names import resource_problem
 from cheops.log.operation import Command, FileRef, Kind
 from cheops.node.effects import Answers
 from cheops.node.node import Node
@@ -46,7 +47,6 @@ from cheops.text import listed, printable, shortened
 
 NO_REPLY_YET = "no reply yet; delivery continues in the background"
 SUPERSEDED = "superseded by another operation"
-MAX_ID_CHARACTERS = 256
 _ACCEPTANCE_S = 2.0  # an acceptance takes milliseconds; however short the client's timeout is, wait for it
 MAX_COMMAND_BYTES = 128 * 1024  # Linux accepts no longer argument of a program (MAX_ARG_STRLEN)
 MAX_TYPE_CHARACTERS = 100
@@ -88,15 +88,14 @@ class OperationRequest:
 
 def check_names(resource: str, type_: str = "-") -> None:
     """Raises RequestError for the id of a resource, or the type of an operation, that Cheops does not accept."""
-    for what, text, most in (("id", resource, MAX_ID_CHARACTERS), ("type", type_, MAX_TYPE_CHARACTERS)):
-        if not text or text != text.strip():
-            raise RequestError(f"the {what} must not be empty, nor begin or end with a space")
-        if len(text) > most:
-            raise RequestError(f"the {what} has {len(text)} characters; at most {most} are accepted")
-        if not text.isprintable():
-            raise RequestError(f"the {what} '{printable(shortened(text))}' has characters that cannot be printed")
-    if any(part in (".", "..") for part in resource.split("/")):
-        raise RequestError("the id has a part '.' or '..', which proxies and programs remove from addresses")
+    if problem := resource_problem(resource):
+        raise RequestError(problem)
+    if not type_ or type_ != type_.strip():
+        raise RequestError("the type must not be empty, nor begin or end with a space")
+    if len(type_) > MAX_TYPE_CHARACTERS:
+        raise RequestError(f"the type has {len(type_)} characters; at most {MAX_TYPE_CHARACTERS} are accepted")
+    if not type_.isprintable():
+        raise RequestError(f"the type '{printable(shortened(type_))}' has characters that cannot be printed")
     if type_.startswith(("!", "*")):
         raise RequestError(f"the type '{printable(shortened(type_))}' begins with a reserved sign")
 
@@ -138,6 +137,8 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
         check_sites(wanted.by, where)
         raise NotInvolvedError(where, node.name)
     rtype = _type_of(node, replica, wanted)
+    if problem := node.backends.resource_problem(rtype, wanted.resource):
+        raise RequestError(problem)
     check_change(node, wanted.by, replica, rtype, dict.fromkeys((*where, *named)))
     runs_nothing = wanted.kind is Kind.SITES and not wanted.command
     payload = Command(wanted.command, wanted.files)
