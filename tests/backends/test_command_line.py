@@ -89,9 +89,7 @@ def test_in_a_shell_an_id_is_never_code(line: str, resource: str) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "evil", ["'; echo pwned; '", '"; echo pwned; "', "$(echo pwned)", "`id`", "a  *", "\\"]
-)
+@pytest.mark.parametrize("evil", ["'; echo pwned; '", '"; echo pwned; "', "$(echo pwned)", "`id`", "a  *", "\\"])
 @pytest.mark.parametrize(
     "line",
     ["printf %s __ID__", "printf %s '__ID__'", 'printf %s "__ID__"'],

@@ -162,9 +162,10 @@ class Backends:
         its origin may operate on the resource. Before, any site could have filled the disk."""
         replica = self._replica(op.resource)
         is_run_here = replica is not None and replica.is_involved and op.rtype in self._types
-        if is_run_here and op.verdict is Verdict.OK and op.origin.site != self._config.name:
+        is_foreign = op.verdict is Verdict.OK and op.origin.site != self._config.name
+        if self._fetcher and is_run_here and is_foreign:
             for file in op.payload.files:
-                self._fetch(op.resource, file)
+                self._fetcher.want(file, (op.origin.site, *self._sites(op.resource)))
 
     async def maintain(self) -> None:
         """Report moved resources and release files that are no longer needed, until cancelled."""

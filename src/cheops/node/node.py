@@ -25,6 +25,7 @@ import msgspec
 
 from cheops import __version__
 from cheops.backends.command.runner import CommandRunner
+from cheops.backends.command.user_files import PASSABLE, has_other_users
 from cheops.backoff import jittered
 from cheops.config.site import SiteConfig
 from cheops.engine.events import ClientLeft, Ran, Run, SitesRemoved, Submitted, Tick
@@ -52,7 +53,7 @@ from cheops.scope.snapshot import Snapshot
 from cheops.security import audit, invitations, tokens
 from cheops.security.refusals import COMMAND_NOT_ALLOWED, RateLimiter, RefusalLog, Refusals
 from cheops.security.tokens import Accounts
-from cheops.store.files import FileReferences, FileStore
+from cheops.store.files import FileReferences, FileStore, make_private
 from cheops.store.interface import Store, StoreError
 from cheops.store.room import DiskRoom
 from cheops.store.sqlite import SQLiteStore
@@ -91,6 +92,7 @@ class Node:
         self.site_keys: SiteKeys | None = None
         self.verifier: DocumentVerifier | None = None
         # The local application, and what operations bring along for it.
+        make_private(config.data, PASSABLE if has_other_users(config.types.values()) else 0o700)
         self.files = FileStore(config.data / "files", room)
         self._runner = CommandRunner()
         self.backends = Backends(config, self.files, self._runner, self._log_refused_command)

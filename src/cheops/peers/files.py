@@ -33,6 +33,7 @@ _PAUSE_S, _PAUSE_MOST_S = 0.2, 10.0
 _MOST_REMEMBERED = 1_000  # files that no site had, and files that a site sent wrong
 _MOST_FROM_ONE = 4  # transfers at a time from one site: a slow one must not hold up what others send
 _TURN_S = 60.0  # so long one site sends, if others may have the file too; then twice as long, …
+_MOST_DOUBLINGS = 12  # of a turn: to three days
 _log = logging.getLogger(__name__)
 
 
@@ -50,7 +51,7 @@ class _Search:
     sites: dict[str, None] = field(default_factory=dict)  # that may have it
     senders: set[str] = field(default_factory=set)  # of the pieces that are here
     is_whole: bool = False  # no pieces of several sites
-    turn_s: float = _TURN_S
+    rounds: int = 0  # how often all sites were asked
 
 
 class FileFetcher:
@@ -69,6 +70,7 @@ class FileFetcher:
         *,
         own: str,
         most_bytes: int,
+        turn_s: float = _TURN_S,
     ) -> None:
         """`is_needed`: whether an operation names a file. `own` is the name of this site."""
         self._files = files
@@ -77,6 +79,7 @@ class FileFetcher:
         self._is_needed = is_needed
         self._own = own
         self._most_bytes = most_bytes
+        self._turn_s = turn_s
         self._nowhere: BoundedMap[str, frozenset[str]] = BoundedMap(_MOST_REMEMBERED)  # sites without a file
         self._wrong: BoundedMap[FileRef, frozenset[str]] = BoundedMap(_MOST_REMEMBERED)  # sites that sent it wrong
         self._tasks: dict[FileRef, asyncio.Task[None]] = {}
@@ -116,7 +119,8 @@ class FileFetcher:
     async def _fetch(self, search: _Search) -> None:
         backoff = Backoff(_PAUSE_S, _PAUSE_MOST_S)
         while self._is_needed(search.file.hash):
-            sites = tuple(search.sites)
+            # Those that have nothing to send at the moment come first.
+            sites = sorted(search.sites, key=lambda site: self._slot(site).locked())
             missing = [site for site in sites if await self._is_missing_at(site, search)]
             if self._files.has(search.file.hash):
                 return
@@ -124,7 +128,7 @@ class FileFetcher:
             if len(missing) == len(sites) == len(search.sites):
                 self._nowhere[search.file.hash] = frozenset(sites)
                 return
-            search.turn_s *= 2
+            search.rounds = min(search.rounds + 1, _MOST_DOUBLINGS)
             await asyncio.sleep(backoff.next_s())
 
     async def _is_missing_at(self, site: str, search: _Search) -> bool:
@@ -136,9 +140,9 @@ class FileFetcher:
             return True
         if self._client.address_of(site) is None:
             return False
-        slot = self._slots.setdefault(site, asyncio.Semaphore(_MOST_FROM_ONE))
+        turn_s = self._turn_s * 2**search.rounds if len(search.sites) > 1 else None
         try:
-            async with slot, asyncio.timeout(search.turn_s if len(search.sites) > 1 else None):
+            async with asyncio.timeout(turn_s), self._slot(site):
                 return not await self._fetch_from(site, search)
         except WrongFileError as error:
             self._files.discard(file)
@@ -152,6 +156,9 @@ class FileFetcher:
             why = str(error) or type(error).__name__
             _log.info("%s was not fetched from %s: %s", _name(file), site, why)
         return False
+
+    def _slot(self, site: str) -> asyncio.Semaphore:
+        return self._slots.setdefault(site, asyncio.Semaphore(_MOST_FROM_ONE))
 
     async def _fetch_from(self, site: str, search: _Search) -> bool:
         """Returns whether the site has the file. Raises WrongFileError if it sends another."""

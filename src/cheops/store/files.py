@@ -41,17 +41,22 @@ _log = logging.getLogger(__name__)
 
 
 def make_private(folder: Path, mode: int = 0o700) -> None:
-    """Create a folder that others cannot read, or make an existing one so, with all files in it."""
-    folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    """Create a folder that others cannot read, or make an existing one so, with all files in it. Raises CheopsError."""
     opened = []
-    if stat.S_IMODE(folder.stat().st_mode) & _OTHERS & ~mode:
-        folder.chmod(mode)
-        opened.append(str(folder))
-    for path in folder.iterdir():
-        found = path.lstat()
-        if stat.S_ISREG(found.st_mode) and found.st_mode & _OTHERS:
-            path.chmod(found.st_mode & 0o700)
-            opened.append(path.name)
+    try:
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        before = stat.S_IMODE(folder.stat().st_mode)
+        if before != mode:
+            folder.chmod(mode)
+        if before & _OTHERS & ~mode:
+            opened.append(str(folder))
+        for path in folder.iterdir():
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_mode & _OTHERS:
+                path.chmod(found.st_mode & 0o700)
+                opened.append(path.name)
+    except OSError as error:
+        raise CheopsError(f"cannot keep others from reading {folder}: {error.strerror}") from error
     if opened:
         _log.warning("others could read %s; now only the agent's user can", listed(opened))
 
