@@ -18,9 +18,10 @@ from cheops.engine.events import Outcome, Result, Run, Save
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Settings
 from cheops.log.causality import NOTHING, contains
-from cheops.log.operation import Kind, Operation, OpId
+from cheops.log.names import resource_problem
+from cheops.log.operation import FileRef, Kind, Operation, OpId, Verdict
 from cheops.node.pump import Pump
-from cheops.peers.links import FileFetcher
+from cheops.peers.files import FileFetcher
 from cheops.plugins import BUILTIN_BACKENDS, PluginError, backend_named
 from cheops.store.files import FileReferences, FileStore
 
@@ -71,6 +72,13 @@ class Backends:
         """The backend of a type of this site's configuration; raises ClientError for any other type."""
         type_ = self._types.get(rtype) or self._config.type_named(rtype)
         return self._by_name[type_.backend]
+
+    def resource_problem(self, rtype: str, resource: str) -> str | None:
+        """Why this site takes no operation on a resource with this id; None if it does. The backend that would run the
+        operation here decides, whatever other sites have under the name of the type."""
+        if problem := resource_problem(resource):
+            return problem
+        return self.of_type(rtype).resource_problem(resource) if rtype in self._types else None
 
     def settings(self, settings: Settings) -> Settings:
         """The engine's settings, with the checkpoints that the backends offer."""
@@ -129,9 +137,9 @@ class Backends:
         sites = self._sites(resource)
         return bool(sites and self._fetcher and self._fetcher.is_nowhere(hash_, sites))
 
-    def _fetch(self, resource: str, hash_: str) -> None:
+    def _fetch(self, resource: str, file: FileRef) -> None:
         if self._fetcher:
-            self._fetcher.want(hash_, self._sites(resource))
+            self._fetcher.want(file, self._sites(resource))
 
     # -- maintenance ---------------------------------------------------------------------------------------
 
@@ -142,8 +150,22 @@ class Backends:
     def committed(self, saves: Iterable[Save]) -> None:
         for save in saves:
             for document in save.documents:
-                if isinstance(document, Operation) and document.kind is Kind.SITES:
+                if not isinstance(document, Operation):
+                    continue
+                if document.kind is Kind.SITES:
                     self._moved.add(document.resource)
+                if document.payload.files:
+                    self._fetch_files(document)
+
+    def _fetch_files(self, op: Operation) -> None:
+        """Fetch the files of an operation of another site before it is run. Only now: the engine has accepted it, so
+        its origin may operate on the resource. Before, any site could have filled the disk."""
+        replica = self._replica(op.resource)
+        is_run_here = replica is not None and replica.is_involved and op.rtype in self._types
+        is_foreign = op.verdict is Verdict.OK and op.origin.site != self._config.name
+        if self._fetcher and is_run_here and is_foreign:
+            for file in op.payload.files:
+                self._fetcher.want(file, (op.origin.site, *self._sites(op.resource)))
 
     async def maintain(self) -> None:
         """Report moved resources and release files that are no longer needed, until cancelled."""

@@ -13,18 +13,22 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from cheops.backends.command.line import CommandNotAllowedError, check_allowed
 from cheops.backends.command.runner import Completed, where_is
+from cheops.backends.command.user_files import UserFiles
 from cheops.backends.command.wire import CommandStatus
-from cheops.backends.protocol import Backend, Finding
+from cheops.backends.protocol import Backend, BackendContext, Finding
 from cheops.config.command import EVERYTHING, CommandSettings, StateWriter
 from cheops.config.types import TypeConfig
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
+from cheops.log.names import command_problem
 from cheops.log.operation import Command, Kind, Timing
 from cheops.text import listed, printable
 
@@ -37,23 +41,44 @@ _MAX_LISTED_TYPES = 5
 class CommandBackend(Backend):
     """Which commands run is decided by the type's `allow`, where a command is submitted and where it runs."""
 
+    def __init__(self, context: BackendContext) -> None:
+        super().__init__(context)
+        self._user_files = UserFiles(context.config.data, context.config.clients.free_bytes)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._user_files.clear)
+
     async def run_step(self, run: Run, step: Step) -> Outcome:
         at_ms = time.time_ns() // 1_000_000
         type_ = self.context.types[run.rtype]
-        paths = ((name, self.context.files.path(hash_)) for name, hash_ in step.payload.files)
-        completed = await self.context.commands.run(
-            step.payload.line,
-            _allow_all(type_.command) if _is_of_type(type_, step) else type_.command,
-            resource=run.resource,
-            files={name: path for name, path in paths if path},
-            # The output of a read is a state: a warning on standard error must not become part of it.
-            with_errors=not step.reads,
-        )
+        self._check_resource(run.resource)
+        paths = ((file.name, self.context.files.path(file.hash)) for file in step.payload.files)
+        async with self._lent({name: path for name, path in paths if path}, type_.command.user) as files:
+            completed = await self.context.commands.run(
+                step.payload.line,
+                _allow_all(type_.command) if _is_of_type(type_, step) else type_.command,
+                resource=run.resource,
+                files=files,
+                # The output of a read is a state: a warning on standard error must not become part of it.
+                with_errors=not step.reads,
+            )
         return _outcome(completed, type_, at_ms)
+
+    @asynccontextmanager
+    async def _lent(self, files: Mapping[str, Path], user: str | None) -> AsyncIterator[Mapping[str, Path]]:
+        """The files under paths that the user of the command can read."""
+        lent = self._user_files.lent_to(user, files)
+        paths = await asyncio.to_thread(lent.__enter__) if files and user else files
+        try:
+            yield paths
+        finally:
+            if files and user:
+                await asyncio.to_thread(lent.__exit__, None, None, None)
 
     async def read(self, rtype: str, resource: str, request: str) -> Outcome:
         """Runs the type's own `read`, or a command that its `show` lists; without such a list, any allowed one."""
         type_ = self.context.types[rtype]
+        self._check_resource(resource)
         line = request or type_.read
         if not line:
             raise ClientError(f"the type '{rtype}' has no 'read' command, so say which command shows the state")
@@ -67,9 +92,18 @@ class CommandBackend(Backend):
             known = "the state is shown by the type's 'read', or by what its 'show' lists"
             raise CommandNotAllowedError(f"{known}: {error}") from None
 
+    def resource_problem(self, resource: str) -> str | None:
+        return command_problem(resource)
+
+    def _check_resource(self, resource: str) -> None:
+        """The last check before something runs: the operation may have come before its type had this backend."""
+        if problem := self.resource_problem(resource):
+            raise ClientError(problem)
+
     def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:
         del kind
         type_ = self.context.types[rtype]
+        self._check_resource(replica.resource)
         if payload.line != (type_.engine.reset.line if type_.engine.reset else None):
             check_allowed(payload.line, type_.command, replica.resource)
 

@@ -1,0 +1,339 @@
+"""Files of operations: what a site that sends one can do to the site that fetches it, and who can read them."""
+
+import asyncio
+import gzip
+import hashlib
+import os
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from cheops.errors import CheopsError
+from cheops.log.operation import FileRef
+from cheops.peers.client import PeerClient
+from cheops.peers.files import WRONG_FILE, FileFetcher
+from cheops.security.audit import AuditWriter
+from cheops.security.refusals import RefusalLog, Refusals
+from cheops.store.files import FileStore, make_private
+from cheops.store.room import DiskFullError, DiskRoom
+
+CONTENT = b"page one\n" * 1_000
+FILE = FileRef("page", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+# -- what sites send ---------------------------------------------------------------------------------------
+
+
+async def honest(request: web.Request) -> web.StreamResponse:
+    start = int(request.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+    return web.Response(body=CONTENT[start:], status=206 if start else 200)
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    try:
+        while True:
+            await response.write(b"x" * 65_536)
+    except ConnectionError:
+        return response
+
+
+async def compressed(_request: web.Request) -> web.StreamResponse:
+    """Much more than its Content-Length says, once it is decompressed."""
+    body = gzip.compress(b"\0" * 100_000_000)[: FILE.size].ljust(FILE.size, b"\0")
+    return web.Response(body=body, headers={"Content-Encoding": "gzip"})
+
+
+async def wrong(_request: web.Request) -> web.StreamResponse:
+    return web.Response(body=b"y" * FILE.size)
+
+
+async def longer(_request: web.Request) -> web.StreamResponse:
+    return web.Response(body=CONTENT + b"more")
+
+
+async def missing(_request: web.Request) -> web.StreamResponse:
+    return web.Response(status=404)
+
+
+async def dripping(request: web.Request) -> web.StreamResponse:
+    """A wrong byte at a time, so that the transfer never ends by itself."""
+    response = web.StreamResponse(headers={"Content-Length": str(FILE.size)})
+    await response.prepare(request)
+    try:
+        while True:
+            await response.write(b"?")
+            await asyncio.sleep(0.01)
+    except ConnectionError:
+        return response
+
+
+class Scene:
+    """One site that fetches, and others that send what their handlers do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.room = DiskRoom(folder, 0)
+        self.files = FileStore(folder / "files", self.room)
+        self.refusals = Refusals()
+        self.requests: list[str] = []
+        self.needed = True
+        self._audit = AuditWriter(folder / "audit.jsonl", 1_000_000, 2)
+
+    @asynccontextmanager
+    async def fetcher(self, turn_s: float = 60.0, **handlers: Handler) -> AsyncIterator[FileFetcher]:
+        addresses, runners = {}, []
+        for site, handler in handlers.items():
+
+            async def counted(request: web.Request, site: str = site, handler: Handler = handler) -> web.StreamResponse:
+                self.requests.append(site)
+                return await handler(request)
+
+            app = web.Application()
+            app.router.add_get("/peer/files/{hash}", counted)
+            runner = web.AppRunner(app, shutdown_timeout=0.1)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            runners.append(runner)
+            addresses[site] = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with aiohttp.ClientSession() as session:
+            fetcher = FileFetcher(
+                self.files,
+                PeerClient(session, addresses.get),
+                RefusalLog(self.refusals, self._audit),
+                lambda _hash: self.needed,
+                own="here",
+                most_bytes=1_000_000,
+                turn_s=turn_s,
+            )
+            try:
+                yield fetcher
+            finally:
+                fetcher.close()
+                for runner in runners:
+                    await runner.cleanup()
+
+    def parts(self) -> list[str]:
+        return sorted(path.name for path in self.files.folder.iterdir() if path.name != FILE.hash)
+
+    def wrong(self) -> list[str]:
+        return [one.who for one in self.refusals.all() if one.reason == WRONG_FILE]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+async def until(what: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not what():
+            await asyncio.sleep(0.01)
+
+
+async def fetched(scene: Scene, fetcher: FileFetcher, *sites: str) -> None:
+    fetcher.want(FILE, sites)
+    await until(lambda: scene.files.has(FILE.hash))
+    assert scene.files.path(FILE.hash).read_bytes() == CONTENT
+    await until(lambda: not scene.parts())
+
+
+@pytest.mark.parametrize("hostile", [endless, compressed, wrong])
+def test_a_site_that_sends_something_else_is_refused_and_not_asked_again(scene: Scene, hostile: Handler) -> None:
+    async def play() -> None:
+        async with scene.fetcher(rogue=hostile) as fetcher:
+            fetcher.want(FILE, ["rogue"])
+            await until(lambda: fetcher.is_nowhere(FILE.hash, ["rogue"]))
+            await until(lambda: not scene.parts())
+            assert scene.wrong() == ["rogue"]
+            fetcher.want(FILE, ["rogue"])
+            await until(lambda: fetcher.is_nowhere(FILE.hash, ["rogue"]))
+            assert scene.requests == ["rogue"]
+
+    asyncio.run(play())
+    assert not scene.files.has(FILE.hash)
+
+
+@pytest.mark.parametrize("hostile", [endless, compressed, wrong, longer, missing])
+def test_an_honest_site_still_delivers(scene: Scene, hostile: Handler) -> None:
+    async def play() -> None:
+        async with scene.fetcher(rogue=hostile, origin=honest) as fetcher:
+            await fetched(scene, fetcher, "rogue", "origin")
+
+    asyncio.run(play())
+    assert "origin" not in scene.wrong()
+
+
+def test_a_slow_site_loses_its_turn_and_what_it_sent_does_no_harm(scene: Scene) -> None:
+    """The honest site continues after bytes that are wrong; the hash shows it, and then each must send all alone."""
+
+    async def play() -> None:
+        async with scene.fetcher(0.2, rogue=dripping, origin=honest) as fetcher:
+            await fetched(scene, fetcher, "rogue", "origin")
+
+    asyncio.run(play())
+    assert "origin" not in scene.wrong(), "nobody is blamed for the bytes of another"
+
+
+def test_one_site_cannot_hold_up_what_others_send(scene: Scene) -> None:
+    """It takes few transfers at a time, whatever it is asked for."""
+    others = [FileRef("x", hashlib.sha256(bytes([n])).hexdigest(), FILE.size) for n in range(20)]
+
+    async def play() -> None:
+        async with scene.fetcher(rogue=dripping, origin=honest) as fetcher:
+            for file in others:
+                fetcher.want(file, ["rogue"])
+            await until(lambda: len(scene.requests) == 4)
+            await fetched_beside(fetcher)
+            assert scene.requests.count("rogue") == 4
+
+    async def fetched_beside(fetcher: FileFetcher) -> None:
+        fetcher.want(FILE, ["origin"])
+        await until(lambda: scene.files.has(FILE.hash))
+
+    asyncio.run(play())
+
+
+def test_a_file_that_no_operation_needs_any_more_is_given_up(scene: Scene) -> None:
+    async def play() -> None:
+        async with scene.fetcher(0.05, rogue=missing, other=dripping) as fetcher:
+            fetcher.want(FILE, ["rogue", "other"])
+            await until(scene.parts)
+            scene.needed = False
+            await until(lambda: not scene.parts())
+
+    asyncio.run(play())
+
+
+def test_a_wrong_size_in_an_operation_does_not_blame_the_site_that_has_the_file(scene: Scene) -> None:
+    lie = FILE._replace(size=10)
+
+    async def play() -> None:
+        async with scene.fetcher(origin=honest) as fetcher:
+            fetcher.want(lie, ["origin"])
+            await until(lambda: fetcher.is_nowhere(FILE.hash, ["origin"]))
+            assert scene.wrong() == []
+            await fetched(scene, fetcher, "origin")
+
+    asyncio.run(play())
+
+
+def test_nothing_is_fetched_that_is_too_large_or_does_not_fit(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+
+    async def play() -> None:
+        async with scene.fetcher(origin=honest) as fetcher:
+            fetcher.want(FILE._replace(size=1_000_001), ["origin"])
+            assert not fetcher._tasks
+            scene.room._kept_bytes = 2**60
+            fetcher.want(FILE, ["origin"])
+            await asyncio.sleep(0.5)
+            assert scene.requests == []
+            scene.room._kept_bytes = 0
+            await fetched(scene, fetcher, "origin")
+
+    asyncio.run(play())
+
+
+# -- room --------------------------------------------------------------------------------------------------
+
+
+def free(folder: Path) -> int:
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
+
+
+def test_files_that_come_at_once_do_not_fill_the_disk_together(tmp_path: Path) -> None:
+    room = DiskRoom(tmp_path, 0)
+    most = free(tmp_path)
+    with room.reserve(most * 2 // 3), pytest.raises(DiskFullError, match="MiB does not fit"):
+        room.reserve(most * 2 // 3)
+    room.reserve(most * 2 // 3).release()
+
+
+def test_files_of_other_sites_leave_room_for_clients(tmp_path: Path) -> None:
+    room = DiskRoom(tmp_path, free(tmp_path) * 2 // 3)
+    assert room.problem() is None
+    room.reserve(1).release()
+    with pytest.raises(DiskFullError, match=r"twice clients\.free_size"):
+        room.reserve(1, of_peer=True)
+
+
+def test_an_upload_is_checked_while_it_comes_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = DiskRoom(tmp_path, free(tmp_path) // 2)
+    store = FileStore(tmp_path / "files", room)
+
+    def pieces() -> Iterator[bytes]:
+        yield b"x" * 1_000
+        full = os.statvfs_result((4_096, 4_096, 10, 0, 0, 10, 0, 0, 0, 255))
+        monkeypatch.setattr("cheops.store.room.os.statvfs", lambda _path: full)  # something else fills the disk
+        yield b"x" * 1_000
+
+    with pytest.raises(DiskFullError):
+        store.put(pieces())
+    assert list(store.folder.iterdir()) == []
+
+
+# -- who can read them -------------------------------------------------------------------------------------
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_only_the_agents_user_can_read_files(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    old = folder / ("0" * 64)
+    old.write_bytes(b"from before")
+    old.chmod(0o644)
+    store = FileStore(folder, DiskRoom(tmp_path, 0))
+    hash_ = store.put([CONTENT])
+    store.append(FILE._replace(hash="1" * 64), 0, b"x")
+    assert mode(folder) == 0o700
+    assert {mode(path) for path in folder.iterdir()} == {0o600}
+    assert store.hashes() == sorted([old.name, hash_])
+
+
+def test_rests_of_transfers_are_gone_after_a_restart(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "files", DiskRoom(tmp_path, 0))
+    store.append(FILE, 0, CONTENT[:100])
+    assert store.received(FILE) == 100
+    again = FileStore(tmp_path / "files", DiskRoom(tmp_path, 0))
+    assert again.received(FILE) == 0
+    assert list(again.folder.iterdir()) == []
+
+
+def test_a_link_is_no_file_of_the_store(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "files", DiskRoom(tmp_path, 0))
+    secret = tmp_path / "key"
+    secret.write_text("secret")
+    (store.folder / FILE.hash).symlink_to(secret)
+    assert not store.has(FILE.hash)
+    assert store.hashes() == []
+    (store.folder / f"{FILE.hash}-{FILE.size}.part").symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic links"):
+        store.append(FILE, 0, b"x")
+    assert secret.read_text() == "secret"
+
+
+@pytest.mark.parametrize("hash_", ["", "x", "../" + "0" * 61, "0" * 63, "0" * 65, "A" * 64, "0" * 64 + "\n"])
+def test_a_name_that_is_no_hash_is_no_path(tmp_path: Path, hash_: str) -> None:
+    store = FileStore(tmp_path / "files", DiskRoom(tmp_path, 0))
+    with pytest.raises(CheopsError, match="not the hash of a file"):
+        store.path(hash_)
+
+
+def test_a_folder_that_cannot_be_made_private_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheopsError, match="cannot keep others from reading"):
+        make_private(tmp_path / "file" / "data")
