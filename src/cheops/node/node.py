@@ -45,6 +45,7 @@ from cheops.peers.intake import DocumentIntake, DocumentVerifier
 from cheops.peers.links import FileFetcher, PeerLinks
 from cheops.peers.mesh import Mesh, PeerEvent
 from cheops.peers.prober import Prober, now
+from cheops.peers.proofs import CertificateProofs, NoProofs, Proofs
 from cheops.peers.settings import MeshSettings
 from cheops.peers.site_keys import SiteKeys, start_signing
 from cheops.scope.snapshot import Snapshot
@@ -129,7 +130,7 @@ class Node:
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
         self.mesh = await self._create_mesh()
         self.peer_client = PeerClient(self.session, self.address_of, self.keyring)
-        self.prober = Prober(self.mesh, self.peer_client, self._report_peer_event)
+        self.prober = Prober(self.mesh, self.peer_client, self._report_peer_event, self.refusal_log)
         self.links = PeerLinks(self.name, self.peer_client, self.mesh.probe_now)
         self.file_fetcher = FileFetcher(self.files, self.peer_client, self.name)
         await self._start_enrollment()
@@ -211,17 +212,31 @@ class Node:
             issues=self.keyring.issues if self.keyring else "",
         )
         saved = heartbeat.decode_saved(msgspec.json.encode(note)) if note else SavedMesh()
-        settings = MeshSettings.from_heartbeat(config.heartbeat.every_s, config.heartbeat.down_after_s)
-        mesh = Mesh(own, config.peers, now(), settings, saved)
+        settings = MeshSettings.from_heartbeat(
+            config.heartbeat.every_s, config.heartbeat.down_after_s, config.security.clock_skew_s
+        )
+        mesh = Mesh(own, config.peers, now(), settings, saved, self._proofs())
         self._interest = set((interest or {}).get("sites", ()))
         mesh.interest(self._interest)
         return mesh
 
+    def _proofs(self) -> Proofs:
+        keyring = self.keyring
+        if keyring is None:
+            return NoProofs()
+        proofs = CertificateProofs(keyring)
+
+        def use_new_certificates() -> None:
+            proofs.reset()
+            self.mesh.describe(issues=keyring.issues)
+            self.mesh.renew_decisions()
+
+        keyring.changed.append(use_new_certificates)
+        return proofs
+
     async def _start_enrollment(self) -> None:
         saved = invitations.Invitations.of_note(await self._write(self.store.note, invitations.NOTE))
         self.enrollment = Enrollment(self.config, self.keyring, self.mesh, saved, self._save_invitations)
-        if keyring := self.keyring:
-            keyring.changed.append(lambda: self.mesh.describe(issues=keyring.issues))
 
     async def _start_verification(self) -> None:
         """With security on, this site takes only documents that their origins signed."""
