@@ -39,13 +39,14 @@ from cheops.notify.notifier import Notifier
 from cheops.peers import heartbeat
 from cheops.peers.client import PeerClient
 from cheops.peers.couchdb.database import Databases
-from cheops.peers.enrollment import CertificateRenewal, Enrollment, keyring_of
+from cheops.peers.enrollment import Enrollment, keyring_of
 from cheops.peers.heartbeat import SavedMesh, SiteRecord
 from cheops.peers.intake import DocumentIntake, DocumentVerifier
 from cheops.peers.links import FileFetcher, PeerLinks
 from cheops.peers.mesh import Mesh, PeerEvent
 from cheops.peers.prober import Prober, now
 from cheops.peers.proofs import CertificateProofs, NoProofs, Proofs
+from cheops.peers.renewal import CertificateRenewal
 from cheops.peers.settings import MeshSettings
 from cheops.peers.site_keys import SiteKeys, start_signing
 from cheops.scope.snapshot import Snapshot
@@ -150,8 +151,7 @@ class Node:
         self._serve("mesh", self._save_mesh_regularly())
         self._serve("backends", self.backends.maintain())
         if self.keyring is not None:
-            renewal = CertificateRenewal(self.config.security, self.keyring, self.mesh, self.peer_client)
-            self._serve("renewal", renewal.run())
+            self._serve("renewal", self.renewal.run())
         if not self.file_references.is_complete:
             self._start_job(self._read_file_references())
 
@@ -237,6 +237,10 @@ class Node:
     async def _start_enrollment(self) -> None:
         saved = invitations.Invitations.of_note(await self._write(self.store.note, invitations.NOTE))
         self.enrollment = Enrollment(self.config, self.keyring, self.mesh, saved, self._save_invitations)
+        if keyring := self.keyring:
+            peers = self.config.peers.keys()
+            self.renewal = CertificateRenewal(self.config.security, keyring, self.mesh, self.peer_client, peers)
+            self.renewal.start()
 
     async def _start_verification(self) -> None:
         """With security on, this site takes only documents that their origins signed."""
@@ -346,7 +350,14 @@ class Node:
     async def decide_membership(self, site: str, *, forgotten: bool) -> None:
         """Remove a site from the mesh for good, or admit it again; raises ClientError."""
         decide = self.mesh.forget if forgotten else self.mesh.admit
-        for event in decide(site, now()):
+        await self._spread_decision(decide(site, now()))
+
+    async def end_certificates(self, site: str) -> None:
+        """Have every certificate of a site refused that was made before now, at all sites; raises ClientError."""
+        await self._spread_decision(self.mesh.end_certificates(site, now()))
+
+    async def _spread_decision(self, events: Iterable[PeerEvent]) -> None:
+        for event in events:
             self._report_peer_event(event)
         for listener in self.membership_listeners:
             await listener()

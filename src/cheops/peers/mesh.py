@@ -11,7 +11,7 @@ not count. Each event differs from the last one about its peer. At most one prob
 per period is bounded, whatever other sites do.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeAlias
@@ -244,6 +244,12 @@ class Mesh:
         self._apply_membership(self._clock.time_ms(now))
         return self._announced.drain()
 
+    def end_certificates(self, site: str, now: Now) -> list[PeerEvent]:
+        """Decide anew that a site is a member, even if it was forgotten: its certificates from before are refused."""
+        if site == self.own.name:
+            raise ClientError(f"'{site}' cannot end its own certificate; use 'cheops site rejoin --ca' there")
+        return self._decide(site, now, forgotten=False)
+
     def learn_own_membership(self, member: MembershipRecord, sender: str, now: Now) -> None:
         """Take the decision about this site by which another site refused its probe."""
         if member.name == self.own.name:
@@ -281,6 +287,11 @@ class Mesh:
     def is_forgotten(self) -> bool:
         """Whether the other sites removed this one: it runs, but takes no part."""
         return self._known.is_forgotten
+
+    @property
+    def known_sites(self) -> Collection[str]:
+        """The names in the catalogue, of this site too."""
+        return self._known.catalogue.names
 
     @property
     def up(self) -> Mapping[str, str]:
