@@ -64,6 +64,9 @@ from cheops.scope.tree import Scope
 from cheops.text import in_words
 
 
+_NO_COPY = 503  # from another site: its service cannot decide, so nothing was done
+
+
 class _OneTimeBody:
     """A body that can be read once; `is_begun` says whether it was."""
 
@@ -98,13 +101,19 @@ async def forward_change(  # noqa: PLR0913, PLR0917 - where from, where to, and 
             continue
         try:
             pieces = body.pieces() if incoming.size != 0 else None
-            return await services.at(site, service, head, pieces, incoming.forwarding)
+            response = await services.at(site, service, head, pieces, incoming.forwarding)
         except UpstreamError as error:
             if error.may_have_had_effect or body.is_begun:
                 raise
             failed.append(f"{site} ({error.why})")
+            continue
+        if response.status != _NO_COPY or body.is_begun:
+            return response
+        await close_body(response.body)
+        failed.append(f"{site} ({_NO_COPY})")
     raise CheopsError(
-        f"this site, {node.name}, is not involved, and no site that is can be reached: {in_words(failed)}",
+        f"this site, {node.name}, has no copy of the resource, and no site that may have one can serve it now: "
+        f"{in_words(failed) if failed else 'there is no other'}",
         status=503,
         definite=False,
     )
@@ -203,6 +212,9 @@ class ChangeHandler:
         if not (target.is_named and incoming.head.method == "PUT"):
             await self._reads.refuse_deleted(target)
         if self._needs_a_copy(incoming, target) and not replica.drafts:
+            if incoming.is_forwarded:
+                text = f"{self._node.name} has no copy of {target.meta_id} yet, or not any more"
+                raise CheopsError(text, status=_NO_COPY, definite=False)
             # The service here cannot say whether this client may do it. One that has the resource can.
             return await self.forward(service, incoming, tuple(site for site in sites if site != self._node.name))
         return await self._submit(service, incoming, target, preferences_of(incoming.head), None)
