@@ -62,6 +62,16 @@ class TenantSites(Stage):
         self.rig.start()
         all_up(self.rig)
 
+    def restart_service(self, site: str) -> None:
+        """The service comes back with what it had."""
+        before = self.tenants[site]
+        self.tenants[site] = Tenants(site, self.own(site, SERVICES[0]))
+        self.tenants[site].databases = before.databases
+
+    def effect(self, site: str, meta_id: str, op: str) -> str:
+        found = json.loads(self.rig.request(site, "GET", f"/api/v1/resources/{meta_id}/log"))["operations"]
+        return next((str(one["effect"]) for one in found if one["id"] == op), "")
+
     def close(self) -> None:
         self.rig.close()
         for one in self.tenants.values():
