@@ -78,11 +78,11 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSites]:
         path = made.rig.folder(site) / "site.yaml"
         (path.parent / "login").write_text(f"Authorization: {login(site)['Authorization']}\n")
         config = yaml.safe_load(path.read_text())
-        config["services"]["calendar"]["auth"] = {"file": "login"}
+        config["services"]["calendar"] |= {"auth": {"file": "login"}, "forward": "none", "exists": "adopt"}
         (port,) = free_ports(1)
         made.ports[site, "shared", "listen"] = port
         url = config["services"]["calendar"]["url"]
-        config["services"]["shared"] = {"url": url, "listen": f"127.0.0.1:{port}", "credentials": "pass"}
+        config["services"]["shared"] = {"url": url, "listen": f"127.0.0.1:{port}"}
         path.write_text(yaml.safe_dump(config))
     with running(made):
         done = [_new_calendar(made, one, "team") for one in (*SITES, None)]
@@ -276,7 +276,7 @@ def test_a_collection_is_replicated_with_what_is_put_into_it(sites: RealSites, m
 
 def test_a_calendar_that_a_site_has_already_can_be_adopted(sites: RealSites) -> None:
     assert _new_calendar(sites, "site3", "found").status == 201
-    headers = login("site1") | XML | {"Cheops-Exists": "adopt"}
+    headers = login("site1") | XML
     made = sites.through("site1", "MKCALENDAR", f"{HOME}/found/", calendar("found"), headers, EVERYWHERE)
     assert (made.status, made.headers["Cheops-Replicas"].count("status=OK")) == (201, 3), made.body
 

@@ -34,7 +34,7 @@ def call(sites: Sites, site: str, method: str, target: str, content: object) -> 
 
 
 def test_nothing_secret_is_kept_or_goes_over_the_wire(make_sites: MakeSites) -> None:
-    sites = make_sites(credential_headers=["X-Vault"])
+    sites = make_sites(credential_headers=["X-Vault"], forward="none")
     agents = [(site, sites.rig._addresses[site]) for site in SITES]
     fronts = [(site, sites.address(site)) for site in SITES]
     with tapped(*(address for _, address in (*agents, *fronts))) as taps:
@@ -66,11 +66,18 @@ def test_nothing_secret_is_kept_or_goes_over_the_wire(make_sites: MakeSites) -> 
         assert b"secret" in everything_kept(sites.rig.folder(site))
 
 
-def test_passing_them_on_is_an_explicit_choice(make_sites: MakeSites) -> None:
-    sites = make_sites(credentials="pass")
+def test_what_another_site_serves_gets_them_and_what_is_replicated_does_not(make_sites: MakeSites) -> None:
+    sites = make_sites()
     sites.start("--token", SECRET)
-    assert call(sites, "site1", "POST", "/images", {"name": "passed"}) == 201
-    assert [tokens(sites, site) for site in SITES] == [[SECRET]] * 3
+    answer = sites.call("site1", "POST", "/images", {"name": "shared"}, "site2", X_Auth_Token=SECRET)
+    assert (answer.status, answer.headers["Cheops-Credentials"]) == (201, None)
+    assert [tokens(sites, site) for site in SITES] == [[], [SECRET], []]
+    pair = sites.call("site1", "POST", "/images", {"name": "pair"}, "site1 & site2", X_Auth_Token=SECRET)
+    assert pair.status == 201
+    until(lambda: None in tokens(sites, "site2"), "for site2 to run it without credentials")
+    # a site without a copy serves its clients by one that has it
+    assert sites.call("site3", "GET", f"/images/{pair.json['id']}", X_Auth_Token=SECRET).status == 200
+    assert sites.call("site3", "GET", f"/images/{pair.json['id']}").status == 401
 
 
 @pytest.mark.parametrize("kind", ["file", "command"])
@@ -99,7 +106,7 @@ def test_each_site_runs_with_its_own(make_sites: MakeSites, kind: str) -> None:
 
 def test_who_may_not_may_not_by_way_of_replication(make_sites: MakeSites) -> None:
     """At the site that takes a request it runs with what the client gave, and with nothing else."""
-    sites = make_sites()
+    sites = make_sites(forward="none")
     for site in SITES:
         (sites.rig.folder(site) / "token").write_text("X-Auth-Token: good\n")
         sites.configure(site, auth={"file": "token"})

@@ -34,12 +34,19 @@ PAIR = "site1 & site2"
     ],
 )
 def test_what_a_status_means(method: str, status: int, result: Result) -> None:
-    assert result_of(method, status, may_repeat=False, own_credentials=False) is result
+    of_client = status != 404 and status != 410
+    assert result_of(method, status, may_repeat=False, of_client=of_client) is result
 
 
-def test_a_key_makes_a_doubtful_one_repeatable_and_own_credentials_can_be_mended() -> None:
-    assert result_of("POST", 500, may_repeat=True, own_credentials=False) is Result.RETRY
-    assert result_of("POST", 401, may_repeat=False, own_credentials=True) is Result.RETRY
+def test_a_key_makes_a_doubtful_one_repeatable_and_credentials_of_the_site_can_be_replaced() -> None:
+    assert result_of("POST", 500, may_repeat=True, of_client=True) is Result.RETRY
+    assert result_of("POST", 401, may_repeat=False, of_client=False) is Result.RETRY
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_to_a_client_nothing_there_is_a_refusal(status: int) -> None:
+    """Services answer so for what a client may not see."""
+    assert result_of("DELETE", status, may_repeat=True, of_client=True) is Result.KO
 
 
 def fault(sites: Sites, site: str, **how: object) -> None:
