@@ -35,6 +35,7 @@ from cheops.node.backends import Backends
 from cheops.node.effects import Answers, EffectExecutor, PendingRequests
 from cheops.node.limits import ClockCheck, DiskQuota
 from cheops.node.pump import Pump
+from cheops.node.read_queue import ReadQueue
 from cheops.notify.notifier import Notifier
 from cheops.peers import heartbeat
 from cheops.peers.client import PeerClient
@@ -89,7 +90,10 @@ class Node:
         self.verifier: DocumentVerifier | None = None
         # The local application, and what operations bring along for it.
         self.files = FileStore(config.data / "files")
-        self._runner = CommandRunner()
+        self._runner = CommandRunner(max_reads=clients.reads)
+        self.read_queue = ReadQueue(clients.reads, clients.reads_each)
+        # At another site all reads from here count as this site's, so one client may use only half of that share.
+        self.remote_read_queue = ReadQueue(clients.reads, max(1, clients.reads_each // 2))
         self.backends = Backends(config, self.files, self._runner, self._log_refused_command)
         self.file_references = FileReferences(self.files, self.backends.releases_files)
         self.notifier = Notifier(config, self._runner)
