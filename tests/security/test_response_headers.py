@@ -16,7 +16,9 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     found = rig_of(tmp_path_factory.mktemp("headers"), secure=False)
     try:
         found.start()
-        assert found.exec("site1", "page", "set", "echo '<script>alert(1)</script>' > page", **{"resource-type": "file"})
+        assert found.exec(
+            "site1", "page", "set", "echo '<script>alert(1)</script>' > page", **{"resource-type": "file"}
+        )
         yield found
     finally:
         found.close()
