@@ -16,9 +16,8 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     found = rig_of(tmp_path_factory.mktemp("headers"), secure=False)
     try:
         found.start()
-        assert found.exec(
-            "site1", "page", "set", "echo '<script>alert(1)</script>' > page", **{"resource-type": "file"}
-        )
+        fields = {"command": "true", "sites": "site1", "type": "set", "resource-type": "file"}
+        found.post("site1", "/exec/page", fields)
         yield found
     finally:
         found.close()

@@ -127,7 +127,9 @@ class Node:
         self.store = await self._write(self.notifier.journal_commits, self.store)
         saved_tokens = await self._write(self.store.note, tokens.NOTE)
         self.accounts = Accounts(tokens.Tokens.of_note(saved_tokens), self._save_tokens)
-        await loop.run_in_executor(None, self.audit.start)
+        saved_head = await self._write(self.store.note, audit.NOTE)
+        head = msgspec.convert(saved_head, audit.AuditHead) if saved_head else None
+        await loop.run_in_executor(None, self.audit.start, head, self._save_audit_head)
         await self._runner.start()
         # The way to the other sites. Nothing is sent yet.
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
@@ -178,10 +180,11 @@ class Node:
         if session := getattr(self, "session", None):
             await session.close()
         await self.backends.close()
+        # After everything that may still be recorded, and before the store, which keeps the end of the log.
+        await asyncio.to_thread(self.audit.close)
         await self._write(self.store.close)
         self._writer.shutdown()
         self._readers.shutdown()
-        await asyncio.to_thread(self.audit.close)  # after everything that may still be recorded
 
     async def failed(self) -> str:
         """Wait until a task ends that should not, and say which and why."""
@@ -299,6 +302,10 @@ class Node:
     async def _save_tokens(self, note: dict[str, Any]) -> None:
         """Raises StoreError: a token that a client gets must survive a restart."""
         await self._write(self.store.put_note, tokens.NOTE, note)
+
+    def _save_audit_head(self, head: audit.AuditHead) -> None:
+        """Raises StoreError. Called by the thread of the audit log."""
+        self.store.put_note(audit.NOTE, msgspec.to_builtins(head))
 
     async def _save_invitations(self, note: dict[str, Any]) -> None:
         """Raises StoreError: an invitation that was used must stay used."""
