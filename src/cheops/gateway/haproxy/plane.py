@@ -22,7 +22,7 @@ from cheops.errors import CheopsError
 from cheops.gateway.carriers import Carriers
 from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.admission import CarrierCache, ReplicaGuard, TrustedSenders
-from cheops.gateway.haproxy.configuration import all_files
+from cheops.gateway.haproxy.configuration import all_files, used_maps
 from cheops.gateway.haproxy.counters import TrafficCounters
 from cheops.gateway.haproxy.flows import (
     Flow,
@@ -163,14 +163,16 @@ class HaproxyPlane:
         }
         self._senders = TrustedSenders(node, peers, lambda: self._map_updater.put_whole(SENDERS))
         maps[SENDERS] = self._senders.entries
-        if node.keyring and node.config.gateway.listen:
-            maps[haproxy_names.SERVICES] = lambda: service_entries(self._replica_guard.flags)
-        if carriers is not None:
-            maps[haproxy_names.CARRIED] = lambda: self.carrier_cache.entries() if self.carrier_cache is not None else ()
-        self._map_updater = MapUpdater(self.haproxy.runtime, maps)
+        maps[haproxy_names.SERVICES] = lambda: service_entries(self._replica_guard.flags)
+        maps[haproxy_names.CARRIED] = lambda: self.carrier_cache.entries() if self.carrier_cache is not None else ()
+        used = used_maps(make_layout(node.config, (), node.keyring, most))
+        self._map_updater = MapUpdater(self.haproxy.runtime, {name: one for name, one in maps.items() if name in used})
         names, most_carried = node.config.carrier_names, node.config.gateway.carriers
+        # Not with `gateway.proxy` alone: HAProxy serves the calls to `outbound` addresses, and the agent those by proxy.
         self.carrier_cache = (
-            CarrierCache(carriers, names, most_carried, self._map_updater) if carriers is not None else None
+            CarrierCache(carriers, names, most_carried, self._map_updater)
+            if carriers is not None and haproxy_names.CARRIED in used
+            else None
         )
         self._replica_guard = ReplicaGuard(self.haproxy, self._map_updater, self.table)
         self._peer_backends = PeerBackends(node.config, peers, node.keyring, most)
