@@ -27,6 +27,17 @@ def printable(text: str) -> str:
     return "".join("\N{REPLACEMENT CHARACTER}" if is_invisible(c) else c for c in text)
 
 
+def escaped(text: str) -> str:
+    """The text with invisible characters written as in Python, `\\x1b`: safe to print, and nothing is lost."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escape(c) if is_invisible(c) else c for c in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
 def shortened(text: str, most: int = 60) -> str:
     """A foreign text, cut so that it does not dominate the message."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,6 +1,7 @@
 """What is shipped: a wheel that runs the demo from an environment of its own, a unit of systemd, a container."""
 
 import configparser
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.demo.terminal import nothing_is_left
+from tests.security.clients import rig_of
 from tests.support.command import ROOT
 
 PACKAGING = ROOT / "packaging"
@@ -124,6 +126,28 @@ def test_the_unit_can_be_parsed_and_says_nothing_twice() -> None:
     command = unit["Service"]["ExecStart"].split()
     assert command[1:] == ["agent", "--config", "/etc/cheops/site.yaml"]
     assert unit["Install"]["WantedBy"] == "multi-user.target"
+
+
+def test_the_health_check_asks_an_agent_with_security_and_notices_one_that_is_gone(tmp_path: Path) -> None:
+    text = (PACKAGING / "Containerfile").read_text()
+    command = json.loads(re.search(r"^HEALTHCHECK(?:.*\\\n)+ *CMD (.*)$", text, re.MULTILINE)[1])  # type: ignore[index]
+    assert command[:2] == ["python", "-c"]
+    rig = rig_of(tmp_path)
+
+    def health() -> int:
+        place = str(rig.folder("site1") / "data" / "agent.sock")
+        assert "/var/lib/cheops/agent.sock" in command[2]
+        program = command[2].replace("/var/lib/cheops/agent.sock", place)
+        return subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.DEVNULL).returncode
+
+    try:
+        assert health() == 1
+        rig.start()
+        assert health() == 0
+        rig.kill("site1")
+        assert health() == 1
+    finally:
+        rig.close()
 
 
 def test_the_container_is_built_in_stages_and_runs_without_root() -> None:

@@ -1,6 +1,7 @@
 """Flows without HAProxy: what may be one, when it leaves, and what HAProxy is told of it."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,15 @@ from cheops.gateway.connection import UpstreamAddress
 from cheops.gateway.haproxy import process
 from cheops.gateway.haproxy.configuration import MASTER, render
 from cheops.gateway.haproxy.counters import parse_request_line
-from cheops.gateway.haproxy.flows import Flow, FlowKind, FlowTable, FlowTarget, flow_target
+from cheops.gateway.haproxy.flows import (
+    MAX_SPELLINGS,
+    Flow,
+    FlowKind,
+    FlowTable,
+    FlowTarget,
+    flow_target,
+    owner_of,
+)
 from cheops.gateway.haproxy.handover import original_request
 from cheops.gateway.haproxy.layout import Layout, PeerLayout, ServiceLayout, key_of, scope_of_key, slug, value_of
 from cheops.gateway.haproxy.process import HaproxyError
@@ -90,6 +99,77 @@ def test_the_least_recently_used_leave() -> None:
     table.used("image", "a")
     assert table.install("image", "c", flow("c"), 0) == [("image", "b")]
     assert [key for key, _ in table.items()] == [("image", "a"), ("image", "c")]
+
+
+def install(table: FlowTable, client: str, *scopes: str) -> None:
+    for text in scopes:
+        table.install("image", key_of(text), flow("s"), table.generation, client)
+
+
+def texts(table: FlowTable) -> list[str]:
+    return [scope_of_key(key) for (_, key), _ in table.items()]
+
+
+def scoped(number: int) -> Flow:
+    return Flow(FlowTarget(FlowKind.FORWARD, "s"), parse(f"site{number}"), frozenset({"s"}))
+
+
+def test_a_client_that_makes_up_scopes_pushes_out_its_own_flows_only() -> None:
+    table = FlowTable(10)
+    for number in range(4):
+        table.install("image", f"of-{number}", scoped(number), 0, f"10.0.0.{number}")
+    for number in range(100, 200):
+        table.install("image", f"made-up-{number}", scoped(number), 0, "10.0.0.99")
+    kept = [key for (_, key), _ in table.items()]
+    assert kept == [*(f"of-{number}" for number in range(4)), *(f"made-up-{number}" for number in range(194, 200))]
+
+
+def test_one_machine_with_many_addresses_is_one_client() -> None:
+    table = FlowTable(4)
+    table.install("image", "other", scoped(0), 0, "2001:db8:1::1")
+    for number in range(1, 20):
+        table.install("image", f"made-up-{number}", scoped(number), 0, f"2001:db8:2::{number:x}")
+    assert ("image", "other") in dict(table.items())
+    assert owner_of("fe80::1%eth0") == owner_of("fe80::2%eth0") == "fe80::"
+    assert owner_of("10.0.0.1") == "10.0.0.1"
+    assert owner_of("::ffff:10.0.0.1") == "::ffff:10.0.0.1"
+    assert owner_of("not:an:address") == "not:an:address"
+
+
+def test_of_one_scope_only_some_spellings_are_kept_and_those_of_others_stay() -> None:
+    table = FlowTable(1_000)
+    install(table, "10.0.0.1", "s", "(s)")
+    install(table, "10.0.0.99", *(f"s{' ' * number}" for number in range(1, 100)))
+    assert len(texts(table)) == MAX_SPELLINGS
+    assert {"s", "(s)"} <= set(texts(table))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["install", "used", "drop"]), st.integers(0, 11), st.integers(0, 3)), max_size=80
+    )
+)
+def test_the_table_knows_whose_flows_it_has(steps: list[tuple[str, int, int]]) -> None:
+    table = FlowTable(5)
+    model: dict[tuple[str, str], str] = {}
+    for step, number, client in steps:
+        key = ("image", f"k{number}")
+        if step == "install":
+            left = table.install(*key, scoped(number % 6), table.generation, f"10.0.0.{client}")
+            assert left is not None
+            model[key] = f"10.0.0.{client}"
+            counts = Counter(model.values())
+            for one in left:
+                assert counts[model.pop(one)] == max(counts.values())
+                counts = Counter(model.values())
+            assert key in model
+        elif step == "used":
+            table.used(*key)
+        else:
+            table.drop([key])
+            model.pop(key, None)
+        assert set(dict(table.items())) == set(model)
+        assert len(table) <= 5
 
 
 @given(st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\x00"), min_size=1))

@@ -13,7 +13,8 @@ from cheops.api.models.operations import SubmitRequest
 from cheops.client import AgentError
 from cheops.errors import CheopsError
 from cheops.security import audit as audits
-from cheops.security.audit import SINGLY, AuditEntry, AuditQuery, AuditWriter, read_entries
+from cheops.security.audit import SINGLY, AuditEntry, AuditHead, AuditWriter
+from cheops.security.audit_query import AuditQuery, read_entries, read_log
 from cheops.security.principal import Role
 from cheops.security.tokens import new_secret
 from tests.agent.rig import Rig
@@ -94,6 +95,102 @@ def test_what_a_crash_cut_off_shows_and_the_chain_goes_on(tmp_path: Path) -> Non
     numbers, broken = everything(path)
     assert numbers == [1, 2, 3]
     assert len(broken) == 1
+
+
+def run_once(path: Path, saved: AuditHead | None, *entries: AuditEntry, **settings: Any) -> tuple[AuditHead, list[str]]:
+    """One life of an agent: the head that its store has in the end, and what its log says of the ends."""
+    heads = [saved or AuditHead()]
+    log = AuditWriter(path, **settings)
+    log.start(saved, heads.append)
+    for one in entries:
+        log.note(one)
+    broken = read_log(log, AuditQuery()).broken
+    log.close()
+    return heads[-1], broken
+
+
+def test_the_end_of_the_log_is_kept_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    head, broken = run_once(path, None, *[entry()] * 5)
+    assert (head.n, head.first, broken) == (5, 1, [])
+    assert run_once(path, head, entry())[1] == []
+
+
+@pytest.mark.parametrize("harm", ["cut", "emptied", "deleted", "replaced", "changed"])
+def test_what_was_done_to_the_end_shows_and_stays(tmp_path: Path, harm: str) -> None:
+    path, forged = tmp_path / "audit.log", tmp_path / "forged" / "audit.log"
+    head, _ = run_once(path, None, *(entry(resource=f"r{n}") for n in range(6)))
+    lines = path.read_bytes().splitlines(keepends=True)
+    if harm == "cut":
+        path.write_bytes(b"".join(lines[:4]))
+    elif harm == "emptied":
+        path.write_bytes(b"")
+    elif harm == "deleted":
+        path.unlink()
+    else:  # a chain that holds by itself
+        forged.parent.mkdir()
+        run_once(forged, None, *(entry(resource=f"f{n}") for n in range(6 if harm == "replaced" else 8)))
+        forged.replace(path)
+    for _ in range(3):  # what was written since does not hide it
+        head, broken = run_once(path, head, entry())
+        assert broken, harm
+    reasons = [(one.reason, one.times) for one in read_entries(path, 10, AuditQuery(limit=100)).entries]
+    missing = {"cut": 2, "emptied": 6, "deleted": 6, "replaced": 1, "changed": 1}[harm]
+    assert [one for one in reasons if one[0]] == [(audits.ALTERED, missing)]
+
+
+@pytest.mark.parametrize("harm", ["cut", "deleted", "replaced"])
+def test_what_is_done_to_the_end_while_the_agent_runs_shows(tmp_path: Path, harm: str) -> None:
+    path, forged = tmp_path / "audit.log", tmp_path / "forged" / "audit.log"
+    log = AuditWriter(path)
+    log.start()
+    for _ in range(6):
+        log.note(entry())
+    assert read_log(log, AuditQuery()).broken == []
+    if harm == "cut":
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:4]))
+    elif harm == "deleted":
+        path.unlink()
+    else:
+        forged.parent.mkdir()
+        run_once(forged, None, *(entry(resource=f"f{n}") for n in range(6)))
+        forged.replace(path)
+    assert read_log(log, AuditQuery()).broken
+    log.note(entry("later"))
+    page = read_log(log, AuditQuery())
+    log.close()
+    assert page.broken
+    assert page.entries[-1].what == "later", "what comes after it is still kept"
+
+
+def test_old_lines_that_are_removed_show_and_those_that_were_turned_over_do_not(tmp_path: Path) -> None:
+    path, head = tmp_path / "audit.log", None
+    for _ in range(40):
+        head, broken = run_once(path, head, entry(), most_bytes=1_000, files=3)
+        assert broken == []
+    assert head is not None
+    assert head.first > 1
+    (tmp_path / "audit.log.2").unlink()
+    assert run_once(path, head, most_bytes=1_000, files=3)[1]
+
+
+def test_lines_that_a_crash_left_behind_the_saved_head_are_no_alarm(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    head, _ = run_once(path, None, *[entry()] * 3)
+    run_once(path, head, *[entry()] * 3)
+    assert run_once(path, head, entry()) == (AuditHead(7, audits.last_entry(path)[1], 1), [])  # type: ignore[index]
+
+
+def test_a_head_that_cannot_be_saved_stops_nothing(tmp_path: Path) -> None:
+    def fail(_head: AuditHead) -> None:
+        raise CheopsError("the disk is full")
+
+    path = tmp_path / "audit.log"
+    log = AuditWriter(path)
+    log.start(None, fail)
+    log.note(entry())
+    log.close()
+    assert everything(path) == ([1], [])
 
 
 def test_files_are_turned_over_and_the_chain_goes_on_in_the_next(tmp_path: Path) -> None:
@@ -271,5 +368,26 @@ def test_it_is_whole_after_a_stop_and_shows_what_was_cut_meanwhile(tmp_path: Pat
         shown = run_process("audit", "--url", local(rig).url)
         assert shown.code == 1
         assert "audit.log, line 4" in shown.err
+        assert not [one for one in local(rig).check().checks if "altered" in one.name], "the end is as it was"
+    finally:
+        rig.close()
+
+
+def test_an_agent_notices_that_the_end_was_cut_off_while_it_was_down(tmp_path: Path) -> None:
+    rig = rig_of(tmp_path)
+    try:
+        rig.start()
+        asked = SubmitRequest(type="set", command="true", sites="site1", resource_type="file")
+        for _ in range(10):
+            local(rig).submit("a", asked)
+        assert rig.stop("site1") == 0
+        path = rig.folder("site1") / "data" / "audit.log"
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:7]))
+        rig.start("site1")
+        shown = run_process("audit", "--url", local(rig).url)
+        assert shown.code == 1
+        assert "audit.log, line 8" in shown.err
+        found = next(one for one in local(rig).check().checks if one.name == "audit log was altered")
+        assert (found.level, found.detail) == ("failed", "its last 3 lines are missing")
     finally:
         rig.close()

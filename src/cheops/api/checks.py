@@ -111,6 +111,9 @@ def _store(node: Node) -> Iterator[Check]:
     hint = "free space or fix the disk: the agent then continues automatically" if trouble else ""
     name = f"audit log is {'not writable' if node.audit.trouble else 'incomplete' if trouble else 'writable'}"
     yield _check("store", name, trouble or str(node.audit.path), hint)
+    if node.audit.altered:
+        hint = "somebody removed or changed lines while the agent was not running: 'cheops audit' shows where"
+        yield _check("store", "audit log was altered", node.audit.altered, hint)
 
 
 def _clock(peer: SiteView) -> Check:

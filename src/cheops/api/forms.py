@@ -235,20 +235,24 @@ async def _show(node: Node, request: Request) -> Response:
         raise RequestError(
             f"no resource '{printable(shortened(id_))}' is known at {node.name}; give its sites: --sites 'site2'"
         )
-    check_showing(node, principal_of(request), replica, command, sites)
-    states = await asyncio.gather(*(show_at(node, site, id_, command) for site in sites))
+    who = principal_of(request)
+    check_showing(node, who, replica, command, sites)
+    states = await asyncio.gather(*(show_at(node, who, site, id_, command) for site in sites))
     return JSONResponse(dict(zip(sites, states, strict=True)))
 
 
-async def show_at(node: Node, site: str, id_: str, command: str) -> dict[str, str]:
+async def show_at(node: Node, who: Principal, site: str, id_: str, command: str) -> dict[str, str]:
     if site == node.name:
-        return await show_here(node, id_, command)
+        return await show_here(node, who, id_, command)
     if node.address_of(site) is None:
         return {"Status": "TIMEOUT", "Output": f"the address of {site} is not known"}
     body = {"resource": id_, "command": command}
     try:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
-        async with node.peer_client.request(site, "POST", "/peer/show", json=body, timeout=timeout) as response:
+        async with (
+            node.remote_read_queue.place(str(who)),
+            node.peer_client.request(site, "POST", "/peer/show", json=body, timeout=timeout) as response,
+        ):
             state = await read_json_response(response, MAX_MESSAGE_BYTES)
             if response.status != 200:
                 return {
@@ -271,13 +275,15 @@ def check_showing(node: Node, who: Principal, replica: Replica, command: str, si
         check_sites(who, sites)
 
 
-async def show_here(node: Node, id_: str, command: str) -> dict[str, str]:
-    """The state of the application at this site, read by the type's own command or by a given one."""
+async def show_here(node: Node, who: Principal, id_: str, command: str) -> dict[str, str]:
+    """The state of the application at this site, read by the type's own command or by a given one. Raises BusyError if
+    too many reads are running."""
     replica = await node.pump.replica(id_)
     types = node.config.types
     rtype = replica.type.name or (next(iter(types)) if len(types) == 1 else "")
     type_ = node.config.type_named(rtype)
-    outcome = await node.backends.of_type(type_.name).read(type_.name, id_, command)
+    async with node.read_queue.place(str(who)):
+        outcome = await node.backends.of_type(type_.name).read(type_.name, id_, command)
     status = {Result.OK: "OK", Result.KO: "KO"}.get(outcome.result, "TIMEOUT")
     return {"Status": status, "Output": outcome.output}
 

@@ -23,6 +23,7 @@ from cheops.node.node import Node
 from cheops.peers.client import decode_json
 from cheops.peers.couchdb.server import couch_routes
 from cheops.peers.endpoint import Peer, PeerEndpoint, PeerResponse, PeerService, RequestKind, json_body
+from cheops.security.principal import OPEN
 from cheops.security.principal import peer as principal_of_site
 from cheops.text import shortened
 
@@ -54,9 +55,10 @@ async def _show(node: Node, peer: Peer, body: bytes) -> PeerResponse:
     if not isinstance(resource, str) or not isinstance(command, str):
         raise RequestError("expected an object with 'resource' and 'command'")
     check_names(resource)
+    who = OPEN if peer.site is None else principal_of_site(peer.site)
     if peer.site is not None:
-        check_involved(node, principal_of_site(peer.site), await node.pump.replica(resource))
-    return json_body(await show_here(node, resource, command))
+        check_involved(node, who, await node.pump.replica(resource))
+    return json_body(await show_here(node, who, resource, command))
 
 
 async def _replicant(node: Node, peer: Peer, body: bytes) -> PeerResponse:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cheops.config.security import ClientsConfig
@@ -295,6 +295,34 @@ def short_socket_path(path: Path) -> Iterator[str]:
         os.close(directory)
 
 
+# -- responses -------------------------------------------------------------------------------------------------
+
+
+# For browsers: a response is data of the media type that it names, is shown in no frame and kept in no cache, whatever
+# a client managed to have stored in it. A response that sets one of these itself (the web interface) keeps its own.
+RESPONSE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+)
+
+
+def with_response_headers(app: ASGIApp) -> ASGIApp:
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                present = {name.lower() for name, _ in message["headers"]}
+                added = [header for header in RESPONSE_HEADERS if header[0] not in present]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        await app(scope, receive, send_with_headers)
+
+    return respond
+
+
 # -- servers ---------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +358,7 @@ class Servers:
     """Belongs to one event loop. The sockets are closed with it."""
 
     def __init__(self, node: Node, app: ASGIApp, listening: socket.socket) -> None:
+        app = with_response_headers(app)
         self._path = node.config.data / SOCKET_NAME
         self._local = listen_local(self._path, BACKLOG)
         self.limiter = ConnectionLimiter(node)

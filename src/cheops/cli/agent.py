@@ -3,11 +3,30 @@
 import gc
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cheops.config.site import DEFAULT_FILE, read_site
+from cheops.text import escaped
+
+
+class LogFormatter(logging.Formatter):
+    """One line per message, which nothing in it can end or alter: messages hold text of clients, services and other
+    sites, and the log is read on terminals. The lines of a traceback are indented, so that none looks like another
+    message."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
+        return escaped(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name is logging's
+        return "\n".join(f"    {escaped(line)}" for line in super().formatException(ei).split("\n"))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802 - the name is logging's
+        return "\n".join(f"    {escaped(line)}" for line in stack_info.split("\n"))
 
 
 def agent_command(
@@ -24,10 +43,9 @@ def agent_command(
 
     gc.freeze()
     gc.enable()
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # else any client could fill the log
     site = read_site(config)

@@ -1,6 +1,5 @@
 """`cheops log`, `explain`, `watch` and `audit`: what happened to a resource and why, what happens now, who did it."""
 
-import json
 import sys
 import time
 from contextlib import suppress
@@ -14,6 +13,7 @@ from cheops.cli.options import FAILED, IdArgument, UrlOption, agent
 from cheops.cli.output import (
     Output,
     OutputOption,
+    as_json,
     as_yaml,
     console,
     emit_answer,
@@ -211,7 +211,7 @@ def _write_event(event: "Event", output: Output) -> None:
 
     match output:
         case Output.JSON:
-            sys.stdout.write(json.dumps(plain(event), ensure_ascii=False) + "\n")
+            sys.stdout.write(as_json(plain(event)) + "\n")
         case Output.YAML:
             sys.stdout.write(f"---\n{as_yaml(plain(event))}")
         case _:

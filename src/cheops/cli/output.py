@@ -1,21 +1,25 @@
 """How commands print: text for users, JSON or YAML for programs; statuses, ages, times and errors.
 
 Colours and line wrapping are for terminals only. A pipe gets plain text, with lines as long as needed.
+
+What is printed holds text of clients, services and other sites. No character that a terminal would act on, or that
+hides or reorders others, leaves this module: text for users has a mark instead, JSON and YAML have an escape.
 """
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from cheops.errors import CheopsError
-from cheops.text import printable, shortened
+from cheops.text import is_invisible, printable, shortened
 
 _PIPE_WIDTH = 1_000_000  # Rich folds cells to the width, and a program that reads a table needs whole lines
 
@@ -37,7 +41,7 @@ def emit(output: Output, data: Any, show: Callable[[Console], None]) -> None:
     """Write a result: `data` for programs, what `show` prints for users."""
     match output:
         case Output.JSON:
-            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(as_json(data, indent=2) + "\n")
         case Output.YAML:
             sys.stdout.write(as_yaml(data))
         case Output.TABLE | Output.WIDE:
@@ -51,15 +55,37 @@ def emit_answer(output: Output, response: Any, draw: Callable[[Console], None]) 
     emit(output, plain(response), draw)
 
 
+def as_json(data: Any, indent: int | None = None) -> str:
+    text = json.dumps(data, indent=indent, ensure_ascii=False)
+    return text if _is_safe(text) else json.dumps(data, indent=indent)
+
+
 def as_yaml(data: Any) -> str:
     import yaml  # noqa: PLC0415 - slow, and seldom needed
 
-    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    text = str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    return text if _is_safe(text) else str(yaml.safe_dump(data, sort_keys=False))
+
+
+def _is_safe(text: str) -> bool:
+    """Whether nothing in a text needs an escape."""
+    return not any(is_invisible(character) for character in set(text) - {"\n"})
+
+
+class _SafeConsole(Console):
+    """A console that writes no invisible character of what it is given; its own colours stay."""
+
+    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment("\n".join(map(printable, segment.text.split("\n"))), segment.style)
 
 
 def console(*, stderr: bool = False) -> Console:
     """A console on the stream as it is now; plain and unwrapped unless it is a terminal."""
-    stream = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    stream = _SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not stream.is_terminal:
         stream.width = _PIPE_WIDTH
     return stream

@@ -110,7 +110,10 @@ class GatewayConfig(Section):
         "is installed, else the agent. See [the fast path](gateway.md#the-fast-path).",
     )
     flows: int = setting(
-        COUNT, 20_000, "How many scopes are cached in HAProxy, over all services; the least recently used leave first."
+        COUNT,
+        20_000,
+        "How many scopes are cached in HAProxy, over all services. If there are more, the client that has the most "
+        "loses its least recently used one.",
     )
 
     def complete(self, value: Value) -> Self:

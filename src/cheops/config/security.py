@@ -115,6 +115,13 @@ class ClientsConfig(Section):
     rate: int = setting(COUNT, 1_000, "Requests per second with one token, or from one address without a token.")
     burst: int = setting(COUNT, 2_000, "Requests that may come at once, above that rate.")
     site_rate: int = setting(COUNT, 5_000, "Requests per second from one other site.")
+    reads: int = setting(
+        COUNT,
+        32,
+        "Reads of the application (`cheops show`, `cheops verify`) that run at the same time. Operations have places "
+        "of their own.",
+    )
+    reads_each: int = setting(COUNT, 8, "Of these, at most so many with one token, or from one other site.")
     connections: int = setting(COUNT, 2_000, "Open connections in total.")
     connections_each: int = setting(COUNT, 500, "Open connections from one address.")
     head_bytes: int = setting(

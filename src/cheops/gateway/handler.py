@@ -157,7 +157,8 @@ class RequestHandler:
         targets = decision.targets if isinstance(decision, InTurn) else (decision,)
         await self._try_targets(request, targets)
         if self.flows and request.is_flow_candidate and request.scope and not request.trace.fallback:
-            candidate = FlowCandidate(request.service, request.sent_scope or "", request.scope, request.recovered)
+            sent, client = request.sent_scope or "", request.client.peer
+            candidate = FlowCandidate(request.service, sent, request.scope, request.recovered, client)
             self.flows.offer(candidate, decision, generation)
 
     async def _try_targets(self, request: Request, targets: tuple[Target, ...]) -> None:

@@ -36,6 +36,7 @@ from cheops.node.backends import Backends
 from cheops.node.effects import Answers, EffectExecutor, Faults, PendingRequests
 from cheops.node.limits import ClockCheck, DiskQuota
 from cheops.node.pump import Pump
+from cheops.node.read_queue import ReadQueue
 from cheops.notify.notifier import Notifier
 from cheops.peers import heartbeat
 from cheops.peers.client import PeerClient
@@ -98,7 +99,10 @@ class Node:
         # The local application, and what operations bring along for it.
         make_private(config.data, PASSABLE if has_other_users(config.types.values()) else 0o700)
         self.files = FileStore(config.data / "files", room)
-        self._runner = CommandRunner()
+        self._runner = CommandRunner(max_reads=clients.reads)
+        self.read_queue = ReadQueue(clients.reads, clients.reads_each)
+        # At another site all reads from here count as this site's, so one client may use only half of that share.
+        self.remote_read_queue = ReadQueue(clients.reads, max(1, clients.reads_each // 2))
         self.backends = Backends(config, self.files, self._runner, self._log_refused_command)
         self.file_references = FileReferences(self.files, self.backends.releases_files)
         self.notifier = Notifier(config, self._runner)
@@ -132,7 +136,9 @@ class Node:
         self.store = await self._write(self.notifier.journal_commits, self.store)
         saved_tokens = await self._write(self.store.note, tokens.NOTE)
         self.accounts = Accounts(tokens.Tokens.of_note(saved_tokens), self._save_tokens)
-        await loop.run_in_executor(None, self.audit.start)
+        saved_head = await self._write(self.store.note, audit.NOTE)
+        head = msgspec.convert(saved_head, audit.AuditHead) if saved_head else None
+        await loop.run_in_executor(None, self.audit.start, head, self._save_audit_head)
         await self._runner.start()
         # The way to the other sites. Nothing is sent yet.
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
@@ -189,10 +195,11 @@ class Node:
         if session := getattr(self, "session", None):
             await session.close()
         await self.backends.close()
+        # After everything that may still be recorded, and before the store, which keeps the end of the log.
+        await asyncio.to_thread(self.audit.close)
         await self._write(self.store.close)
         self._writer.shutdown()
         self._readers.shutdown()
-        await asyncio.to_thread(self.audit.close)  # after everything that may still be recorded
 
     async def failed(self) -> str:
         """Wait until a task ends that should not, and say which and why."""
@@ -340,6 +347,10 @@ class Node:
     async def _save_tokens(self, note: dict[str, Any]) -> None:
         """Raises StoreError: a token that a client gets must survive a restart."""
         await self._write(self.store.put_note, tokens.NOTE, note)
+
+    def _save_audit_head(self, head: audit.AuditHead) -> None:
+        """Raises StoreError. Called by the thread of the audit log."""
+        self.store.put_note(audit.NOTE, msgspec.to_builtins(head))
 
     async def _save_invitations(self, note: dict[str, Any]) -> None:
         """Raises StoreError: an invitation that was used must stay used."""

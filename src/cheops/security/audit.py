@@ -1,9 +1,11 @@
 """The audit log of a site: `audit.log`, JSON lines, append-only, each chained to the one before.
 
 Each line ends with a hash of itself and of the hash before it, so that a line that was changed, removed or inserted
-shows. There is no secret in that: a program that may write the file can compute a new chain. For more certainty, copy
-the lines to another machine as they are written. A line holds names only: never a token, a command, its output or an
-error text.
+shows. The two ends of this chain are kept elsewhere as well (`AuditHead`, a note in the store, once a second while
+there are new lines): so lines that are cut off at an end show, and a file that is deleted or replaced. There is no
+secret in that: a program that may write the file and the store, as the agent's own user may, can compute new ones. For
+more certainty, copy the lines to another machine as they are written. A line holds names only: never a token, a
+command, its output or an error text. `audit_query` reads the log.
 
 Callers do not wait for the disk: a thread writes what has gathered, some times a second, and all of it before the agent
 stops. If the disk is full, lines wait in memory, up to a limit; beyond that they are counted, and the next line that
@@ -21,7 +23,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -147,12 +148,46 @@ def last_entry(path: Path) -> tuple[int, str] | None:
     return None
 
 
+def first_number(path: Path) -> int | None:
+    """The number of the first complete line of a file."""
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                return entry_of(line.rstrip(b"\n"))[0].n
+            except BrokenLineError:
+                continue
+    return None
+
+
+def _hash_of(path: Path, files: int, n: int) -> str | None:
+    """The hash in the line with this number; None if there is none."""
+    for file in all_files(path, files):
+        for line in reversed(file.read_bytes().splitlines()):
+            try:
+                entry, digest = entry_of(line)
+            except BrokenLineError:
+                continue
+            if entry.n <= n:
+                return digest if entry.n == n else None
+    return None
+
+
+class AuditHead(msgspec.Struct, frozen=True):
+    """The two ends of a log: its last line with its hash, and the first line that is still kept."""
+
+    n: int = 0
+    hash: str = START
+    first: int = 1
+
+
 # -- writing -----------------------------------------------------------------------------------------------
 
 FILE = "audit.log"
+NOTE = "audit"  # of the store, with the head
 MOST_WAITING = 100_000  # lines in memory while the disk is full
 _GATHER_S = 0.02  # the lines of this time are written together: one write per line would be slower
-_SYNC_S = 1.0  # a power cut may take the lines of the last second; a sync per line would slow every request
+_SYNC_S = 1.0  # lines of the last second may be lost in a power cut; a sync per line would slow every request
+ALTERED = "lines were removed or changed"
 _RETRY_S = 1.0
 _log = logging.getLogger(__name__)
 # So many refusals of one sender within this time are written one by one: enough to see what it tries. A flood of them
@@ -210,12 +245,15 @@ class AuditWriter:
         self.files = files
         self.trouble: str | None = None  # why nothing can be written, while nothing can
         self.lost = 0
+        self.altered = ""  # what was done to the log while the agent was not running
+        self._save_head: Callable[[AuditHead], None] = lambda _head: None
         self._most_bytes = most_bytes
         self._now_s = now_s
         self._waiting: deque[AuditEntry] = deque()
         self._lock = threading.Condition()
         self._aggregator = RefusalAggregator()
-        self._n, self._before = 0, START
+        self._n, self._before, self._first = 0, START, 1
+        self._saved = AuditHead()
         self._put = self._written = 0
         self._is_closing = False
         self._synced_s = 0.0
@@ -269,17 +307,45 @@ class AuditWriter:
 
     # -- the file ------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Open the file, and continue after its last line; raises CheopsError."""
+    def start(
+        self, saved: AuditHead | None = None, save_head: Callable[[AuditHead], None] = lambda _head: None
+    ) -> None:
+        """Open the file, and continue after its last line; raises CheopsError. `saved` is the head that `save_head`
+        kept last; that may raise CheopsError."""
         try:
-            last = last_entry(self.path) or last_entry(numbered(self.path, 1))
+            self._n, self._before = last_entry(self.path) or last_entry(numbered(self.path, 1)) or (0, START)
+            oldest = all_files(self.path, self.files)[-1:]
+            self._first = (first_number(oldest[0]) if oldest else None) or 1
+            missing = self._compare(saved) if saved else 0
             self._open()
             self._repair_end()
         except OSError as error:
             raise CheopsError(f"the audit log {self.path} cannot be opened: {error.strerror}") from error
-        if last:
-            self._n, self._before = last
+        self._save_head, self._saved = save_head, saved or AuditHead()
+        if self.altered:
+            _log.error("the audit log was altered: %s", self.altered)
+            entry = AuditEntry(at=self.now(), who="agent", what="audit", outcome="failed", reason=ALTERED)
+            self.note(replace(entry, times=max(missing, 1)))
         self._thread.start()
+
+    def _compare(self, saved: AuditHead) -> int:
+        """Compare the file with the head that was saved. After a difference the chain continues behind that head, so
+        that it shows for as long as the lines are kept. Returns how many lines are missing at the end."""
+        self._first = saved.first
+        missing = max(saved.n - self._n, 0)
+        if missing:
+            self.altered = f"its last {missing} lines are missing"
+        elif saved.n and _hash_of(self.path, self.files, saved.n) != saved.hash:
+            self.altered = f"line {saved.n} is not the one that was written"
+        if self.altered:
+            self._n, self._before = max(self._n, saved.n), saved.hash
+        return missing
+
+    @property
+    def head(self) -> AuditHead:
+        """As of the last line that was written, or that must be there."""
+        with self._lock:
+            return AuditHead(self._n, self._before, self._first)
 
     def close(self) -> None:
         """Write the waiting entries, and stop."""
@@ -313,6 +379,8 @@ class AuditWriter:
                 is_last = self._is_closing
             if self._waiting and not is_last:
                 time.sleep(_GATHER_S)
+            if not self._waiting and not is_last:
+                self._sync_if_due()
             if not self._write_all() and is_last:
                 _log.error("%d lines of the audit log are lost: %s", len(self._waiting), self.trouble)
                 return
@@ -350,6 +418,7 @@ class AuditWriter:
             line, before = line_of(replace(entry, n=n), before)
             lines.append(line + b"\n")
         content = b"".join(lines)
+        self._look_at_file()
         if self._size and self._size + len(content) > self._most_bytes:
             self._rotate()
         try:
@@ -360,13 +429,34 @@ class AuditWriter:
             os.ftruncate(self._fd, self._size)  # a half line would break the chain of the retry
             raise
         self._size += len(content)
-        self._n, self._before = n, before  # only after the write: a failed batch is numbered again
-        if self._now_s() - self._synced_s >= _SYNC_S:
+        with self._lock:
+            self._n, self._before = n, before  # only after the write: a failed batch is numbered again
+        self._sync_if_due()
+
+    def _look_at_file(self) -> None:
+        """The file may have been cut off or deleted meanwhile: what follows is kept all the same."""
+        state = os.fstat(self._fd)
+        self._size = state.st_size
+        if not state.st_nlink:
+            os.close(self._fd)
+            self._open()
+
+    def _sync_if_due(self) -> None:
+        if abs(self._now_s() - self._synced_s) >= _SYNC_S:  # abs: the clock may be set back
             self._sync()
 
     def _sync(self) -> None:
+        """The file first: a head that is saved never speaks of a line that a power cut can take."""
+        if (head := self.head) == self._saved:
+            return
         os.fsync(self._fd)
         self._synced_s = self._now_s()
+        try:
+            self._save_head(head)
+        except CheopsError as error:
+            _log.warning("the head of the audit log is not saved: %s", error)
+        else:
+            self._saved = head
 
     def _rotate(self) -> None:
         self._sync()
@@ -376,85 +466,9 @@ class AuditWriter:
                 older.replace(numbered(self.path, number))
         if self.files == 1:
             self.path.unlink()
+        oldest = all_files(self.path, self.files)[-1:]
+        first = first_number(oldest[0]) if oldest else None
+        with self._lock:
+            self._first = first or self._n + 1
         os.close(self._fd)
         self._open()
-
-
-# -- reading -----------------------------------------------------------------------------------------------
-
-MOST_LINES = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class AuditQuery:
-    """Selects entries: all fields that are set must match."""
-
-    since: str = ""  # a time as in `AuditEntry.at`, or the beginning of one: such texts sort by time
-    who: str = ""  # as in `AuditEntry.who`, or only the part after the colon
-    outcome: str = ""
-    limit: int = 100
-
-    def has(self, entry: AuditEntry) -> bool:
-        return (
-            entry.at >= self.since
-            and self.who in ("", entry.who, entry.who.partition(":")[2])
-            and self.outcome in ("", entry.outcome)
-        )
-
-
-@dataclass(slots=True)
-class AuditPage:
-    entries: list[AuditEntry] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)  # where the chain does not hold
-
-
-def read_entries(path: Path, files: int, query: AuditQuery) -> AuditPage:
-    """The last entries that match, the oldest first. Blocks. Files are read whole, the newest first, and only as many
-    as needed."""
-    result, pages = AuditPage(), []
-    paths = all_files(path, files)
-    for file, older in zip(paths, [*paths[1:], None], strict=True):
-        page = _read_file(file, older, query)
-        pages.append(page.entries)
-        result.broken = [*page.broken, *result.broken]
-        oldest = page.first.at if page.first else ""
-        if sum(map(len, pages)) >= query.limit or (oldest and oldest < query.since):
-            break
-    result.entries = [entry for entries in reversed(pages) for entry in entries][-query.limit :]
-    return result
-
-
-@dataclass(slots=True)
-class _Page(AuditPage):
-    """The entries of one file that match, and its first line."""
-
-    first: AuditEntry | None = None
-
-
-def _read_file(path: Path, older: Path | None, query: AuditQuery) -> _Page:
-    page, before, n = _Page(), None, None
-    if older and (last := last_entry(older)):
-        n, before = last
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            line = raw.rstrip(b"\n")
-            try:
-                entry, digest = entry_of(line)
-                check(line, START if entry.n == 1 else before)
-                if n is not None and entry.n != n + 1:
-                    raise BrokenLineError(f"{entry.n - n - 1} lines are missing before it")  # noqa: TRY301
-            except BrokenLineError as error:
-                page.broken.append(f"{path.name}, line {number}: {error}")
-                # From here on the chain is unknown. The next line starts it again: one change is one finding.
-                before = n = None
-                if not line.endswith(b"}"):
-                    continue
-                try:
-                    entry, digest = entry_of(line)
-                except BrokenLineError:
-                    continue
-            before, n = digest, entry.n
-            page.first = page.first or entry
-            if query.has(entry):
-                page.entries.append(entry)
-    return page

@@ -26,7 +26,7 @@ from cheops.api.models.site import AuditLog, Checks, Health, MadeToken, NewToken
 from cheops.api.request import ApiRequest, handles, json_response
 from cheops.api.views.operations import time_text
 from cheops.node.node import Node
-from cheops.security.audit import AuditPage, AuditQuery, read_entries
+from cheops.security.audit_query import AuditQuery, read_log
 from cheops.security.principal import Kind, Principal, Reach
 from cheops.security.tokens import LASTS_S, BadTokenError, Token
 
@@ -176,10 +176,5 @@ def _session(principal: Principal) -> Session:
 async def read_audit(request: ApiRequest[AuditFilter]) -> AuditLog:
     node, wanted = request.node, request.parameters
     query = AuditQuery(wanted.since, wanted.who, wanted.outcome, wanted.limit)
-    page = await asyncio.to_thread(_read_page, node, query)  # it reads whole files
+    page = await asyncio.to_thread(read_log, node.audit, query)  # it reads whole files
     return AuditLog(entries=tuple(page.entries), broken=tuple(page.broken[:_MAX_BROKEN]), trouble=node.audit.trouble)
-
-
-def _read_page(node: Node, query: AuditQuery) -> AuditPage:
-    node.audit.flush()  # so that a client finds its own last request
-    return read_entries(node.audit.path, node.audit.files, query)

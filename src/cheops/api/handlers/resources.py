@@ -205,8 +205,9 @@ async def verify(request: ApiRequest[VerifyParameters]) -> Verification:
     node, command = request.node, request.parameters.command
     replica = await load_resource(node, request.id)
     sites = sites_of(replica)
-    check_showing(node, request.principal, replica, command, sites)
-    results = await asyncio.gather(*(show_at(node, site, replica.resource, command) for site in sites))
+    who = request.principal
+    check_showing(node, who, replica, command, sites)
+    results = await asyncio.gather(*(show_at(node, who, site, replica.resource, command) for site in sites))
     states = tuple(
         StateAt(site=site, status=one["Status"], output=one["Output"]) for site, one in zip(sites, results, strict=True)
     )

@@ -83,14 +83,17 @@ class CommandBackend(Backend):
         if not line:
             raise ClientError(f"the type '{rtype}' has no 'read' command, so say which command shows the state")
         if line == type_.read:
-            return _state(await self.context.commands.run(line, _allow_all(type_.command), resource=resource))
+            return await self._shown(line, _allow_all(type_.command), resource)
         try:
-            return _state(await self.context.commands.run(line, type_.show_settings, resource=resource))
+            return await self._shown(line, type_.show_settings, resource)
         except CommandNotAllowedError as error:
             if type_.show is None:
                 raise
             known = "the state is shown by the type's 'read', or by what its 'show' lists"
             raise CommandNotAllowedError(f"{known}: {error}") from None
+
+    async def _shown(self, line: str, settings: CommandSettings, resource: str) -> Outcome:
+        return _state(await self.context.commands.run(line, settings, resource=resource, is_read=True))
 
     def resource_problem(self, resource: str) -> str | None:
         return command_problem(resource)

@@ -64,10 +64,12 @@ class Completed:
 
 
 class CommandRunner:
-    """Runs commands, at most `max_parallel` at a time; others wait in order."""
+    """Runs commands, at most `max_parallel` at a time; others wait in order. Reads of clients are counted separately
+    (`max_reads`), so that slow ones cannot hold up operations."""
 
-    def __init__(self, *, max_parallel: int = 64, slack_s: float = _SLACK_S) -> None:
+    def __init__(self, *, max_parallel: int = 64, max_reads: int = 32, slack_s: float = _SLACK_S) -> None:
         self._slots = asyncio.Semaphore(max_parallel)
+        self._read_slots = asyncio.Semaphore(max_reads)
         self._slack_s = slack_s
         self._starting = asyncio.Lock()
         self._spawner: Spawner | None = None
@@ -101,7 +103,7 @@ class CommandRunner:
         if spawner is not None:
             await spawner.close(SWEEP_S + self._slack_s)
 
-    async def run(
+    async def run(  # noqa: PLR0913 - what a command has
         self,
         line: str,
         settings: CommandSettings,
@@ -109,14 +111,16 @@ class CommandRunner:
         resource: str,
         files: Mapping[str, Path] = _NO_FILES,
         with_errors: bool = True,
+        is_read: bool = False,
     ) -> Completed:
-        """Run a command to its end. Without `with_errors` its standard error is dropped.
+        """Run a command to its end. Without `with_errors` its standard error is dropped. `is_read`: a client wants to
+        see the state, and no operation depends on it.
 
         Raises ClientError for a command that is malformed or not allowed.
         """
         order = _order(invocation(line, settings, resource=resource, files=files), settings)
         order = order._replace(with_errors=with_errors)
-        async with self._slots:
+        async with self._read_slots if is_read else self._slots:
             try:
                 worker = await self._worker(without_new_privileges=settings.no_new_privileges)
             except SpawnerError as error:

@@ -4,6 +4,7 @@ Each upstream has a backend with two servers: the upstream, always tried first, 
 that certainly did not reach it (and, where another site may follow, those that may be repeated).
 """
 
+import re
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -274,6 +275,11 @@ def _quoted(text: str) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{max(int(seconds * 1000), 1)}ms"
+
+
+def used_maps(layout: Layout) -> frozenset[str]:
+    """The maps that a rule of the configuration mentions. HAProxy knows no others, and refuses changes of them."""
+    return frozenset(re.findall(r"map\(([^,)]+)", render(layout)))
 
 
 def all_files(layout: Layout, keyring: "Keyring | None") -> dict[str, bytes]:

@@ -1,15 +1,17 @@
 """Flows: which are installed, what HAProxy's maps hold for them, and which a change of routes withdraws.
 
-The table is bounded; the least recently used flow leaves first. Every change that could alter a route raises the
-generation, and a decision made before it is not installed after it.
+The table is bounded, and clients choose what is in it: each spelling of a scope is a flow. So a client that makes up
+ever new ones pushes out its own flows, not those of others: when the table is full, the client with the most flows
+loses its least recently used one, and of one scope only some spellings are kept. Every change that could alter a route
+raises the generation, and a decision made before it is not installed after it.
 """
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
+from ipaddress import IPv6Address
 
 from cheops.errors import CheopsError
 from cheops.gateway.carriers import RecoveredScope
@@ -37,6 +39,7 @@ class FlowCandidate:
     sent: str  # its Scope header, as sent
     scope: Scope
     recovered: RecoveredScope | None = None  # the carriers that gave its scope, if it had no Scope header
+    client: str = ""  # the address that sent it
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,71 @@ def sites_of(decision: Decision, here: str) -> frozenset[str]:
 
 
 FlowKey = tuple[str, str]  # service, and encoded scope
+MAX_SPELLINGS = 8  # of one scope; programs use one or two
+_NETWORK_BITS = 64  # of an IPv6 address: one machine may use all addresses of such a network
+
+
+class FlowOwners:
+    """Whose flows there are: for each client its own, the least recently used first."""
+
+    def __init__(self) -> None:
+        self._owner_of: dict[FlowKey, str] = {}
+        self._flows: dict[str, OrderedDict[FlowKey, None]] = {}
+        self._by_count: dict[int, OrderedDict[str, None]] = {}  # clients with so many flows
+        self._most = 0
+
+    def add(self, key: FlowKey, client: str) -> None:
+        owner = owner_of(client)
+        if self._owner_of.get(key, owner) != owner:
+            self.remove(key)
+        before = len(self._flows.get(owner, ()))
+        self._owner_of[key] = owner
+        own = self._flows.setdefault(owner, OrderedDict())
+        own[key] = None
+        own.move_to_end(key)
+        self._count(owner, before, len(own))
+
+    def used(self, key: FlowKey) -> None:
+        self.add(key, self._owner_of[key])
+
+    def remove(self, key: FlowKey) -> None:
+        if (owner := self._owner_of.pop(key, None)) is None:
+            return
+        own = self._flows[owner]
+        del own[key]
+        self._count(owner, len(own) + 1, len(own))
+        if not own:
+            del self._flows[owner]
+
+    def victim(self) -> FlowKey:
+        """The least recently used flow of the client that has the most."""
+        return next(iter(self._flows[next(iter(self._by_count[self._most]))]))
+
+    def victim_among(self, keys: Collection[FlowKey]) -> FlowKey:
+        """The first of these flows whose client has the most of them."""
+        counts = Counter(self._owner_of[key] for key in keys)
+        return max(keys, key=lambda key: counts[self._owner_of[key]])
+
+    def _count(self, owner: str, before: int, now: int) -> None:
+        if before and (others := self._by_count[before]):
+            del others[owner]
+            if not others:
+                del self._by_count[before]
+        if now:
+            self._by_count.setdefault(now, OrderedDict())[owner] = None
+        # A count changes by at most one, so the next lower one has a client if the highest has none any more.
+        self._most = max(self._most, now) if self._most in self._by_count else now
+
+
+def owner_of(client: str) -> str:
+    """An address, or the network that one IPv6 machine may choose its addresses from."""
+    if ":" not in client or "." in client:
+        return client
+    try:
+        number = int(IPv6Address(client.partition("%")[0]))
+    except ValueError:
+        return client
+    return str(IPv6Address(number >> _NETWORK_BITS << _NETWORK_BITS))
 
 
 class FlowTable:
@@ -102,6 +170,8 @@ class FlowTable:
     def __init__(self, most: int) -> None:
         self._most = most
         self._flows: OrderedDict[FlowKey, Flow] = OrderedDict()
+        self._owners = FlowOwners()
+        self._spellings: dict[FlowKey, OrderedDict[FlowKey, None]] = {}  # by service and scope
         self._varying: dict[FlowKey, Flow] = {}
         self.generation = 0
 
@@ -129,18 +199,26 @@ class FlowTable:
         """Mark a flow as recently used."""
         if (service, key) in self._flows:
             self._flows.move_to_end((service, key))
+            self._owners.used((service, key))
 
-    def install(self, service: str, key: str, flow: Flow, generation: int) -> list[FlowKey] | None:
+    def install(self, service: str, key: str, flow: Flow, generation: int, client: str = "") -> list[FlowKey] | None:
         """The flows that were evicted for it; None if its decision is outdated."""
         if generation != self.generation:
             return None
+        self._forget_spelling((service, key))
+        spellings = self._spellings.setdefault((service, str(flow.scope)), OrderedDict())
+        spellings[service, key] = None
+        self._owners.add((service, key), client)
         self._flows[service, key] = flow
         self._flows.move_to_end((service, key))
         self._varying.pop((service, key), None)
         if flow.is_varying:
             self._varying[service, key] = flow
-        left = list(islice(self._flows, max(len(self._flows) - self._most, 0)))
+        left = [self._owners.victim_among(spellings)] if len(spellings) > MAX_SPELLINGS else []
         self.drop(left)
+        while len(self._flows) > self._most:
+            left.append(self._owners.victim())
+            self.drop(left[-1:])
         return left
 
     def withdraw(self, concerned: Callable[[str, Flow], bool]) -> list[FlowKey]:
@@ -152,8 +230,19 @@ class FlowTable:
 
     def drop(self, keys: Iterable[FlowKey]) -> None:
         for key in keys:
+            self._forget_spelling(key)
+            self._owners.remove(key)
             self._flows.pop(key, None)
             self._varying.pop(key, None)
+
+    def _forget_spelling(self, key: FlowKey) -> None:
+        if (flow := self._flows.get(key)) is None:
+            return
+        scope = (key[0], str(flow.scope))
+        spellings = self._spellings[scope]
+        del spellings[key]
+        if not spellings:
+            del self._spellings[scope]
 
 
 Entry = tuple[str, str]

@@ -22,7 +22,7 @@ from cheops.errors import CheopsError
 from cheops.gateway.carriers import Carriers
 from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.admission import CarrierCache, ReplicaGuard, TrustedSenders
-from cheops.gateway.haproxy.configuration import all_files
+from cheops.gateway.haproxy.configuration import all_files, used_maps
 from cheops.gateway.haproxy.counters import TrafficCounters
 from cheops.gateway.haproxy.flows import (
     Flow,
@@ -163,14 +163,16 @@ class HaproxyPlane:
         }
         self._senders = TrustedSenders(node, peers, lambda: self._map_updater.put_whole(SENDERS))
         maps[SENDERS] = self._senders.entries
-        if node.keyring and node.config.gateway.listen:
-            maps[haproxy_names.SERVICES] = lambda: service_entries(self._replica_guard.flags)
-        if carriers is not None:
-            maps[haproxy_names.CARRIED] = lambda: self.carrier_cache.entries() if self.carrier_cache is not None else ()
-        self._map_updater = MapUpdater(self.haproxy.runtime, maps)
+        maps[haproxy_names.SERVICES] = lambda: service_entries(self._replica_guard.flags)
+        maps[haproxy_names.CARRIED] = lambda: self.carrier_cache.entries() if self.carrier_cache is not None else ()
+        used = used_maps(make_layout(node.config, (), node.keyring, most))
+        self._map_updater = MapUpdater(self.haproxy.runtime, {name: one for name, one in maps.items() if name in used})
         names, most_carried = node.config.carrier_names, node.config.gateway.carriers
+        # Not with `gateway.proxy` alone: HAProxy serves the calls to `outbound` addresses, the agent those by proxy.
         self.carrier_cache = (
-            CarrierCache(carriers, names, most_carried, self._map_updater) if carriers is not None else None
+            CarrierCache(carriers, names, most_carried, self._map_updater)
+            if carriers is not None and haproxy_names.CARRIED in used
+            else None
         )
         self._replica_guard = ReplicaGuard(self.haproxy, self._map_updater, self.table)
         self._peer_backends = PeerBackends(node.config, peers, node.keyring, most)
@@ -379,17 +381,18 @@ class HaproxyPlane:
             if not self._peer_backends.has(service, target):
                 return
         flow = make_flow(target, candidate.scope, decision, self._config.name)
-        if self._install(service, key, flow, generation) and self.carrier_cache is not None and candidate.recovered:
+        is_installed = self._install(service, key, flow, generation, candidate.client)
+        if is_installed and self.carrier_cache is not None and candidate.recovered:
             self.carrier_cache.offer(candidate.recovered, candidate.sent)
 
-    def _install(self, service: str, key: str, flow: Flow, generation: int) -> bool:
+    def _install(self, service: str, key: str, flow: Flow, generation: int, client: str) -> bool:
         """False if the decision is outdated."""
         before = self.table.get(service, key)
         if before == flow:
             return True
         if not len(self.table):  # without flows the watch rests, and what it knows may be old
             self._route_watch.begin()
-        left = self.table.install(service, key, flow, generation)
+        left = self.table.install(service, key, flow, generation, client)
         if left is None:
             return False
         self._take_out(left)

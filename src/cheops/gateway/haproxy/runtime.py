@@ -206,7 +206,8 @@ class MapUpdater:
         self._note_change(is_urgent=is_urgent and (value is None or was_there))
 
     def put_whole(self, *names: str) -> None:
-        for name in self._entries.keys() & names or self._entries:  # not every site has every map
+        """Send these maps anew, or all of them."""
+        for name in self._entries.keys() & names if names else self._entries:  # not every site has every map
             self._pending[name] = _Pending(is_whole=True)
         self._note_change(is_urgent=True)
 
