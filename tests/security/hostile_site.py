@@ -9,34 +9,36 @@ Encoders of Cheops are used without the checks by which an honest site finds its
 
 import contextlib
 import gzip
+import http.client
 import json
-import ssl
+import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+from cryptography.hazmat.primitives.hashes import SHA256
 from msgspec.structs import replace
 
 from cheops.engine.documents import Base, Document, Message, Snapshot, key_of
-from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, Operation, Origin, Reply, Seal, Stamp, Status, Verdict
 from cheops.peers import heartbeat, links
 from cheops.peers.couchdb import documents as couch
 from cheops.peers.heartbeat import Heartbeat, MembershipRecord, SiteRecord
 from cheops.peers.prober import PROBE_PATH
-from cheops.security.certificates import dns_name
+from cheops.peers.proofs import decision_content, record_content
+from cheops.security.certificates import dns_name, fingerprint
 from cheops.security.keyring import KeyFolder, load_key_folder
 from cheops.security.tls import client_context, server_context
 from cheops.store import codec
-from tests.agent.rig import Rig, until
+from tests.agent.rig import until
 from tests.security.honest_sites import NAMES, STOLEN, HonestSites
 from tests.security.rogue import Rogue, signed
-from tests.security.sites import answer
+from tests.security.sites import states
 
 INCARNATION = "rogue"
 HIGHEST = 2**53 - 1  # the greatest number that the format has
@@ -77,14 +79,16 @@ class HostileSite(Rogue):
         self.files: dict[str, Served] = {}
         self.asked_files: list[str] = []
         self.received: list[Message] = []
-        self.connections = 0
+        self.heard: dict[str, SiteRecord] = {}  # the records that other sites signed
         self._lock = Lock()
+        self._connections: dict[str, http.client.HTTPConnection] = {}
         self._folder_path = honest.rig.folder(name) / "tls"
         self._revision = now_ms()
         super().__init__(honest.rig, load_key_folder(self._folder_path))
         self._server = _Server(self)
 
     def close(self) -> None:
+        self._close_connections()
         self._server.shutdown()
         self._server.server_close()
 
@@ -93,8 +97,14 @@ class HostileSite(Rogue):
         assert self.rig.pki
         # Later than the decision to admit it, or it would be one of those that are revoked.
         made_s = time.time() + 0.002
-        self.folder = self.rig.pki.site(self._folder_path, self.name, "127.0.0.1", made_s=made_s)
-        self._server.context = server_context(self.folder)
+        path = self._folder_path.with_name(f"tls-{now_ms()}")
+        self.use(self.rig.pki.site(path, self.name, "127.0.0.1", made_s=made_s))
+
+    def use(self, folder: KeyFolder) -> None:
+        """From now on, these keys and this certificate."""
+        self.folder = folder
+        self._close_connections()
+        self._server.context = server_context(folder)
 
     @property
     def origin(self) -> Origin:
@@ -103,9 +113,36 @@ class HostileSite(Rogue):
     # -- requests ------------------------------------------------------------------------------------------
 
     def ask(self, to: str, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
-        """A request with the certificate of the stolen site."""
+        """A request with the certificate of the stolen site, over a connection that stays open."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return answer(self.rig, to, client_context(self.folder), method, path, body=body or None, headers=named)
+        for attempt in (1, 2):
+            connection = self._connection(to)
+            try:
+                connection.request(method, path, body or None, named)
+                found = connection.getresponse()
+                content = found.read()
+                break
+            except (OSError, http.client.HTTPException):  # an agent closes connections that it refuses, or that rest
+                self._connections.pop(to).close()
+                if attempt > 1:
+                    raise
+        with contextlib.suppress(ValueError):
+            return found.status, json.loads(content)
+        return found.status, content
+
+    def _connection(self, to: str) -> http.client.HTTPConnection:
+        if to not in self._connections:
+            address = urlsplit(self.rig.url(to))
+            plain = socket.create_connection((str(address.hostname), address.port or 0), timeout=60)
+            connection = http.client.HTTPConnection(str(address.hostname), address.port)
+            connection.sock = client_context(self.folder).wrap_socket(plain, server_hostname=dns_name(to))
+            self._connections[to] = connection
+        return self._connections[to]
+
+    def _close_connections(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections = {}
 
     def post(self, to: str, *messages: Message, packed: bool = False) -> tuple[int, Any]:
         """Messages of its engine, so to say."""
@@ -164,7 +201,12 @@ class HostileSite(Rogue):
     def record(self, **changes: Any) -> SiteRecord:
         """What it says of itself."""
         given = {"name": self.name, "incarnation": INCARNATION, "url": self.rig.url(self.name), **changes}
-        return SiteRecord(**{"revision": self._revision, **given})
+        return self.sign_record(SiteRecord(**{"revision": self._revision, **given}))
+
+    def sign_record(self, record: SiteRecord) -> SiteRecord:
+        """With the key of the stolen site, and its certificate, whatever the record says."""
+        unsigned = replace(record, certificate=self.folder.identity.der, signature=b"")
+        return replace(unsigned, signature=self.folder.signing_key.sign(record_content(unsigned)))
 
     def beat(self, **changes: Any) -> Heartbeat:
         """As an honest site would send it, but for these changes."""
@@ -183,7 +225,8 @@ class HostileSite(Rogue):
     def answer_to(self, body: bytes) -> bytes:
         """The answer to a heartbeat of an honest site."""
         received_ms = time.time() * 1000
-        heartbeat.decode(body)
+        with self._lock:
+            self.heard |= {entry.name: entry for entry in heartbeat.decode(body).entries}
         return heartbeat.encode(self.beat(received_ms=received_ms, **self.lies))
 
     @contextlib.contextmanager
@@ -344,19 +387,30 @@ class HostileSite(Rogue):
     def invent_decisions(self, count: int) -> None:
         """Push the decisions of others out of every list: invented ones, stamped in the future."""
         far = now_ms() + 10**12
-        records = [MembershipRecord(f"ghost{n}", far + n, forgotten=True) for n in range(count)]
+        records = [self.sign_decision(MembershipRecord(f"ghost{n}", far + n, forgotten=True)) for n in range(count)]
         for start in range(0, count, 64):
             self.gossip(members=tuple(records[start : start + 64]))
 
     def decide_about(self, site: str, stamp_ms: int, *, forgotten: bool) -> None:
         """Ban a site, or bring one back, without anybody's leave."""
-        member = MembershipRecord(site, stamp_ms, forgotten)
-        self.gossip(members=(member,))
+        bare = MembershipRecord(site, stamp_ms, forgotten)
+        for member in (bare, self.sign_decision(bare)):
+            self.gossip(members=(member,))
+
+    def sign_decision(self, decision: MembershipRecord) -> MembershipRecord:
+        """In the name of the authority, whose certificate is known to all, with the key of the stolen site."""
+        (authority,) = self.folder.authorities.certificates
+        signature = self.folder.key.sign(decision_content(decision), ECDSA(SHA256()))
+        return replace(decision, authority=fingerprint(authority).hex()[:32], signature=signature)
 
     def rewrite_address(self, site: str, url: str, revision: int) -> None:
         """Redirect what is meant for another site."""
-        entry = SiteRecord(site, "stolen", url, revision, services=(("vault", url),))
-        self.gossip(entries=(self.record(), entry))
+        bare = SiteRecord(site, "stolen", url, revision, services=(("vault", url),))
+        known = self.heard.get(site)  # what that site signed, with another address
+        entries = [bare, self.sign_record(bare)]
+        entries += [replace(known, url=url, revision=revision), replace(known, url=url)] if known else []
+        for entry in entries:
+            self.gossip(entries=(self.record(), entry))
 
     def advertise(self, url: str, **changes: Any) -> None:
         """Give itself an address that programs may take for more than an address."""
@@ -365,15 +419,15 @@ class HostileSite(Rogue):
 
     def invent_sites(self, count: int, url: str) -> None:
         """Fill the list of sites, and have agents connect to where it likes."""
-        made = [SiteRecord(f"ghost{n}", "x", url, now_ms()) for n in range(count)]
-        for start in range(0, count, 100):
+        made = [self.sign_record(SiteRecord(f"ghost{n}", "x", url, now_ms())) for n in range(count)]
+        for start in range(0, count, 50):
             self.gossip(
-                entries=(self.record(), *made[start : start + 100]),
-                beats=tuple((one.name, HIGHEST) for one in made[start : start + 100]),
+                entries=(self.record(), *made[start : start + 50]),
+                beats=tuple((one.name, HIGHEST) for one in made[start : start + 50]),
             )
 
     def take_messages(self, body: bytes) -> None:
-        _, messages = links.unpack(body)
+        messages = links.unpack(body).messages
         with self._lock:
             self.received += messages
 
@@ -443,8 +497,6 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def hostile_site(honest: HonestSites) -> Any:
     """A stolen site that every honest one takes for up."""
-    from tests.security.sites import states  # noqa: PLC0415
-
     site = HostileSite(honest)
     try:
         until(lambda: all(states(honest.rig, name)[site.name] == "up" for name in NAMES), "for the stolen site to be up")

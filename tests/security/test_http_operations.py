@@ -9,7 +9,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-import yaml
 
 from cheops.backends.http.ids import meta_id_of
 from cheops.log.operation import Kind

@@ -97,9 +97,10 @@ def test_who_is_forgotten_does_not_bring_itself_back(honest: HonestSites, thief:
     honest.stand(page)
     assert all("after" not in honest.lines(name, page) for name in NAMES)
     honest.take_back(thief)
-    new, thief.folder = thief.folder, old
+    new = thief.folder
+    thief.use(old)
     assert thief.gossip() == [403] * len(NAMES)  # admitted again is the site, not the keys that were stolen
-    thief.folder = new
+    thief.use(new)
     assert thief.gossip() == [200] * len(NAMES)
 
 
