@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cheops.backends.command.line import CommandLineError, CommandNotAllowedError, check_allowed, invocation
-from cheops.backends.command.paths import leads_out
+from cheops.backends.command.paths import path_problem
 from cheops.config.command import CommandSettings
 from cheops.engine.documents import Message
 from cheops.log.matrix import Entry, Matrix
@@ -55,7 +55,7 @@ def test_no_command_runs_on_such_an_id(below: CommandSettings, line: str, id_: s
 @pytest.mark.parametrize("shell", [False, True])
 @pytest.mark.parametrize("line", ["cat pages/__ID__", "tool --file=pages/__ID__"])
 @pytest.mark.parametrize("id_", ["out", "out/key", "out/new", "up", "up/key", "nowhere", "again/../../key"])
-def test_a_link_that_leads_out_of_the_directory_is_refused(
+def test_a_link_that_path_problem_of_the_directory_is_refused(
     below: CommandSettings, line: str, id_: str, shell: bool
 ) -> None:
     for settings in (below, replace(below, shell=shell), replace(below, allow=("...",), shell=shell)):
@@ -116,10 +116,29 @@ def test_without_a_directory_an_id_names_nothing_of_the_machine() -> None:
 def test_the_directory_itself_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "cwd").symlink_to("real")
-    assert leads_out("x", "", tmp_path / "cwd") is None
+    assert path_problem("x", "", tmp_path / "cwd") is None
     (tmp_path / "real" / "pages").symlink_to("/var")
-    assert leads_out("pages/x", "pages/", tmp_path / "cwd") is None, "the operator wrote 'pages/'"
-    assert leads_out("pages/x", "", tmp_path / "cwd") == str(tmp_path / "cwd")
+    assert path_problem("pages/x", "pages/", tmp_path / "cwd") is None, "the operator wrote 'pages/'"
+    assert f"leads out of {tmp_path / 'cwd'}" in (path_problem("pages/x", "", tmp_path / "cwd") or "")
+
+
+@pytest.mark.parametrize("shell", [False, True])
+@pytest.mark.parametrize("id_", ["data/store.db", "data", "data/files/x", "site.yaml", "pages/to-data/store.db"])
+def test_what_belongs_to_the_agent_is_no_resource(tmp_path: Path, id_: str, shell: bool) -> None:
+    """Its data and its configuration are often below `cwd`."""
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "to-data").symlink_to(tmp_path / "data")
+    private = (str(tmp_path / "data"), str(tmp_path / "site.yaml"))
+    settings = CommandSettings(allow=("...",), cwd=tmp_path, shell=shell)
+    for line in ("cat __ID__", "tee ./__ID__", "tool --file=__ID__"):
+        with pytest.raises(CommandNotAllowedError, match="belongs to the agent"):
+            invocation(line, settings, resource=id_, files={}, private=private)
+        invocation(line, settings, resource="pages/store.db", files={}, private=private)
+    starred = CommandSettings(allow=("cat ./*",), cwd=tmp_path, shell=shell)
+    with pytest.raises(CommandNotAllowedError, match="belongs to the agent"):
+        check_allowed(f"cat ./{id_}", starred, private=private)
+    inside = CommandSettings(allow=("cat __ID__",), cwd=tmp_path / "data" / "pages", shell=shell)
+    invocation("cat __ID__", inside, resource="x", files={}, private=private)
 
 
 # -- real sites --------------------------------------------------------------------------------------------
@@ -197,6 +216,17 @@ def test_an_id_of_another_site_does_not_leave_the_directory(rig: Rig, id_: str, 
     after = contents(folder.parent)
     assert {name for name in after - before if "after-" not in name} <= {"site2/data"}
     assert not list(Path("/tmp").glob("cheops-made*"))  # noqa: S108 - what the attack would make
+
+
+@pytest.mark.parametrize("id_", ["data/store.db", "site.yaml", "data/audit.log"])
+def test_a_client_reads_and_changes_nothing_of_the_agent(rig: Rig, id_: str) -> None:
+    before = (rig.folder("site1") / "site.yaml").read_bytes()
+    with pytest.raises(RefusedByAgentError, match="belongs to the agent") as refused:
+        rig.exec("site1", id_, "set", "echo x __ID__", sites="site1")
+    assert refused.value.status == 403
+    with pytest.raises(RefusedByAgentError, match="belongs to the agent"):
+        rig.post("site1", f"/show/{id_.replace('/', '%2F')}", {"command": "", "sites": "site1"})
+    assert (rig.folder("site1") / "site.yaml").read_bytes() == before
 
 
 @pytest.mark.parametrize("id_", ["/etc/passwd", "-n", "a//b"])

@@ -94,7 +94,7 @@ class Node:
         # The local application, and what operations bring along for it.
         make_private(config.data, PASSABLE if has_other_users(config.types.values()) else 0o700)
         self.files = FileStore(config.data / "files", room)
-        self._runner = CommandRunner()
+        self._runner = CommandRunner(private=config.private_paths)
         self.backends = Backends(config, self.files, self._runner, self._log_refused_command)
         self.file_references = FileReferences(self.files, self.backends.releases_files)
         self.notifier = Notifier(config, self._runner)

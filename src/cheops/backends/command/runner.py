@@ -8,7 +8,7 @@ A command that is NOT_STARTED had no effect for certain. LOST, TIMED_OUT and CAN
 import asyncio
 import codecs
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -66,7 +66,9 @@ class Completed:
 class CommandRunner:
     """Runs commands, at most `max_parallel` at a time; others wait in order."""
 
-    def __init__(self, *, max_parallel: int = 64, slack_s: float = _SLACK_S) -> None:
+    def __init__(self, *, max_parallel: int = 64, slack_s: float = _SLACK_S, private: Iterable[Path] = ()) -> None:
+        """`private`: files and folders of the agent, which no id may name."""
+        self.private = tuple(os.path.realpath(path) for path in private)
         self._slots = asyncio.Semaphore(max_parallel)
         self._slack_s = slack_s
         self._starting = asyncio.Lock()
@@ -114,7 +116,7 @@ class CommandRunner:
 
         Raises ClientError for a command that is malformed or not allowed.
         """
-        order = _order(invocation(line, settings, resource=resource, files=files), settings)
+        order = _order(invocation(line, settings, resource=resource, files=files, private=self.private), settings)
         order = order._replace(with_errors=with_errors)
         async with self._slots:
             try:
