@@ -53,6 +53,7 @@ async def endless(request: web.Request) -> web.StreamResponse:
     try:
         while True:
             await response.write(b"x" * 65_536)
+            await asyncio.sleep(0)  # the reader is in the same event loop
     except ConnectionError:
         return response
 

@@ -33,7 +33,7 @@ from cheops.engine.site import Site
 from cheops.errors import CheopsError
 from cheops.log.operation import Kind, Origin
 from cheops.node.backends import Backends
-from cheops.node.effects import Answers, EffectExecutor, PendingRequests
+from cheops.node.effects import Answers, EffectExecutor, Faults, PendingRequests
 from cheops.node.limits import ClockCheck, DiskQuota
 from cheops.node.pump import Pump
 from cheops.notify.notifier import Notifier
@@ -78,6 +78,7 @@ class Node:
         self.config = config
         self.name = config.name
         self.pending_requests = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
+        self.faults = Faults()
         # Refusals, and how often a sender may send requests. One limiter for a client's requests to the API and to
         # /peer/, so that another path is no second budget.
         self.refusals = Refusals()
@@ -149,7 +150,9 @@ class Node:
         # The engine. Its first event is what the store recovered; runs that a crash cut short are settled by it.
         site = Site(Origin(self.name, self.store.incarnation), self.backends.settings(self.config.engine))
         self.pump = Pump(site, self.store, EffectExecutor(self), self._writer)
-        self.intake = DocumentIntake(self.pump, self.verifier, self._check_capacity)
+        self.intake = DocumentIntake(
+            self.pump, self.verifier, self._check_capacity, self.refusal_log, self.backends.resource_problem
+        )
         self.databases = Databases(self.store, self._readers, self.intake.accept)
         await self.backends.start(self.pump, self.file_fetcher, self.file_references)
         self.pump.post(await self._write(self.store.recovered))

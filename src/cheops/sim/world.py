@@ -13,6 +13,7 @@ from cheops.engine.events import (
     Enumerate,
     Enumerated,
     Event,
+    Fault,
     Load,
     Notify,
     PeerDown,
@@ -194,6 +195,8 @@ class World:
                 self._send(node, effect)
             case Answer():
                 self._note_answer(node, effect)
+            case Fault():
+                raise effect.error
             case Notify():
                 self.notices.append((node.name, effect))
             case Load():
