@@ -56,7 +56,7 @@ def test_no_command_runs_on_such_an_id(below: CommandSettings, line: str, id_: s
 @pytest.mark.parametrize("shell", [False, True])
 @pytest.mark.parametrize("line", ["cat pages/__ID__", "tool --file=pages/__ID__"])
 @pytest.mark.parametrize("id_", ["out", "out/key", "out/new", "up", "up/key", "nowhere", "again/../../key"])
-def test_a_link_that_path_problem_of_the_directory_is_refused(
+def test_a_link_that_leads_out_of_the_directory_is_refused(
     below: CommandSettings, line: str, id_: str, shell: bool
 ) -> None:
     for settings in (below, replace(below, shell=shell), replace(below, allow=("...",), shell=shell)):
