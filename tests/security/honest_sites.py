@@ -35,6 +35,7 @@ EVERYWHERE = " & ".join(NAMES)
 WITH_STOLEN = f"{EVERYWHERE} & {STOLEN}"
 FORGET_S = 5.0  # how long it may take until every honest site has a stolen one out
 MOST_BYTES = 64 * 1024 * 1024  # of everything that a site keeps on its disk; far less without an attack
+FILE_SIZE = 1024 * 1024  # limits.file_size of all of them
 SECRET = "of-the-vault"  # noqa: S105 - of a service of this test
 PAGE: dict[str, Any] = {
     "matrix": [
@@ -128,6 +129,7 @@ class HonestSites:
                 "auth": {"file": "token"},
             }
         }
+        config["limits"] = {"file_size": f"{FILE_SIZE}B"}
         config["gateway"] = {"data_plane": plane, "listen": f"127.0.0.1:{mesh}"}
         if name == NAMES[0]:  # the one that may decide who belongs to the mesh
             config["security"]["ca_key"] = str(pki.write(folder / "ca"))
@@ -256,9 +258,9 @@ class HonestSites:
     def _log(self, name: str) -> str:
         return (self.rig.folder(name) / "log").read_text()
 
-    def resources(self, name: str) -> set[str]:
-        """The ids of all resources that a site keeps."""
-        told = json.loads(self.rig.request(name, "GET", "/api/v1/resources?limit=1000"))
+    def resources(self, name: str, text: str = "stolen") -> set[str]:
+        """The ids of the resources that a site keeps and that have this text in their id."""
+        told = json.loads(self.rig.request(name, "GET", f"/api/v1/resources?limit=500&search={text}"))
         return {one["id"] for one in told["resources"]}
 
     def refused(self, name: str, who: str = STOLEN) -> float:

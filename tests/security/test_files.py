@@ -4,23 +4,35 @@ import asyncio
 import gzip
 import hashlib
 import os
+import socket
 import stat
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any, ClassVar
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from cheops.engine.documents import Message
 from cheops.errors import CheopsError
-from cheops.log.operation import FileRef
+from cheops.log.matrix import Entry, Matrix, Result
+from cheops.log.operation import Command, FileRef, Kind, MatrixRef, Operation, Origin, Stamp, Verdict
 from cheops.peers.client import PeerClient
 from cheops.peers.files import WRONG_FILE, FileFetcher
+from cheops.peers.links import pack
 from cheops.security.audit import AuditWriter
-from cheops.security.refusals import RefusalLog, Refusals
+from cheops.security.refusals import AGAINST_POLICY, RefusalLog, Refusals
 from cheops.store.files import FileStore, make_private
 from cheops.store.room import DiskFullError, DiskRoom
+from tests.agent.rig import RefusedByAgentError, Rig
+from tests.agent.rig import until as until_true
+from tests.security.clients import configure
+from tests.security.sites import refused
 
 CONTENT = b"page one\n" * 1_000
 FILE = FileRef("page", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
@@ -41,6 +53,7 @@ async def endless(request: web.Request) -> web.StreamResponse:
     try:
         while True:
             await response.write(b"x" * 65_536)
+            await asyncio.sleep(0)  # the reader is in the same event loop
     except ConnectionError:
         return response
 
@@ -337,3 +350,158 @@ def test_a_folder_that_cannot_be_made_private_is_reported(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(CheopsError, match="cannot keep others from reading"):
         make_private(tmp_path / "file" / "data")
+
+
+# -- real sites --------------------------------------------------------------------------------------------
+
+PAGE: dict[str, Any] = {
+    "allow": ["cp {*} __ID__", "touch __ID__"],
+    "cwd": "@FOLDER@",
+    "matrix": [{"before": "set", "after": "set", "result": "take-one"}],
+}
+RULES = Matrix([Entry("set", "set", Result.TAKE_ONE)])
+THIEF = Origin("thief", "1")
+MIB = 1024 * 1024
+
+
+class _Endless(BaseHTTPRequestHandler):
+    """A site that was stolen: whatever it is asked for, it sends bytes until nobody reads any more."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"x" * 65_536)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the standard library names it
+        del format, args
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """One site, with little room for files, and one that is only a server."""
+    rig = Rig(tmp_path_factory.mktemp("files"), {"page": PAGE}, ("site1", "thief"))
+    configure(rig, "site1", limits={"file_size": "1MiB"})
+    rig.start("site1")
+    yield rig
+    rig.close()
+
+
+def stolen(resource: str, *files: FileRef) -> bytes:
+    stamp = Stamp(int(time.time() * 1000), 0, THIEF)
+    op = Operation(
+        resource,
+        "page",
+        "set",
+        Kind.NORMAL,
+        Command("cp {f} __ID__", files),
+        THIEF,
+        1,
+        {},
+        stamp,
+        MatrixRef(RULES.hash, stamp),
+        ("site1", "thief"),
+        verdict=Verdict.OK,
+    )
+    return pack("thief", [Message(resource, "1", (op,), matrices=(RULES,))])
+
+
+def send(rig: Rig, body: bytes) -> None:
+    rig.request("site1", "POST", "/peer/messages", body, {"Content-Type": "application/json"})
+
+
+def stored(rig: Rig) -> list[Path]:
+    return list((rig.folder("site1") / "data" / "files").iterdir())
+
+
+def test_a_file_without_an_end_costs_its_sender_a_refusal(rig: Rig) -> None:
+    host, port = rig.url("thief").partition("://")[2].split(":")
+    with ThreadingHTTPServer((host, int(port)), _Endless) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        send(rig, stolen("endless", FileRef("f", "a" * 64, 1_000)))
+        until_true(lambda: refused(rig, "site1", WRONG_FILE), f"for the refusal:\n{rig.log('site1')}")
+        server.shutdown()
+    assert _Endless.asked.count(f"/peer/files/{'a' * 64}") == 1
+    until_true(lambda: not stored(rig), "for the rest to be deleted")
+    assert rig.exec("site1", "fine", "set", "touch __ID__", sites="site1")[0]["Status"] == "OK"
+
+
+def test_nothing_is_asked_for_a_file_that_is_too_large(rig: Rig) -> None:
+    """Neither alone nor together with others; the operation is refused, and said so."""
+    before = refused(rig, "site1", AGAINST_POLICY)
+    send(rig, stolen("large", FileRef("f", "b" * 64, 600_000), FileRef("g", "c" * 64, 600_000)))
+    until_true(lambda: refused(rig, "site1", AGAINST_POLICY) > before, f"for the refusal:\n{rig.log('site1')}")
+    assert "limits.file_size of this site is 1,048,576" in rig.log("site1")
+    assert stored(rig) == []
+
+
+def test_a_client_cannot_send_more_either(rig: Rig, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(b"x" * (MIB + 1))
+    with pytest.raises(RefusedByAgentError, match=r"limits\.file_size") as caught:
+        rig.exec("site1", "upload", "set", "cp {f} __ID__", sites="site1", files={"f": large})
+    assert caught.value.status == 413
+    assert stored(rig) == []
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(rig: Rig) -> None:
+    start = b'--b\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n' + b"x" * 3 * MIB
+    head = (
+        b"POST /exec/broken HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+        b"Content-Length: %d\r\n\r\n" % (10 * MIB)
+    )
+    host, port = rig.url("site1").partition("://")[2].split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as sending:
+        sending.sendall(head + start)
+    until_true(lambda: not open_files_below(rig), "for the upload to end")
+    assert stored(rig) == []
+
+
+def open_files_below(rig: Rig) -> list[str]:
+    """The files in the folder of files that the agent has open, with or without a name."""
+    folder, found = str(rig.folder("site1") / "data" / "files"), []
+    for link in Path(f"/proc/{rig.processes['site1'].pid}/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(link.readlink()))
+    return [name for name in found if name.startswith(folder)]
+
+
+def test_an_upload_that_does_not_fit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, {"page": PAGE}, ("site1",))
+    try:
+        free_mib = free(tmp_path) // MIB
+        configure(rig, "site1", clients={"free_size": f"{free_mib - 300}MiB", "upload_size": "100TiB"})
+        rig.start()
+        headers = {"Content-Type": "multipart/form-data; boundary=b", "Content-Length": str(600 * MIB)}
+        with pytest.raises(RefusedByAgentError, match="does not fit") as caught:
+            rig.request("site1", "POST", "/exec/a", b"--b--", headers)
+        assert caught.value.status == 507
+        assert rig.exec("site1", "fine", "set", "touch __ID__", sites="site1")[0]["Status"] == "OK"
+    finally:
+        rig.close()
+
+
+def test_nobody_else_can_read_the_data_of_a_site(tmp_path: Path) -> None:
+    """Also if they could before; a client's file is there as well."""
+    rig = Rig(tmp_path, {"page": PAGE}, ("site1",))
+    data = rig.folder("site1") / "data"
+    data.mkdir(mode=0o755)
+    data.chmod(0o755)
+    (data / "notes").write_text("from before")
+    (data / "notes").chmod(0o644)
+    file = tmp_path / "file"
+    file.write_bytes(CONTENT)
+    try:
+        rig.start()
+        rig.exec("site1", "a", "set", "cp {f} __ID__", sites="site1", files={"f": file})
+        assert (rig.folder("site1") / "a").read_bytes() == CONTENT
+        assert [path.name for path in stored(rig)] == [FILE.hash]
+        others = {str(path): oct(mode(path)) for path in (data, *data.rglob("*")) if mode(path) & 0o077}
+        assert others == {}
+        assert "others could read" in rig.log("site1")
+    finally:
+        rig.close()

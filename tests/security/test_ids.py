@@ -1,6 +1,7 @@
 """Ids that commands run on: whatever id a client or another site sends, nothing outside of the directory that the
 operator named is read or written, by any command of the type."""
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from cheops.backends.command.line import CommandLineError, CommandNotAllowedError, check_allowed, invocation
-from cheops.backends.command.paths import leads_out
+from cheops.backends.command.paths import path_problem
 from cheops.config.command import CommandSettings
 from cheops.engine.documents import Message
 from cheops.log.matrix import Entry, Matrix
@@ -116,10 +117,29 @@ def test_without_a_directory_an_id_names_nothing_of_the_machine() -> None:
 def test_the_directory_itself_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "cwd").symlink_to("real")
-    assert leads_out("x", "", tmp_path / "cwd") is None
+    assert path_problem("x", "", tmp_path / "cwd") is None
     (tmp_path / "real" / "pages").symlink_to("/var")
-    assert leads_out("pages/x", "pages/", tmp_path / "cwd") is None, "the operator wrote 'pages/'"
-    assert leads_out("pages/x", "", tmp_path / "cwd") == str(tmp_path / "cwd")
+    assert path_problem("pages/x", "pages/", tmp_path / "cwd") is None, "the operator wrote 'pages/'"
+    assert f"leads out of {tmp_path / 'cwd'}" in (path_problem("pages/x", "", tmp_path / "cwd") or "")
+
+
+@pytest.mark.parametrize("shell", [False, True])
+@pytest.mark.parametrize("id_", ["data/store.db", "data", "data/files/x", "site.yaml", "pages/to-data/store.db"])
+def test_what_belongs_to_the_agent_is_no_resource(tmp_path: Path, id_: str, shell: bool) -> None:
+    """Its data and its configuration are often below `cwd`."""
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "to-data").symlink_to(tmp_path / "data")
+    private = (str(tmp_path / "data"), str(tmp_path / "site.yaml"))
+    settings = CommandSettings(allow=("...",), cwd=tmp_path, shell=shell)
+    for line in ("cat __ID__", "tee ./__ID__", "tool --file=__ID__"):
+        with pytest.raises(CommandNotAllowedError, match="belongs to the agent"):
+            invocation(line, settings, resource=id_, files={}, private=private)
+        invocation(line, settings, resource="pages/store.db", files={}, private=private)
+    starred = CommandSettings(allow=("cat ./*",), cwd=tmp_path, shell=shell)
+    with pytest.raises(CommandNotAllowedError, match="belongs to the agent"):
+        check_allowed(f"cat ./{id_}", starred, private=private)
+    inside = CommandSettings(allow=("cat __ID__",), cwd=tmp_path / "data" / "pages", shell=shell)
+    invocation("cat __ID__", inside, resource="x", files={}, private=private)
 
 
 # -- real sites --------------------------------------------------------------------------------------------
@@ -180,23 +200,31 @@ def refusals(rig: Rig, site: str) -> float:
 @pytest.mark.parametrize("kind", [Kind.NORMAL, Kind.FORCE, Kind.DELETE])
 @pytest.mark.parametrize("id_", ["../made", "../../../../../../tmp/cheops-made", "pages/../../made", "@FOLDER@/made"])
 def test_an_id_of_another_site_does_not_leave_the_directory(rig: Rig, id_: str, kind: Kind) -> None:
-    """Whether the document is refused, or its run: nothing is made, the site serves, and it says so."""
+    """The document is refused: nothing is made or kept, the site serves, and says so."""
     folder = rig.folder("site2")
     before = contents(folder.parent)
     resource = f"{id_.replace('@FOLDER@', str(folder))}-{kind.value}"
     body = pack("thief", [Message(resource, "1", (stolen(resource, "tee pages/__ID__", kind),), matrices=(RULES,))])
     refused = refusals(rig, "site2")
-    try:
-        rig.request("site2", "POST", "/peer/messages", body, {"Content-Type": "application/json"})
-    except RefusedByAgentError as error:
-        assert error.status == 400  # noqa: PT017 - it may also be taken and refused when it runs
-
+    rig.request("site2", "POST", "/peer/messages", body, {"Content-Type": "application/json"})
     until(lambda: refusals(rig, "site2") > refused, f"for site2 to refuse it:\n{rig.log('site2')}")
     lines = rig.exec("site2", f"after-{kind.value}-{len(id_)}", "set", "tee pages/__ID__", sites="site2")
     assert [line["Status"] for line in lines] == ["OK"]
+    assert resource not in json.dumps(json.loads(rig.request("site2", "GET", "/api/v1/resources")))
     after = contents(folder.parent)
     assert {name for name in after - before if "after-" not in name} <= {"site2/data"}
     assert not list(Path("/tmp").glob("cheops-made*"))  # noqa: S108 - what the attack would make
+
+
+@pytest.mark.parametrize("id_", ["data/store.db", "site.yaml", "data/audit.log"])
+def test_a_client_reads_and_changes_nothing_of_the_agent(rig: Rig, id_: str) -> None:
+    before = (rig.folder("site1") / "site.yaml").read_bytes()
+    with pytest.raises(RefusedByAgentError, match="belongs to the agent") as refused:
+        rig.exec("site1", id_, "set", "echo x __ID__", sites="site1")
+    assert refused.value.status == 403
+    with pytest.raises(RefusedByAgentError, match="belongs to the agent"):
+        rig.post("site1", f"/show/{id_.replace('/', '%2F')}", {"command": "", "sites": "site1"})
+    assert (rig.folder("site1") / "site.yaml").read_bytes() == before
 
 
 @pytest.mark.parametrize("id_", ["/etc/passwd", "-n", "a//b"])

@@ -178,7 +178,8 @@ def test_a_bad_document_costs_that_document_alone(honest: HonestSites, thief: Ho
         if isinstance(changed, dict) and "payload" in changed:
             changed["payload"]["line"] = "add-line pages/__ID__ changed"
         body["docs"].insert(0, changed)
-        body["cheops"]["messages"][0]["ids"].insert(0, changed.get("_id", "") if isinstance(changed, dict) else "")
+        if isinstance(changed, dict) and isinstance(changed["_id"], str):
+            body["cheops"]["messages"][0]["ids"].insert(0, changed["_id"])
         for name in NAMES:
             thief.ask(name, "POST", "/peer/messages", json.dumps(body).encode(), Content_Type="application/json")
         until(lambda n=number: all(f"good-{n}" in honest.lines(one, page) for one in NAMES), f"for the good one of {number}")  # type: ignore[misc]

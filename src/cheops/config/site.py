@@ -215,6 +215,12 @@ class SiteConfig(Section):
         return self.demo.wires if self.demo else None
 
     @property
+    def private_paths(self) -> tuple[Path, ...]:
+        """What belongs to the agent: commands that run for clients and other sites have no business there."""
+        found = (self.data, self.source, self.security.folder, self.security.ca_key)
+        return tuple(path for path in found if path is not None)
+
+    @property
     def service_urls(self) -> tuple[tuple[str, str], ...]:
         """Services, and where the gateways of other sites reach each; an empty address if they cannot."""
         return tuple(

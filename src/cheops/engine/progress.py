@@ -10,7 +10,7 @@ from cheops.bounded import BoundedMap
 from cheops.engine.documents import Message
 from cheops.engine.settings import Limits, RetryTimer
 from cheops.log.causality import Vector, covers, joined
-from cheops.log.operation import Operation, OpId, Origin, Reply
+from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp
 
 _REFUSALS = 100  # remembered for one resource: enough to report each once, and bounded if a hostile site sends many
 
@@ -24,12 +24,15 @@ class PeerProgress:
 
     __slots__ = (
         "busy",
+        "differs",
         "digest",
         "incarnation",
         "is_unknown",
         "known",
         "known_replies",
         "last_contact_ms",
+        "recheck",
+        "rechecked",
         "resend",
         "settled",
         "unfinished",
@@ -46,6 +49,20 @@ class PeerProgress:
         self.last_contact_ms: int | None = None
         self.unfinished = False  # the last batch was not all: the next follows as soon as that is acknowledged
         self.resend = RetryTimer(limits.resend_ms, limits.resend_most_ms)
+        self.differs = False  # it knows the same ids and other contents, by its last message that allowed to compare
+        self.recheck = RetryTimer(limits.resend_ms, limits.retry_most_ms)  # when it is sent all contents again
+        self.rechecked: Stamp | None = None  # up to where it was; None: from the first
+
+    def note_difference(self, *, differs: bool) -> None:
+        if not differs:
+            self.recheck.reset_delay()
+        self.differs = differs
+
+    def is_recheck_due(self, now_ms: int) -> bool:
+        return self.differs and self.recheck.is_due(now_ms)
+
+    def note_rechecked(self, up_to: Stamp | None) -> None:
+        self.rechecked = up_to
 
     def is_behind(self, known: Vector, known_replies: Vector) -> bool:
         """Whether the peer is not known to have all of this."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cheops.engine import exchange, outcome, retention, scheduler
+from cheops.engine import contents, exchange, outcome, retention, scheduler
 from cheops.engine.admission import NO_RULES, REFUSED, matrix_in_force, refusal
 from cheops.engine.documents import Message, Peers, SiteClock, Started, key_of
 from cheops.engine.events import (
@@ -290,6 +290,7 @@ class Site:
         before = self._outlived.pop(replica.resource, None)
         if before is not None:
             replica.outlive(before)
+        out.others += map(contents.alarm, replica.proofs.values())  # so that an operator sees it after a restart too
         if started and not (replica.slot.running and replica.slot.running.n == started.n):
             _after_crash(replica, started, out)  # before any event: what waits may depend on what the crash left open
 
@@ -356,7 +357,7 @@ class Site:
         slot, applied = replica.slot, replica.applied
         busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
         at_work = busy or replica.outbox.has_deferred or not applied.is_settled
-        behind = {peer for peer in replica.targets() if replica.is_behind(peer)}
+        behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).differs}
         self._active.discard(replica.resource)
         self._parked.pop(replica.resource, None)
         if at_work or behind:
@@ -460,6 +461,7 @@ class Site:
         # A message of an earlier incarnation may arrive late: the peer's new store need not have what that one says.
         if self._seen.get(peer, message.incarnation) == message.incarnation:
             replica.peer(peer).observe(message, self._now_ms)
+            contents.note_summary(replica, replica.peer(peer), message)
         scheduler.advance(replica, out, self._now_ms)
         if message.ask or missing:
             replica.outbox.acknowledge(peer, missing)
@@ -483,6 +485,8 @@ class Site:
         is_due = replica.peer(peer).resend.is_due(self._now_ms)
         if peer in self.up and is_involved and is_due and replica.is_behind(peer):
             exchange.catch_up(replica, peer, out, self._now_ms)
+        elif peer in self.up and is_involved and replica.peer(peer).is_recheck_due(self._now_ms):
+            exchange.send_all_again(replica, peer, out, self._now_ms)
 
     def _ask_peers(self, replica: Replica, out: Effects) -> None:
         for peer in replica.targets():

@@ -99,7 +99,7 @@ class Node:
         # The local application, and what operations bring along for it.
         make_private(config.data, PASSABLE if has_other_users(config.types.values()) else 0o700)
         self.files = FileStore(config.data / "files", room)
-        self._runner = CommandRunner(max_reads=clients.reads)
+        self._runner = CommandRunner(max_reads=clients.reads, private=config.private_paths)
         self.read_queue = ReadQueue(clients.reads, clients.reads_each)
         # At another site all reads from here count as this site's, so one client may use only half of that share.
         self.remote_read_queue = ReadQueue(clients.reads, max(1, clients.reads_each // 2))
@@ -159,7 +159,9 @@ class Node:
         # The engine. Its first event is what the store recovered; runs that a crash cut short are settled by it.
         site = Site(Origin(self.name, self.store.incarnation), self.backends.settings(self.config.engine))
         self.pump = Pump(site, self.store, EffectExecutor(self), self._writer)
-        self.intake = DocumentIntake(self.pump, self.verifier, self._check_capacity)
+        self.intake = DocumentIntake(
+            self.pump, self.verifier, self._check_capacity, self.refusal_log, self.backends.resource_problem
+        )
         self.databases = Databases(self.store, self._readers, self.intake.accept)
         await self.backends.start(self.pump, self.file_fetcher, self.file_references)
         self.pump.post(await self._write(self.store.recovered))

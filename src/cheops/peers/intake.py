@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from cheops.engine.documents import Document, Key, Message, key_of
 from cheops.engine.events import Event, MatricesReceived, Received
 from cheops.engine.intake import (
+    BAD_NAME,
     FUTURE_STAMP,
     Objection,
     SignedDocument,
@@ -45,6 +46,7 @@ _PACE = 50  # signatures checked in a row before other tasks of the event loop g
 _MOST_WRONG = 200  # in one request; a sender of more has checked none of them, or is hostile
 
 IsInvolved = Callable[[str, str], Awaitable[bool]]  # a site, a resource
+ResourceProblem = Callable[[str, str], str | None]  # a type, a resource
 
 
 class KeySource(Protocol):
@@ -178,11 +180,21 @@ class Engine(Protocol):
 class DocumentIntake:
     """Belongs to one event loop."""
 
-    def __init__(self, engine: Engine, verifier: DocumentVerifier | None, check: Callable[[], None]) -> None:
-        """`check` raises an error while this site can take nothing. Without a verifier every document is accepted."""
+    def __init__(
+        self,
+        engine: Engine,
+        verifier: DocumentVerifier | None,
+        check: Callable[[], None],
+        refusal_log: RefusalLog,
+        resource_problem: ResourceProblem,
+    ) -> None:
+        """`check` raises an error while this site can take nothing. Without a verifier no document must be signed.
+        `resource_problem` says why the backend of a type takes no resource with an id."""
         self._engine = engine
         self._verifier = verifier
         self._check = check
+        self._refusal_log = refusal_log
+        self._resource_problem = resource_problem
 
     async def take(self, peer: str, messages: Sequence[Message]) -> None:
         """Check messages of another site's engine, and pass them on."""
@@ -193,13 +205,25 @@ class DocumentIntake:
         """Pass on messages of another site's engine that were checked."""
         self._check()
         for message in messages:
-            self._engine.post(Received(peer, message))
+            unfit = self._unfit(peer, message.ops)
+            self._engine.post(Received(peer, without(message, unfit) if unfit else message))
+
+    def _unfit(self, peer: str, documents: Iterable[Document]) -> dict[int, Objection]:
+        """The operations on resources whose ids the backend that would run them here does not take, by the `id` of the
+        object: a peer must not reach a backend under the name of a type that takes more elsewhere."""
+        unfit = {}
+        for op in documents:
+            if isinstance(op, Operation) and (problem := self._resource_problem(op.rtype, op.resource)):
+                unfit[id(op)] = Objection(BAD_NAME, problem)
+                self._refusal_log.document(BAD_NAME, peer or op.origin.site, str(op.id), op.resource, problem)
+        return unfit
 
     async def accept(self, documents: Sequence[Document]) -> dict[Key, str]:
         """Take documents that another database replicated here; durable when this returns. Returns those that are
         refused for good, and why; raises CheopsError if some can only be taken later."""
         shared = [d for d in documents if isinstance(d, Operation | Reply)]
         bad = await self._verifier.objections("", shared) if self._verifier else _objections(shared)
+        bad |= self._unfit("", [d for d in shared if id(d) not in bad])
         refused = {key_of(d): bad[id(d)].detail for d in shared if id(d) in bad and not bad[id(d)].later}
         later = [bad[id(d)] for d in shared if id(d) in bad and bad[id(d)].later]
         shared = [d for d in shared if id(d) not in bad]

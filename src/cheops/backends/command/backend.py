@@ -108,7 +108,7 @@ class CommandBackend(Backend):
         type_ = self.context.types[rtype]
         self._check_resource(replica.resource)
         if payload.line != (type_.engine.reset.line if type_.engine.reset else None):
-            check_allowed(payload.line, type_.command, replica.resource)
+            check_allowed(payload.line, type_.command, replica.resource, self.context.commands.private)
 
     def describe(self, payload: Command) -> str:
         return printable(payload.line)

@@ -16,11 +16,11 @@ shell still expands `~`.
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cheops.backends.command.paths import leads_out
+from cheops.backends.command.paths import path_problem
 from cheops.config.command import EVERYTHING, MAX_WRITTEN_CHARACTERS, CommandSettings, Pattern, parse_pattern
 from cheops.errors import ClientError
 from cheops.log.names import command_problem
@@ -56,14 +56,22 @@ class Invocation:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def check_allowed(line: str, settings: CommandSettings, resource: str = _ID) -> None:
-    """Raise CommandNotAllowedError unless a pattern of the type allows this command, for this resource."""
-    _checked_words(line, settings, resource)
+def check_allowed(line: str, settings: CommandSettings, resource: str = _ID, private: Collection[str] = ()) -> None:
+    """Raise CommandNotAllowedError unless a pattern of the type allows this command, for this resource. `private`:
+    see `path_problem`."""
+    _checked_words(line, settings, resource, private)
 
 
-def invocation(line: str, settings: CommandSettings, *, resource: str, files: Mapping[str, Path]) -> Invocation:
+def invocation(
+    line: str,
+    settings: CommandSettings,
+    *,
+    resource: str,
+    files: Mapping[str, Path],
+    private: Collection[str] = (),
+) -> Invocation:
     """The command, checked and filled in."""
-    words = _checked_words(line, settings, resource)
+    words = _checked_words(line, settings, resource, private)
     _check_names(line, files, shell=settings.shell)
     values = {_ID: resource} | {f"{{{name}}}": str(path) for name, path in files.items()}
     if settings.shell:
@@ -80,7 +88,7 @@ def _placeholder(values: Mapping[str, str]) -> re.Pattern[str]:
 # -- what is allowed -------------------------------------------------------------------------------------
 
 
-def _checked_words(line: str, settings: CommandSettings, resource: str = _ID) -> list[str]:
+def _checked_words(line: str, settings: CommandSettings, resource: str, private: Collection[str]) -> list[str]:
     if len(line) > MAX_WRITTEN_CHARACTERS:
         raise CommandLineError(
             f"the command has {len(line)} characters; {MAX_WRITTEN_CHARACTERS} are allowed; send a file"
@@ -94,7 +102,7 @@ def _checked_words(line: str, settings: CommandSettings, resource: str = _ID) ->
         raise CommandLineError(problem)
     if settings.shell and settings.allow == (EVERYTHING,):
         # Only the shell can split it: there may be here-documents, comments, …
-        _check_paths(_SHELL_PATH.findall(line), resource, settings)
+        _check_paths(_SHELL_PATH.findall(line), resource, settings, private)
         return []
     words = _split(line)
     filled_in = [word.replace(_ID, resource) for word in words]
@@ -103,8 +111,8 @@ def _checked_words(line: str, settings: CommandSettings, resource: str = _ID) ->
         allowed = ", ".join(f"'{pattern}'" for pattern in settings.allow) or "none"
         shown = printable(shortened(line.replace(_ID, resource), _SHOWN_CHARACTERS))
         raise CommandNotAllowedError(f"the command '{shown}' is not allowed; the type allows: {allowed}")
-    _check_paths(words, resource, settings)
-    problems = [_problem_below(pattern, filled_in, settings) for pattern in matching]
+    _check_paths(words, resource, settings, private)
+    problems = [_problem_below(pattern, filled_in, settings, private) for pattern in matching]
     if all(problems):
         raise CommandNotAllowedError(problems[0])
     if settings.shell:
@@ -112,27 +120,23 @@ def _checked_words(line: str, settings: CommandSettings, resource: str = _ID) ->
     return words
 
 
-def _check_paths(words: Iterable[str], resource: str, settings: CommandSettings) -> None:
+def _check_paths(words: Iterable[str], resource: str, settings: CommandSettings, private: Collection[str]) -> None:
     """Refuse an id by which a word would name something outside of the directory that the word names."""
     for word in words:
         before, id_, _ = word.partition(_ID)
-        if id_ and (left := leads_out(word.replace(_ID, resource), before, settings.cwd)):
-            raise CommandNotAllowedError(_outside(word.replace(_ID, resource), left))
+        filled = word.replace(_ID, resource)
+        if id_ and (problem := path_problem(filled, before, settings.cwd, private)):
+            raise CommandNotAllowedError(f"'{printable(shortened(filled, _SHOWN_CHARACTERS))}' {problem}")
 
 
-def _problem_below(pattern: Pattern, filled_in: Sequence[str], settings: CommandSettings) -> str:
+def _problem_below(
+    pattern: Pattern, filled_in: Sequence[str], settings: CommandSettings, private: Collection[str]
+) -> str:
     """What a word names outside of the directory that the pattern names; empty if all stay below."""
     for fixed, word in zip(pattern.fixed, filled_in, strict=False):
-        if fixed is not None and (left := leads_out(word, fixed, settings.cwd)):
-            return _outside(word, left)
+        if fixed is not None and (problem := path_problem(word, fixed, settings.cwd, private)):
+            return f"'{printable(shortened(word, _SHOWN_CHARACTERS))}' {problem}"
     return ""
-
-
-def _outside(word: str, left: str) -> str:
-    shown = printable(shortened(word, _SHOWN_CHARACTERS))
-    if left == "/":
-        return f"'{shown}' would be a file of this machine, because the type has no 'cwd': give it a directory"
-    return f"'{shown}' leads out of {left}, by a link or upwards"
 
 
 def _check_shell(line: str) -> None:

@@ -6,7 +6,8 @@
 
 Nothing says which words of a command are paths. So every word that holds an id, or text of a client after text of the
 operator, is looked at as one: `redis-cli get __ID__` passes, because a key `a:b` would be a file below `cwd` as well.
-Links on the way are followed: one that leads out of the directory is refused. The directory itself may be a link.
+Links on the way are followed: one that leads out of the directory is refused. The directory itself may be a link. What
+belongs to the agent (its data, its keys, its configuration) is refused too, even if it is below the directory.
 
 This is checked just before a command runs. A program that runs at the same time can still replace a directory by a link
 in between: a type that lets clients make links (`ln`, `tar`, `git`) needs a user of its own that can write nowhere
@@ -14,16 +15,17 @@ else.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _BEFORE_PATHS = "=:,"  # what comes before a path inside of a word: --file=x, host:x, a,b
 _ROOT = "/"
 
 
-def leads_out(word: str, fixed: str, cwd: Path | None) -> str | None:
-    """The directory that a word leaves; None if it leaves none. `fixed` is the beginning of the word that the operator
-    wrote, and what follows it is the text of a client or of another site."""
+def path_problem(word: str, fixed: str, cwd: Path | None, private: Collection[str] = ()) -> str | None:
+    """What is wrong with a word as a path; None if nothing is. `fixed` is the beginning of the word that the operator
+    wrote, and what follows it is the text of a client or of another site. `private` are the real paths of what belongs
+    to the agent: its data and its keys may be below `cwd`."""
     start = os.fspath(cwd or _ROOT)
     for at in _starts(fixed):
         directory = os.path.join(start, os.path.dirname(fixed[at:]))  # noqa: PTH118, PTH120 - Path drops `.` and `//`
@@ -34,10 +36,17 @@ def leads_out(word: str, fixed: str, cwd: Path | None) -> str | None:
             continue  # no file can have this name
         if below == _ROOT:
             if _is_something_of_the_machine(found):
-                return _ROOT
-        elif found != below and not found.startswith(below + "/"):
-            return os.path.normpath(directory)
+                return "would be a file of this machine, because the type has no 'cwd': give it a directory"
+        elif not _is_within(found, below):
+            return f"leads out of {os.path.normpath(directory)}, by a link or upwards"
+        # Unless the operator named a folder within: then that is meant.
+        if any(_is_within(found, own) and not below.startswith(own + "/") for own in private):
+            return "belongs to the agent"
     return None
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
 
 
 def _starts(fixed: str) -> Iterator[int]:

@@ -8,7 +8,7 @@ A command that is NOT_STARTED had no effect for certain. LOST, TIMED_OUT and CAN
 import asyncio
 import codecs
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -67,7 +67,16 @@ class CommandRunner:
     """Runs commands, at most `max_parallel` at a time; others wait in order. Reads of clients are counted separately
     (`max_reads`), so that slow ones cannot hold up operations."""
 
-    def __init__(self, *, max_parallel: int = 64, max_reads: int = 32, slack_s: float = _SLACK_S) -> None:
+    def __init__(
+        self,
+        *,
+        max_parallel: int = 64,
+        max_reads: int = 32,
+        slack_s: float = _SLACK_S,
+        private: Iterable[Path] = (),
+    ) -> None:
+        """`private`: files and folders of the agent, which no id may name."""
+        self.private = tuple(os.path.realpath(path) for path in private)
         self._slots = asyncio.Semaphore(max_parallel)
         self._read_slots = asyncio.Semaphore(max_reads)
         self._slack_s = slack_s
@@ -118,7 +127,7 @@ class CommandRunner:
 
         Raises ClientError for a command that is malformed or not allowed.
         """
-        order = _order(invocation(line, settings, resource=resource, files=files), settings)
+        order = _order(invocation(line, settings, resource=resource, files=files, private=self.private), settings)
         order = order._replace(with_errors=with_errors)
         async with self._read_slots if is_read else self._slots:
             try:
