@@ -55,7 +55,8 @@ def refuse_own(replica: Replica, peer: str, op: Operation, out: Effects) -> None
     what = (
         "it claims to be of this site, which has not made it; if the store here is an old copy, start with an empty one"
     )
-    out.others.append(Notify(replica.resource, admission.REFUSED, op.id, what, BAD_NUMBER, peer))
+    if replica.inbox.refuse(op, what):
+        out.others.append(Notify(replica.resource, admission.REFUSED, op.id, what, BAD_NUMBER, peer))
 
 
 def _may_take(replica: Replica, op: Operation, matrices: Mapping[str, Matrix], out: Effects) -> bool:
