@@ -40,11 +40,13 @@ from cheops.peers import heartbeat
 from cheops.peers.client import PeerClient
 from cheops.peers.couchdb.database import Databases
 from cheops.peers.enrollment import Enrollment, keyring_of
-from cheops.peers.heartbeat import SavedMesh, SiteRecord
+from cheops.peers.heartbeat import MembershipRecord, SavedMesh, SiteRecord
 from cheops.peers.intake import DocumentIntake, DocumentVerifier
 from cheops.peers.links import FileFetcher, PeerLinks
-from cheops.peers.mesh import Mesh, PeerEvent
+from cheops.peers.mesh import Mesh
 from cheops.peers.prober import Prober, now
+from cheops.peers.probes import PeerEvent
+from cheops.peers.proofs import CertificateProofs, NoProofs, Proofs
 from cheops.peers.renewal import CertificateRenewal
 from cheops.peers.settings import MeshSettings
 from cheops.peers.site_keys import SiteKeys, start_signing
@@ -130,7 +132,7 @@ class Node:
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
         self.mesh = await self._create_mesh()
         self.peer_client = PeerClient(self.session, self.address_of, self.keyring)
-        self.prober = Prober(self.mesh, self.peer_client, self._report_peer_event)
+        self.prober = Prober(self.mesh, self.peer_client, self._report_peer_event, self.refusal_log)
         self.links = PeerLinks(self.name, self.peer_client, self.mesh.probe_now)
         self.file_fetcher = FileFetcher(self.files, self.peer_client, self.name)
         await self._start_enrollment()
@@ -211,17 +213,33 @@ class Node:
             issues=self.keyring.issues if self.keyring else "",
         )
         saved = heartbeat.decode_saved(msgspec.json.encode(note)) if note else SavedMesh()
-        settings = MeshSettings.from_heartbeat(config.heartbeat.every_s, config.heartbeat.down_after_s)
-        mesh = Mesh(own, config.peers, now(), settings, saved)
+        settings = MeshSettings.from_heartbeat(
+            config.heartbeat.every_s, config.heartbeat.down_after_s, config.security.clock_skew_s
+        )
+        mesh = Mesh(own, config.peers, now(), settings, saved, self._proofs())
         self._interest = set((interest or {}).get("sites", ()))
         mesh.interest(self._interest)
+        self._saved_decisions = mesh.decisions
         return mesh
+
+    def _proofs(self) -> Proofs:
+        keyring = self.keyring
+        if keyring is None:
+            return NoProofs()
+        proofs = CertificateProofs(keyring)
+
+        def use_new_certificates() -> None:
+            proofs.reset()
+            self.mesh.describe(issues=keyring.issues)
+            self.mesh.renew_decisions()
+
+        keyring.changed.append(use_new_certificates)
+        return proofs
 
     async def _start_enrollment(self) -> None:
         saved = invitations.Invitations.of_note(await self._write(self.store.note, invitations.NOTE))
         self.enrollment = Enrollment(self.config, self.keyring, self.mesh, saved, self._save_invitations)
         if keyring := self.keyring:
-            keyring.changed.append(lambda: self.mesh.describe(issues=keyring.issues))
             peers = self.config.peers.keys()
             self.renewal = CertificateRenewal(self.config.security, keyring, self.mesh, self.peer_client, peers)
             self.renewal.start()
@@ -267,6 +285,8 @@ class Node:
             if self.pump.trouble is None:
                 if (forgotten := self.mesh.forgotten) != self.pump.site.gone:
                     self.pump.post(SitesRemoved(forgotten))
+                if self.mesh.decisions != self._saved_decisions:
+                    self._start_job(self._save_mesh())  # a revocation that came by gossip must survive a crash
                 self.pump.post(Tick())
             await asyncio.sleep(_TICK_S)
 
@@ -286,7 +306,16 @@ class Node:
             await self._save_mesh()
 
     async def _save_mesh(self) -> None:
-        await self._save_note(_MESH_NOTE, msgspec.json.decode(heartbeat.encode(self.mesh.saved())))
+        """A note that can be lost: all of it is learned again."""
+        try:
+            await self._save_mesh_durably()
+        except StoreError as error:
+            _log.warning("cannot save what is known of other sites: %s", error)
+
+    async def _save_mesh_durably(self) -> None:
+        self._saved_decisions = self.mesh.decisions
+        note = msgspec.json.decode(heartbeat.encode(self.mesh.saved()))
+        await self._write(self.store.put_note, _MESH_NOTE, note)
 
     async def _save_note(self, name: str, note: dict[str, Any]) -> None:
         """A note that can be lost: it is saved again later, or learned again."""
@@ -332,20 +361,25 @@ class Node:
         return Answers(self.pending_requests)
 
     async def decide_membership(self, site: str, *, forgotten: bool) -> None:
-        """Remove a site from the mesh for good, or admit it again; raises ClientError."""
+        """Remove a site from the mesh for good, or admit it again; raises ClientError or StoreError."""
         decide = self.mesh.forget if forgotten else self.mesh.admit
         await self._spread_decision(decide(site, now()))
+
+    async def take_decision(self, decision: MembershipRecord) -> None:
+        """Take a decision about a site that the authority's key has signed; raises ClientError or StoreError."""
+        await self._spread_decision(self.mesh.take_decision(decision, now()))
 
     async def end_certificates(self, site: str) -> None:
         """Have every certificate of a site refused that was made before now, at all sites; raises ClientError."""
         await self._spread_decision(self.mesh.end_certificates(site, now()))
 
     async def _spread_decision(self, events: Iterable[PeerEvent]) -> None:
+        """Carry out a decision here, and save it. Gossip has it from now on, and goes on even if saving fails."""
         for event in events:
             self._report_peer_event(event)
         for listener in self.membership_listeners:
             await listener()
-        await self._save_mesh()
+        await self._save_mesh_durably()
 
     # -- look-ups ----------------------------------------------------------------------------------------
 

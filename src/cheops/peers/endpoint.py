@@ -288,7 +288,7 @@ class PeerEndpoint:
 def rejection_response(rejection: Rejection) -> Response:
     """The response to a site that is refused. A forgotten site learns of the decision by it."""
     about = rejection.member
-    members = {MEMBERSHIP_FIELD: (about.name, about.stamp_ms, about.forgotten)} if about else {}
+    members = {MEMBERSHIP_FIELD: about} if about else {}
     return problem(403, rejection.detail, fault="peer", definite=True, **members)
 
 

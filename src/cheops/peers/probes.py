@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil, inf
+from typing import TypeAlias
 
+from cheops.engine.events import PeerDown, PeerUp
 from cheops.peers.distances import RoundTrip, sampled
 from cheops.peers.heartbeat import Heartbeat
 from cheops.peers.liveness import ProbeHistory
@@ -241,6 +243,43 @@ class PeerTable:
         self._peers.pop(site, None)
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A heartbeat to send. Its outcome is reported with its `id`."""
+
+    id: int
+    to_site: str
+    to_url: str
+    timeout_ms: float
+    payload: Heartbeat
+
+
+PeerEvent: TypeAlias = PeerUp | PeerDown
+
+
+class Announcements:
+    """The peers that are up, with their incarnations, and the events that the driver has not fetched yet."""
+
+    def __init__(self) -> None:
+        self.up: dict[str, str] = {}
+        self._events: list[PeerEvent] = []
+
+    def set_state(self, site: str, incarnation: str | None) -> None:
+        """A site is up with this incarnation, or not up (None)."""
+        if self.up.get(site) == incarnation:
+            return
+        if incarnation is None:
+            del self.up[site]
+            self._events.append(PeerDown(site))
+        else:
+            self.up[site] = incarnation
+            self._events.append(PeerUp(site, incarnation))
+
+    def drain(self) -> list[PeerEvent]:
+        events, self._events = self._events, []
+        return events
+
+
 def updated_round_trip(
     before: RoundTrip | None, sent: SentProbe, answer: Heartbeat, now: Now, now_ms: float
 ) -> RoundTrip:
@@ -249,6 +288,8 @@ def updated_round_trip(
     # of its own clock, and the offset between both clocks, as NTP computes it.
     received_ms = answer.sent_ms if answer.received_ms is None else answer.received_ms
     elapsed_ms = now.mono_ms - sent.at.mono_ms
-    rtt_ms = max(elapsed_ms - max(answer.sent_ms - received_ms, 0.0), 0.001)
+    # At most half of the time: a peer that exaggerates what it took cannot seem nearer than half of its distance.
+    taken_ms = min(max(answer.sent_ms - received_ms, 0.0), elapsed_ms / 2)
+    rtt_ms = max(elapsed_ms - taken_ms, 0.001)
     offset_ms = ((received_ms - sent.at.wall_ms) + (answer.sent_ms - now.wall_ms)) / 2
     return sampled(before, rtt_ms, offset_ms, now_ms)
