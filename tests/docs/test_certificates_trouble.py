@@ -79,6 +79,7 @@ def test_every_command_of_the_page_prints_what_it_shows(tmp_path: Path, request:
         now = reader.read(text)
     for bad in ("no response from the agent", "No such", "Traceback", "not found"):
         assert bad not in now
+    assert re.findall(r"^error: .*?; (.{22})", now, re.MULTILINE) == ["copy the authority's k"], "the only one is meant"
     if request.config.getoption("--update-transcripts") and lines(now) != lines(text):
         PAGE.write_text(now, encoding="utf-8")
         text = now
