@@ -16,10 +16,10 @@ help: ## show this list
 setup: $(VENV)/.installed system ## install everything into .venv, and system packages where that is allowed
 
 # What running needs comes first, so that `make demo` need not download the developers' tools.
-$(VENV)/.runtime: pyproject.toml constraints.txt scripts/make-venv
+$(VENV)/.runtime: pyproject.toml requirements.lock scripts/make-venv
 	@scripts/make-venv $(PYTHON) $(VENV)
 
-$(VENV)/.installed: $(VENV)/.runtime
+$(VENV)/.installed: $(VENV)/.runtime requirements-dev.lock
 	@scripts/make-venv $(PYTHON) $(VENV) dev
 
 system:
@@ -57,7 +57,7 @@ bench: $(VENV)/.installed ## measure, and write docs/benchmarks.md
 screenshots: setup ## take the screenshots of docs/ui.md again
 	$(BIN)/python -m tests.ui.screenshots
 
-lock: ## pin the newest versions of all dependencies in constraints.txt
+lock: ## pin the newest versions of all dependencies, with their hashes; needs the network, and some minutes
 	scripts/lock $(PYTHON)
 
 audit: ## look for known vulnerabilities in the pinned dependencies; needs the network

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,10 +49,28 @@ def test_functions_and_files_stay_short(path: Path) -> None:
             assert (node.end_lineno or 0) - node.lineno < 70, f"{node.name} is too long"
 
 
-def test_the_constraints_pin_names_and_versions_only() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_has_names_versions_and_hashes_only(name: str) -> None:
+    text = (ROOT / name).read_text().replace("\\\n", "")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+", line) for line in lines)
+    pin, marker, hash_ = r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+", r"( ; [\w' =]+)?", r" +--hash=sha256:[0-9a-f]{64}"
+    assert [line for line in lines if not re.fullmatch(f"{pin}{marker}({hash_})+ *", line)] == []
+
+
+def test_the_locks_agree_and_have_all_that_is_needed() -> None:
+    running, developing = (
+        dict(re.findall(r"^([^=\s]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE)) for name in LOCKS
+    )
+    assert running.items() <= developing.items()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for wanted, pinned in ((project["dependencies"], running), (project["optional-dependencies"]["dev"], developing)):
+        names = {re.split(r"[<>=;\s]", one)[0].lower().replace("_", "-") for one in wanted}
+        assert names <= pinned.keys()
+    assert {"hatchling", "editables"} <= running.keys(), "Cheops is built with these"
 
 
 def test_no_file_names_a_package_index() -> None:

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from tests.security.fuzz.mutator import mutated
 from tests.security.fuzz.targets import Target
 
 LONGEST_S = 5.0  # for one input of at most mutator.MAX_BYTES
@@ -46,7 +45,7 @@ def made_input(target: Target, name: str, seed: int, number: int) -> bytes:
     if number < len(target.seeds):
         return target.seeds[number]
     draw = random.Random(f"{seed}/{name}/{number}")  # noqa: S311 - the same each time
-    return mutated(target.seeds, target.tokens, draw, target.most_bytes)
+    return target.make(target.seeds, target.tokens, draw, target.most_bytes)
 
 
 def tried(target: Target, data: bytes) -> BaseException | None:

@@ -4,10 +4,11 @@ A target gets bytes and either returns or raises one of its allowed errors; anyt
 or too much memory, is a finding. Those that need an event loop are in serving.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from random import Random
 
 import msgspec
 
@@ -65,7 +66,9 @@ from cheops.security.tokens import BadTokenError, Tokens
 from cheops.store import codec, interface
 from cheops.yaml_file import YamlFileError
 from tests.security.fuzz import samples
-from tests.security.fuzz.mutator import MAX_BYTES
+from tests.security.fuzz.mutator import MAX_BYTES, mutated
+
+Make = Callable[[Sequence[bytes], Sequence[bytes], Random, int], bytes]
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class Target:
     tokens: tuple[bytes, ...] = ()
     share: int = 10
     most_bytes: int = MAX_BYTES
+    make: Make = mutated  # an input, from the samples and tokens
 
 
 def _text(data: bytes) -> str:
