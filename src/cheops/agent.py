@@ -11,6 +11,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import uvloop
 
@@ -37,6 +38,7 @@ def run_agent(config: SiteConfig, started: Callable[[], None] = lambda: None) ->
 
 
 async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
+    asyncio.get_running_loop().set_exception_handler(_report_loop_error)
     listening, gateway_sockets = _listen(config), ListenerSockets({})
     try:
         node = Node(config)  # opens the store: only after the address is ours, see `_listen`
@@ -88,6 +90,15 @@ async def _serve(config: SiteConfig, started: Callable[[], None]) -> None:
         await node.stop()
     if broken:
         raise CheopsError(f"the agent of {config.name} stopped: {broken}")
+
+
+def _report_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error that no task has seen. One of them is none: a connection is closed here while the other end still
+    sends. uvloop reports that with a traceback, which another site could cause as often as it likes."""
+    if str(context.get("message", "")).startswith("Fatal error on SSL protocol"):
+        _log.debug("a connection over TLS ended: %s", context.get("exception"))
+    else:
+        loop.default_exception_handler(context)
 
 
 def _reload(node: Node) -> None:

@@ -149,7 +149,9 @@ class HostileSite(Rogue):
         body = envelope(self.name, messages)
         more = {"Content_Encoding": "gzip"} if packed else {}
         path = f"/{links.MESSAGES_PATH}"
-        return self.ask(to, "POST", path, gzip.compress(body) if packed else body, Content_Type=JSON["Content-Type"], **more)
+        return self.ask(
+            to, "POST", path, gzip.compress(body) if packed else body, Content_Type=JSON["Content-Type"], **more
+        )
 
     def tell(self, to: str, *found: Operation | Reply, **more: Any) -> tuple[int, Any]:
         """Documents, as one message."""
@@ -211,7 +213,13 @@ class HostileSite(Rogue):
     def beat(self, **changes: Any) -> Heartbeat:
         """As an honest site would send it, but for these changes."""
         sent_ms = time.time() * 1000
-        given = {"sender": self.name, "incarnation": INCARNATION, "revision": self._revision, "beat": now_ms(), **changes}
+        given = {
+            "sender": self.name,
+            "incarnation": INCARNATION,
+            "revision": self._revision,
+            "beat": now_ms(),
+            **changes,
+        }
         return Heartbeat(**{"sent_ms": sent_ms, "entries": (self.record(),), **given})
 
     def probe(self, to: str, **changes: Any) -> tuple[int, Any]:
@@ -247,7 +255,9 @@ class HostileSite(Rogue):
             op = self.new_resource(id_, rtype=rtype)
             for name in NAMES:
                 self.tell(name, op)
-                self.post(name, Message(id_, INCARNATION, (op,), snapshot=Snapshot({self.origin: 1}, {}, None, None, ())))
+                self.post(
+                    name, Message(id_, INCARNATION, (op,), snapshot=Snapshot({self.origin: 1}, {}, None, None, ()))
+                )
 
     def send_high_numbers(self, page: str) -> None:
         """Use up the numbers of others: their clocks, the numbers of their operations and replies, what they know."""
@@ -319,7 +329,9 @@ class HostileSite(Rogue):
         self.tell_all(begun)
         for stable, deps, sealed_root in attempts:
             seal = Seal(stable, sealed_root)
-            made = self.operation(begun, "", origin=self.origin, seq=2, kind=Kind.SEAL, type="seal", deps=deps, seal=seal)
+            made = self.operation(
+                begun, "", origin=self.origin, seq=2, kind=Kind.SEAL, type="seal", deps=deps, seal=seal
+            )
             self.tell_all(made, known={**known, self.origin: 2}, settled={**known, self.origin: 2})
 
     def send_false_progress(self, page: str) -> None:
@@ -364,7 +376,9 @@ class HostileSite(Rogue):
         for op in self.operations(page).values():
             self.tell_all(signed(replace(op, payload=Command("add-line pages/__ID__ altered")), self.folder))
             self.tell_all(replace(op, payload=Command("add-line pages/__ID__ altered")))
-            self.tell_all(signed(replace(op, seq=op.seq + 1, payload=Command("add-line pages/__ID__ next")), self.folder))
+            self.tell_all(
+                signed(replace(op, seq=op.seq + 1, payload=Command("add-line pages/__ID__ next")), self.folder)
+            )
             for status in (Status.OK, Status.KO):
                 forged = Reply(page, op.origin, 50, op.id, op.key, status, detail="forged")
                 self.tell_all(signed(forged, self.folder), replies_after={op.origin: 0})
@@ -376,10 +390,14 @@ class HostileSite(Rogue):
         self.tell_all(self.line(page, f"escaped{escape}", 2))
         self.tell_all(self.line(page, "void", 3, verdict=Verdict.VOID, why=escape))
         self.tell_all(self.new_resource(f"escape{escape}"), self.new_resource(f"escape{escape}", rtype=escape))
-        self.tell_all(signed(Reply(page, self.origin, 1, op.id, escape, Status.KO, detail=escape, output=escape), self.folder))
+        self.tell_all(
+            signed(Reply(page, self.origin, 1, op.id, escape, Status.KO, detail=escape, output=escape), self.folder)
+        )
         for name in NAMES:
             self.post(name, Message(page, escape, digest=escape, wanted=(escape,)))
-            self.ask(name, "POST", f"/{links.MESSAGES_PATH}", json.dumps({"docs": [{"_id": escape}], "cheops": 1}).encode())
+            self.ask(
+                name, "POST", f"/{links.MESSAGES_PATH}", json.dumps({"docs": [{"_id": escape}], "cheops": 1}).encode()
+            )
             self.ask(name, "GET", "/peer/files/%1b%5b31m")
 
     # -- attacks with heartbeats -------------------------------------------------------------------------------
@@ -499,7 +517,9 @@ def hostile_site(honest: HonestSites) -> Any:
     """A stolen site that every honest one takes for up."""
     site = HostileSite(honest)
     try:
-        until(lambda: all(states(honest.rig, name)[site.name] == "up" for name in NAMES), "for the stolen site to be up")
+        until(
+            lambda: all(states(honest.rig, name)[site.name] == "up" for name in NAMES), "for the stolen site to be up"
+        )
         yield site
     finally:
         site.close()

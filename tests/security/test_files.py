@@ -97,6 +97,7 @@ class Scene:
         self.refusals = Refusals()
         self.requests: list[str] = []
         self.needed = True
+        self.forgotten: set[str] = set()
         self._audit = AuditWriter(folder / "audit.jsonl", 1_000_000, 2)
 
     @asynccontextmanager
@@ -121,6 +122,7 @@ class Scene:
                 PeerClient(session, addresses.get),
                 RefusalLog(self.refusals, self._audit),
                 lambda _hash: self.needed,
+                self.forgotten.__contains__,
                 own="here",
                 most_bytes=1_000_000,
                 turn_s=turn_s,
@@ -192,6 +194,23 @@ def test_a_slow_site_loses_its_turn_and_what_it_sent_does_no_harm(scene: Scene) 
 
     asyncio.run(play())
     assert "origin" not in scene.wrong(), "nobody is blamed for the bytes of another"
+
+
+def test_a_forgotten_site_is_not_waited_for(scene: Scene) -> None:
+    """Not even in the middle of a transfer: what waits for the file learns that nobody has it."""
+
+    async def play() -> None:
+        async with scene.fetcher(rogue=dripping) as fetcher:
+            fetcher.want(FILE, ["rogue"])
+            await until(lambda: scene.requests)
+            scene.forgotten.add("rogue")
+            await until(lambda: fetcher.is_nowhere(FILE.hash, ["rogue"]))
+            fetcher.want(FILE, ["rogue"])
+            await until(lambda: fetcher.is_nowhere(FILE.hash, ["rogue"]))
+            assert scene.requests == ["rogue"]
+
+    asyncio.run(play())
+    assert not scene.parts()
 
 
 def test_one_site_cannot_hold_up_what_others_send(scene: Scene) -> None:

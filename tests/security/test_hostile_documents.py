@@ -37,9 +37,6 @@ def alarm(honest: HonestSites, name: str) -> bool:
     return any(STOLEN in json.dumps(one) and "two" in one["detail"] for one in failed)
 
 
-
-
-
 def test_ids_that_leave_their_directory_are_refused(honest: HonestSites, thief: HostileSite) -> None:
     before = refusals(honest)
     absolute = str(honest.rig.base / "stolen")
@@ -182,7 +179,10 @@ def test_a_bad_document_costs_that_document_alone(honest: HonestSites, thief: Ho
             body["cheops"]["messages"][0]["ids"].insert(0, changed["_id"])
         for name in NAMES:
             thief.ask(name, "POST", "/peer/messages", json.dumps(body).encode(), Content_Type="application/json")
-        until(lambda n=number: all(f"good-{n}" in honest.lines(one, page) for one in NAMES), f"for the good one of {number}")  # type: ignore[misc]
+        until(
+            lambda n=number: all(f"good-{n}" in honest.lines(one, page) for one in NAMES),
+            f"for the good one of {number}",
+        )  # type: ignore[misc]
     honest.stand(page)
 
 

@@ -90,7 +90,11 @@ def test_who_is_forgotten_does_not_bring_itself_back(honest: HonestSites, thief:
     assert thief.gossip() == [403] * len(NAMES)
     for name in NAMES:
         assert thief.tell(name, thief.line(page, "after"))[0] == 403
-        for method, path in (("POST", "/peer/renewal"), ("GET", "/peer/identity/site2"), ("GET", f"/peer/files/{'0' * 64}")):
+        for method, path in (
+            ("POST", "/peer/renewal"),
+            ("GET", "/peer/identity/site2"),
+            ("GET", f"/peer/files/{'0' * 64}"),
+        ):
             assert thief.ask(name, method, path)[0] == 403
         assert thief.ask(name, "POST", "/peer/show", json.dumps({"resource": page, "command": ""}).encode())[0] == 403
     assert all(states(honest.rig, name)[STOLEN] == "forgotten" for name in NAMES)

@@ -183,8 +183,8 @@ class Backend(ABC):
         return replace(outcome, timing=Timing(began_ms, round((time.monotonic() - began_s) * 1000)))
 
     async def _checked(self, run: Run, step: Step) -> Outcome:
-        if not self.releases_files and (missing := self._fetch_missing(run.resource, step)):
-            return Outcome(Result.RETRY, f"not here yet: {', '.join(missing)}")
+        if not self.releases_files and (outcome := self._outcome_without_files(run.resource, step)):
+            return outcome
         try:
             return await self.run_step(run, step)
         except ClientError as error:
@@ -194,8 +194,12 @@ class Backend(ABC):
         except CheopsError as error:
             return Outcome(Result.RETRY, str(error))
 
-    def _fetch_missing(self, resource: str, step: Step) -> list[str]:
+    def _outcome_without_files(self, resource: str, step: Step) -> Outcome | None:
+        """The outcome of a step some of whose files are not here; None if all are. What no site has will not come: to
+        wait for it would hold up every later operation on the resource for ever."""
         missing = [file for file in step.payload.files if self.context.files.path(file.hash) is None]
+        if lost := [file.name for file in missing if self.context.files.is_lost(resource, file.hash)]:
+            return Outcome(Result.KO, f"no site of the resource has its file: {', '.join(lost)}")
         for file in missing:
             self.context.files.fetch(resource, file)
-        return [file.name for file in missing]
+        return Outcome(Result.RETRY, f"not here yet: {', '.join(file.name for file in missing)}") if missing else None

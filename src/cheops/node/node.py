@@ -155,6 +155,7 @@ class Node:
             self.peer_client,
             self.refusal_log,
             self.file_references.is_needed,
+            lambda site: site in self.mesh.forgotten,
             own=self.name,
             most_bytes=self.config.limits.file_bytes,
         )

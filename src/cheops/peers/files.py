@@ -21,7 +21,7 @@ from cheops.backoff import Backoff
 from cheops.bounded import BoundedMap
 from cheops.errors import CheopsError, Fault
 from cheops.log.operation import FileRef
-from cheops.peers.client import PeerClient
+from cheops.peers.client import PeerClient, abort
 from cheops.security.refusals import RefusalLog
 from cheops.store.files import FileStore
 from cheops.store.room import DiskFullError, Reservation
@@ -67,16 +67,19 @@ class FileFetcher:
         client: PeerClient,
         refusal_log: RefusalLog,
         is_needed: Callable[[str], bool],
+        is_forgotten: Callable[[str], bool],
         *,
         own: str,
         most_bytes: int,
         turn_s: float = _TURN_S,
     ) -> None:
-        """`is_needed`: whether an operation names a file. `own` is the name of this site."""
+        """`is_needed`: whether an operation names a file. `is_forgotten`: whether a site was removed from the mesh. `own`
+        is the name of this site."""
         self._files = files
         self._client = client
         self._refusal_log = refusal_log
         self._is_needed = is_needed
+        self._is_forgotten = is_forgotten
         self._own = own
         self._most_bytes = most_bytes
         self._turn_s = turn_s
@@ -136,7 +139,7 @@ class FileFetcher:
         file = search.file
         if self._files.has(file.hash):
             return False
-        if site in self._wrong.get(file, ()):
+        if site in self._wrong.get(file, ()) or self._is_forgotten(site):
             return True
         if self._client.address_of(site) is None:
             return False
@@ -195,13 +198,16 @@ class FileFetcher:
             if response.content_length not in (None, file.size - at):
                 # It has a file with this hash, and the operation names a wrong size; or it has none.
                 _log.info("%s has %s bytes at %s", _name(file), response.content_length, site)
-                response.close()
+                abort(response)
                 return False
             search.senders = {site} if at == 0 else search.senders | {site}
             await asyncio.to_thread(self._files.append, file, at, b"")  # a file may be empty
             async for piece in response.content.iter_chunked(_PIECE):
+                if self._is_forgotten(site):  # meanwhile; it could send slowly for days
+                    abort(response)
+                    return False
                 if at + len(piece) > file.size:
-                    response.close()  # not back to the pool: the rest would still come on it
+                    abort(response)
                     raise WrongFileError(f"it sent more than the {file.size:,} bytes that the operation names")
                 room.use(len(piece))
                 await asyncio.to_thread(self._files.append, file, at, piece)
