@@ -61,7 +61,7 @@ def test_of_two_contents_under_one_id_the_smaller_hash_stands_everywhere(order: 
     lab = lab_of()
     without_m(lab)
     one, other = stolen(lab, "set 100"), stolen(lab, "set 200")
-    first, *rest = order
+    first, rest = order[0], order[1:]
     send(lab, first, one)
     for site in rest:
         send(lab, site, other)

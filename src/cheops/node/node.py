@@ -143,7 +143,7 @@ class Node:
         site = Site(Origin(self.name, self.store.incarnation), self.backends.settings(self.config.engine))
         self.pump = Pump(site, self.store, EffectExecutor(self), self._writer)
         self.intake = DocumentIntake(self.pump, self.file_fetcher, self.verifier, self._check_capacity)
-        self.databases = Databases(self.store, self._readers, self.intake.accept)
+        self.databases = Databases(self.store, self._readers, self.intake.accept, compare=self.intake.compare)
         await self.backends.start(self.pump, self.file_fetcher, self.file_references)
         self.pump.post(await self._write(self.store.recovered))
         await self.notifier.start(self.pump)
