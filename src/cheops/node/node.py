@@ -78,7 +78,7 @@ class Node:
         self.name = config.name
         self.pending_requests = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
         self.faults = Faults()
-        # Two operations under one id, by resource and id: proof that a site's keys are in the wrong hands.
+        # By resource and operation: what only a site in the wrong hands does.
         self.alarms: BoundedMap[tuple[str, OpId | None], Notify] = BoundedMap(_MOST_ALARMS)
         # Refusals, and how often a sender may send requests. One limiter for a client's requests to the API and to
         # /peer/, so that another path is no second budget.
