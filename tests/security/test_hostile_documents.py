@@ -52,6 +52,7 @@ def test_ids_that_leave_their_directory_are_refused(honest: HonestSites, thief: 
 @pytest.mark.parametrize("id_", [*IDS, *CONTROLS])
 def test_such_ids_do_not_come_by_another_database_either(honest: HonestSites, thief: HostileSite, id_: str) -> None:
     """The stolen site itself may not write there; an administrator may, whose CouchDB carries what the site made."""
+    thief.post("site1", Message("first", INCARNATION))  # by its connection site1 knows its certificate
     op = thief.new_resource(id_)
     body = json.dumps({"docs": [json.loads(bytes(raw_document(op)))], "new_edits": False}).encode()
     headers = {"Content-Type": "application/json"}
