@@ -314,25 +314,25 @@ class HostileSite(Rogue):
         self.tell("site1", left)
         self.tell("site2", right)
 
-    def send_false_seals(self, page: str) -> None:
+    def send_false_seal(self, page: str, how: str) -> None:
         """Say that something is settled for good of which other sites have not heard, so that theirs comes too late."""
         own, known = {self.origin: 1}, self.known(page)
         begun = self.line(page, "before-the-seal", deps={}, sites=(self.name, *NAMES))
-        root = begun.stamp
+        root, oldest = begun.stamp, Stamp(0, 0, self.origin)
         far = {origin: seq + 50 for origin, seq in known.items()}
-        attempts = (
-            (own, {**own}, root),
-            (own, {**known, **own}, Stamp(0, 0, self.origin)),
-            ({**far, **own}, {**known, **own}, root),
-            (dict.fromkeys(known, HIGHEST), {**known, **own}, root),
-        )
+        stable, deps, sealed_root = {
+            "apart": (own, own, root),
+            "apart, of old": (own, own, oldest),
+            "after all": (own, {**known, **own}, root),
+            "after all, of old": (own, {**known, **own}, oldest),
+            "of all": ({**known, **own}, {**known, **own}, root),
+            "beyond": ({**far, **own}, {**known, **own}, root),
+            "highest": (dict.fromkeys(known, HIGHEST), {**known, **own}, root),
+        }[how]
         self.tell_all(begun)
-        for stable, deps, sealed_root in attempts:
-            seal = Seal(stable, sealed_root)
-            made = self.operation(
-                begun, "", origin=self.origin, seq=2, kind=Kind.SEAL, type="seal", deps=deps, seal=seal
-            )
-            self.tell_all(made, known={**known, self.origin: 2}, settled={**known, self.origin: 2})
+        given = {"origin": self.origin, "seq": 2, "kind": Kind.SEAL, "type": "seal", "deps": deps}
+        made = self.operation(begun, "", stamp=Stamp(now_ms(), 2, self.origin), seal=Seal(stable, sealed_root), **given)
+        self.tell_all(made, known={**known, self.origin: 2}, settled={**known, self.origin: 2})
 
     def send_false_progress(self, page: str) -> None:
         """Say that it has settled everything and more, under digests of its own."""

@@ -108,12 +108,17 @@ def test_two_contents_under_one_id_end_as_one_and_as_an_alarm(honest: HonestSite
     honest.forget_and_take_back(thief)
 
 
+SEALS = ("apart", "apart, of old", "after all", "after all, of old", "of all", "beyond", "highest")
+
+
 def test_a_seal_of_what_nobody_settled_makes_nobody_late(honest: HonestSites, thief: HostileSite) -> None:
-    page = thief.shared_page("seal")
-    thief.send_false_seals(page)
-    honest.stand(page)
-    all_write(honest, page, WITH_STOLEN)
-    honest.stand(page)
+    pages = {how: thief.shared_page("seal") for how in SEALS}
+    for how, page in pages.items():
+        thief.send_false_seal(page, how)
+    honest.stand(*pages.values())
+    for page in pages.values():
+        all_write(honest, page, WITH_STOLEN)
+    honest.stand(*pages.values())
     honest.forget_and_take_back(thief)
 
 
