@@ -26,6 +26,7 @@ FALSE_SNAPSHOT = "false snapshot"
 # Of `limits.waiting`, sites that were never on the list of the resource get one hundredth: a newly added site, whose
 # list is still on its way, needs a few places, and a hostile one must not be able to fill the queue.
 _UNLISTED_SHARE = 100
+_LEAST_SHARES = 2  # of which each site of a resource gets one
 
 
 def admits(replica: Replica, op: Operation, out: Effects) -> bool:
@@ -57,10 +58,14 @@ def note_endorsement(replica: Replica, peer: str, op: Operation) -> None:
 
 
 def may_wait(replica: Replica, op: Operation) -> bool:
-    """Whether an operation may wait for what it depends on. Sites that are on no list must not fill the queue."""
-    if len(replica.inbox.waiting) >= replica.limits.waiting:
-        return False
+    """Whether an operation may wait for what it depends on. Sites that are on no list must not fill the queue, and none
+    may take the places of the others."""
+    if op.id in replica.inbox.waiting:
+        return True  # it takes no further place
     history, site = replica.history, op.origin.site
+    share = replica.limits.waiting // max(len(history.ever_listed), _LEAST_SHARES)
+    if replica.inbox.waiting_of(site) >= max(1, share):
+        return False
     if replica.policy_of(op.rtype) is None or not history.ever_listed or site in history.ever_listed:
         return True
     unlisted = sum(waiting.origin.site not in history.ever_listed for waiting in replica.inbox.waiting.values())

@@ -22,7 +22,7 @@ from cheops.engine.intake import BAD_NUMBER
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains, covers
-from cheops.log.history import differ
+from cheops.log.contents import differ
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, content_hash
 
@@ -55,7 +55,8 @@ def refuse_own(replica: Replica, peer: str, op: Operation, out: Effects) -> None
     what = (
         "it claims to be of this site, which has not made it; if the store here is an old copy, start with an empty one"
     )
-    out.others.append(Notify(replica.resource, admission.REFUSED, op.id, what, BAD_NUMBER, peer))
+    if replica.inbox.refuse(op, what):
+        out.others.append(Notify(replica.resource, admission.REFUSED, op.id, what, BAD_NUMBER, peer))
 
 
 def _may_take(replica: Replica, op: Operation, matrices: Mapping[str, Matrix], out: Effects) -> bool:

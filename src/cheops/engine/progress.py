@@ -3,6 +3,7 @@
 None of it is durable. After a restart a site asks its peers what they have, and lost messages are sent again.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -104,6 +105,7 @@ class Inbox:
     def __init__(self, limits: Limits) -> None:
         # Received, not yet in the history. At most `limits.waiting`: see `admission.may_wait`.
         self.waiting: dict[OpId, Operation] = {}
+        self._per_site: Counter[str] = Counter()  # how many of them each site made
         # Those of `waiting` that a site of the resource has taken: a policy may trust it.
         self.endorsed: set[OpId] = set()
         # Operations that a policy refused lately, and why. They are not in `waiting`; peers offer them again.
@@ -111,14 +113,20 @@ class Inbox:
         self.matrix_request = RetryTimer(limits.resend_ms, limits.resend_ms)
 
     def hold(self, op: Operation) -> None:
+        if op.id not in self.waiting:
+            self._per_site[op.origin.site] += 1
         self.waiting[op.id] = op
+
+    def waiting_of(self, site: str) -> int:
+        return self._per_site[site]
 
     def endorse(self, op: Operation) -> None:
         self.endorsed.add(op.id)
 
     def release(self, op: Operation) -> None:
         """The operation no longer waits: it is accepted, refused, or was known already."""
-        self.waiting.pop(op.id, None)
+        if self.waiting.pop(op.id, None):
+            self._per_site[op.origin.site] -= 1
         self.endorsed.discard(op.id)
 
     def refuse(self, op: Operation, why: str) -> bool:
