@@ -98,13 +98,13 @@ class FileFetcher:
             _log.warning("%s is not fetched: it is larger than limits.file_size (%d)", _name(file), self._most_bytes)
             return
         key = _key(file)
-        search = self._searches.setdefault(key, _Search(key))
-        search.sites.update(dict.fromkeys(site for site in sites if site != self._own))
         self._nowhere.pop(file.hash, None)
-        if key not in self._tasks:
-            task = asyncio.get_running_loop().create_task(self._fetch(search))
-            self._tasks[key] = task
-            task.add_done_callback(lambda _task: self._done(key))
+        # A task that has ended is still there until the event loop calls `_done`.
+        if key not in self._tasks or self._tasks[key].done():
+            self._searches[key] = _Search(key)
+            self._tasks[key] = asyncio.get_running_loop().create_task(self._fetch(self._searches[key]))
+            self._tasks[key].add_done_callback(lambda task: self._done(key, task))
+        self._searches[key].sites.update(dict.fromkeys(site for site in sites if site != self._own))
 
     def is_nowhere(self, hash_: str, sites: Iterable[str]) -> bool:
         """Whether none of these sites had a file when they were last asked."""
@@ -114,10 +114,13 @@ class FileFetcher:
         for task in list(self._tasks.values()):
             task.cancel()
 
-    def _done(self, key: FileRef) -> None:
-        self._tasks.pop(key, None)
-        self._searches.pop(key, None)
+    def _done(self, key: FileRef, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is not task:
+            return  # another search has begun
+        del self._tasks[key], self._searches[key]
         self._files.discard(key)
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("the search for %s failed", _name(key), exc_info=error)
 
     async def _fetch(self, search: _Search) -> None:
         backoff = Backoff(_PAUSE_S, _PAUSE_MOST_S)
