@@ -17,8 +17,8 @@ later on either side: the engine knows what each peer has acknowledged, and send
     engine: Send -> links -> client  ~~~>  endpoint -> intake -> engine: Received
 
 **Trust**: `proofs` signs and verifies the records of the mesh, `site_keys` holds the certificates of all sites,
-`enrollment` issues, renews and rejects them. **Files** that operations name come by the `FileFetcher`. `couchdb/` is the
-replication protocol for databases outside the mesh.
+`enrollment` issues, renews and rejects them. **Files** that operations name come by the `FileFetcher`. `couchdb/` is
+the replication protocol for databases outside the mesh.
 
 This package imports store, security, config and the engine; it does not know the node, the API or the gateway.
 """
