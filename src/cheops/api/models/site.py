@@ -114,7 +114,7 @@ class SignedDecision(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     authority: Annotated[
         str, doc("The beginning of the SHA-256 of the authority's certificate.", "6f1c9a…", max_length=32)
     ]
-    signature: Annotated[bytes, doc("The authority's signature, in base64.", "MEUCIQ…", max_length=128)]
+    signature: Annotated[bytes, doc("The authority's signature, in base64.", "MEUCIQ==", max_length=128)]
 
 
 class Decided(Struct, frozen=True, kw_only=True):
