@@ -8,7 +8,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Iterable, Iterator
-from itertools import count, cycle, islice, pairwise
+from itertools import cycle, islice, pairwise
 from random import Random
 
 import uvloop
@@ -37,14 +37,15 @@ class SimulatedMesh:
         self._random = Random(1)
         self._settings = MeshSettings()
         entries = [
-            SiteRecord(f"site{number}", "1", f"http://10.0.0.1:{number}", 1, "1.0") for number in range(1, sites + 1)
+            SiteRecord(f"site{number}", "1", f"http://10.0.0.1:{1_000 + number}", 1, "1.0")
+            for number in range(1, sites + 1)
         ]
         self._now_ms = 0.0
         self._own, *self._others = entries
         self._mesh = Mesh(self._own, {}, self._now(), self._settings, SavedMesh(self._own, tuple(self._others)))
         self._mesh.interest(("site2", "site3"))
         self._turns = cycle(self._others)
-        self._beats = count(int(_WALL_MS))
+        self._beat = 0
 
     def period(self) -> float:
         """Seconds for one period of the mesh: choose sites, create the probes, and process the responses."""
@@ -85,7 +86,8 @@ class SimulatedMesh:
         return Now(self._now_ms, _WALL_MS + self._now_ms)
 
     def _heartbeat_of(self, site: str) -> bytes:
-        settings, beat = self._settings, next(self._beats)
+        settings = self._settings
+        beat = self._beat = max(self._beat + 1, int(self._now().wall_ms))
         peers = list(islice(self._turns, settings.beats_per_message))
         near = peers[: settings.pairs_per_message]
         heartbeat = Heartbeat(

@@ -10,27 +10,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cheops.config.security import SecurityConfig
+from cheops.peers.heartbeat import SiteRecord
+from cheops.peers.proofs import CertificateProofs
 from cheops.peers.renewal import GraceError, check_grace
 from cheops.security.certificate_requests import Renewal, accept_renewal, renewal_spec
 from cheops.security.certificates import Authorities, Identity, make_authority
-from cheops.security.keyring import CERTIFICATE, KeyFolder, load_key_folder, write_file
+from cheops.security.keyring import CERTIFICATE, KeyFolder, Keyring, load_key_folder, write_file
 from cheops.security.principal import Role
 from cheops.security.refusals import Refusals
 from tests.agent.rig import Rig, until
 from tests.security.clients import configure, local, token
 from tests.security.pki import DAY_S, Pki
-from tests.security.sites import (
-    NOTE,
-    TYPES,
-    all_up,
-    answer,
-    believing,
-    heartbeat,
-    is_well,
-    refused,
-    site_record,
-    states,
-)
+from tests.security.sites import NOTE, TYPES, all_up, answer, believing, heartbeat, is_well, refused, states
 
 RENEWAL = "/peer/renewal"
 
@@ -173,10 +165,9 @@ def test_not_if_the_site_has_shown_a_newer_one(rig: Rig, tmp_path: Path) -> None
 def test_not_if_the_site_was_forgotten_or_invited_again(rig: Rig, tmp_path: Path) -> None:
     assert rig.pki
     for site in ("site3", "site4"):
-        keys = rig.pki.site(tmp_path / site, site)
-        shown = believing(rig, keys)
-        body = heartbeat(site, entries=[msgspec.to_builtins(site_record(keys))])
-        assert answer(rig, "site1", shown, "POST", "/peer/heartbeat", body=body)[0] == 200
+        folder = rig.pki.site(tmp_path / site, site)
+        body = heartbeat(site, entries=[_record(folder)])
+        assert answer(rig, "site1", believing(rig, folder), "POST", "/peer/heartbeat", body=body)[0] == 200
     local(rig).forget("site3", force=True)
     rig.request("site1", "POST", "/api/v1/invitations", json.dumps({"site": "site4", "again": True}))
     status, why = renew(rig, expired(rig, tmp_path / "a", "site3"))
@@ -185,11 +176,15 @@ def test_not_if_the_site_was_forgotten_or_invited_again(rig: Rig, tmp_path: Path
     assert (status, "so it needs a new one" in why) == (403, True)
 
 
+def _record(folder: KeyFolder) -> object:
+    """What a site says of itself, with its signature."""
+    keyring = Keyring(SecurityConfig(folder=folder.path), folder.identity.site, Refusals())
+    record = SiteRecord(keyring.site, "x", "https://127.0.0.1:1", int(time.time() * 1000))
+    return msgspec.to_builtins(CertificateProofs(keyring).sign_record(record))
+
+
 def test_a_certificate_of_an_authority_that_has_ended_is_nothing(tmp_path: Path) -> None:
     """The handshake does not look at times, so the authorities are chosen by them."""
-    from cheops.config.security import SecurityConfig  # noqa: PLC0415
-    from cheops.security.keyring import Keyring  # noqa: PLC0415
-
     pki, now_s = Pki(), time.time()
     gone = Pki(make_authority(now_s - 400 * DAY_S, 399 * DAY_S))
     folder = pki.site(tmp_path / "tls", "a")

@@ -8,6 +8,7 @@ import signal
 import socket
 import stat
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from cheops.security.invitations import parse_code
 from cheops.security.keyring import FILES, load_key_folder
 from cheops.security.tls import server_context
 from tests.agent.rig import RefusedByAgentError, Rig, until
-from tests.security.clients import local
+from tests.security.clients import configure, local
 from tests.security.pki import DAY_S, Pki
 from tests.security.sites import TYPES, answer, believing, is_well, refused, states
 from tests.support import fork_server
@@ -229,6 +230,8 @@ def test_at_a_terminal_the_code_is_asked_for_and_not_shown(rig: Rig, tmp_path: P
     with contextlib.suppress(OSError), os.fdopen(terminal, "r+b", buffering=0) as opened:
         while b"not shown" not in shown:
             shown += opened.read(4096)
+        # What is typed before the echo is off is discarded.
+        until(lambda: not termios.tcgetattr(terminal)[3] & termios.ECHO, "for the terminal to show nothing")
         opened.write(f"{code}\n".encode())
         while piece := opened.read(4096):
             shown += piece
@@ -289,6 +292,7 @@ def test_only_a_site_with_the_key_of_the_authority_invites(rig: Rig, tmp_path: P
     assert rig.pki
     other = Rig(tmp_path / "other", TYPES, ("site5",), secure=True)
     try:
+        configure(other, "site5", security={"folder": "tls"})
         other.start()
         with pytest.raises(RefusedByAgentError, match="site5 does not have the key of an authority"):
             other.request("site5", "POST", "/api/v1/invitations", json.dumps({"site": "x"}))

@@ -376,7 +376,7 @@ def test_a_liar_does_not_silence_a_site_that_lives() -> None:
     def lie(*arguments: Any) -> Heartbeat:
         return replace(compose(*arguments), beats=((victim, MAX_NUMBER), (names[8], 2**52)))
 
-    liar._known.compose = lie  # type: ignore[method-assign]
+    liar._known.compose = lie  # type: ignore[method-assign, assignment]
     world.run(60)
     assert {world.state(name, victim) for name in others} == {"up"}
 

@@ -120,11 +120,9 @@ class DistanceTable:
         if one == other:
             return Distance(0.0, measured=True, as_of_ms=0.0)
         measurements = [self.rows[a][b] for a, b in ((one, other), (other, one)) if b in self.rows.get(a, ())]
-        if self.own in (one, other):
+        if len(measurements) == 2 and self.own in (one, other):
             # Another site may say that it is near; it is as far away as this one has measured.
-            measurements = [
-                m for m in (self.rows[self.own].get(other if one == self.own else one),) if m
-            ] or measurements
+            measurements = measurements[:1] if one == self.own else measurements[1:]
         if measurements:
             newest = max(measurements, key=lambda measured: measured.at_ms)
             return Distance(newest.rtt_ms, measured=True, as_of_ms=self._age_ms(newest.at_ms))

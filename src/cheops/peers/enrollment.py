@@ -77,11 +77,13 @@ class Enrollment:
         self._issuing()
         self._check_name(site)
         known = {*self._mesh.known_sites, *self._mesh.forgotten, *self._config.peers}
-        if site not in known:
+        # After a restart a site may be known by the last decision about it only: its record ended with its certificate.
+        if site not in known and self._mesh.member_of(site) is None:
             meant = nearest(site, known)
             hint = f"did you mean '{meant}'? " if meant else ""
             raise ClientError(
-                f"unknown site '{shortened(site)}'; {hint}A new site is invited without --again", status=404
+                f"unknown site '{shortened(site)}'; {hint}A site that is not known here is invited without --again",
+                status=404,
             )
         return await self._code(site, addresses, valid_for_s)
 

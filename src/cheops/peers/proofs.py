@@ -112,7 +112,8 @@ class CertificateProofs:
 
     def __init__(self, keyring: "Keyring") -> None:
         self._keyring = keyring
-        self._records: BoundedMap[SiteRecord, int | RecordError] = BoundedMap(_REMEMBERED)
+        # By a hash: a record may have 16 KiB, and any site can send false ones.
+        self._records: BoundedMap[bytes, int | RecordError] = BoundedMap(_REMEMBERED)
         self._certificates: BoundedMap[bytes, Identity] = BoundedMap(_REMEMBERED)
         self._decisions: BoundedMap[MembershipRecord, RecordError | None] = BoundedMap(_REMEMBERED)
         self.verified = 0  # signatures; a number that tests compare
@@ -134,12 +135,13 @@ class CertificateProofs:
         return replace(unsigned, signature=folder.signing_key.sign(record_content(unsigned)))
 
     def made_ms(self, record: SiteRecord) -> int | None:
-        if record not in self._records:
+        key = sha256(record.signature + record_content(record)).digest()
+        if key not in self._records:
             try:
-                self._records[record] = self._verify_record(record)
+                self._records[key] = self._verify_record(record)
             except RecordError as error:
-                self._records[record] = error
-        outcome = self._records[record]
+                self._records[key] = error
+        outcome = self._records[key]
         if isinstance(outcome, RecordError):
             raise RecordError(outcome.reason, str(outcome))
         return outcome

@@ -114,8 +114,7 @@ async def ping_site(request: ApiRequest) -> Ping:
 @handles(ADMIT_SITE)
 async def admit_site(request: ApiRequest) -> Decided:
     node, name = request.node, request.segment("name")
-    if not node.mesh.may_decide or node.mesh.member_of(name) is None:
-        site_view(node.mesh, now(), name)  # 404 for a site that is not known
+    _check_known(node, name)
     await node.decide_membership(name, forgotten=False)
     return await _decided(node, name)
 
@@ -123,7 +122,7 @@ async def admit_site(request: ApiRequest) -> Decided:
 @handles(FORGET_SITE)
 async def forget_site(request: ApiRequest[ForgetParameters]) -> Decided:
     node, name = request.node, request.segment("name")
-    site_view(node.mesh, now(), name)  # 404 for a site that is not known
+    _check_known(node, name)
     resources = await _check_unused(node, name, force=request.parameters.force)
     await node.decide_membership(name, forgotten=True)
     return await _decided(node, name, resources)
@@ -148,6 +147,12 @@ async def decide_site(request: ApiRequest[ForgetParameters, SignedDecision]) -> 
         MembershipRecord(name, signed.stamp_ms, signed.forgotten, signed.authority, signed.signature)
     )
     return await _decided(node, name, resources)
+
+
+def _check_known(node: Node, name: str) -> None:
+    """A site that was admitted again is on no list until it has sent a heartbeat, but can be forgotten."""
+    if node.mesh.member_of(name) is None:
+        site_view(node.mesh, now(), name)  # 404 for a site that is not known
 
 
 async def _check_unused(node: Node, name: str, *, force: bool) -> tuple[str, ...]:
