@@ -180,10 +180,10 @@ class Rig:
         if self.pki is None:
             return "none"
         self.pki.site(self.folder(name) / "tls", name, host)
-        if name != self.names[0]:
+        if name != self.names[0] or len(self.names) == 1:
             return {"folder": "tls"}
-        # The first site has the authority's key, so it decides which sites are forgotten.
-        return {"folder": "tls", "ca_key": str(self.pki.write(self.base / "ca"))}
+        # The first of several sites has the authority's key, so it decides which of them are forgotten.
+        return {"folder": "tls", "ca_key": str(self.pki.write(self.folder(name) / "ca"))}
 
     def _answers(self, name: str) -> bool:
         if name in self.processes and self.processes[name].poll() is not None:

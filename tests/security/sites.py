@@ -7,6 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from cheops.peers.heartbeat import SiteRecord
+from cheops.peers.proofs import record_content
 from cheops.security.certificates import dns_name
 from cheops.security.keyring import KeyFolder
 from cheops.security.tls import client_context
@@ -65,6 +69,13 @@ def heartbeat(sender: str, **more: Any) -> bytes:
     now_ms = int(time.time() * 1000)
     told = {"sender": sender, "incarnation": "x", "revision": 1, "beat": now_ms, "sent_ms": now_ms, **more}
     return json.dumps(told).encode()
+
+
+def site_record(folder: KeyFolder, name: str = "", **content: Any) -> SiteRecord:
+    """A record signed with the keys in a folder: for their own site, or in the name of another one."""
+    content = {"url": "https://127.0.0.1:9", "revision": int(time.time() * 1000), **content}
+    unsigned = SiteRecord(name or folder.identity.site, "x", certificate=folder.identity.der, **content)
+    return replace(unsigned, signature=folder.signing_key.sign(record_content(unsigned)))
 
 
 def states(rig: Rig, site: str) -> dict[str, str]:

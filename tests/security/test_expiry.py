@@ -19,7 +19,18 @@ from cheops.security.refusals import Refusals
 from tests.agent.rig import Rig, until
 from tests.security.clients import configure, local, token
 from tests.security.pki import DAY_S, Pki
-from tests.security.sites import NOTE, TYPES, all_up, answer, believing, heartbeat, is_well, refused, states
+from tests.security.sites import (
+    NOTE,
+    TYPES,
+    all_up,
+    answer,
+    believing,
+    heartbeat,
+    is_well,
+    refused,
+    site_record,
+    states,
+)
 
 RENEWAL = "/peer/renewal"
 
@@ -162,10 +173,9 @@ def test_not_if_the_site_has_shown_a_newer_one(rig: Rig, tmp_path: Path) -> None
 def test_not_if_the_site_was_forgotten_or_invited_again(rig: Rig, tmp_path: Path) -> None:
     assert rig.pki
     for site in ("site3", "site4"):
-        now_ms = int(time.time() * 1000)
-        record = {"name": site, "incarnation": "x", "url": "https://127.0.0.1:1", "revision": now_ms}
-        shown = believing(rig, rig.pki.site(tmp_path / site, site))
-        body = heartbeat(site, entries=[record])
+        keys = rig.pki.site(tmp_path / site, site)
+        shown = believing(rig, keys)
+        body = heartbeat(site, entries=[msgspec.to_builtins(site_record(keys))])
         assert answer(rig, "site1", shown, "POST", "/peer/heartbeat", body=body)[0] == 200
     local(rig).forget("site3", force=True)
     rig.request("site1", "POST", "/api/v1/invitations", json.dumps({"site": "site4", "again": True}))

@@ -119,6 +119,8 @@ def test_what_is_wrong_is_said_before_anything_changes(rig: Rig, tmp_path: Path)
     rig.start("site1")
     socket = f"unix://{rig.folder('site1') / 'data' / 'agent.sock'}"
     code = cheops(rig, "site1", "site", "invite", "site9", "--url", socket).out
+    ran = cheops(rig, "site1", "site", "invite", "site22", "--again", "--url", socket)
+    assert (ran.code, "unknown site 'site22'; did you mean 'site2'?" in ran.err) == (1, True), ran
     before = {path: path.read_bytes() for path in rig.folder("site2").rglob("*") if path.is_file()}
     ran = rejoin(rig, "site2", code)
     assert (ran.code, "the code is for 'site9', and site.yaml is of 'site2'; nothing was changed" in ran.err) == (

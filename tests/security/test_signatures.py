@@ -2,6 +2,7 @@
 
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -258,11 +259,31 @@ def test_what_was_kept_before_there_was_a_key_is_signed_once() -> None:
     before = store.changes(0, 100)
     signing = DocumentSigner(A, SIGNER.sign)
     store.add_signatures = signing.signed
-    assert sign_stored_documents(store, signing) == 2
-    assert sign_stored_documents(store, signing) == 0
+    assert sign_stored_documents(store, signing, _signed_by(SIGNER)) == 2
+    assert sign_stored_documents(store, signing, _signed_by(SIGNER)) == 0
     assert store.changes(0, 100) == before
     documents = store.load("r")
     assert sum(isinstance(d, Operation | Reply) and is_good(d) for d in documents) == 2
+
+
+def test_with_a_new_key_everything_of_this_site_is_signed_again_and_nothing_else() -> None:
+    store = MemoryStore()
+    foreign = operation(B)
+    force_setattr(foreign, "signature", OTHER.sign([encode(foreign)])[0])
+    store.add_signatures = DocumentSigner(A, OTHER.sign).signed
+    store.commit([Save((operation(), reply(), foreign))])
+    kept = foreign.signature
+    signing = DocumentSigner(A, SIGNER.sign)
+    store.add_signatures = signing.signed
+    assert sign_stored_documents(store, signing, _signed_by(SIGNER)) == 2
+    assert sign_stored_documents(store, signing, _signed_by(SIGNER)) == 0
+    documents = [one for one in store.load("r") if isinstance(one, Operation | Reply)]
+    assert all(is_good(one) for one in documents if one.origin == A)
+    assert [one.signature for one in documents if one.origin == B] == [kept]
+
+
+def _signed_by(signer: Signer) -> Callable[[str], bool]:
+    return lambda text: signatures.read(text).key_id == signer.key_id
 
 
 def test_documents_without_a_signature_still_read() -> None:

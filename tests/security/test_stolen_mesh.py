@@ -12,11 +12,10 @@ import pytest
 from cheops.api.models.site import SiteView
 from cheops.client import Agent
 from cheops.peers.heartbeat import MembershipRecord, SiteRecord
-from cheops.peers.proofs import record_content
 from cheops.security.keyring import load_key_folder
 from tests.agent.rig import Rig, until
 from tests.security.clients import local
-from tests.security.sites import TYPES, all_up, answer, as_site, heartbeat, is_well, refused, states
+from tests.security.sites import TYPES, all_up, answer, as_site, heartbeat, is_well, refused, site_record, states
 from tests.support.command import run_process
 
 PROBE = "/peer/heartbeat"
@@ -39,12 +38,9 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 def record_of(rig: Rig, site: str, seen_by: str, **changes: Any) -> SiteRecord:
     """A record for any site, signed with the stolen key and with the stolen certificate."""
-    folder = load_key_folder(rig.folder(STOLEN) / "tls")
     known = local(rig, seen_by).sites().sites
     url = next((one.url for one in known if one.name == site), "https://127.0.0.1:9")
-    content = {"url": url, "revision": int(time.time() * 1000), "certificate": folder.identity.der, **changes}
-    unsigned = SiteRecord(site, "x", **content)
-    return msgspec.structs.replace(unsigned, signature=folder.signing_key.sign(record_content(unsigned)))
+    return site_record(load_key_folder(rig.folder(STOLEN) / "tls"), site, **{"url": url, **changes})
 
 
 def said(rig: Rig, to: str, context: ssl.SSLContext, **content: Any) -> int:
@@ -139,7 +135,7 @@ def test_a_site_without_the_key_says_where_it_is_and_passes_on_what_the_operator
     ran = run_process("site", "forget", STOLEN, "--force", "--url", url)
     assert (ran.code, "site2 does not have the key of an authority" in ran.err) == (1, True)
     assert f"do it at site1, or from anywhere with the authority's folder: cheops site forget {STOLEN} --ca" in ran.err
-    ca = str(rig.base / "ca")
+    ca = str(rig.folder("site1") / "ca")
     ran = run_process("site", "forget", STOLEN, "--force", "--url", url, "--ca", ca)
     assert (ran.code, ran.out) == (0, f"{STOLEN} is forgotten: at this agent, and at site1, site3\n"), ran.err
     assert states(rig, "site3")[STOLEN] == "forgotten"

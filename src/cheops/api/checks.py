@@ -241,12 +241,15 @@ def _certificates(node: Node, now_s: float) -> Iterator[Check]:
 def _expiry(name: str, left_s: float, renew_before_s: float, anchor: str) -> Check:
     """The agent renews a certificate `renew_before_s` before it ends. At half of that, renewal must have failed."""
     if left_s <= 0:
-        hint = "other sites refuse this one until it has a new certificate"
+        hint = (
+            "other sites refuse this one until it has a new certificate. Start a site that has the authority's key; if "
+            "that does not help within a minute: 'cheops site rejoin' (docs/certificates-trouble.md)"
+        )
         detail = f"{-left_s / _DAY_S:,.1f} days ago"
         return _security_check(f"{name} has expired", detail, hint, anchor=anchor, failed=True)
     days = f"{left_s / _DAY_S:,.0f}"
     if left_s < renew_before_s / 2:
-        hint = "it should be renewed by now; see the agent's log"
+        hint = "it should be renewed by now; the agent's log says why it was not (docs/certificates-trouble.md)"
         return _security_check(f"{name} expires soon", f"in {days} days", hint, anchor=anchor)
     return _security_check(f"{name} is valid", f"for {days} more days", anchor=anchor)
 

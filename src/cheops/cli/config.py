@@ -304,7 +304,7 @@ def _next_steps(config: SiteConfig, file: str) -> Iterator[str]:
         yield f"cheops ca init ca && {issue}   (docs/certificates.md)"
     yield f"cheops agent --config {file}"
     if folder:
-        yield "For each other site: 'cheops site invite NAME' here, then 'cheops site join CODE' there."
+        yield "For each other site: 'cheops site invite NAME' here, then 'cheops site join' there."
     else:
         yield "For each other site on this machine: 'cheops init' with its own --site and --listen."
 

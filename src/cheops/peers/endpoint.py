@@ -146,7 +146,7 @@ class PeerService:
 
     async def _heartbeat(self, peer: Peer, body: bytes) -> PeerResponse:
         if peer.identity is not None and self._site.site_keys is not None:
-            await self._site.site_keys.add(peer.identity)  # its newest certificate: an older one is not renewed later
+            self._site.site_keys.note_shown(peer.identity)
         return PeerResponse(self._site.prober.answer(body, peer.site))
 
     async def _messages(self, peer: Peer, body: bytes) -> PeerResponse:

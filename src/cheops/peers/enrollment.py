@@ -23,7 +23,7 @@ from cheops.peers.renewal import check_grace
 from cheops.scope.names import name_problem
 from cheops.security.invitations import Code, Invitation, Invitations, new_secret
 from cheops.security.refusals import Refusals
-from cheops.text import listed, printable, shortened
+from cheops.text import listed, nearest, printable, shortened
 
 if TYPE_CHECKING:
     from cheops.security.certificate_requests import JoinRequest, JoinResponse, Renewal
@@ -76,6 +76,13 @@ class Enrollment:
         its certificates, and so admits it if it was forgotten."""
         self._issuing()
         self._check_name(site)
+        known = {*self._mesh.known_sites, *self._mesh.forgotten, *self._config.peers}
+        if site not in known:
+            meant = nearest(site, known)
+            hint = f"did you mean '{meant}'? " if meant else ""
+            raise ClientError(
+                f"unknown site '{shortened(site)}'; {hint}A new site is invited without --again", status=404
+            )
         return await self._code(site, addresses, valid_for_s)
 
     async def _code(self, site: str, addresses: tuple[str, ...], valid_for_s: float) -> tuple[Code, int]:

@@ -128,6 +128,7 @@ class SiteKeys:
         self._writer = writer
         self._others = others
         self._known: BoundedMap[str, SiteCertificates] = BoundedMap(MOST_SITES)
+        self._shown_ms: BoundedMap[str, int] = BoundedMap(MOST_SITES)
         self._under_way: dict[tuple[str, str], asyncio.Task[None]] = {}  # by source and site
         self._asked_s: BoundedMap[tuple[str, str], float] = BoundedMap(MOST_SITES)  # when, likewise
 
@@ -141,8 +142,13 @@ class SiteKeys:
         return known.note() if known.certificates else None
 
     async def newest_ms(self, site: str) -> int:
-        """When the newest known certificate of a site was made."""
-        return (await self._load(site)).newest_ms
+        """When the newest certificate was made that a site has shown, or that signed its documents."""
+        return max(self._shown_ms.get(site, 0), (await self._load(site)).newest_ms)
+
+    def note_shown(self, identity: "Identity") -> None:
+        """A site has shown a certificate that was verified. Not saved: heartbeats must not wait for the store, and the
+        next one comes soon."""
+        self._shown_ms[identity.site] = max(self._shown_ms.get(identity.site, 0), identity.made_ms)
 
     async def add(self, identity: "Identity") -> None:
         """Keep a certificate that a site has shown, and that was verified."""
