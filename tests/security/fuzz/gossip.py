@@ -122,12 +122,12 @@ def _receive(data: bytes) -> None:
 
 def _check(mesh: Mesh) -> None:
     world, latest_ms = _world(), MeshSettings().latest_ms(_WALL_MS) + 1
+    if wrong := mesh.forgotten - {"gone"}:
+        raise HarmError(f"nobody decided to forget {wrong}")
     if mesh.entry_of("paris") != world.records["paris"]:
         raise HarmError(f"the record of paris is now {mesh.entry_of('paris')}")
     if invented := set(mesh.known_sites) - set(_SITES):
         raise HarmError(f"sites without a certificate are known: {invented}")
-    if wrong := mesh.forgotten - {"gone"}:
-        raise HarmError(f"nobody decided to forget {wrong}")
     if (own := mesh.own).revision > latest_ms or own.url != world.records["here"].url:
         raise HarmError(f"the own record is now {own}")
     if (lyon := mesh.entry_of("lyon")) and lyon.revision > latest_ms:
