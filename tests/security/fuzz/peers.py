@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from cheops.engine.documents import Base, Document, EpochRecord, Message, Snapshot
 from cheops.errors import CheopsError
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Reply, Seal, Stamp, Status, Verdict
+from cheops.log.rules import Fate, Rule
 from cheops.peers.couchdb.documents import RefusedError, couch_document, parse_document
 from cheops.peers.links import EnvelopeError, pack
 from cheops.store import codec
@@ -54,7 +55,8 @@ def _samples() -> tuple[Message, ...]:
     own = Reply(SHARED, LYON, 2, OpId(LYON, 1), "set", Status.KO, detail="no")
     seal = Seal({PARIS: 2, LYON: 2}, Stamp(1_700_000_000_001, 0, PARIS))
     snapshot = Snapshot({PARIS: 1}, {LYON: 1}, Base({PARIS: 1}, Command("write 1")), ref, (), root=seal.root)
-    epochs = (EpochRecord(ref, {PARIS: 1}),) if len(EpochRecord.__struct_fields__) == 2 else ()
+    fate = Fate(next(iter(Rule)), OpId(PARIS, 2))
+    epochs = (EpochRecord(ref.introduced, {PARIS: 1}, ((OpId(PARIS, 1), fate),)),)
     head = (SHARED, LYON.incarnation)
     return (
         Message(*head, (of_lyon(1), of_lyon(2)), (signed(reply, "lyon"),), (RULES,), {PARIS: 2, LYON: 2}, {LYON: 1}),
@@ -77,7 +79,9 @@ def _samples() -> tuple[Message, ...]:
 MESSAGES = _samples()
 _ENCODED = tuple(map(codec.encode_message, MESSAGES))
 _BODIES = tuple(pack("lyon", [one]) for one in MESSAGES)
-_DOCUMENTS: tuple[Document, ...] = tuple(one for message in MESSAGES for one in (*message.ops, *message.replies))
+_DOCUMENTS: list[Document] = []
+for _message_of_lyon in MESSAGES:
+    _DOCUMENTS += [*_message_of_lyon.ops, *_message_of_lyon.replies]
 _STORED = tuple(map(codec.encode, _DOCUMENTS))
 _NAMES = (
     b'"lyon"',

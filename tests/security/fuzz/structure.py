@@ -78,7 +78,9 @@ def restructured(
     pool = _pool(tuple(seeds))
     for _ in range(draw.randint(1, _MOST_CHANGES)):
         at = draw.randrange(len(lines))
-        lines[at] = _dumped(_changed(json.loads(lines[at]), "", pool, draw))
+        tree = json.loads(lines[at])
+        change = _changed_number if draw.random() < 0.3 else _changed
+        lines[at] = _dumped(change(tree, "", pool, draw))
     return b"\n".join(lines)[:most_bytes]
 
 
@@ -125,6 +127,27 @@ def _changed(tree: Any, name: str, pool: Pool, draw: random.Random) -> Any:
     if draw.random() < 0.3:
         return draw.choice(pool.get(name) or [tree])
     return _another(tree, pool.get(name, ()), pool, draw)
+
+
+def _changed_number(tree: Any, _name: str, pool: Pool, draw: random.Random) -> Any:
+    """Each number is as likely as another, however deep it stands: counters, stamps, sequence numbers."""
+    places = list(_numbers_in(tree))
+    if not places:
+        return _changed(tree, "", pool, draw)
+    *way, last = draw.choice(places)
+    above = tree
+    for step in way:
+        above = above[step]
+    above[last] = _number(above[last], draw)
+    return tree
+
+
+def _numbers_in(tree: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(tree, dict | list):
+        for step, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _numbers_in(value, (*way, step))
+    elif way and isinstance(tree, int | float) and not isinstance(tree, bool):
+        yield way
 
 
 def _another(value: Any, others: Sequence[Any], pool: Pool, draw: random.Random) -> Any:

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cheops.peers import intake
+from cheops.peers.proofs import CertificateProofs
 from tests.security.fuzz import __main__ as fuzz_command
 from tests.security.fuzz.campaign import campaign, made_input, shares, tried
 from tests.security.fuzz.grammars import GRAMMARS
@@ -103,3 +105,35 @@ def test_a_finding_is_told_so_that_it_can_be_repeated() -> None:
     (finding,) = campaign("api-body", broken, 3, range(2_000), most=1)
     assert f"--target api-body --seed 3 --only {finding.number}" in str(finding)
     assert tried(broken, made_input(broken, "api-body", 3, finding.number)) is not None
+
+
+# -- faults that were there once, put back: the targets of hostile sites find them ----------------------------------
+
+
+def found(name: str, inputs: int = 1_500) -> str:
+    findings = campaign(name, TARGETS[name], SEED, range(inputs), most=1)
+    assert findings, f"{name} does not find the fault"
+    return str(findings[0])
+
+
+def test_a_record_that_needs_no_proof_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CertificateProofs, "made_ms", lambda _self, _record: None)
+    assert "HarmError" in found("peer-heartbeat")
+
+
+def test_a_decision_that_needs_no_signature_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CertificateProofs, "check_decision", lambda _self, _decision: None)
+    assert "nobody decided to forget" in found("peer-heartbeat")
+
+
+def test_a_stamp_of_the_future_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "future_objection", lambda _document, _now_ms, _skew_ms: None)
+    assert "into the future" in found("peer-message")
+
+
+def test_an_operation_that_nobody_signed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_objections(_self: object, _sender: str, _documents: object) -> dict[int, object]:
+        return {}
+
+    monkeypatch.setattr(intake.DocumentVerifier, "objections", no_objections)
+    assert "HarmError" in found("peer-message")

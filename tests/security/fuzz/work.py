@@ -4,12 +4,13 @@ import time
 import traceback
 
 from tests.security.fuzz.campaign import Finding, campaign
+from tests.security.fuzz.gossip import GOSSIP
 from tests.security.fuzz.identities import IDENTITIES
 from tests.security.fuzz.peers import PEERS
 from tests.security.fuzz.serving import SERVING
 from tests.security.fuzz.targets import PURE
 
-TARGETS = {**PURE, **PEERS, **IDENTITIES, **SERVING}
+TARGETS = {**PURE, **PEERS, **GOSSIP, **IDENTITIES, **SERVING}
 Piece = tuple[str, int, int, int]  # target, seed, first input, and the one after the last
 
 

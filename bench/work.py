@@ -1,0 +1,128 @@
+"""The processor time of one signed operation: to submit it durably, and to take it from another site.
+
+    python bench/work.py submit|channel     prints microseconds; in any checkout, with that checkout's own code
+
+It uses only what does not change from one version to the next, so that `python -m bench security` can compare this
+checkout with an earlier one (CHEOPS_BENCH_BASE): in turns, in processes of their own. Processor time, because other
+programs on the machine change it little.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path.cwd()))
+if Path(sys.path[1]).name == "bench":
+    del sys.path[1]  # this file's folder, with modules of the same names
+
+import uvloop
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
+
+from bench.local_site import running_site
+from bench.measure import temporary_folder
+from cheops.engine.documents import Message
+from cheops.engine.events import Load, Loaded, PeerUp, Received, Save
+from cheops.engine.settings import ResourceType, Settings
+from cheops.engine.site import Site
+from cheops.log.matrix import Entry, Matrix, Result
+from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Stamp, Verdict
+from cheops.peers.intake import DocumentVerifier
+from cheops.peers.links import pack, unpack
+from cheops.security.audit import AuditWriter
+from cheops.security.certificates import Identity, raw_public_key
+from cheops.security.refusals import RefusalLog, Refusals
+from cheops.security.signatures import Signer, key_id
+from cheops.store.codec import content_of, encode
+
+_CLIENTS, _OPERATIONS = 32, 40
+_MESSAGES, _TOGETHER = 60, 8
+_NOW_MS = 1_700_000_100_000
+_KEY = Ed25519PrivateKey.from_private_bytes(b"a key of benchmarks, no secret..")
+_HERE, _THERE = Origin("site1", "1"), Origin("site2", "2")
+_RULES = Matrix([Entry("set", "set", Result.TAKE_ONE), Entry("inc", "inc", Result.TAKE_BOTH)])
+
+
+async def submit_us() -> float:
+    """Engine, pump, store and signatures, for many clients at once."""
+    with temporary_folder() as place:
+        async with running_site(place / "store.db", Signer(_KEY).sign) as site:
+
+            async def client(number: int, times: int) -> None:
+                for _ in range(times):
+                    await site.submit(f"own-{number}")
+
+            await asyncio.gather(*(client(number, 3) for number in range(_CLIENTS)))
+            began_s = time.process_time()
+            await asyncio.gather(*(client(number, _OPERATIONS) for number in range(_CLIENTS)))
+            return (time.process_time() - began_s) / (_CLIENTS * _OPERATIONS) * 1e6
+
+
+class _Keys:
+    def __init__(self) -> None:
+        self._identity = Identity("site2", raw_public_key(_KEY), _NOW_MS - 1_000_000, 0.0, 4e9, b"")
+        self._id = key_id(self._identity.signing_key)
+
+    def get(self, site: str, key: str) -> Identity | None:
+        return self._identity if (site, key) == ("site2", self._id) else None
+
+    async def learn(self, wanted: Mapping[str, set[str]], sender: str) -> None: ...
+
+
+def _operations() -> list[Operation]:
+    """Of one site, signed some at a time, as a commit does."""
+    made = [_operation(n) for n in range(1, _MESSAGES * _TOGETHER + 1)]
+    signed: list[Operation] = []
+    for start in range(0, len(made), _TOGETHER):
+        some = made[start : start + _TOGETHER]
+        signatures = Signer(_KEY).sign([content_of(one) for one in some])
+        signed += [replace(one, signature=text) for one, text in zip(some, signatures, strict=True)]
+    return signed
+
+
+def _operation(n: int) -> Operation:
+    fields: dict[str, Any] = {"resource": "counter", "rtype": "t", "type": "inc", "kind": Kind.NORMAL}
+    fields |= {"payload": Command("redis-cli incrby counter 13"), "origin": _THERE, "seq": n}
+    fields |= {"deps": {_THERE: n - 1} if n > 1 else {}, "stamp": Stamp(_NOW_MS - 90_000 + n, 0, _THERE)}
+    fields |= {"matrix": MatrixRef(_RULES.hash, Stamp(_NOW_MS - 90_000, 0, _THERE)), "verdict": Verdict.OK}
+    return Operation(**fields, sites=("site1", "site2") if n == 1 else None)
+
+
+async def channel_us() -> float:
+    """From the messages of one engine to what another wants saved: packed, unpacked, verified, taken, encoded."""
+    operations = _operations()
+    site = Site(_HERE, Settings({"t": ResourceType("t")}))
+    log = RefusalLog(Refusals(), AuditWriter(Path("never-started.log")))
+
+    async def is_involved(_site: str, _resource: str) -> bool:
+        return True
+
+    verifier = DocumentVerifier(
+        _Keys(), log, lambda _site: None, is_involved, clock_skew_s=60, now_s=lambda: _NOW_MS / 1000
+    )
+    site.step(PeerUp("site2", "2"), _NOW_MS)
+    began_s = time.process_time()
+    for start in range(0, len(operations), _TOGETHER):
+        some = tuple(operations[start : start + _TOGETHER])
+        message = Message("counter", "2", some, matrices=(_RULES,), known={_THERE: some[-1].seq})
+        messages = unpack(pack("site2", [message]))[1]
+        for one in await verifier.verify("site2", messages):
+            effects = site.step(Received("site2", one), _NOW_MS)
+            for load in [effect for effect in effects if isinstance(effect, Load)]:
+                effects += site.step(Loaded(load.resource, ()), _NOW_MS)
+            for effect in effects:
+                for document in effect.documents if isinstance(effect, Save) else ():
+                    encode(document)
+    took_s = time.process_time() - began_s
+    if site.replicas["counter"].history.known.get(_THERE) != len(operations):
+        raise RuntimeError("the operations were not taken, so the measurement is invalid")
+    return took_s / len(operations) * 1e6
+
+
+MEASURES = {"submit": submit_us, "channel": channel_us}
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{uvloop.run(MEASURES[sys.argv[1]]()):.2f}\n")
