@@ -9,7 +9,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-import yaml
 
 from cheops.backends.http.ids import meta_id_of
 from cheops.log.operation import Kind
@@ -39,10 +38,12 @@ class _Service(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_MOVE = do_PROPFIND = _any
-
     def log_message(self, *_: Any) -> None:
         pass
+
+
+for _method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "MOVE", "PROPFIND"):
+    setattr(_Service, f"do_{_method}", _Service._any)
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,10 @@ def owner_at(sites: TenantSites, service: str, site: str, name: str) -> list[str
     return [one["owner"] for one in sites.state(service)[site]["servers"].values() if one["name"] == name]
 
 
+def wait_for_effect(sites: TenantSites, meta_id: str, op: str, effect: str) -> None:
+    until(lambda: sites.effect("site1", meta_id, op) == effect, f"for {op} to be {effect}")
+
+
 def test_a_client_that_a_site_does_not_know_waits_for_the_operator(sites: TenantSites) -> None:
     known = sites.rig.folder("site2") / "auth" / "clients" / "bob"
     credentials = known.read_text()
@@ -72,7 +76,7 @@ def test_who_a_client_is_must_be_certain(sites: TenantSites) -> None:
     """Two spellings of one header could be read in two ways: the identity service by one, the service by the other."""
     before = sites.state(SERVICE)
     answer = sites.call(
-        "site1", SERVICE, "POST", "/servers", {"server": {"name": "two"}}, BOTH, ALICE, **{"x_auth_token": BOB.text}
+        "site1", SERVICE, "POST", "/servers", {"server": {"name": "two"}}, BOTH, ALICE, x_auth_token=BOB.text
     )
     assert answer.status == 401
     assert "it is not known who the client is" in answer.json["detail"]
@@ -93,6 +97,5 @@ def test_a_change_waits_for_its_service_but_not_with_other_credentials(sites: Te
         assert sites.rig.stop("site1") == 0
         sites.restart_service("site1")
         sites.rig.start("site1")
-        op = waiting.headers["Cheops-Operation"]
-        until(lambda s=service, m=meta_id, o=op: sites.effect("site1", m, o) == "void", "for it to be refused")
+        wait_for_effect(sites, meta_id, waiting.headers["Cheops-Operation"], "void")
         assert not any(owner_at(sites, service, site, "later") for site in SITES)

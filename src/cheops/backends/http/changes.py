@@ -64,7 +64,6 @@ from cheops.scope.functions import Functions
 from cheops.scope.tree import Scope
 from cheops.text import in_words
 
-
 _NO_COPY = 503  # from another site: its service cannot decide, so nothing was done
 
 
