@@ -107,8 +107,8 @@ BAD = [
     (
         "site: a\nservices:\n  image: {uri: http://b}",
         (
-            "3: services.image.uri: unknown key; did you mean 'url'? Known here: add_carrier, advertise, auth, "
-            "carriers, credential_headers, credentials, exists, find, hosts, id, items, keep_response and 6 more"
+            "3: services.image.uri: unknown key; did you mean 'url'? Known here: add_carrier, advertise, allow, auth, "
+            "carriers, client, credential_headers, exists, find, forward, hosts, id and 11 more"
         ),
     ),
     (
@@ -121,7 +121,52 @@ BAD = [
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, auth: {}}",
-        "3: services.image.auth: expected one of 'file' and 'command': where lines of headers come from",
+        "3: services.image.auth: expected one of 'file', 'command' and 'folder': where lines of headers come from",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, credentials: pass}",
+        (
+            "3: services.image.credentials: 'credentials' is no longer a setting: 'forward: client | none' is for "
+            "requests that another site serves, and 'replicate_as: own | mapped' for replicated changes; see "
+            "docs/replication.md#credentials"
+        ),
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, replicate_as: mapped, auth: {file: x}}",
+        (
+            "3: services.image.replicate_as: 'mapped' needs the credentials of each client: 'auth' with 'folder' or "
+            "'command'"
+        ),
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, replicate_as: mapped, auth: {folder: x}}",
+        "3: services.image.replicate_as: 'mapped' needs 'client': how to find out who a client is",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, auth: {folder: x}}",
+        "3: services.image.auth: 'folder' has credentials by client, for 'replicate_as: mapped'",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, client: {claim: sub}}",
+        "3: services.image.client: 'client' is for 'replicate_as: mapped'",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, client: {ask: http://c}}",
+        "3: services.image.client.ask: expected one of 'value' and 'header': where the response names the client",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, allow: [images]}",
+        (
+            "3: services.image.allow[0]: expected a method and a path, such as POST /images or PUT /images/**, found "
+            "'images'"
+        ),
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, secret: [$.]}",
+        (
+            "3: services.image.secret[0]: expected a member, such as $.server.adminPass or pin, or a well-known name that "
+            "is not secret here, such as -password; found '$.'"
+        ),
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, items: {/a: /b}}",

@@ -20,7 +20,12 @@ plane = both_planes
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory, plane: str) -> Iterator[Stage]:
-    stage = Stage(tmp_path_factory.mktemp("sharing") / "rig", SITES, ("image", "compute"), plane=plane)
+    stage = Stage(tmp_path_factory.mktemp("sharing") / "rig", SITES, ("image", "compute", "closed"), plane=plane)
+    for site in SITES:  # `closed` is the same instance as `image`, to which no credentials are forwarded
+        path = stage.rig.folder(site) / "site.yaml"
+        config = yaml.safe_load(path.read_text())
+        config["services"]["closed"] |= {"url": config["services"]["image"]["url"], "forward": "none"}
+        path.write_text(yaml.safe_dump(config))
     try:
         stage.rig.start()
         until(lambda: all_up(stage), "for the sites to see each other")
@@ -75,14 +80,20 @@ def test_what_the_other_site_gets(three: Stage, images: Services) -> None:
     assert headers["X-Mine"] == "1"
     assert ", ".join(headers.get_all("X-Forwarded-For", [])) == "127.0.0.1, 127.0.0.1"
     assert not [name for name in headers if name.lower().startswith("cheops")]
-    assert "Authorization" not in headers
+    assert headers["Authorization"] == "secret"
 
 
-def test_that_credentials_stayed_here_is_said(three: Stage, images: Services) -> None:
-    assert three.ask("site1", "/", "site3", headers={"Cookie": "a"}).headers["Cheops-Credentials"] == "dropped"
-    assert three.ask("site1", "/", "site3").headers["Cheops-Credentials"] is None
-    three.ask("site1", "/", headers={"Cookie": "a"})
-    assert images["site1"].seen[-1].headers["Cookie"] == "a"
+@pytest.mark.parametrize("name", ["Cookie", "X-Auth-Token", "x_auth_token"])
+def test_credentials_that_are_not_forwarded(three: Stage, images: Services, name: str) -> None:
+    for _ in range(3):  # by the agent, and then as a flow
+        answer = three.ask("site1", "/", "site3", service="closed", headers={name: "secret"})
+        assert answer.headers["Cheops-Credentials"] == "dropped"
+        assert "secret" not in images["site3"].seen[-1].headers.values()
+        assert three.ask("site1", "/", "site3", service="closed").headers["Cheops-Credentials"] is None
+        assert three.ask("site1", "/", "site3", headers={name: "secret"}).headers["Cheops-Credentials"] is None
+        assert images["site3"].seen[-1].headers[name] == "secret"
+    three.ask("site1", "/", service="closed", headers={name: "secret"})
+    assert images["site1"].seen[-1].headers[name] == "secret"
 
 
 def test_a_scope_for_another_service_leaves_this_one_here(three: Stage, images: Services) -> None:

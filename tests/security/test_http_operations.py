@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cheops.backends.http.ids import meta_id_of
-from cheops.log.operation import Kind
+from cheops.log.operation import Kind, Stamp
 from cheops.security.refusals import COMMAND_NOT_ALLOWED
 from tests.agent.rig import until
 from tests.gateway.stage import Stage
@@ -32,16 +32,19 @@ class _Service(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.seen.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
         content = json.dumps({"id": str(uuid.uuid4())}).encode()
-        self.send_response(201 if self.command == "POST" else 200)
+        is_taken = self.headers.get("If-None-Match") == "*"
+        self.send_response(412 if is_taken else 201 if self.command == "POST" else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_MOVE = do_PROPFIND = _any
-
     def log_message(self, *_: Any) -> None:
         pass
+
+
+for _method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "MOVE", "PROPFIND"):
+    setattr(_Service, f"do_{_method}", _Service._any)
 
 
 @pytest.fixture(scope="module")
@@ -158,12 +161,25 @@ def test_an_operation_on_one_resource_does_not_change_another(stage: Stage) -> N
     first = thief.begin("c4e095a1-0000-8000-8000-00000000ab1e", "http:image", line, *SITES, type="create")
     change = json.dumps({"method": "PATCH", "path": f"/images/{victim}", "text": "{}"})
     deletion = json.dumps({"method": "DELETE", "path": f"/images/{victim}", "item": "/images/{id}"})
-    second = thief.operation(first, change, type="patch", seq=2)
-    third = thief.operation(second, deletion, type="delete", kind=Kind.DELETE, seq=3)
-    assert thief.send("site1", first, second, third)[0] < 300
-    until(lambda: refused(stage.rig, "site1", COMMAND_NOT_ALLOWED) > counted, "for it to be refused")
+    made_ms, origin = first.stamp.time_ms, first.origin
+    second = thief.operation(first, change, type="patch", seq=2, stamp=Stamp(made_ms + 1, 0, origin))
+    assert thief.send("site1", first, second)[0] < 300
+    until(lambda: refused(stage.rig, "site1", COMMAND_NOT_ALLOWED) > counted, "for the change to be refused")
+    later = Stamp(made_ms + 2, 0, origin)
+    third = thief.operation(second, deletion, type="delete", kind=Kind.DELETE, seq=3, stamp=later)
+    assert thief.send("site1", third)[0] < 300
+    until(lambda: refused(stage.rig, "site1", COMMAND_NOT_ALLOWED) > counted + 1, "for the deletion to be refused")
     goes_on(stage)
     assert [one[:2] for one in seen(stage)[before:]] == [("POST", "/images")] * 2
+
+
+def test_a_peer_does_not_decide_that_a_site_adopts_what_it_has(stage: Stage) -> None:
+    """It could read it then, as the state of a resource of its own."""
+    meta_id = send(stage, method="PUT", path="/notes/taken", item="/notes/taken", named=True, exists="adopt", text="{}")
+    until(lambda: ("PUT", "/notes/taken") in [one[:2] for one in seen(stage)], "for it to be tried")
+    goes_on(stage)
+    found = json.loads(stage.rig.request("site1", "GET", f"/api/v1/replicants/{meta_id}"))
+    assert found["local_id"] is None
 
 
 def test_what_is_not_allowed_is_refused_at_its_origin(stage: Stage) -> None:

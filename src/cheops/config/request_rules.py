@@ -98,8 +98,9 @@ class SecretMembers:
 
     def includes(self, place: tuple[str, ...]) -> bool:
         """Whether the member at a place is secret; `place` has the names from the root, without lists."""
-        plain = tuple(map(_plain, place))
-        return bool(plain) and (plain[-1] in self.names or plain in self.paths)
+        if not place:
+            return False
+        return _plain(place[-1]) in self.names or (bool(self.paths) and tuple(map(_plain, place)) in self.paths)
 
 
 def _plain(name: str) -> str:

@@ -12,6 +12,7 @@ services:
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -151,6 +152,11 @@ def _read_header_copies(value: Value) -> tuple[tuple[str, str], ...]:
         if not _HEADER.fullmatch(name):
             raise at.fail(f"'{printable(shortened(name))}' is not the name of a header")
     return tuple((name, _read_header(at)) for name, at in value.mapping().items())
+
+
+@cache
+def _plain_names(headers: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(name.lower().replace("_", "-") for name in headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +338,7 @@ class ReplicationConfig(Section):
 
     def is_credential(self, header: str) -> bool:
         """Some programs read `_` in the name of a header as `-`."""
-        return header.lower().replace("_", "-") in {name.lower().replace("_", "-") for name in self.credential_headers}
+        return header.lower().replace("_", "-") in _plain_names(self.credential_headers)
 
     def complete(self, value: Value) -> Self:
         if self.replicate_as == "mapped":

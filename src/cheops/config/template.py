@@ -45,7 +45,7 @@ data: ./{default[data]}
 #     url: http://127.0.0.1:9292
 #     listen: 127.0.0.1:9392
 #     outbound: 127.0.0.1:9492
-#     auth: {{file: image.headers}}   # this site's credentials, for requests that came from other sites
+#     auth: {{file: image.headers}}   # the credentials with which this site runs changes accepted at other sites
 
 # {doc[types]} A type says how concurrent changes combine (docs/matrix.md), and which commands may run.
 types:

@@ -34,7 +34,7 @@ PAIR = "site1 & site2"
     ],
 )
 def test_what_a_status_means(method: str, status: int, result: Result) -> None:
-    of_client = status != 404 and status != 410
+    of_client = status not in (404, 410)
     assert result_of(method, status, may_repeat=False, of_client=of_client) is result
 
 

@@ -95,8 +95,6 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._answer(404, {"error": "no such path"})
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _any
-
     def _token(self, text: str | None) -> Token | None:
         mark, *rest = (text or "").split("-")
         if mark != MARK or len(rest) != 4 or text in self.server.revoked:
@@ -171,3 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(raw)
+
+
+for _method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"):
+    setattr(_Handler, f"do_{_method}", _Handler._any)

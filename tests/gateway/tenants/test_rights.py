@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.agent.rig import until
 from tests.gateway.stage import Answer, both_planes
 from tests.gateway.tenants.service import MARK, Token, admin_password
 from tests.gateway.tenants.sites import EVERYWHERE, SERVICES, SITES, TenantSites, running
@@ -175,7 +174,7 @@ def test_a_login_and_a_password_are_not_replicated(sites: TenantSites) -> None:
 
 def test_no_secret_is_in_any_file(sites: TenantSites) -> None:
     """The last of this module: the sites are stopped. Tokens, passwords of logins and adminPass of answers."""
-    found = {}
+    found: dict[str, Path] = {}
     for site in SITES:
         assert sites.rig.stop(site) == 0
         folder: Path = sites.rig.folder(site)

@@ -225,4 +225,11 @@ ANSWERS = (
 )
 GZIP = (gzip.compress(b"{}" * 10, mtime=0), gzip.compress(b"\0" * 100_000, mtime=0), b"{}")
 CREDENTIALS = (b"X-Auth-Token: abc\nAuthorization: Bearer x\n", b"# a comment\nA: b\n\n")
+WEB_TOKENS = (b"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl", b"a.e30.c", b"a.W10.")
+SECRETS = (
+    b'{"server": {"id": "5", "adminPass": "x"}, "keys": [{"private_key": {"a": 1}}]}',
+    b"name=x&password=y&user%5Bpassword%5D=z",
+    b'--b\r\nContent-Disposition: form-data; name="password"\r\n\r\nx\r\n--b--',
+    b"<a:user><a:password>x</a:password></a:user>",
+)
 IDS = (b"op/counter/paris/3f2a/7", b"reply/a%2Fb/lyon/91c0/2", b"matrix/abc", b"clock", b"_design/x")

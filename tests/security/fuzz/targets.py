@@ -21,12 +21,16 @@ from cheops.backends.command.line import CommandLineError, CommandNotAllowedErro
 from cheops.backends.command.runner import CommandRunner
 from cheops.backends.http.copies import Copy, Index
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError
+from cheops.backends.http.identity import claimed_client
 from cheops.backends.http.ids import Form, LocalIdTranslator, MetaIdTranslator, NoCopyError, meta_id_of
 from cheops.backends.http.payload import PayloadError, request_of
+from cheops.backends.http.rules import check_place, check_rules
+from cheops.backends.http.secrets import check_query, masked
 from cheops.backends.http.translation import ResponseIds
 from cheops.client.agent import events_in
 from cheops.config.command import CommandSettings
-from cheops.config.services import AuthConfig, ReplicationConfig
+from cheops.config.request_rules import SecretMembers
+from cheops.config.services import AuthConfig, ClientConfig, ReplicationConfig, ServiceConfig
 from cheops.config.site import parse_site
 from cheops.engine.events import (
     Effect,
@@ -47,7 +51,7 @@ from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.client_connection import check_headers, check_raw_head, parse_headers, refuse_early
-from cheops.gateway.headers import RequestHead
+from cheops.gateway.headers import SAFE_METHODS, RequestHead
 from cheops.gateway.interfaces import GatewayRequestError
 from cheops.gateway.request import Listener, ListenerKind, find_service
 from cheops.log.operation import Command, Origin
@@ -207,6 +211,11 @@ def _unpacked(data: bytes) -> None:
 def _http_payload(data: bytes) -> None:
     request = request_of(Command(data.decode("utf-8", "replace")))
     assert request.base or not set("\r\n\0") & set(request.method + request.path + request.query + request.key)
+    if not request.base:
+        assert request.method not in SAFE_METHODS
+        assert ".." not in request.path.split("/")
+        check_rules(_MAPPED, request)
+        check_place(_MAPPED, request, meta_id_of("image", "5"), None)
 
 
 # -- what services and clients send ------------------------------------------------------------------------
@@ -271,6 +280,22 @@ def _credentials(data: bytes) -> None:
     provider._parsed(data.decode("latin-1"))
 
 
+_MAPPED = ServiceConfig("image", "http://a", replication=ReplicationConfig(client=ClientConfig(claim="sub")))
+_CONTENT_TYPES = ("application/json", "", "application/x-www-form-urlencoded", "multipart/form-data", "a/xml", "a/b")
+
+
+def _web_token(data: bytes) -> None:
+    claimed_client(_MAPPED, "sub", (("Authorization", f"Bearer {data.decode('latin-1')}"),))
+
+
+def _secrets(data: bytes) -> None:
+    """What is kept of a response: to look again finds nothing more."""
+    for kind in _CONTENT_TYPES:
+        kept = masked(data, kind, SecretMembers())
+        assert kept is None or kind != "application/json" or masked(kept, kind, SecretMembers()) == kept
+    check_query(data.decode("latin-1"), SecretMembers())
+
+
 _TOKENS = Tokens()
 
 
@@ -318,12 +343,14 @@ PURE: dict[str, Target] = {
     "couch-document": Target(_couch, samples.COUCH, (RefusedError,), JSON_TOKENS, 30),
     "heartbeat": Target(_heartbeat, samples.HEARTBEATS, (MeshError,), JSON_TOKENS, 40),
     "gzip": Target(_unpacked, samples.GZIP, (CouchError,), (), 20),
-    "http-payload": Target(_http_payload, samples.REQUESTS, (PayloadError,), JSON_TOKENS, 30),
+    "http-payload": Target(_http_payload, samples.REQUESTS, (PayloadError, ClientError), JSON_TOKENS, 30),
     "http-answer-json": Target(_to_meta, samples.BODIES, (CheopsError,), JSON_TOKENS, 30),
     "http-body-json": Target(_to_local, (*samples.BODIES, meta_id_of("image", "5").encode()), (NoCopyError,), (meta_id_of("x").encode(),), 20),
     "event-stream": Target(_events, samples.EVENTS, (msgspec.DecodeError,), JSON_TOKENS, 15),
     "api-body": Target(_api_body, samples.API_BODIES, (ClientError,), JSON_TOKENS, 40),
     "gateway-head": Target(_head, samples.HEADS, (GatewayRequestError,), HTTP_TOKENS, 60),
     "credentials-file": Target(_credentials, samples.CREDENTIALS, (CredentialsError,), (b":", b"\n", b"\r"), 10),
+    "web-token": Target(_web_token, samples.WEB_TOKENS, (ClientError,), (b".", b"=", b"-_"), 10),
+    "http-secrets": Target(_secrets, samples.SECRETS, (ClientError,), (*JSON_TOKENS, b'"password":', b"password="), 20),
     "token": Target(_token, (b"cheops_" + b"a" * 43,), (BadTokenError,), (), 10),
 }  # fmt: skip

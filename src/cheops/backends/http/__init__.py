@@ -14,7 +14,10 @@ A change, from the client to the services:
     submission      hands the operation to the engine, and waits as long as the client wants
     payload         the operation's payload: an HTTP request as JSON; and what its response means
     backend         the `Backend`: runs the operation at each site
+    rules           whether it may be replicated, here and at every other site; `secrets`: what is never written down
+    identity        who the client is, so that other sites can run it with that client's rights
     sender          sends it to the service, with local ids and credentials (`credentials`)
+    existing        what to do if the service has the resource already
     copies          remembers the local id
 
 A read: `replication`, `reads`, `translation` (local ids to meta-ids in the response), with `ids` and `paths`.

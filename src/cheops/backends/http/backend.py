@@ -43,6 +43,7 @@ from cheops.errors import ClientError
 from cheops.gateway.interfaces import RunGuard, UpstreamError
 from cheops.log.operation import Command, Kind
 from cheops.node.node import Node
+from cheops.text import printable, shortened
 
 FILE = "replicas.db"
 _MAX_WAITS = 1_000
@@ -121,8 +122,8 @@ class HttpBackend(Backend):
         return outcome
 
     def _task(self, run: Run, step: Step, service: ServiceConfig, request: Request) -> Task | Outcome:
-        """What to send; or the outcome, if nothing can be sent, or need be. Raises NoCopyError."""
-        identity = self._identity(run.resource, step, request)
+        """What to send; or the outcome, if nothing can be sent, or need be. Raises NoCopyError, CredentialsError."""
+        identity = self._identity(service, run.resource, step, request)
         if isinstance(identity, Outcome):
             return identity
         if ended := self._result_without_request(run.resource, request, identity):
@@ -130,12 +131,11 @@ class HttpBackend(Backend):
         body = self._body(run, step, request, is_base=run.replay and step is run.steps[0])
         return body if isinstance(body, Outcome) else Task(service, run.resource, request, identity, str(step.op), body)
 
-    def _identity(self, resource: str, step: Step, request: Request) -> Identity | Outcome:
-        """With whose credentials an operation runs; or its outcome, if those are gone."""
-        if not self._is_undecided(resource, step):
-            return OfSite(request.client)
-        if not request.ticket:  # an operator's deletion, by the API: `check_payload` lets nothing else pass
-            return OfSite(request.client)
+    def _identity(self, service: ServiceConfig, resource: str, step: Step, request: Request) -> Identity | Outcome:
+        """With whose credentials an operation runs; or its outcome, if those are gone. Raises CredentialsError."""
+        # Without a ticket it is an operator's deletion, by the API: `check_payload` lets nothing else pass.
+        if not request.ticket or not self._is_undecided(resource, step):
+            return of_site(service, request.client)
         if self.copies.approvals.get(resource) == str(step.op):  # the agent stopped after the service had accepted it
             return nothing_to_do("the service accepted it before the agent stopped")
         headers = self.tickets.credentials(request.ticket)
@@ -221,7 +221,9 @@ class HttpBackend(Backend):
         path = self.sender.local_path(copy)
         try:
             # For `cheops show` and `verify`: who may read this is decided by the roles of this agent's own tokens.
-            reply = await self.sender.send(service, Request(method="GET", path=path), path, b"", OfSite(copy.client))
+            reply = await self.sender.send(
+                service, Request(method="GET", path=path), path, b"", of_site(service, copy.client)
+            )
         except (NoCopyError, UpstreamError, CredentialsError) as error:
             return Outcome(Result.KO, str(error))
         kept = self.sender.kept(service, path, reply)
@@ -240,7 +242,7 @@ class HttpBackend(Backend):
         try:
             request = request_of(payload)
         except PayloadError:
-            return payload.line
+            return printable(shortened(payload.line))
         return f"{request.method} {request.path}"
 
     async def resource_moved(self, resource: str, *, is_here: bool) -> None:
@@ -252,6 +254,19 @@ class HttpBackend(Backend):
 
     async def doctor(self) -> Sequence[Finding]:
         return await asyncio.gather(*(_accepts_connections(one.name, one.url) for one in self._services.values()))
+
+
+def of_site(service: ServiceConfig, client: str) -> OfSite:
+    """With which credentials this site runs what was accepted for a client: as its own configuration says, whatever
+    that of the other site is. Raises CredentialsError."""
+    if service.replication.replicate_as != "mapped":
+        return OfSite()
+    if not client:  # a program that gives credentials by client must not be asked for nobody's
+        raise CredentialsError(
+            f"services.{service.name}.replicate_as is 'mapped', and the site that took the request does not say who "
+            "its client is: it needs the same setting"
+        )
+    return OfSite(client)
 
 
 def answer_key(meta_id: str, op: str) -> str:

@@ -24,6 +24,7 @@ from cheops.backends.http.payload import (
     check_request,
     command_of,
     credentials_of,
+    decode_response,
     end_to_end,
     operation_type,
     with_body,
@@ -274,12 +275,18 @@ class ChangeHandler:
                 )
                 result = await submit(self._node, change, preferences)
         location = filled(target.item, target.meta_id) if creates and self._is_there(target, result.decided) else ""
-        answer = self._answer(target, result)
+        answer = self._answer(target, result, is_repeated=bool(before))
         return response_to(result, target.meta_id, self._node.config.advertise, location, answer)
 
-    def _answer(self, target: Target, result: SubmissionResult) -> KeptResponse | None:
-        """The service's response, if it has secrets: the log does not have them."""
-        return self._backend.tickets.take_answer(answer_key(target.meta_id, str(result.op)))
+    def _answer(self, target: Target, result: SubmissionResult, *, is_repeated: bool) -> KeptResponse | None:
+        """The response that the client gets instead of the one in the log; None if it gets that one."""
+        if not is_repeated:  # with the secrets that the log does not have
+            return self._backend.tickets.take_answer(answer_key(target.meta_id, str(result.op)))
+        kept = decode_response(result.decided.output or result.decided.detail) if result.decided else None
+        if kept is None or target.meta_id in self._backend.copies.index.copies:
+            return None  # see `_refuse_repetition`
+        # No service here can say whether the client that repeats a key may see what another one was answered.
+        return KeptResponse(status=kept.status, note="the response is not repeated: this site has no copy")
 
     @staticmethod
     def _check(service: ServiceConfig, head: RequestHead, target: Target, preferences: Preferences) -> None:

@@ -100,7 +100,7 @@ class CredentialProvider:
             raise CredentialsError(f"{self.where}.command: {self._config.command[0]} gave no credentials{whose}: {how}")
         return done.output
 
-    def _parsed(self, text: str, client: str) -> tuple[Header, ...]:
+    def _parsed(self, text: str, client: str = "") -> tuple[Header, ...]:
         lines = [line for line in text.split("\n") if line.strip() and not line.startswith("#")]
         found = [_LINE.fullmatch(line.rstrip()) for line in lines]
         if not found or None in found:

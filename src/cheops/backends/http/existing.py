@@ -22,7 +22,7 @@ from cheops.backends.http.payload import (
     result_of,
 )
 from cheops.backends.http.sender import Identity, OfClient, OperationSender, ServiceReply
-from cheops.config.services import ServiceConfig, body_names
+from cheops.config.services import EXISTS, ServiceConfig, body_names
 from cheops.engine.events import Outcome, Result
 
 _CONFLICTS = (409, 412)
@@ -80,6 +80,15 @@ def may_exist(request: Request, status: int) -> bool:
     return status in _CONFLICTS or (request.creates_collection and status in _NO_SUCH_METHOD)
 
 
+def _policy(task: Task) -> str:
+    """What the request says, but with the credentials of this site not more than its own configuration: what exists
+    here may belong to another client than the one that created it elsewhere."""
+    configured = task.service.replication.exists
+    wanted = task.request.exists or configured
+    is_limited = task.service.replication.auth is not None and not task.is_of_client
+    return min(wanted, configured, key=EXISTS.index) if is_limited else wanted
+
+
 class ExistingResources:
     """Applies the policy `exists` to a create whose resource the service has already."""
 
@@ -89,7 +98,7 @@ class ExistingResources:
 
     async def resolve(self, task: Task, path: str, reply: ServiceReply) -> Outcome:  # noqa: PLR0911 - one per case
         """The service has the resource already: fail, adopt it as our copy, or overwrite it, as the policy says."""
-        policy = task.request.exists or task.service.replication.exists
+        policy = _policy(task)
         kept = self._sender.kept(task.service, path, reply)
         if policy == "abort":
             return Outcome(Result.KO, encode_response(kept))

@@ -60,7 +60,7 @@ class ClientIdentifier:
         if len(set(names)) != len(names):
             raise _unknown(service, "the request has the same credentials twice")
         if config.claim:
-            return _checked(service, _claim(service, config.claim, credentials))
+            return _checked(service, claimed_client(service, config.claim, credentials))
         key = hashlib.sha256(msgspec.json.encode((service.name, credentials))).digest()
         until_s, found = self._known.get(key, (0.0, ""))
         if time.monotonic() >= until_s:
@@ -115,7 +115,8 @@ async def _read(body: object) -> bytes:
     return bytes(found)
 
 
-def _claim(service: ServiceConfig, claim: str, credentials: tuple[Header, ...]) -> str:
+def claimed_client(service: ServiceConfig, claim: str, credentials: tuple[Header, ...]) -> str:
+    """What a claim of a JSON Web Token says; empty if it has none. Raises ClientError."""
     name, value = credentials[0]
     kind, _, token = value.strip().partition(" ")
     if len(credentials) != 1 or name.lower() != "authorization" or kind.lower() != "bearer":

@@ -11,7 +11,7 @@ from cheops.backends.http.paths import ID, below, canonical, collection_of, pref
 from cheops.config.services import EXISTS
 from cheops.errors import ClientError
 from cheops.gateway.headers import Headers, RequestHead, every, first
-from cheops.text import in_words, printable, shortened
+from cheops.text import printable, shortened
 
 _CONDITIONS = ("If-Match", "If-None-Match", "If-Unmodified-Since")
 
@@ -168,7 +168,6 @@ def _is_at(copy: Copy, service: str, path: str) -> bool:
 
 
 MOVING = frozenset(("MOVE", "COPY"))
-_MAX_SHOWN = 3
 
 
 def refuse_moving(index: Index, service: str, head: RequestHead, *, has_scope: bool) -> None:
@@ -199,11 +198,10 @@ def refuse_whole_collection(index: Index, service: str, head: RequestHead) -> No
         is_above = head.method in ("PUT", "PATCH") and index.is_collection(service, path)
     if not is_above:
         return
-    held = sorted(index.copies[one].path for one in index.below_path(service, path))
-    shown = in_words([*held[:_MAX_SHOWN], *([f"{len(held) - _MAX_SHOWN:,} more"] if len(held) > _MAX_SHOWN else [])])
+    # It does not name them: nobody has asked the service whether this client may see them.
     raise ClientError(
-        f"{path} contains replicated resources ({shown}), and {head.method} would change them at this site only. "
-        f"First {head.method} each of them by its own path: that changes it at all of its sites",
+        f"{path} contains replicated resources, and {head.method} would change them at this site only. First "
+        f"{head.method} each of them by its own path: that changes it at all of its sites",
         status=409,
     )
 

@@ -27,11 +27,12 @@ _BLANK = b" \t\r\n\xef\xbb\xbf"  # and the mark that some programs write before 
 _HOLD = 512  # bytes of a piece that are looked at again with the next one: a name may be in both
 _MAX_NAME = 200
 _FORM = "application/x-www-form-urlencoded"
+# Each ends with what ends a name: a piece may end within one.
 _FORM_NAME = re.compile(rb"(?:^|[&;?])([^=&;?\x00-\x20<>{}\"]{1,200})=")
 _PART_NAME = re.compile(
-    rb"""content-disposition:[^\r\n]{0,200}?[;\s]name\*?\s*=\s*["']?([^"';\r\n]{1,200})""", re.IGNORECASE
+    rb"""content-disposition:[^\r\n]{0,200}?[;\s]name\*?\s*=\s*["']?([^"';\r\n]{1,200})["';\r\n]""", re.IGNORECASE
 )
-_XML_NAME = re.compile(rb"<(?:[\w.-]{1,100}:)?([A-Za-z_][\w.-]{0,199})")
+_XML_NAME = re.compile(rb"<(?:[\w.-]{1,100}:)?([A-Za-z_][\w.-]{0,199})[\s/>]")
 _LAST_PART = re.compile(r"[^\[\].]+(?=\]?$)")  # of a name in a form: `server[adminPass]`, `server.adminPass`
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 

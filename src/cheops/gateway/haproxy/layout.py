@@ -183,7 +183,7 @@ def make_layout(config: SiteConfig, peers: tuple[PeerLayout, ...], keyring: "Key
                 service.listener.listen,
                 upstream_address(service.url),
                 replication.timeout_s,
-                replication.credential_headers if replication.forward == "none" else (),
+                _spellings(replication.credential_headers) if replication.forward == "none" else (),
                 service.listener.carriers if config.has_carriers else (),
                 service.listener.outbound,
             )
@@ -205,6 +205,11 @@ def make_layout(config: SiteConfig, peers: tuple[PeerLayout, ...], keyring: "Key
         return layout
     shown = keyring.identity.pem + keyring.folder.authorities.pem
     return replace(layout, certificates=sha256(shown).hexdigest()[:16], mesh=settings.listen)
+
+
+def _spellings(headers: tuple[str, ...]) -> tuple[str, ...]:
+    """Some programs read `_` in the name of a header as `-`, so HAProxy looks for both."""
+    return tuple(dict.fromkeys((*headers, *(name.replace("-", "_") for name in headers))))
 
 
 def _threads() -> int:
