@@ -266,16 +266,15 @@ class HostileSite(Rogue):
         highest = dict.fromkeys(origins, HIGHEST)
         invented = {Origin(f"ghost{n}", "x"): HIGHEST for n in range(2_000)}
         stamp = Stamp(now_ms() + 20_000, HIGHEST, self.origin)  # clocks may differ by so much
-        for number, changes in enumerate(
-            (
-                {"stamp": stamp},
-                {"stamp": Stamp(0, HIGHEST, self.origin)},
-                {"seq": HIGHEST},
-                {"deps": {first.origin: HIGHEST}},
-                {"deps": invented},
-                {"matrix": first.matrix._replace(introduced=stamp)},
-            )
-        ):
+        variants: tuple[dict[str, Any], ...] = (
+            {"stamp": stamp},
+            {"stamp": Stamp(0, HIGHEST, self.origin)},
+            {"seq": HIGHEST},
+            {"deps": {first.origin: HIGHEST}},
+            {"deps": invented},
+            {"matrix": first.matrix._replace(introduced=stamp)},
+        )
+        for number, changes in enumerate(variants):
             self.tell_all(self.new_resource(f"{page}-{number}", **changes))
             self.tell_all(self.line(page, f"number-{number}", **changes))
         for origin in origins:
@@ -284,7 +283,7 @@ class HostileSite(Rogue):
         for vector in (highest, invented):
             for field in ("known", "settled", "known_replies", "replies_after"):
                 for name in NAMES:
-                    self.post(name, Message(page, INCARNATION, **{field: vector}))
+                    self.post(name, replace(Message(page, INCARNATION), **{field: vector}))
 
     def send_snapshots(self, page: str) -> None:
         """Erase what others have acknowledged, by snapshots that say that it was forgotten long ago."""
@@ -340,7 +339,12 @@ class HostileSite(Rogue):
         for settled in (known, {origin: seq + 1 for origin, seq in known.items()}, {}):
             for digest in ("", "0" * 32, "\x1b[31m"):
                 for name in NAMES:
-                    given = {"known": known, "settled": settled, "known_replies": settled, "digest": digest}
+                    given: dict[str, Any] = {
+                        "known": known,
+                        "settled": settled,
+                        "known_replies": settled,
+                        "digest": digest,
+                    }
                     self.post(name, Message(page, INCARNATION, ask=True, **given))
 
     def send_in_disorder(self, page: str, count: int = 6) -> None:

@@ -1,6 +1,7 @@
 """A stolen site sends documents to honest sites: operations, replies, snapshots, seals, and what it says it knows."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -166,6 +167,10 @@ def test_it_speaks_for_no_other_site(honest: HonestSites, thief: HostileSite) ->
         assert set(honest.lines(name, page)) == set(honest.acknowledged[page])
 
 
+def _have_all(honest: HonestSites, page: str, line: str) -> bool:
+    return all(line in honest.lines(name, page) for name in NAMES)
+
+
 def test_a_bad_document_costs_that_document_alone(honest: HonestSites, thief: HostileSite) -> None:
     page = thief.shared_page("batch")
     rotten = (
@@ -185,10 +190,8 @@ def test_a_bad_document_costs_that_document_alone(honest: HonestSites, thief: Ho
             body["cheops"]["messages"][0]["ids"].insert(0, changed["_id"])
         for name in NAMES:
             thief.ask(name, "POST", "/peer/messages", json.dumps(body).encode(), Content_Type="application/json")
-        until(
-            lambda n=number: all(f"good-{n}" in honest.lines(one, page) for one in NAMES),
-            f"for the good one of {number}",
-        )  # type: ignore[misc]
+        text = f"good-{number}"
+        until(partial(_have_all, honest, page, text), f"for the good one of {number}")
     honest.stand(page)
 
 

@@ -143,7 +143,7 @@ def test_a_file_that_never_ends_holds_up_nobody_else(honest: HonestSites, thief:
     other = honest.new_page("meanwhile")
     content = honest.rig.base / STOLEN / "content"
     content.write_text("a page by file\n")
-    fields = {"resource-type": "page", "files": {"x": content}}
+    fields: dict[str, Any] = {"resource-type": "page", "files": {"x": content}}
     lines = honest.rig.exec("site1", other, "set", "cp {x} pages/__ID__", sites=" & ".join(NAMES), **fields)
     assert [line["Status"] for line in lines] == ["OK"] * len(NAMES)
     assert all(honest.lines(name, other) == ["a page by file"] for name in NAMES)
@@ -158,7 +158,7 @@ def test_it_gets_nothing_that_is_not_its_own(honest: HonestSites, thief: Hostile
     page = honest.new_page("private")
     content = honest.rig.base / STOLEN / "private"
     content.write_text(f"private {time.time()}\n")
-    fields = {"resource-type": "page", "files": {"x": content}}
+    fields: dict[str, Any] = {"resource-type": "page", "files": {"x": content}}
     honest.rig.exec("site1", page, "set", "cp {x} pages/__ID__", sites=" & ".join(NAMES), **fields)
     honest.acknowledged[page] = content.read_text().splitlines()
     hash_ = hashlib.sha256(content.read_bytes()).hexdigest()

@@ -87,8 +87,14 @@ def test_what_waits_for_ever_keeps_nobody_elses_out(honest: HonestSites, thief: 
     like = max(operations(honest.rig, "site1", foreign).values(), key=lambda op: op.stamp)
     never = {Origin(STOLEN, "never"): 1}
     for start in range(2, 3_002, 500):
-        some = [thief.line(shared, "waits", seq, deps={**thief.known(shared), **never, thief.origin: seq - 1}) for seq in range(start, start + 500)]
-        other = [thief.operation(like, "x", origin=thief.origin, seq=seq, deps={**like.deps, **never, thief.origin: seq - 1}) for seq in range(start, start + 100)]
+        some = [
+            thief.line(shared, "waits", seq, deps={**thief.known(shared), **never, thief.origin: seq - 1})
+            for seq in range(start, start + 500)
+        ]
+        other = [
+            thief.operation(like, "x", origin=thief.origin, seq=seq, deps={**like.deps, **never, thief.origin: seq - 1})
+            for seq in range(start, start + 100)
+        ]
         for name in NAMES:
             thief.post(name, Message(shared, INCARNATION, tuple(some)), Message(foreign, INCARNATION, tuple(other)))
     for name in NAMES:
@@ -101,7 +107,9 @@ def test_what_waits_for_ever_keeps_nobody_elses_out(honest: HonestSites, thief: 
 def test_thousands_of_resources_leave_room_for_others(honest: HonestSites, thief: HostileSite) -> None:
     before = {name: memory_kib(honest, name) for name in NAMES}
     for start in range(0, 1_000, 250):
-        some = [Message(f"flood-{n}", INCARNATION, known={thief.origin: 1}, ask=True) for n in range(start, start + 250)]
+        some = [
+            Message(f"flood-{n}", INCARNATION, known={thief.origin: 1}, ask=True) for n in range(start, start + 250)
+        ]
         for name in NAMES:
             thief.post(name, *some)
     page = honest.new_page("beside")

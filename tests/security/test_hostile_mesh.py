@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -182,7 +183,7 @@ def test_invented_sites_are_no_sites_and_nobody_connects_to_them(
 
 def test_what_it_says_of_others_makes_nobody_seem_up_or_down(honest: HonestSites, thief: HostileSite) -> None:
     near = Coordinate(0.0, 0.0, 0.0, 0.01, 0.01)
-    lies = {
+    lies: dict[str, Any] = {
         "beats": tuple((name, HIGHEST) for name in NAMES),
         "pairs": tuple((one, other, 0.0, HIGHEST) for one in NAMES for other in (*NAMES, STOLEN) if one != other),
         "places": tuple((name, HIGHEST, near) for name in NAMES),

@@ -73,8 +73,8 @@ class FileFetcher:
         most_bytes: int,
         turn_s: float = _TURN_S,
     ) -> None:
-        """`is_needed`: whether an operation names a file. `is_forgotten`: whether a site was removed from the mesh. `own`
-        is the name of this site."""
+        """`is_needed`: whether an operation names a file. `is_forgotten`: whether a site was removed from the mesh.
+        `own` is the name of this site."""
         self._files = files
         self._client = client
         self._refusal_log = refusal_log
