@@ -144,7 +144,7 @@ def goes_on(stage: Stage) -> None:
     ],
     ids=str,
 )
-def test_what_a_site_does_not_allow_is_not_run_whoever_signed_it(stage: Stage, request_: dict[str, Any]) -> None:
+def test_what_a_site_does_not_allow_is_not_run_whichever_site_signed_it(stage: Stage, request_: dict[str, Any]) -> None:
     before, counted = len(seen(stage)), refused(stage.rig, "site1", COMMAND_NOT_ALLOWED)
     send(stage, **request_)
     until(lambda: refused(stage.rig, "site1", COMMAND_NOT_ALLOWED) > counted, "for it to be refused and counted")

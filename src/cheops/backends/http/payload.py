@@ -247,7 +247,7 @@ def request_of(command: Command) -> Request:
 
 
 def check_request(request: Request) -> None:
-    """Raises PayloadError for what is no change of the service's resources, whoever asks for it."""
+    """Raises PayloadError for what is no change of the service's resources, whichever site signed it."""
     if request.method in _NO_OPERATIONS:
         raise PayloadError(f"{request.method} is not an operation: only changes of one resource are replicated")
     if leaves_service(request.path) or leaves_service(request.item):

@@ -1,7 +1,7 @@
 """What may be replicated: the rules of a service, checked at the origin and again at every site that would run it.
 
-Whoever signed an operation, a site runs it only if its own configuration allows it (`allow`, `never`), if it has no
-credentials in it, and if it is about the resource that it names.
+Whichever site signed an operation, another runs it only if its own configuration allows it (`allow`, `never`), if it
+has no credentials in it, and if it is about the resource that it names.
 """
 
 from cheops.backends.http.copies import Copy
