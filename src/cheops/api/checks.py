@@ -268,7 +268,9 @@ def secret_files(config: SiteConfig) -> list[Path]:
     if security.folder:
         files += [security.folder / "site.key", security.folder / "signing.key"]
     providers = (one.replication.auth for one in config.services.values())
-    files += [auth.file for auth in providers if auth and auth.file]
+    for auth in filter(None, providers):
+        files += [auth.file] if auth.file else []
+        files += sorted(path for path in auth.folder.glob("*") if path.is_file()) if auth.folder else []
     for target in config.notify:
         channel = target.channel
         if isinstance(channel, WebhookConfig) and channel.secret_file:

@@ -13,10 +13,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.gateway import ServiceListener
+from cheops.config.request_rules import LOGINS, NEVER, RULES, SECRETS, RequestRule, SecretMembers
 from cheops.config.settings import REQUIRED, Section, inline, is_set, place, section, setting
 from cheops.config.types import HTTP_BACKEND, HTTP_POLICY, TypeConfig
 from cheops.config.values import (
@@ -39,7 +40,8 @@ TYPE_PREFIX = "http:"
 READ = "GET"  # shows the state of a resource
 LOCATION = "Location"
 EXISTS = ("abort", "adopt", "overwrite")
-CREDENTIALS = ("drop", "pass")
+FORWARD = ("client", "none")
+REPLICATE_AS = ("own", "mapped")
 CREDENTIAL_HEADERS = (
     *("Authorization", "Proxy-Authorization", "Cookie", "X-Auth-Token", "X-Subject-Token", "X-Service-Token"),
     *("X-Api-Key", "X-Access-Token", "X-Csrf-Token", "X-Amz-Security-Token", "Private-Token"),
@@ -137,24 +139,91 @@ def _read_headers(value: Value) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*CREDENTIAL_HEADERS, *names)))
 
 
+def _read_header(value: Value) -> str:
+    name = value.string()
+    if not _HEADER.fullmatch(name):
+        raise value.fail(f"'{printable(shortened(name))}' is not the name of a header")
+    return name
+
+
+def _read_header_copies(value: Value) -> tuple[tuple[str, str], ...]:
+    for name, at in value.mapping().items():
+        if not _HEADER.fullmatch(name):
+            raise at.fail(f"'{printable(shortened(name))}' is not the name of a header")
+    return tuple((name, _read_header(at)) for name, at in value.mapping().items())
+
+
 @dataclass(frozen=True, slots=True)
 class AuthConfig(Section):
-    """Where this site's own credentials come from: lines of headers, in a file or printed by a command."""
+    """Where the credentials come from with which this site runs operations: lines of headers, in a file or printed by a
+    command."""
 
     file: Path | None = setting(PATH, None, "A file with lines of headers, `X-Auth-Token: …`.")
     command: tuple[str, ...] = setting(
         ValueType("list of words", _read_program),
         (),
-        "A program and its arguments that prints such lines.",
+        "A program and its arguments that prints such lines. With `replicate_as: mapped` the environment variable "
+        "CHEOPS_CLIENT holds the client; for one that it does not know, the program exits with another code than 0.",
         shown="none",
+    )
+    folder: Path | None = setting(
+        PATH,
+        None,
+        "For `replicate_as: mapped`: a directory with one such file for each client, named after it "
+        "(percent-encoded, except letters, digits and `_.-~@`).",
     )
     every_s: float = setting(
         DURATION, 60.0, "How long they are used before they are read again; also read again after a 401."
     )
 
     def complete(self, value: Value) -> Self:
-        if is_set(value, "file") == is_set(value, "command"):
-            raise value.fail("expected one of 'file' and 'command': where lines of headers come from")
+        if sum(is_set(value, key) for key in ("file", "command", "folder")) != 1:
+            raise value.fail("expected one of 'file', 'command' and 'folder': where lines of headers come from")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig(Section):
+    """How the site that receives a change finds out who its client is."""
+
+    ask: str = setting(
+        URL_WITH_PATH,
+        "",
+        "A URL that is requested (`GET`) with the client's own credentials: its response says who the client is. A "
+        "response that is not 2xx refuses the change.",
+        shown="none",
+    )
+    with_headers: tuple[tuple[str, str], ...] = setting(
+        ValueType("headers by header", _read_header_copies),
+        (),
+        "Headers of that request that repeat one of the client's: `{X-Subject-Token: X-Auth-Token}`.",
+        key="with",
+        shown="none",
+    )
+    value: tuple[str, ...] = setting(
+        ValueType("`$.…`", _read_id_path, _write_id_path),
+        (),
+        "Where the client is in the JSON of that response: `$.token.project.id`.",
+        shown="none",
+    )
+    header: str = setting(
+        ValueType("header", _read_header), "", "Or the header of that response that names the client.", shown="none"
+    )
+    claim: str = setting(
+        ValueType("name", Value.string),
+        "",
+        "Instead of `ask`: a claim of the JSON Web Token in `Authorization: Bearer …`, such as `sub`. The service must "
+        "refuse requests with a wrong token.",
+        shown="none",
+    )
+
+    def complete(self, value: Value) -> Self:
+        if bool(self.ask) == bool(self.claim):
+            raise value.fail("expected one of 'ask' and 'claim': how to find out who a client is")
+        if self.ask and bool(self.value) == bool(self.header):
+            raise place(value, "ask").fail("expected one of 'value' and 'header': where the response names the client")
+        if self.claim and (self.value or self.header or self.with_headers):
+            raise place(value, "claim").fail("'value', 'header' and 'with' are about the response to 'ask'")
         return self
 
 
@@ -203,14 +272,47 @@ class ReplicationConfig(Section):
         "members in braces, `/images?name={name}`. It must list exactly one.",
         shown="none",
     )
-    auth: AuthConfig | None = setting(
-        section(AuthConfig), None, "This site's own credentials, used for requests that came from other sites."
+    forward: str = setting(
+        choice(FORWARD, str),
+        "client",
+        "Requests that are served by another site: with `client`, the client's credentials go with them, from gateway "
+        "to gateway; with `none` they are removed. No site ever adds credentials to such a request.",
     )
-    credentials: str = setting(
-        choice(CREDENTIALS, str),
-        "drop",
-        "With `drop`, the client's own credentials stay at the site that received the request. With `pass`, they go to "
-        "the other sites, and into the log.",
+    replicate_as: str = setting(
+        choice(REPLICATE_AS, str),
+        "own",
+        "With which credentials this site runs changes that were accepted at another site: its `own` (`auth`), or "
+        "those that it has for this client (`mapped`). See [credentials](replication.md#credentials).",
+    )
+    auth: AuthConfig | None = setting(
+        section(AuthConfig),
+        None,
+        "The credentials with which this site runs changes that were accepted at another site. Without it they run "
+        "without credentials. Never used for a request of a client of this site.",
+    )
+    client: ClientConfig | None = setting(
+        section(ClientConfig), None, "How this site finds out who a client is, for `replicate_as: mapped`."
+    )
+    allow: tuple[RequestRule, ...] = setting(
+        RULES,
+        (),
+        "The changes that are replicated to this site, and from it: `[POST /v2/images, PUT /v2/images/**]`. A `*` "
+        "matches one part of a path, `**` any number of parts. All others are refused, whichever site sent them.",
+        shown="all",
+    )
+    never: tuple[RequestRule, ...] = setting(
+        NEVER,
+        LOGINS,
+        f"Further requests that are never replicated, beside {', '.join(f'`{rule}`' for rule in LOGINS)}. With `&` "
+        "they are refused.",
+        shown="`[]`",
+    )
+    secret: SecretMembers = setting(
+        SECRETS,
+        SecretMembers(),
+        "Further members of bodies, forms and queries that are never written down, beside well-known names such as "
+        "`password` and `adminPass`: [secrets](replication.md#secrets). `-password` takes a well-known name out.",
+        shown="`[]`",
     )
     credential_headers: tuple[str, ...] = setting(
         ValueType("list of headers", _read_headers),
@@ -229,12 +331,32 @@ class ReplicationConfig(Section):
     )
 
     def is_credential(self, header: str) -> bool:
-        return header.lower() in {name.lower() for name in self.credential_headers}
+        """Some programs read `_` in the name of a header as `-`."""
+        return header.lower().replace("_", "-") in {name.lower().replace("_", "-") for name in self.credential_headers}
+
+    def complete(self, value: Value) -> Self:
+        if self.replicate_as == "mapped":
+            if self.auth is None or self.auth.file is not None:
+                raise place(value, "replicate_as").fail(
+                    "'mapped' needs the credentials of each client: 'auth' with 'folder' or 'command'"
+                )
+            if self.client is None:
+                raise place(value, "replicate_as").fail("'mapped' needs 'client': how to find out who a client is")
+        elif self.auth is not None and self.auth.folder is not None:
+            raise place(value, "auth").fail("'folder' has credentials by client, for 'replicate_as: mapped'")
+        elif self.client is not None:
+            raise place(value, "client").fail("'client' is for 'replicate_as: mapped'")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfig(Section):
     """A service of this site, and where this site's own instance of it is."""
+
+    replaced: ClassVar[Mapping[str, str]] = {
+        "credentials": "'forward: client | none' is for requests that another site serves, and "
+        "'replicate_as: own | mapped' for replicated changes; see docs/replication.md#credentials",
+    }
 
     name: str
     url: str = setting(

@@ -16,7 +16,7 @@ docs/configuration.md are generated from the same declarations (tests/config/ref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from cheops.config.values import ValueType, read_names
 from cheops.yaml_file import Value
@@ -58,6 +58,9 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class Section:
     """A section of the file: a frozen dataclass whose fields are declared with the functions below."""
+
+    # Keys that were settings once, and what to write instead.
+    replaced: ClassVar[Mapping[str, str]] = {}
 
     def complete(self, value: Value) -> Self:  # noqa: ARG002 - for those that override it
         """Fill in defaults that depend on other settings; raise YamlFileError for settings that contradict each other.
@@ -131,6 +134,9 @@ def walk(settings: Iterable[Setting], path: str = "") -> Iterator[tuple[str, Set
 
 def read_section(cls: type[S], value: Value, **known: Any) -> S:
     """The section in a value of the file; `known` are fields that come from elsewhere."""
+    for key, instead in cls.replaced.items():
+        if is_set(value, key):
+            raise place(value, key).fail(f"'{key}' is no longer a setting: {instead}")
     record = read_record(settings_of(cls), value)
     return _build(cls, value, {**known, **_field_values(cls, value, record)})
 

@@ -114,9 +114,9 @@ class Forwarder:
             raise
 
     def for_peers(self, service: str, head: RequestHead) -> RequestHead:
-        """A head without the client's credentials: they are for this site, and no other should see them."""
+        """A head as another gateway gets it: without the client's credentials, if they are not forwarded."""
         config = self._services[service].replication
-        if config.credentials == "pass":
+        if config.forward == "client":
             return head
         kept = tuple(pair for pair in head.headers if not config.is_credential(pair[0]))
         return RequestHead(head.method, head.target, kept)

@@ -233,7 +233,7 @@ async def set_local_id(request: ApiRequest[NoParameters, LocalId]) -> ReplicantV
         raise ClientError("the operation that created it is not known here, so its path is not known", status=409)
     copies = http_backend(node).copies
     service = service_of(replica.type.name) or ""
-    copy = Copy(id_, service, creation.item, local.local_id, local.is_number, creation.is_named)
+    copy = Copy(id_, service, creation.item, local.local_id, local.is_number, creation.is_named, client=creation.client)
     if other := copies.index.whose_place(copy):
         raise ClientError(f"that is the copy of {other}", status=409)
     await copies.bind(copy)

@@ -2,41 +2,40 @@
 
 A create gives the resource a local id here, which is saved (`copies`) before the engine gets the outcome. To run it
 again does nothing: the copy exists. Everything sent to the service has local ids, everything kept of its responses has
-meta-ids. If the service already has the resource that a create would make, the policy `exists` decides: abort, adopt
-it as our copy, or overwrite it.
+meta-ids. If the service already has the resource that a create would make, `existing` decides.
+
+**With whose rights.** An operation that no service has decided about (a draft, at the site that took it) is sent with
+exactly the credentials of its client, perhaps none: it is the service that decides whether this client may do it, and
+nothing is taken for its consent. Only after that do sites run it with credentials of their own. `_identity` is the one
+place that chooses.
 """
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import msgspec
 
-from cheops.backends.http.copies import Copies, Copy
+from cheops.backends.http.copies import Copies
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
+from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
-from cheops.backends.http.paths import split_target
 from cheops.backends.http.payload import (
     BODY,
     Header,
     KeptResponse,
     PayloadError,
     Request,
-    encode_response,
-    first_id_in,
-    id_in,
     request_of,
     result_in_doubt,
-    result_of,
 )
-from cheops.backends.http.sender import OperationSender, SentReply, ServiceReply
+from cheops.backends.http.rules import check_place, check_rules
+from cheops.backends.http.sender import Identity, OfClient, OfSite, OperationSender
 from cheops.backends.http.submission import deletion_command
 from cheops.backends.protocol import Backend, BackendContext, Finding
 from cheops.bounded import BoundedMap
 from cheops.config.address import address_of_url
-from cheops.config.services import READ, ServiceConfig, body_names, service_of
+from cheops.config.services import READ, ServiceConfig, service_of
 from cheops.config.types import HTTP_BACKEND
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
@@ -45,119 +44,14 @@ from cheops.gateway.interfaces import RunGuard, UpstreamError
 from cheops.log.operation import Command, Kind
 from cheops.node.node import Node
 
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """An operation and what is needed to run it."""
-
-    service: ServiceConfig
-    meta_id: str
-    request: Request
-    body: bytes | Path = b""
-
-
-def nothing_to_do(note: str) -> Outcome:
-    """The outcome of an operation that needs no request to the service."""
-    return Outcome(Result.OK, encode_response(KeptResponse(status=200, note=note)))
-
-
-def result_for(request: Request, method: str, sent: SentReply) -> Result:
-    status, own = sent.reply.status, sent.own_credentials
-    return result_of(method, status, may_repeat=bool(request.key), own_credentials=own)
-
-
-_CONFLICTS = (409, 412)
-_NO_SUCH_METHOD = (405, 501)
-_MULTI_STATUS = 207
-
-
-def may_exist(request: Request, status: int) -> bool:
-    """Whether this status may mean that the resource to be created exists. WebDAV responds to MKCOL with "method not
-    allowed" then; 409 can also mean that the collection above is missing."""
-    if not request.creates:
-        return False
-    return status in _CONFLICTS or (request.creates_collection and status in _NO_SUCH_METHOD)
-
-
-class ExistingResources:
-    """Applies the policy `exists` to a create whose resource the service has already."""
-
-    def __init__(self, sender: OperationSender, copies: Copies) -> None:
-        self._sender = sender
-        self._copies = copies
-
-    async def resolve(self, task: Task, path: str, reply: ServiceReply) -> Outcome:
-        """The service has the resource already: fail, adopt it as our copy, or overwrite it, as the policy says."""
-        policy = task.request.exists or task.service.replication.exists
-        kept = self._sender.kept(task.service, path, reply)
-        if policy == "abort":
-            return Outcome(Result.KO, encode_response(kept))
-        copy = await self._existing(task, reply)
-        if task.request.creates_collection and not await self._is_there(task, path):
-            return Outcome(Result.KO, encode_response(kept))
-        if copy is None:
-            why = "it exists already, and nothing says under which id; 'find' of the service would"
-            return Outcome(Result.KO, encode_response(msgspec.structs.replace(kept, note=why)))
-        if other := self._copies.index.whose_place(copy):
-            why = f"it exists already, as the copy of {other}"
-            return Outcome(Result.KO, encode_response(msgspec.structs.replace(kept, note=why)))
-        if policy == "adopt" or task.request.named:
-            await self._copies.bind(copy)
-            return nothing_to_do("it existed, and was adopted")
-        return await self._overwrite(task, copy)
-
-    async def _is_there(self, task: Task, path: str) -> bool:
-        """Whether the service has this collection, by WebDAV's PROPFIND."""
-        request = Request(method="PROPFIND", path=path, headers=(("Depth", "0"),), ticket=task.request.ticket)
-        sent = await self._sender.send(task.service, request, path, b"")
-        return sent.reply.status == _MULTI_STATUS
-
-    async def _existing(self, task: Task, reply: ServiceReply) -> Copy | None:
-        if copy := self._sender.new_copy(task.service, task.meta_id, task.request, reply):
-            return copy
-        found = await self._find(task)
-        if found is None:
-            return None
-        is_number = isinstance(found, int)
-        return Copy(task.meta_id, task.service.name, task.request.item, str(found), is_number)
-
-    async def _find(self, task: Task) -> str | int | None:
-        """The id of the one item that `find` of the configuration lists; None if it is not exactly one."""
-        find = task.service.replication.find
-        if not find or not isinstance(task.body, bytes):
-            return None
-        for name in body_names(find):
-            value = id_in(task.body, tuple(name.split(".")))
-            if value is None:
-                return None
-            find = find.replace(f"{{{name}}}", quote(str(value), safe=""))
-        path, query = split_target(find)
-        request = Request(method="GET", path=path, query=query, ticket=task.request.ticket)
-        sent = await self._sender.send(task.service, request, path, b"")
-        if sent.reply.status != 200:
-            return None
-        return first_id_in(sent.reply.body, task.service.replication.id or ("id",))
-
-    async def _overwrite(self, task: Task, copy: Copy) -> Outcome:
-        path = self._sender.local_path(copy)
-        for method in ("PUT", "PATCH"):
-            sent = await self._sender.send(task.service, task.request, path, task.body, method=method)
-            if sent.reply.status not in _NO_SUCH_METHOD:
-                break
-        result = result_for(task.request, method, sent)
-        if result is Result.OK:
-            await self._copies.bind(copy)
-        kept = self._sender.kept(task.service, path, sent.reply)
-        return Outcome(result, encode_response(msgspec.structs.replace(kept, note="it existed, and was overwritten")))
-
-
 FILE = "replicas.db"
 _MAX_WAITS = 1_000
 _CONNECT_S = 2.0
 _CREATED = 201
 _CREDENTIALS_LOST = (
-    "the client's credentials are not known any more, and the service never saw them: send the request again"
+    "the client's credentials are not known any more, and without them nobody may run it: send the request again"
 )
+_THERE_IS_ONE = "there is a copy already: an earlier request with this Idempotency-Key created it"
 _ONLY_IF_NEW: tuple[Header, ...] = (("If-None-Match", "*"),)
 
 
@@ -175,7 +69,7 @@ class HttpBackend(Backend):
         self.guard: RunGuard | None = None
         auths = {name: service.replication.auth for name, service in self._services.items()}
         providers = {name: CredentialProvider(name, auth, context.commands) for name, auth in auths.items() if auth}
-        self.sender = OperationSender(self.copies, self.tickets, providers, context.config.gateway)
+        self.sender = OperationSender(self.copies, providers, context.config.gateway)
         self._existing = ExistingResources(self.sender, self.copies)
 
     async def start(self) -> None:
@@ -207,44 +101,69 @@ class HttpBackend(Backend):
 
     async def run_step(self, run: Run, step: Step) -> Outcome:
         service = self._services[service_of(run.rtype) or ""]
-        replica = self.context.replica(run.resource)
-        # Accepted here, and no service has approved it yet: it may run only with the credentials of its client.
-        is_undecided = replica is not None and any(draft.id == step.op for draft in replica.drafts)
-        is_base = run.replay and step is run.steps[0]
+        request = request_of(step.payload)  # raises ClientError, like the rules: then it is refused, and reported
+        if request.base:
+            return nothing_to_do("no request to the service is needed")
+        check_rules(service, request)
+        check_place(service, request, run.resource, self.copies.index.copies.get(run.resource))
         try:
-            request = request_of(step.payload)
-            ended = self._result_without_request(run.resource, request)
-            if ended or (is_undecided and self._needs_client_credentials(service.name, request)):
-                return ended or Outcome(Result.KO, _CREDENTIALS_LOST)
-            body = self._body(run, step, request, is_base=is_base)
-            return body if isinstance(body, Outcome) else await self._send(Task(service, run.resource, request, body))
-        except PayloadError as error:
-            return Outcome(Result.KO, str(error))
+            task = self._task(run, step, service, request)
+            if isinstance(task, Outcome):
+                return task
+            outcome = await self._send(task)
         except (NoCopyError, CredentialsError) as error:
             return Outcome(Result.RETRY, str(error))
         except UpstreamError as error:
             in_doubt = result_in_doubt(request.method, may_repeat=bool(request.key))
             return Outcome(in_doubt if error.may_have_had_effect else Result.RETRY, str(error))
+        if task.is_of_client and outcome.result in (Result.OK, Result.KO):
+            self.tickets.forget(request.ticket)
+        return outcome
 
-    def _result_without_request(self, meta_id: str, request: Request) -> Outcome | None:
-        """The outcome, if no request to the service is needed."""
+    def _task(self, run: Run, step: Step, service: ServiceConfig, request: Request) -> Task | Outcome:
+        """What to send; or the outcome, if nothing can be sent, or need be. Raises NoCopyError."""
+        identity = self._identity(run.resource, step, request)
+        if isinstance(identity, Outcome):
+            return identity
+        if ended := self._result_without_request(run.resource, request, identity):
+            return ended
+        body = self._body(run, step, request, is_base=run.replay and step is run.steps[0])
+        return body if isinstance(body, Outcome) else Task(service, run.resource, request, identity, str(step.op), body)
+
+    def _identity(self, resource: str, step: Step, request: Request) -> Identity | Outcome:
+        """With whose credentials an operation runs; or its outcome, if those are gone."""
+        if not self._is_undecided(resource, step):
+            return OfSite(request.client)
+        if not request.ticket:  # an operator's deletion, by the API: `check_payload` lets nothing else pass
+            return OfSite(request.client)
+        if self.copies.approvals.get(resource) == str(step.op):  # the agent stopped after the service had accepted it
+            return nothing_to_do("the service accepted it before the agent stopped")
+        headers = self.tickets.credentials(request.ticket)
+        # They are kept for a while, and not across a restart. It must not run with any others: no service has seen
+        # that the client may do it.
+        return Outcome(Result.KO, _CREDENTIALS_LOST) if headers is None else OfClient(headers)
+
+    def _is_undecided(self, resource: str, step: Step) -> bool:
+        """Whether it was accepted here, and no service has decided about it yet."""
+        if step.op is None or step.op.origin.site != self.context.config.name:
+            return False
+        replica = self.context.replica(resource)
+        return replica is None or any(draft.id == step.op for draft in replica.drafts)
+
+    def _result_without_request(self, meta_id: str, request: Request, identity: Identity) -> Outcome | None:
+        """The outcome, if no request to the service is needed. For a client's request one always is: only the service
+        can say whether the client may do it."""
+        of_client = isinstance(identity, OfClient)
         has_copy = meta_id in self.copies.index.copies
-        if request.base:
-            return nothing_to_do("no request to the service is needed")
         if has_copy and request.creates and (not request.named or request.creates_collection):
-            return nothing_to_do("there is a copy already")
+            return Outcome(Result.KO, _THERE_IS_ONE) if of_client else nothing_to_do("there is a copy already")
         if not has_copy and request.within and request.within not in self.copies.index.copies:
             raise NoCopyError(request.within)
         if has_copy or request.creates:
             return None
-        if request.deletes:
+        if request.deletes and not of_client:
             return nothing_to_do("there is no copy")
         return Outcome(Result.KO, f"there is no copy of {meta_id} at this site")
-
-    def _needs_client_credentials(self, service: str, request: Request) -> bool:
-        """Whether the client's credentials are forgotten (they are kept for a while, and not across a restart). It
-        must not run with this site's own credentials: no service has seen that the client may do it."""
-        return self.sender.has_own_credentials(service) and self.sender.is_forgotten(request.ticket)
 
     def _body(self, run: Run, step: Step, request: Request, *, is_base: bool) -> bytes | Path | Outcome:
         """The body to send; or the outcome, if it is missing."""
@@ -266,23 +185,27 @@ class HttpBackend(Backend):
         path = text_to_local(request.path, self.copies.index.local_of, Form.URL)
         only_if_new = request.named and request.exists in ("abort", "adopt")
         more = _ONLY_IF_NEW if only_if_new else ()
-        sent = await self.sender.send(task.service, request, path, task.body, more=more)
-        if may_exist(request, sent.reply.status):
-            return await self._existing.resolve(task, path, sent.reply)
-        result = result_for(request, request.method, sent)
+        reply = await self.sender.send(task.service, request, path, task.body, task.identity, more=more)
+        if may_exist(request, reply.status):
+            return await self._existing.resolve(task, path, reply)
+        result = task.result(request.method, reply.status)
         if result is Result.OK and request.creates:
-            copy = self.sender.new_copy(task.service, task.meta_id, request, sent.reply)
+            copy = self.sender.new_copy(task.service, task.meta_id, request, reply)
             if copy is not None:
-                await self.copies.bind(copy)
+                await self.copies.bind(copy, task.approved)
                 path = self.sender.local_path(copy)
-        kept = self.sender.kept(task.service, path, sent.reply)
+        kept = self.sender.kept(task.service, path, reply)
         if request.method == "POST" and not request.creates and kept.status == _CREATED:
             where = f"services.{task.service.name}.items"
             note = f"what was created has an id of its own at each site; {where} would make it a replicant"
             kept = msgspec.structs.replace(kept, note=note)
+        if task.is_of_client and result in (Result.OK, Result.KO):
+            whole = msgspec.structs.replace(self.sender.public(task.service, path, reply), note=kept.note)
+            if whole != kept:
+                self.tickets.keep_answer(answer_key(task.meta_id, task.op), whole)
         if result is Result.OK and request.deletes:
-            await self.copies.unbind(task.meta_id)
-        return Outcome(result, encode_response(kept))
+            await self.copies.unbind(task.meta_id, task.approved)
+        return outcome_of(task, result, kept)
 
     # -- the rest of the protocol --------------------------------------------------------------------------
 
@@ -295,11 +218,12 @@ class HttpBackend(Backend):
             return Outcome(Result.KO, f"there is no copy of {resource} at this site")
         path = self.sender.local_path(copy)
         try:
-            sent = await self.sender.send(service, Request(method="GET", path=path), path, b"")
+            # For `cheops show` and `verify`: who may read this is decided by the roles of this agent's own tokens.
+            reply = await self.sender.send(service, Request(method="GET", path=path), path, b"", OfSite(copy.client))
         except (NoCopyError, UpstreamError, CredentialsError) as error:
             return Outcome(Result.KO, str(error))
-        kept = self.sender.kept(service, path, sent.reply)
-        return Outcome(Result.OK if sent.reply.status < 300 else Result.KO, _canonical(kept))
+        kept = self.sender.kept(service, path, reply)
+        return Outcome(Result.OK if reply.status < 300 else Result.KO, _canonical(kept))
 
     def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:
         """Changes come through the gateway; without it a client may only delete, as the backend itself would."""
@@ -326,6 +250,11 @@ class HttpBackend(Backend):
 
     async def doctor(self) -> Sequence[Finding]:
         return await asyncio.gather(*(_accepts_connections(one.name, one.url) for one in self._services.values()))
+
+
+def answer_key(meta_id: str, op: str) -> str:
+    """Under which the response with secrets waits for its client (`Tickets`)."""
+    return f"{meta_id} {op}"
 
 
 async def _accepts_connections(name: str, url: str) -> Finding:

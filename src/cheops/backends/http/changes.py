@@ -7,19 +7,21 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from weakref import WeakValueDictionary
 
-from cheops.backends.http.backend import http_backend
+from cheops.backends.http.backend import answer_key, http_backend
+from cheops.backends.http.identity import ClientIdentifier
 from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, meta_ids_in, new_meta_id
 from cheops.backends.http.locations import Locations, nearest_first
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http.payload import (
     BASE_REQUEST,
     CREATE,
-    MAX_INLINE_BYTES,
     NAMING,
+    KeptResponse,
     Request,
+    check_request,
     command_of,
     credentials_of,
     end_to_end,
@@ -35,9 +37,20 @@ from cheops.backends.http.request import (
     is_conditional,
     preferences_of,
 )
-from cheops.backends.http.submission import Change, find_previous, response_to, sites_of, submit, wait_for_previous
+from cheops.backends.http.rules import check_rules
+from cheops.backends.http.secrets import check_query, without_secrets
+from cheops.backends.http.spool import spool
+from cheops.backends.http.submission import (
+    Change,
+    SubmissionResult,
+    find_previous,
+    response_to,
+    sites_of,
+    submit,
+    wait_for_previous,
+)
 from cheops.backends.http.translation import form_of, translate_body
-from cheops.config.services import BASE, PATCH, ReplicationConfig, type_name
+from cheops.config.services import BASE, EXISTS, PATCH, ReplicationConfig, ServiceConfig, type_name
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import RequestHead, first, without
@@ -48,7 +61,6 @@ from cheops.node.node import Node
 from cheops.plugins import scope_functions
 from cheops.scope.functions import Functions
 from cheops.scope.tree import Scope
-from cheops.store.files import FileWriter
 from cheops.text import in_words
 
 
@@ -99,6 +111,7 @@ async def forward_change(  # noqa: PLR0913, PLR0917 - where from, where to, and 
 
 
 _LOOK_S = 0.02
+_NO_SUCH_METHOD = (405, 501)
 _NOT_FOR_READING = (
     *("If-Match", "If-None-Match", "If-Unmodified-Since", "If-Modified-Since", "Range", "If-Range"),
     *("Content-Type", "Content-Length"),
@@ -141,50 +154,6 @@ class ConditionGuard:
             await asyncio.sleep(_LOOK_S)
 
 
-_BLOCK = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class SpooledBody:
-    """`inline` for a small body; else a file that is pinned until its operation names it."""
-
-    inline: bytes = b""
-    file_hash: str = ""
-    size: int = 0
-
-
-async def spool(node: Node, body: AsyncIterator[bytes], pins: ExitStack) -> SpooledBody:
-    """Read a body to its end, holding at most one block of it in memory."""
-    begun = bytearray()
-    try:
-        async for piece in body:
-            begun += piece
-            if len(begun) > MAX_INLINE_BYTES:
-                return await _in_file(node, begun, body, pins)
-    finally:
-        await close_body(body)
-    return SpooledBody(bytes(begun), size=len(begun))
-
-
-async def _in_file(node: Node, block: bytearray, body: AsyncIterator[bytes], pins: ExitStack) -> SpooledBody:
-    size = 0
-    writing: FileWriter = await asyncio.to_thread(node.files.begin)
-    with writing:
-        async for piece in body:
-            block += piece
-            if len(block) >= _BLOCK:
-                await asyncio.to_thread(writing.write, bytes(block))
-                size += len(block)
-                block.clear()
-        await asyncio.to_thread(writing.write, bytes(block))
-        size += len(block)
-        # Pinned before it exists: a file with the same content may just be about to be deleted with its operation.
-        hash_ = writing.hash
-        pins.enter_context(node.file_references.pin([hash_]))
-        await asyncio.to_thread(writing.keep)
-    return SpooledBody(file_hash=hash_, size=size)
-
-
 class ChangeHandler:
     """Makes an operation of a client's change, or forwards it to a site of the resource."""
 
@@ -196,6 +165,7 @@ class ChangeHandler:
         self._backend = http_backend(node)
         self._functions = scope_functions()
         self._condition_guard = ConditionGuard(node, reading)
+        self._identifier = ClientIdentifier(self._backend.sender.client)
 
     async def create(
         self, service: str, incoming: IncomingRequest, sites: tuple[str, ...], within: str = ""
@@ -232,7 +202,17 @@ class ChangeHandler:
             raise ClientError(f"{target.meta_id} is of {replica.type.name}, not of {type_name(service)}", status=404)
         if not (target.is_named and incoming.head.method == "PUT"):
             await self._reads.refuse_deleted(target)
+        if self._needs_a_copy(incoming, target) and not replica.drafts:
+            # The service here cannot say whether this client may do it. One that has the resource can.
+            return await self.forward(service, incoming, tuple(site for site in sites if site != self._node.name))
         return await self._submit(service, incoming, target, preferences_of(incoming.head), None)
+
+    def check(self, service: str, head: RequestHead, target: Target | None) -> None:
+        """Raises ClientError for a change that must not become an operation; `target` is None for a new resource."""
+        if target is None:
+            path = self._public_path(service, head)
+            target = Target("", path, "")
+        self._check(self._node.config.services[service], head, target, preferences_of(head))
 
     async def forward(self, service: str, incoming: IncomingRequest, sites: tuple[str, ...]) -> Response:
         """Forward to one of these sites; this site is not among them."""
@@ -255,6 +235,8 @@ class ChangeHandler:
         *,
         creates: bool = False,
     ) -> Response:
+        config = self._node.config.services[service]
+        self._check(config, incoming.head, target, preferences)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._condition_guard.held(service, incoming, target))
             pins = stack.enter_context(ExitStack())
@@ -262,6 +244,8 @@ class ChangeHandler:
             command = command_of(request, file_hash)
             replica = await self._node.pump.replica(target.meta_id)
             if before := find_previous(replica, command):
+                if (refusal := await self._refuse_repetition(service, incoming, target)) is not None:
+                    return refusal
                 result = await wait_for_previous(self._node, target.meta_id, before, preferences)
             else:
                 is_new = not sites_of(replica)
@@ -279,7 +263,56 @@ class ChangeHandler:
                 )
                 result = await submit(self._node, change, preferences)
         location = filled(target.item, target.meta_id) if creates and self._is_there(target, result.decided) else ""
-        return response_to(result, target.meta_id, self._node.config.advertise, location)
+        answer = self._answer(target, result)
+        return response_to(result, target.meta_id, self._node.config.advertise, location, answer)
+
+    def _answer(self, target: Target, result: SubmissionResult) -> KeptResponse | None:
+        """The service's response, if it has secrets: the log does not have them."""
+        return self._backend.tickets.take_answer(answer_key(target.meta_id, str(result.op)))
+
+    @staticmethod
+    def _check(service: ServiceConfig, head: RequestHead, target: Target, preferences: Preferences) -> None:
+        """Raises ClientError for what must not become an operation, before anything of its body is read."""
+        _, query = split_target(head.target)
+        request = Request(
+            method=head.method,
+            path=target.path,
+            item=target.item,
+            named=target.is_named,
+            headers=end_to_end(head.headers, service.replication),
+        )
+        check_request(request)
+        check_rules(service, request)
+        check_query(query, service.replication.secret)
+        if form_of(head) and (first(head, "Content-Encoding") or "identity").strip().lower() != "identity":
+            raise ClientError(
+                "a replicated request must not be compressed: ids and secrets in it could not be found", status=415
+            )
+        allowed = service.replication.exists
+        if service.replication.auth and EXISTS.index(preferences.exists or "abort") > EXISTS.index(allowed):
+            raise ClientError(
+                f"Cheops-Exists: {preferences.exists} would give the client what is another one's at the other sites; "
+                f"services.{service.name}.exists is '{allowed}' there",
+                status=403,
+            )
+
+    async def _refuse_repetition(self, service: str, incoming: IncomingRequest, target: Target) -> Response | None:
+        """The response to a client that repeats an Idempotency-Key, but may not read the resource: the key alone must
+        not show what another client was answered. None if it may."""
+        if target.meta_id not in self._backend.copies.index.copies:
+            return None
+        path = target.path if target.is_named else filled(target.item, target.meta_id)
+        head = RequestHead("GET", path, without(incoming.head.headers, *_NOT_FOR_READING))
+        response = await self._reads.local(service, head, incoming, with_body=False)
+        if 200 <= response.status < 300 or response.status in _NO_SUCH_METHOD:
+            await close_body(response.body)
+            return None
+        return response
+
+    def _needs_a_copy(self, incoming: IncomingRequest, target: Target) -> bool:
+        """Whether a change cannot be decided here: this site has no copy (yet), and the change creates none."""
+        creates = target.is_named and not target.sub_path and incoming.head.method in NAMING
+        return not creates and target.meta_id not in self._backend.copies.index.copies
 
     def _is_there(self, target: Target, decided: object) -> bool:
         """Whether the resource has or will have an id: a replicated action creates none."""
@@ -298,12 +331,12 @@ class ChangeHandler:
         """The request for all sites, and the hash of its body if that is a file."""
         head, config = incoming.head, self._config(service)
         _, query = split_target(head.target)
-        body = incoming.body()
+        body = without_secrets(incoming.body(), first(head, "Content-Type") or "", config.secret)
         if form_of(head):
             body = translate_body(body, MetaIdTranslator(self._reads.response_ids(service, head)))
-        spooled = await spool(self._node, body, pins)
-        passes = config.credentials == "pass"
         credentials = credentials_of(head.headers, config)
+        client = await self._identifier.identify(self._node.config.services[service], credentials)
+        spooled = await spool(self._node, body, pins)
         request = Request(
             method=head.method,
             path=target.path,
@@ -315,8 +348,9 @@ class ChangeHandler:
             within=target.within,
             exists=preferences.exists,
             key=preferences.key,
-            ticket="" if passes else self._backend.tickets.issue(credentials),
+            ticket=self._backend.tickets.issue(credentials),
             scope=_scope_of_others(first(head, "Scope"), service, self._functions),
+            client=client,
         )
         if not spooled.file_hash:
             request = with_body(request, spooled.inline)

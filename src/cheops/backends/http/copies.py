@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 from cheops.backends.http.ids import META_ID, Form, Local, NoCopyError, text_to_local
 from cheops.backends.http.paths import MAX_SEGMENTS, canonical, collection_of, filled, prefixes, trimmed
+from cheops.bounded import BoundedMap
 from cheops.store.database import create_file, translate_errors
 
 _DISTINCTIVE_CHARACTERS = 12
@@ -38,6 +39,7 @@ class Copy:
     local_id: str
     is_number: bool = False
     is_named: bool = False
+    client: str = ""  # whose it is, with `replicate_as: mapped`
 
     @property
     def path(self) -> str:
@@ -219,11 +221,15 @@ def _take_out(table: dict[K, dict[str, V]], key: K, inner: str) -> None:
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS copies (
   meta_id TEXT PRIMARY KEY, service TEXT NOT NULL, item TEXT NOT NULL, local_id TEXT NOT NULL,
-  is_number INTEGER NOT NULL, is_named INTEGER NOT NULL, is_away INTEGER NOT NULL
-) WITHOUT ROWID
+  is_number INTEGER NOT NULL, is_named INTEGER NOT NULL, client TEXT NOT NULL, is_away INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS approvals (meta_id TEXT PRIMARY KEY, op TEXT NOT NULL);
 """
-_PUT = "INSERT OR REPLACE INTO copies VALUES (?, ?, ?, ?, ?, ?, ?)"
+_PUT = "INSERT OR REPLACE INTO copies VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM copies WHERE meta_id = ?"
+_APPROVE = "INSERT OR REPLACE INTO approvals VALUES (?, ?)"
+_FORGET_APPROVALS = "DELETE FROM approvals WHERE rowid <= (SELECT max(rowid) FROM approvals) - ?"
+_MAX_APPROVALS = 10_000
 
 
 class Copies:
@@ -232,32 +238,45 @@ class Copies:
     def __init__(self, path: Path) -> None:
         self.index = Index()
         self.away: dict[str, Copy] = {}
+        # Of each resource, the last create or delete of a client that the service here has accepted. Its credentials
+        # are gone after a crash; an operation that was accepted before needs none.
+        self.approvals: BoundedMap[str, str] = BoundedMap(_MAX_APPROVALS)
         self._path = path
         self._thread = ThreadPoolExecutor(1, "copies")
         self._connection: sqlite3.Connection | None = None
 
     async def open(self) -> None:
-        rows = await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+        rows, approvals = await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+        self.approvals.update(approvals)
         here = (copy for copy, is_away in rows if not is_away)
         self.index = Index(sorted(here, key=lambda copy: copy.item.count("/")))  # wholes before parts
         self.away = {copy.meta_id: copy for copy, is_away in rows if is_away}
 
-    async def bind(self, copy: Copy) -> None:
-        """Remember a copy; durable when this returns. Doing it again changes nothing."""
-        if self.index.copies.get(copy.meta_id) == copy:
+    async def bind(self, copy: Copy, approved: str = "") -> None:
+        """Remember a copy; durable when this returns. Doing it again changes nothing. `approved` is the operation, if
+        the service accepted it with the credentials of its client."""
+        if self.index.copies.get(copy.meta_id) == copy and not approved:
             return
         taken = self.index.whose_place(copy)
-        await self._write([(_PUT, _row(copy)), *([(_DROP, (taken,))] if taken else [])])
+        await self._write(
+            [(_PUT, _row(copy)), *([(_DROP, (taken,))] if taken else []), *self._approve(copy.meta_id, approved)]
+        )
         self.index.add(copy)
         self.away.pop(copy.meta_id, None)
 
-    async def unbind(self, meta_id: str) -> None:
-        """The copy is gone, and with it what the service had below it."""
+    async def unbind(self, meta_id: str, approved: str = "") -> None:
+        """The copy is gone, and with it what the service had below it. `approved` as above."""
         if meta_id in self.index.copies:
             gone = [meta_id, *self.index.below(meta_id)]
             for one in gone:
                 self.index.drop(one)
-            await self._write([(_DROP, (one,)) for one in gone])
+            await self._write([*((_DROP, (one,)) for one in gone), *self._approve(meta_id, approved)])
+
+    def _approve(self, meta_id: str, op: str) -> list[tuple[str, tuple[object, ...]]]:
+        if not op:
+            return []
+        self.approvals[meta_id] = op
+        return [(_APPROVE, (meta_id, op)), (_FORGET_APPROVALS, (_MAX_APPROVALS,))]
 
     async def send_away(self, meta_id: str) -> None:
         """The resource has left this site."""
@@ -278,7 +297,7 @@ class Copies:
     async def _write(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, rows)
 
-    def _open(self) -> list[tuple[Copy, bool]]:
+    def _open(self) -> tuple[list[tuple[Copy, bool]], list[tuple[str, str]]]:
         with translate_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             create_file(self._path)
@@ -286,9 +305,10 @@ class Copies:
             self._connection.execute("PRAGMA journal_mode = WAL")
             # A copy must survive a power failure: no other site knows its local id.
             self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.execute(_SCHEMA)
+            self._connection.executescript(_SCHEMA)
             found = self._connection.execute("SELECT * FROM copies").fetchall()
-        return [(Copy(a, b, c, d, bool(e), bool(f)), bool(g)) for a, b, c, d, e, f, g in found]
+            approvals = self._connection.execute("SELECT meta_id, op FROM approvals ORDER BY rowid").fetchall()
+        return [(Copy(a, b, c, d, bool(e), bool(f), g), bool(h)) for a, b, c, d, e, f, g, h in found], approvals
 
     def _commit(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:
         with translate_errors(self._path):
@@ -310,4 +330,4 @@ class Copies:
 
 
 def _row(copy: Copy, *, is_away: bool = False) -> tuple[object, ...]:
-    return (copy.meta_id, copy.service, copy.item, copy.local_id, copy.is_number, copy.is_named, is_away)
+    return (copy.meta_id, copy.service, copy.item, copy.local_id, copy.is_number, copy.is_named, copy.client, is_away)

@@ -6,9 +6,10 @@ body is part of it; a larger one is a file, `body`, that sites fetch from each o
 What a response means for the engine:
 
 2xx, 303                            OK
-404 and 410 to a DELETE             OK: it is not there
+404 and 410 to a DELETE             OK: it is not there. KO with a client's own credentials: services answer so if the
+                                    client may not see it
 408, 425, 429, 503                  RETRY: not done, and may be sent again
-401 to this site's own credentials  RETRY: the credentials must change, not the request
+401 to credentials of this site     RETRY: the credentials must change, not the request. KO with a client's own
 any other 3xx and 4xx, 501, 505     KO: a definite failure
 any other 5xx, a timeout, a broken connection after the request went out
                                     RETRY if it can be repeated (PUT, DELETE, with an Idempotency-Key),
@@ -18,14 +19,16 @@ any other 5xx, a timeout, a broken connection after the request went out
 import base64
 import re
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 import msgspec
 
 from cheops.config.services import PATCH, PUT, STEPS, ReplicationConfig
 from cheops.engine.events import Result
 from cheops.errors import ClientError
-from cheops.gateway.headers import IDEMPOTENT_METHODS
+from cheops.gateway.headers import IDEMPOTENT_METHODS, SAFE_METHODS
 from cheops.log.operation import Command
+from cheops.text import printable, shortened
 
 _KEPT_HEADERS = frozenset(
     (
@@ -54,11 +57,12 @@ class KeptResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return base64.b64decode(self.base64) if self.base64 else self.text.encode()
 
 
-def result_of(method: str, status: int, *, may_repeat: bool, own_credentials: bool) -> Result:
-    """What a status means. `may_repeat`: the client gave a key by which the service knows a repetition."""
-    if 200 <= status < 300 or status == 303 or (method == "DELETE" and status in (404, 410)):
+def result_of(method: str, status: int, *, may_repeat: bool, of_client: bool) -> Result:
+    """What a status means. `may_repeat`: the client gave a key by which the service knows a repetition. `of_client`:
+    the request had the credentials of its client, and its service decides whether the client may do it."""
+    if 200 <= status < 300 or status == 303 or (method == "DELETE" and status in (404, 410) and not of_client):
         return Result.OK
-    if status in _TRY_AGAIN or (status == 401 and own_credentials):
+    if status in _TRY_AGAIN or (status == 401 and not of_client):
         return Result.RETRY
     if status < 500 or status in _UNSUPPORTED:
         return Result.KO
@@ -133,7 +137,7 @@ COLLECTING = frozenset(("MKCOL", "MKCALENDAR"))  # methods that create a collect
 NAMING = COLLECTING | {"PUT"}  # methods that create anything under such a name
 _MAX_TYPE_CHARACTERS = 100
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,200}")
-_PATH = re.compile(r"/[^\s\x00-\x1f\x7f?#]*")
+_PATH = re.compile(r"/[^\s\x00-\x1f\x7f?#\\]*")
 _QUERY = re.compile(r"[^\s\x00-\x1f\x7f#]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -147,6 +151,16 @@ _DROPPED = frozenset(
         *("scope", "prefer", "content-md5", "digest", "content-digest", "repr-digest", "idempotency-key"),
     )
 )
+# By these a service takes a request for another one than its method and path say, which rules are about.
+_OVERRIDES = frozenset(
+    (
+        *("x-http-method-override", "x-http-method", "x-method-override"),
+        *("x-original-url", "x-rewrite-url", "x-original-uri", "destination"),
+    )
+)
+_NO_OPERATIONS = SAFE_METHODS | {"CONNECT", "MOVE", "COPY"}
+_CONTROL_IN_PATH = re.compile(r"[\x00-\x1f\x7f]")
+MAX_CLIENT_CHARACTERS = 200
 
 
 class PayloadError(ClientError):
@@ -174,6 +188,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     base: bool = False  # sends nothing: later PATCHes are replayed from here; see config.services.BASE
     within: str = ""  # the replicated collection that will contain it, which must exist first
     scope: str = ""  # for the calls that the application makes to other services
+    client: str = ""  # who the client is, as the site that took it found out: for `replicate_as: mapped`
 
     @property
     def creates(self) -> bool:
@@ -224,9 +239,33 @@ def request_of(command: Command) -> Request:
         _ = request.inline
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise PayloadError(f"not an HTTP request, so it cannot be sent to a service: {error}") from None
-    if not request.base and not _is_sendable(request):
-        raise PayloadError("not an HTTP request: its method, path or headers cannot be sent")
+    if not request.base:
+        check_request(request)
+        if not _is_sendable(request):
+            raise PayloadError("not an HTTP request: its method, path or headers cannot be sent")
     return request
+
+
+def check_request(request: Request) -> None:
+    """Raises PayloadError for what is no change of the service's resources, whoever asks for it."""
+    if request.method in _NO_OPERATIONS:
+        raise PayloadError(f"{request.method} is not an operation: only changes of one resource are replicated")
+    if leaves_service(request.path) or leaves_service(request.item):
+        raise PayloadError("its path leaves the service: it has '..', or control characters, or is no path")
+    if named := next((name for name, _ in request.headers if _plain(name) in _OVERRIDES), None):
+        raise PayloadError(f"'{printable(shortened(named))}' makes another request of it than its method and path say")
+    if len(request.client) > MAX_CLIENT_CHARACTERS or _CONTROL.search(request.client):
+        raise PayloadError("what it says about its client is too long, or has control characters")
+
+
+def leaves_service(path: str) -> bool:
+    """Whether a service could take a path for one that is not below its root, or for two lines. Programs differ in how
+    often they decode a path, so each way counts."""
+    for _ in range(3):
+        if _CONTROL_IN_PATH.search(path) or any(part in (".", "..") for part in re.split(r"[/\\]", path)):
+            return True
+        path = unquote(path)
+    return False
 
 
 def _is_sendable(request: Request) -> bool:
@@ -251,8 +290,7 @@ def with_body(request: Request, body: bytes) -> Request:
 
 def end_to_end(headers: Iterable[Header], config: ReplicationConfig) -> tuple[Header, ...]:
     """The headers that go to all sites."""
-    kept = (pair for pair in headers if not _is_dropped(pair[0]))
-    return tuple(pair for pair in kept if config.credentials == "pass" or not config.is_credential(pair[0]))
+    return tuple(pair for pair in headers if not _is_dropped(pair[0]) and not config.is_credential(pair[0]))
 
 
 def credentials_of(headers: Iterable[Header], config: ReplicationConfig) -> tuple[Header, ...]:
@@ -287,8 +325,13 @@ BASE_REQUEST = Request(base=True)
 
 
 def _is_dropped(name: str) -> bool:
-    lower = name.lower()
-    return lower in _DROPPED or lower.startswith(("cheops-", "proxy-"))
+    plain = _plain(name)
+    return plain in _DROPPED or plain.startswith(("cheops-", "proxy-"))
+
+
+def _plain(name: str) -> str:
+    """The name of a header in one spelling: some programs read `_` as `-`."""
+    return name.lower().replace("_", "-")
 
 
 def _is_stepwise(content_type: str) -> bool:

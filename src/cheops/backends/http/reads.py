@@ -108,9 +108,9 @@ class ReadHandler:
         raise CheopsError(f"no replica of {what} can be read now: {in_words(failed)}", status=503, definite=False)
 
     def for_peers(self, service: str, head: RequestHead) -> RequestHead:
-        """A request for another site: without the client's credentials, unless the service passes them."""
+        """A request for another site: without the client's credentials, if they are not forwarded."""
         config = self._node.config.services[service].replication
-        if config.credentials == "pass":
+        if config.forward == "client":
             return head
         secret = (name for name, _ in credentials_of(head.headers, config))
         return replace(head, headers=without(head.headers, *secret))

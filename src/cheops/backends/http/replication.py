@@ -23,6 +23,7 @@ from cheops.backends.http.request import (
     target_of,
 )
 from cheops.backends.http.submission import is_collection
+from cheops.config.request_rules import first_match
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import SAFE_METHODS, RequestHead, first
 from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
@@ -76,6 +77,8 @@ class HttpReplication:
             return await self._reads.read(service, incoming, target)
         if head.method in COLLECTING and target.is_named and not target.sub_path:
             return await self._reads.local(service, head, incoming)  # it exists, and the service's own response says so
+        if route is None and target.sub_path and self._is_never(service, head.method, target.path):
+            return await self._reads.local(service, head, incoming)  # at one site, with the client's own credentials
         if await self._creates_part(service, head, target):
             sites = route.sites if route else await self._locations.sites_of(target.meta_id)
             within = target.meta_id if target.is_named else ""
@@ -86,6 +89,8 @@ class HttpReplication:
         if route is not None:
             self._check(service, route)
         target = self._target(service, head, route)
+        if head.method not in SAFE_METHODS and (target or route):
+            self._changes.check(service, head, target)
         if target is None:
             return None
         await self._reads.refuse_deleted(target)
@@ -93,6 +98,10 @@ class HttpReplication:
         if not sites:
             raise ClientError(f"no reachable site knows {target.meta_id}", status=404)
         return DryRunResult(target.meta_id, sites, goes_everywhere=head.method not in SAFE_METHODS)
+
+    def _is_never(self, service: str, method: str, path: str) -> bool:
+        never = self._node.config.services[service].replication.never
+        return first_match(never, method, canonical(path)) is not None
 
     def with_local_ids(self, _service: str, head: RequestHead) -> RequestHead:
         return self._reads.with_local_ids(head)

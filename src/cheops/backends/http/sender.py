@@ -1,8 +1,8 @@
 """Sends the requests of operations to this site's instance of a service.
 
-`backend` calls it for each step of a run. On the way out, meta-ids become local ids, and credentials and the scope for
-the application's own calls are added. On the way back, local ids become meta-ids. An error says whether the request
-may have had an effect.
+`backend` calls it for each step of a run, and says with whose credentials: `Sender`. On the way out, meta-ids become
+local ids, and credentials and the scope for the application's own calls are added. On the way back, local ids become
+meta-ids, and secrets are left out. An error says whether the request may have had an effect.
 """
 
 import asyncio
@@ -14,13 +14,15 @@ from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from cheops.backends.http.copies import Copies, Copy
-from cheops.backends.http.credentials import CredentialProvider, Tickets
+from cheops.backends.http.credentials import CredentialProvider
 from cheops.backends.http.ids import Form, LocalIdTranslator, text_to_local, to_local, to_meta
 from cheops.backends.http.paths import ID, collection_of, filled, joined, last_segment, trimmed
-from cheops.backends.http.payload import KeptResponse, Request, credentials_of, id_in, is_json, kept_response
-from cheops.backends.http.translation import ResponseIds, decompressed, hosts_of
+from cheops.backends.http.payload import KeptResponse, Request, id_in, is_json, kept_response
+from cheops.backends.http.secrets import masked
+from cheops.backends.http.translation import READABLE_ENCODINGS, ResponseIds, decompressed, hosts_of
 from cheops.config.gateway import GatewayConfig
 from cheops.config.services import ServiceConfig
+from cheops.errors import CheopsError
 from cheops.gateway.connection import upstream_address
 from cheops.gateway.headers import SAFE_METHODS, RequestHead, encode_header
 from cheops.gateway.interfaces import Response
@@ -95,23 +97,26 @@ _BODY_HEADERS = ("content-length", "content-md5", "digest", "content-digest", "r
 Carry: TypeAlias = Callable[[str, tuple[Header, ...], str], Awaitable[tuple[tuple[Header, ...], Callable[[], None]]]]
 
 
-class SentReply(NamedTuple):
-    reply: ServiceReply
-    own_credentials: bool  # whether the request was made with those of this site
+class OfClient(NamedTuple):
+    """A request with exactly the credentials that its client sent, perhaps none."""
+
+    headers: tuple[Header, ...]
+
+
+class OfSite(NamedTuple):
+    """A request with the credentials that this site has: for a client, or (empty) its own."""
+
+    client: str = ""
+
+
+Identity: TypeAlias = OfClient | OfSite
 
 
 class OperationSender:
     """Sends requests with local ids, credentials and the scope for the application's own calls."""
 
-    def __init__(
-        self,
-        copies: Copies,
-        tickets: Tickets,
-        providers: Mapping[str, CredentialProvider],
-        settings: GatewayConfig,
-    ) -> None:
+    def __init__(self, copies: Copies, providers: Mapping[str, CredentialProvider], settings: GatewayConfig) -> None:
         self._copies = copies
-        self._tickets = tickets
         self._providers = providers
         # No connection is kept open: one that the service closes while it is used again would leave it unknown whether
         # the request arrived.
@@ -125,25 +130,31 @@ class OperationSender:
         request: Request,
         path: str,
         body: bytes | Path,
+        identity: Identity,
         *,
         method: str = "",
         more: tuple[Header, ...] = (),
-    ) -> SentReply:
+    ) -> ServiceReply:
         """Send it to a local path; raises NoCopyError, CredentialsError, UpstreamError."""
         local_of = self._copies.index.local_of
         query = text_to_local(request.query, local_of, Form.URL)
         given = tuple((name, text_to_local(value, local_of, Form.PLAIN)) for name, value in request.headers)
         key = (("Idempotency-Key", request.key),) if request.key else ()
-        credentials, provider = await self._credentials(service, request)
+        credentials, provider = await self._credentials(service, identity)
         async with self._carried(service, given, request.scope) as carried:
-            while True:
+
+            async def exchange(credentials: tuple[Header, ...]) -> ServiceReply:
                 headers = (*_without(carried, credentials), *key, *more, *credentials)
                 ready = await self._ready(body, _form(request))
-                reply = await self._exchange(service, method or request.method, joined(path, query), headers, ready)
-                if reply.status != _UNAUTHORIZED or provider is None:
-                    return SentReply(reply, bool(credentials and self._is_own(service, request)))
-                provider.forget()  # they may have expired: once more, with new ones
-                credentials, provider = await provider.headers(), None
+                return await self._exchange(service, method or request.method, joined(path, query), headers, ready)
+
+            reply = await exchange(credentials)
+            if reply.status == _UNAUTHORIZED and provider and isinstance(identity, OfSite):
+                provider.forget(identity.client)  # they may have expired: once more, with new ones
+                reply = await exchange(await provider.headers(identity.client))
+                if reply.status == _UNAUTHORIZED:
+                    provider.forget(identity.client)  # a later attempt must not wait for their time to end
+            return reply
 
     async def _exchange(
         self,
@@ -184,28 +195,12 @@ class OperationSender:
                 ended()
 
     async def _credentials(
-        self, service: ServiceConfig, request: Request
+        self, service: ServiceConfig, identity: Identity
     ) -> tuple[tuple[Header, ...], CredentialProvider | None]:
-        of_client = self._tickets.credentials(request.ticket) if request.ticket else None
-        if of_client is not None:
-            return of_client, None
-        if not self._is_own(service, request):
-            return (), None
-        provider = self._providers[service.name]
-        return await provider.headers(), provider
-
-    def _is_own(self, service: ServiceConfig, request: Request) -> bool:
-        """Whether the request is sent with this site's own credentials."""
-        known = self._tickets.credentials(request.ticket) is not None if request.ticket else False
-        passed = credentials_of(request.headers, service.replication)
-        return service.name in self._providers and not known and not passed
-
-    def has_own_credentials(self, service: str) -> bool:
-        return service in self._providers
-
-    def is_forgotten(self, ticket: str) -> bool:
-        """Whether the client's credentials that a ticket stands for are gone."""
-        return bool(ticket) and self._tickets.credentials(ticket) is None
+        if isinstance(identity, OfClient):
+            return identity.headers, None
+        provider = self._providers.get(service.name)
+        return (await provider.headers(identity.client), provider) if provider else ((), None)
 
     async def _ready(self, body: bytes | Path, form: Form | None) -> bytes | FileBody:
         local_of = self._copies.index.local_of
@@ -231,14 +226,16 @@ class OperationSender:
         """The copy that the response to a create names; None if it names no id."""
         if request.named:
             local_id = last_segment(request.item)
-            return Copy(meta_id, service.name, trimmed(request.item), local_id, is_named=True)
+            return Copy(meta_id, service.name, trimmed(request.item), local_id, is_named=True, client=request.client)
         found = id_in(reply.body, service.replication.id) if service.replication.id else None
         if found is not None:
-            return Copy(meta_id, service.name, request.item, str(found), isinstance(found, int))
+            is_number = isinstance(found, int)
+            return Copy(meta_id, service.name, request.item, str(found), is_number, client=request.client)
         location = reply.header("location")
         if not location or not last_segment(location):
             return None
-        return Copy(meta_id, service.name, self._item_at(service, location, request), last_segment(location))
+        item = self._item_at(service, location, request)
+        return Copy(meta_id, service.name, item, last_segment(location), client=request.client)
 
     def _item_at(self, service: ServiceConfig, location: str, request: Request) -> str:
         collection = collection_of(trimmed(below_base(service, location)))
@@ -248,13 +245,30 @@ class OperationSender:
         return f"{self._copies.index.path_with_meta_ids(service.name, collection).rstrip('/')}/{ID}"
 
     def kept(self, service: ServiceConfig, path: str, reply: ServiceReply) -> KeptResponse:
-        """The part of a response that the log keeps, with meta-ids."""
+        """The part of a response that the log keeps, with meta-ids and without secrets."""
+        whole = self.public(service, path, reply)
+        if whole.cut_bytes:
+            return whole
+        body = masked(whole.body, reply.header("content-type"), service.replication.secret)
+        if body == whole.body:
+            return whole
+        most_bytes = service.replication.keep_response_bytes
+        size = reply.size if body is None else len(body)
+        return kept_response(whole.status, whole.headers, body or b"", most_bytes, size)
+
+    def public(self, service: ServiceConfig, path: str, reply: ServiceReply) -> KeptResponse:
+        """A response with meta-ids, as its client gets it."""
         hosts = hosts_of(service)
         ids = ResponseIds(self._copies.index, service.name, service.replication, path, hosts)
         body, size, headers = reply.body, reply.size, reply.headers
-        if is_json(reply.header("content-type")) and reply.is_whole:
-            body = to_meta(body, ids)
-            size = len(body)
+        if reply.header("content-encoding").lower() not in READABLE_ENCODINGS:
+            body = b""  # what nobody can look into may have secrets in it
+        elif is_json(reply.header("content-type")) and reply.is_whole:
+            try:
+                body = to_meta(body, ids)
+                size = len(body)
+            except CheopsError:  # nested too deeply: the service has done it, so this is no failure
+                body = b""
         headers = tuple(
             (name, _public(service, ids, name, value)) for name, value in headers if name.lower() not in _BODY_HEADERS
         )
@@ -282,8 +296,8 @@ def _public(service: ServiceConfig, ids: ResponseIds, name: str, value: str) -> 
 
 
 def _without(headers: tuple[Header, ...], others: tuple[Header, ...]) -> tuple[Header, ...]:
-    names = {name.lower() for name, _ in others}
-    return tuple(pair for pair in headers if pair[0].lower() not in names)
+    names = {name.lower().replace("_", "-") for name, _ in others}
+    return tuple(pair for pair in headers if pair[0].lower().replace("_", "-") not in names)
 
 
 def _form(request: Request) -> Form | None:

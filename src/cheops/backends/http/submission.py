@@ -172,6 +172,7 @@ class Creation(NamedTuple):
     item: str
     path: str
     is_named: bool
+    client: str  # that created it, with `replicate_as: mapped`
 
 
 def creation_of(replica: Replica) -> Creation | None:
@@ -180,7 +181,7 @@ def creation_of(replica: Replica) -> Creation | None:
         request = _request(op)
         if request.creates:
             path = request.item if request.named else filled(request.item, replica.resource)
-            return Creation(request.item, trimmed(path), request.named)
+            return Creation(request.item, trimmed(path), request.named, request.client)
     return None
 
 
@@ -189,7 +190,9 @@ def deletion_command(replica: Replica) -> Command | None:
     created = creation_of(replica)
     if created is None:
         return None
-    return command_of(Request(method="DELETE", path=created.path, item=created.item, named=created.is_named))
+    return command_of(
+        Request(method="DELETE", path=created.path, item=created.item, named=created.is_named, client=created.client)
+    )
 
 
 def is_deleted(replica: Replica) -> bool:
@@ -226,9 +229,11 @@ MEDIA_TYPE = "application/problem+json"
 _MAX_NAMED = 64  # sites in a header
 
 
-def response_to(result: SubmissionResult, meta_id: str, agent: str, location: str) -> Response:
+def response_to(
+    result: SubmissionResult, meta_id: str, agent: str, location: str, answer: KeptResponse | None = None
+) -> Response:
     """`agent` is the URL of this site's agent, which serves the state of the operation; `location` the path of the new
-    resource, or empty."""
+    resource, or empty; `answer` the service's response, if it has secrets that were not kept."""
     where = f"{agent}/api/v1/resources/{quote(meta_id)}/operations/{quote(str(result.op), safe=':')}"
     own = _operation_headers(result, where)
     if result.unknown is not None:
@@ -243,7 +248,7 @@ def response_to(result: SubmissionResult, meta_id: str, agent: str, location: st
     decided = result.decided
     if decided.status is Status.SUPERSEDED:
         raise ClientError(f"another operation superseded {result.op} before it ran; see {where}", status=409)
-    kept = decode_response(decided.output or decided.detail)
+    kept = answer or decode_response(decided.output or decided.detail)
     if decided.status is Status.OK:
         return _ok(kept or KeptResponse(status=200), own, location)
     return _refused(kept, decided.detail, own)

@@ -157,6 +157,7 @@ _FORM = "application/x-www-form-urlencoded"
 # Headers that are wrong once the body is translated.
 BODY_HEADERS = ("Content-Length", "Content-MD5", "Digest", "Content-Digest", "Repr-Digest")
 _ENCODINGS = ("gzip", "x-gzip", "deflate")
+READABLE_ENCODINGS = ("", "identity", *_ENCODINGS)
 _GZIP_OR_ZLIB = 47
 _PARTIAL = 206
 

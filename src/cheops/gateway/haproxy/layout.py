@@ -183,7 +183,7 @@ def make_layout(config: SiteConfig, peers: tuple[PeerLayout, ...], keyring: "Key
                 service.listener.listen,
                 upstream_address(service.url),
                 replication.timeout_s,
-                replication.credential_headers if replication.credentials == "drop" else (),
+                replication.credential_headers if replication.forward == "none" else (),
                 service.listener.carriers if config.has_carriers else (),
                 service.listener.outbound,
             )

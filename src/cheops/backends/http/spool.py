@@ -1,0 +1,54 @@
+"""Bodies of replicated requests: a small one becomes part of its operation, a larger one a file by its hash."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from cheops.backends.http.payload import MAX_INLINE_BYTES
+from cheops.gateway.interfaces import close_body
+from cheops.node.node import Node
+from cheops.store.files import FileWriter
+
+_BLOCK = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledBody:
+    """`inline` for a small body; else a file that is pinned until its operation names it."""
+
+    inline: bytes = b""
+    file_hash: str = ""
+    size: int = 0
+
+
+async def spool(node: Node, body: AsyncIterator[bytes], pins: ExitStack) -> SpooledBody:
+    """Read a body to its end, holding at most one block of it in memory."""
+    begun = bytearray()
+    try:
+        async for piece in body:
+            begun += piece
+            if len(begun) > MAX_INLINE_BYTES:
+                return await _in_file(node, begun, body, pins)
+    finally:
+        await close_body(body)
+    return SpooledBody(bytes(begun), size=len(begun))
+
+
+async def _in_file(node: Node, block: bytearray, body: AsyncIterator[bytes], pins: ExitStack) -> SpooledBody:
+    size = 0
+    writing: FileWriter = await asyncio.to_thread(node.files.begin)
+    with writing:
+        async for piece in body:
+            block += piece
+            if len(block) >= _BLOCK:
+                await asyncio.to_thread(writing.write, bytes(block))
+                size += len(block)
+                block.clear()
+        await asyncio.to_thread(writing.write, bytes(block))
+        size += len(block)
+        # Pinned before it exists: a file with the same content may just be about to be deleted with its operation.
+        hash_ = writing.hash
+        pins.enter_context(node.file_references.pin([hash_]))
+        await asyncio.to_thread(writing.keep)
+    return SpooledBody(file_hash=hash_, size=size)
