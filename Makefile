@@ -5,10 +5,11 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OPENSTACK := .venv-openstack
 # Many tests wait for agents, not for the processor: 1.5 processes per core keep the cores busy.
 WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 
-.PHONY: help setup system demo test check format soak bench screenshots lock audit clean
+.PHONY: help setup system demo test apps check format soak bench screenshots lock audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +30,17 @@ demo: $(VENV)/.runtime ## install what running needs, then play a guided tour wi
 	@$(BIN)/cheops demo
 
 test: setup ## run all tests, in parallel
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --ignore tests/apps
+
+# In an environment of its own: OpenStack pins what Cheops uses in other versions.
+$(OPENSTACK)/.installed: tests/apps/openstack/requirements.txt
+	@echo "Installing keystone and glance into $(OPENSTACK) (300 MB)"
+	@$(PYTHON) -m venv --clear $(OPENSTACK)
+	@$(OPENSTACK)/bin/python -m pip install --quiet --disable-pip-version-check setuptools -r $<
+	@touch $@
+
+apps: setup $(OPENSTACK)/.installed ## run the tests with real applications: keystone and glance
+	$(BIN)/pytest tests/apps
 
 check: $(VENV)/.installed ## check style, types, import rules and known security mistakes
 	$(BIN)/ruff check .
@@ -64,5 +75,5 @@ audit: ## look for known vulnerabilities in the pinned dependencies; needs the n
 	scripts/audit $(PYTHON)
 
 clean: ## remove everything the other targets created
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(OPENSTACK) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,6 +6,7 @@ import re
 
 import cheops.engine
 from cheops.engine import status
+from cheops.engine.events import Outcome, Ran, Result
 from cheops.engine.status import Phase, phase_at
 from cheops.log.operation import Kind, OpId
 from cheops.sim.apps import COUNTER
@@ -104,3 +105,23 @@ def test_only_its_owner_changes_a_part_of_a_replica() -> None:
                 if isinstance(field.value.value, ast.Name) and field.value.value.id == "replica"
             ]
     assert found == []
+
+
+def test_the_status_says_why_what_is_pending_could_not_run() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    lab.benches["b"].paused = True
+    lab.submit("a", "n", "inc 1")
+    lab.run()
+    running = lab.at("b", "n").slot.running
+    assert running is not None
+    lab.take("b", Ran("n", running.n, (Outcome(Result.RETRY, "no credentials"),)))
+    here, there = (next(s for s in lab.status(site, "n").sites if s.site == "b") for site in "ba")
+    assert (here.pending, here.retry_reason) == (1, "no credentials")
+    assert (there.pending, there.retry_reason) == (1, "")  # only the site itself knows
+    lab.now_ms += 60_000
+    lab.resume("b")
+    lab.run()
+    assert next(s for s in lab.status("b", "n").sites if s.site == "b").retry_reason == ""

@@ -29,7 +29,7 @@ def finish(replica: Replica, n: int, outcomes: tuple[Outcome, ...], out: Effects
         return
     if outcomes[-1].result not in _FINISHED:
         _handle_interruption(replica, running, outcomes, out)
-        replica.slot.retry_later(now_ms)
+        replica.slot.retry_later(now_ms, outcomes[-1].output)
         return
     replica.slot.note_success()
     match running.purpose:

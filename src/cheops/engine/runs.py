@@ -47,6 +47,7 @@ class RunSlot:
 
     def __init__(self, limits: Limits) -> None:
         self.running: Running | None = None
+        self.retry_reason = ""  # why the last run did not happen; empty unless it is to be tried again
         self._retry = RetryTimer(limits.retry_ms, limits.retry_most_ms)
         # The state is read for a checkpoint at most this often, even if no checkpoint follows from it.
         self._read = RetryTimer(limits.retry_most_ms, limits.retry_most_ms)
@@ -73,8 +74,9 @@ class RunSlot:
         """A step failed because of a bug: this is what ran before it, or still runs."""
         self.running = running
 
-    def retry_later(self, now_ms: int) -> None:
+    def retry_later(self, now_ms: int, why: str) -> None:
         """The run did not happen, or may not have happened: wait longer each time."""
+        self.retry_reason = why
         self._retry.back_off(now_ms)
 
     def retry_much_later(self, now_ms: int) -> None:
@@ -82,6 +84,7 @@ class RunSlot:
         self._retry.wait_longest(now_ms)
 
     def note_success(self) -> None:
+        self.retry_reason = ""
         self._retry.reset_delay()
 
     def may_read(self, now_ms: int) -> bool:

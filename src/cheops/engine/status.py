@@ -111,6 +111,7 @@ class SiteStatus:
     pending: int  # operations that it is not known to have settled
     failed: tuple[OpId, ...]
     unknown: tuple[OpId, ...]
+    retry_reason: str = ""  # this site itself: why what is pending could not run yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,8 @@ def _site(replica: Replica, site: str, up: set[str]) -> SiteStatus:
     unknown = _with_status(replica, site, Status.UNKNOWN)
     if site == replica.site:
         pending = _pending(replica, replica.applied.settled) + len(replica.drafts)
-        return SiteStatus(site, True, None, replica.applied.digest(), pending, failed, unknown)
+        why = replica.slot.retry_reason if pending else ""
+        return SiteStatus(site, True, None, replica.applied.digest(), pending, failed, unknown, why)
     peer = replica.peer(site)
     pending = _pending(replica, peer.settled)
     return SiteStatus(site, site in up, peer.last_contact_ms, peer.digest, pending, failed, unknown)

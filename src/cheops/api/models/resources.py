@@ -58,6 +58,9 @@ class SiteStatus(Struct, frozen=True, kw_only=True):
     pending: Annotated[int, doc("The number of operations that it is not known to have settled.", 0)]
     failed: Annotated[tuple[Trouble, ...], doc("Operations that failed there but not at their origin.")]
     unknown: Annotated[tuple[Trouble, ...], doc("Operations whose outcome there is unknown.")]
+    retry_reason: Annotated[
+        str, doc("At the site that responds: why what is pending could not run yet; it is tried again.", "")
+    ] = ""
 
 
 class ResourceStatus(Struct, frozen=True, kw_only=True):

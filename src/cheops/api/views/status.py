@@ -166,7 +166,7 @@ def sentence(verdict: engine.ResourceStatus, now_ms: int) -> str:
         case Overall.DIVERGED:
             return "; ".join(_differences(verdict)) or "the sites applied the same operations but differ"
         case Overall.UNREACHABLE:
-            return f"{_unreachable(verdict, now_ms)}; {_were_pending(verdict)}"
+            return f"{_unreachable(verdict, now_ms)}; {_were_pending(verdict)}{_retries(verdict)}"
 
 
 def _with_blocked(text: str, replica: Replica) -> str:
@@ -197,8 +197,14 @@ def _in_sync(verdict: engine.ResourceStatus) -> str:
 def _still_to_come(verdict: engine.ResourceStatus) -> str:
     behind = [f"{site.site} ({site.pending})" for site in verdict.sites if site.pending]
     if behind:
-        return f"operations are pending at {in_words(behind)}"
+        return f"operations are pending at {in_words(behind)}{_retries(verdict)}"
     return "the sites are comparing their states" if verdict.sites else "its first operation is running"
+
+
+def _retries(verdict: engine.ResourceStatus) -> str:
+    """Why this site could not run what is pending; only it knows."""
+    reasons = {site.site: printable(shortened(site.retry_reason, 300)) for site in verdict.sites if site.retry_reason}
+    return "".join(f"; {site} tries again: {reason}" for site, reason in reasons.items())
 
 
 def _unreachable(verdict: engine.ResourceStatus, now_ms: int) -> str:
@@ -257,6 +263,7 @@ def _site(replica: Replica, status: engine.SiteStatus, now_ms: int) -> SiteStatu
         pending=status.pending,
         failed=tuple(_trouble(replica, id_, status.site) for id_ in status.failed),
         unknown=tuple(_trouble(replica, id_, status.site) for id_ in status.unknown),
+        retry_reason=printable(shortened(status.retry_reason, 300)),
     )
 
 
