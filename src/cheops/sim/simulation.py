@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from cheops.sim import invariants, workload
+from cheops.sim import agreement, invariants, workload
+from cheops.sim.byzantine import ByzantineWorld
 from cheops.sim.workload import Profile
 from cheops.sim.world import World
 
@@ -23,7 +24,8 @@ class SimulationResult:
 
 def play(seed: int, sites: int, profile: Profile, *, patience_ms: int = PATIENCE_MS) -> SimulationResult:
     """Play a history; equal arguments give equal histories."""
-    world = World(seed, tuple(f"site{number}" for number in range(1, sites + 1)), profile)
+    names = tuple(f"site{number}" for number in range(1, sites + 1))
+    world = ByzantineWorld(seed, names, profile) if profile.byzantine else World(seed, names, profile)
     try:
         workload.schedule(world)
         world.run_until(world.now_ms + profile.duration_ms)
@@ -44,6 +46,8 @@ def _heal(world: World) -> None:
     for name in world.nodes:
         world.restart(name)
     world.record("everything is healed")
+    if isinstance(world, ByzantineWorld):
+        world.silence()
 
 
 def _wait_until_healthy(world: World, patience_ms: int) -> list[str]:
@@ -54,7 +58,7 @@ def _wait_until_healthy(world: World, patience_ms: int) -> list[str]:
         world.run_until(world.now_ms + 2_000)
         world.cut.clear()
         world.resolve_unknown()
-        problems = invariants.problems(world)
+        problems = agreement.problems(world) if isinstance(world, ByzantineWorld) else invariants.problems(world)
     return problems
 
 

@@ -42,6 +42,8 @@ class Profile:
     other_rules: bool = False  # matrices that differ in more than their hash
     rebirths: int = 0
     policed: bool = False  # with the policies that count where sites have identities
+    byzantine: bool = False  # one site is hostile (byzantine.py)
+    spared: frozenset[str] = frozenset()  # tactics that the hostile site does not use (mutator.py)
 
 
 PROFILES = {
@@ -60,6 +62,11 @@ PROFILES = {
         Profile("moving", site_changes=0.15, rebirths=1, deletes=0.05),
         Profile("rules", matrix_changes=0.15, other_rules=True),
         Profile("policed", policed=True, site_changes=0.25, partitions=8, matrix_changes=0.05),
+        Profile(
+            "byzantine", byzantine=True, policed=True, operations=30, duration_ms=8_000, loss=0.02, duplication=0.02,
+            long_delay=0.02, partitions=1, one_way_cuts=0, crashes=1, crash_between_effects=0.0005, skew_ms=1_000,
+            clock_jumps=1, trouble=0.005, bad_command=0.02,
+        ),
     )
 }  # fmt: skip
 

@@ -1,0 +1,150 @@
+"""A world in which one site is hostile: it has its own key, everything that it ever heard, and a mutator.
+
+The hostile site runs the production engine, so it takes part like any other, and clients use it. What it sends goes
+through the mutator (mutator.py), which also sends messages of its own. All messages go as bytes (wire.py). When the
+faults end, an honest site forgets the hostile one.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from random import Random
+
+from cheops.engine.documents import Message
+from cheops.engine.events import Answer, Event, Received, Run, Save, Send, SitesRemoved
+from cheops.engine.settings import Settings
+from cheops.errors import CheopsError
+from cheops.log.operation import Operation, OpId
+from cheops.log.policy import Policy
+from cheops.peers.heartbeat import MembershipRecord
+from cheops.sim.apps import APPS, COUNTER, App
+from cheops.sim.mutator import Mutator
+from cheops.sim.node import Node
+from cheops.sim.wire import Wire
+from cheops.sim.workload import Profile
+from cheops.sim.world import World
+from cheops.store.codec import content_of
+
+_ACT_MS = 150  # how often the hostile site sends something by itself
+
+
+class ByzantineWorld(World):
+    """One site is hostile. What it says of itself is no fact of the history; what honest sites keep of it is."""
+
+    def __init__(self, seed: int, names: tuple[str, ...], profile: Profile) -> None:
+        self.hostile = names[seed % len(names)]
+        self.honest = tuple(name for name in names if name != self.hostile)
+        # Even seeds: only the site that made a resource may change its list of sites and its matrix.
+        self._restricted = seed % 2 == 0
+        self.wire = Wire(names, lambda site: self.nodes[site].now_ms(self.now_ms), self._member_of)
+        self.silenced = False
+        # Every content that an honest site has saved of an operation, by its hash.
+        self.contents: dict[str, dict[OpId, dict[bytes, Operation]]] = {}
+        self.made: dict[tuple[str, OpId], bytes] = {}  # the hash of each operation that an honest site made
+        super().__init__(seed, names, profile)
+        draw = Random(f"mutator {seed}")  # noqa: S311 - repeatable is the point
+        self.mutator = Mutator(self.nodes[self.hostile], self.wire, self.honest, draw, profile.spared)
+        self.record(f"{self.hostile} is hostile: {', '.join(self.mutator.tactics)}")
+        self.after(_ACT_MS, self._act)
+
+    def settings(self, profile: Profile) -> Settings:
+        settings = super().settings(profile)
+        if not self._restricted:
+            return settings
+        types = {name: replace(type_, policy=Policy()) for name, type_ in settings.types.items()}
+        return replace(settings, types=types, unknown_policy=Policy())
+
+    def app_of(self, run: Run) -> App:
+        return self.apps.get(run.resource) or APPS.get(run.rtype) or COUNTER
+
+    # -- what counts -----------------------------------------------------------------------------------
+
+    def deliver(self, name: str, event: Event) -> None:
+        if name != self.hostile:
+            super().deliver(name, event)
+            return
+        try:
+            super().deliver(name, event)
+        except Exception:  # noqa: BLE001 - its own bad luck, whatever it is
+            self.inject("the engine of the hostile site failed")
+            self.crash(name, 500)
+
+    def prepare_save(self, node: Node, save: Save) -> None:
+        self.wire.sign(node, save)
+
+    def note_saved(self, node: Node, save: Save) -> None:
+        if node.name == self.hostile:
+            return
+        super().note_saved(node, save)
+        for document in save.documents:
+            if isinstance(document, Operation) and document.verdict is not None:
+                of_id = self.contents.setdefault(document.resource, {}).setdefault(document.id, {})
+                digest = sha256(content_of(document)).digest()
+                of_id[digest] = document
+                if document.origin == node.origin:
+                    self.made.setdefault((document.resource, document.id), digest)
+
+    def note_answer(self, node: Node, answer: Answer) -> None:
+        if node.name != self.hostile:
+            super().note_answer(node, answer)
+
+    # -- messages --------------------------------------------------------------------------------------
+
+    def send(self, node: Node, send: Send) -> None:
+        if node.name == self.hostile:
+            self._send_mutated(lambda: self.mutator.outgoing(send.peer, send.message))
+            return
+        body = self.wire.pack(node.name, send.message)
+        if send.peer == self.hostile:
+            self.mutator.overhear(send.message)
+        self.transmit(lambda: self._arrive_packed(node.name, send.peer, body, send.message))
+
+    def _send_mutated(self, produce: Callable[[], list[tuple[str, bytes]]]) -> None:
+        if self.silenced:
+            return
+        for peer, body in produce():
+            self.transmit(lambda peer=peer, body=body: self._arrive_packed(self.hostile, peer, body))  # type: ignore[misc]
+        self.injected += self.mutator.take_injected()
+
+    def _act(self) -> None:
+        if self.nodes[self.hostile].site is not None:
+            self._send_mutated(lambda: self.mutator.invent(self.nodes[self.hostile].now_ms(self.now_ms)))
+        if not self.silenced:
+            self.after(_ACT_MS, self._act)
+
+    def _arrive_packed(self, sender: str, receiver: str, body: bytes, message: Message | None = None) -> None:
+        node = self.nodes[receiver]
+        if self.is_cut(sender, receiver) or node.site is None or self._is_forgotten(receiver, sender):
+            return
+        if message is not None:
+            self.recipients.setdefault(message.resource, set()).add(receiver)
+        try:
+            messages = self.wire.unpack(node, sender, body)
+        except CheopsError as error:
+            if sender != self.hostile:
+                raise
+            self.injected[f"body refused ({type(error).__name__})"] += 1
+            return
+        for one in messages:
+            self.deliver(receiver, Received(sender, one))
+
+    # -- membership ------------------------------------------------------------------------------------
+
+    def reaches(self, name: str, other: str) -> bool:
+        return super().reaches(name, other) and not self._is_forgotten(name, other)
+
+    def _is_forgotten(self, here: str, site: str) -> bool:
+        member = self._member_of(here, site)
+        return member is not None and member.forgotten
+
+    def _member_of(self, here: str, site: str) -> MembershipRecord | None:
+        del here
+        return MembershipRecord(site, self._silenced_ms, True) if self.silenced and site == self.hostile else None
+
+    def silence(self) -> None:
+        """The honest sites forget the hostile one."""
+        self._silenced_ms = self.now_ms
+        self.silenced = True
+        self.record(f"{self.hostile} is forgotten")
+        for name in self.honest:
+            self.deliver(name, SitesRemoved(frozenset({self.hostile})))
