@@ -27,7 +27,10 @@ _MOST_ORIGINS = 60  # in a vector
 
 def problems(world: ByzantineWorld) -> list[str]:
     """All violations of an invariant; empty if there are none."""
-    violations = list(_site_problems(world))
+    assert world.meshes is not None  # noqa: S101 - set by the constructor
+    violations = [f"{name} did not learn in time that {world.hostile} is forgotten" for name in world.late]
+    violations += world.meshes.problems(world.honest)
+    violations += _site_problems(world)
     for resource in sorted(world.contents):
         violations += (f"{resource}: {problem}" for problem in _resource_problems(world, resource))
     return violations
@@ -57,8 +60,8 @@ def _site_problems(world: ByzantineWorld) -> Iterator[str]:
 def _resource_problems(world: ByzantineWorld, resource: str) -> Iterator[str]:
     yield from _forgeries(world, resource)
     for name in sorted(world.recipients.get(resource, set())):
-        if name in world.honest and not _is_named(world, resource, name):
-            yield f"{name} is not involved and got a message about it"
+        if not _is_named(world, resource, name):
+            yield f"{name} is not involved and got documents of it"
     replicas = {name: replica for name in world.honest if (replica := world.nodes[name].replica(resource))}
     lists = {replica.history.site_list for replica in replicas.values()}
     involved = [name for name, replica in replicas.items() if name in replica.history.site_list]

@@ -18,6 +18,7 @@ from cheops.log.operation import Operation, OpId
 from cheops.log.policy import Policy
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.sim.apps import APPS, COUNTER, App
+from cheops.sim.heartbeats import HeartbeatMutator, Meshes
 from cheops.sim.mutator import Mutator
 from cheops.sim.node import Node
 from cheops.sim.wire import Wire
@@ -25,6 +26,7 @@ from cheops.sim.workload import Profile
 from cheops.sim.world import World
 from cheops.store.codec import content_of
 
+FORGOTTEN_WITHIN_MS = 5_000
 _ACT_MS = 150  # how often the hostile site sends something by itself
 
 
@@ -36,15 +38,20 @@ class ByzantineWorld(World):
         self.honest = tuple(name for name in names if name != self.hostile)
         # Even seeds: only the site that made a resource may change its list of sites and its matrix.
         self._restricted = seed % 2 == 0
-        self.wire = Wire(names, lambda site: self.nodes[site].now_ms(self.now_ms), self._member_of)
+        self.wire = Wire(names, self.wall_ms, self._member_of)
         self.silenced = False
         # Every content that an honest site has saved of an operation, by its hash.
         self.contents: dict[str, dict[OpId, dict[bytes, Operation]]] = {}
         self.made: dict[tuple[str, OpId], bytes] = {}  # the hash of each operation that an honest site made
+        self.meshes: Meshes | None = None
+        self.late: list[str] = []  # honest sites that the decision did not reach in time
         super().__init__(seed, names, profile)
         draw = Random(f"mutator {seed}")  # noqa: S311 - repeatable is the point
         self.mutator = Mutator(self.nodes[self.hostile], self.wire, self.honest, draw, profile.spared)
-        self.record(f"{self.hostile} is hostile: {', '.join(self.mutator.tactics)}")
+        self.heartbeat_mutator = HeartbeatMutator(self.hostile, self.honest, draw, profile.spared)
+        self.meshes = Meshes(self, names, self.hostile, self.heartbeat_mutator)
+        tactics = (*self.mutator.tactics, *self.heartbeat_mutator.tactics)
+        self.record(f"{self.hostile} is hostile: {', '.join(tactics)}")
         self.after(_ACT_MS, self._act)
 
     def settings(self, profile: Profile) -> Settings:
@@ -113,10 +120,10 @@ class ByzantineWorld(World):
             self.after(_ACT_MS, self._act)
 
     def _arrive_packed(self, sender: str, receiver: str, body: bytes, message: Message | None = None) -> None:
-        node = self.nodes[receiver]
-        if self.is_cut(sender, receiver) or node.site is None or self._is_forgotten(receiver, sender):
+        node = self.nodes.get(receiver)  # a list of sites may name one that does not exist
+        if node is None or self.is_cut(sender, receiver) or node.site is None or self._is_forgotten(receiver, sender):
             return
-        if message is not None:
+        if message is not None and (message.ops or message.replies or message.snapshot):
             self.recipients.setdefault(message.resource, set()).add(receiver)
         try:
             messages = self.wire.unpack(node, sender, body)
@@ -130,21 +137,42 @@ class ByzantineWorld(World):
 
     # -- membership ------------------------------------------------------------------------------------
 
+    def restart(self, name: str) -> None:
+        was_down = self.nodes[name].site is None
+        super().restart(name)
+        if was_down and self.meshes is not None:
+            self.meshes.restart(name)
+            self.membership_changed(name)
+
     def reaches(self, name: str, other: str) -> bool:
         return super().reaches(name, other) and not self._is_forgotten(name, other)
+
+    def is_running(self, site: str) -> bool:
+        return self.nodes[site].site is not None
+
+    def wall_ms(self, site: str) -> int:
+        return self.nodes[site].now_ms(self.now_ms)
+
+    def membership_changed(self, site: str) -> None:
+        """As an agent does: what its mesh knows to be forgotten is gone for its engine."""
+        node = self.nodes[site]
+        if node.site is not None and self.meshes is not None and self.meshes[site].forgotten != node.site.gone:
+            self.deliver(site, SitesRemoved(self.meshes[site].forgotten))
 
     def _is_forgotten(self, here: str, site: str) -> bool:
         member = self._member_of(here, site)
         return member is not None and member.forgotten
 
     def _member_of(self, here: str, site: str) -> MembershipRecord | None:
-        del here
-        return MembershipRecord(site, self._silenced_ms, True) if self.silenced and site == self.hostile else None
+        return self.meshes[here].member_of(site) if self.meshes is not None else None
 
     def silence(self) -> None:
-        """The honest sites forget the hostile one."""
-        self._silenced_ms = self.now_ms
+        """An honest site decides to forget the hostile one, which goes on for a moment."""
+        assert self.meshes is not None  # noqa: S101 - set by the constructor
+        here = self.honest[0]
+        self.record(f"{here} forgets {self.hostile}")
+        self.meshes.forget_hostile(here)
+        self.run_until(self.now_ms + FORGOTTEN_WITHIN_MS)
         self.silenced = True
-        self.record(f"{self.hostile} is forgotten")
-        for name in self.honest:
-            self.deliver(name, SitesRemoved(frozenset({self.hostile})))
+        self.injected += self.heartbeat_mutator.injected
+        self.late = [name for name in self.honest if not self._is_forgotten(name, self.hostile)]

@@ -147,7 +147,7 @@ class Node:
             return self._note(run, op, Outcome(Result.MAYBE, "timeout"), done=False)
         try:
             self.states[run.resource] = app.run(self.states.get(run.resource, app.start), line)
-        except RefusedError as error:
+        except (RefusedError, ValueError) as error:  # ValueError: no number, in a command of a hostile site
             self.log.append(
                 Execution(run.resource, op, run.replay, ok=False, partial=run.until_failure and not run.replay)
             )
