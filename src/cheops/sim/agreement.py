@@ -17,8 +17,8 @@ from cheops.log.causality import contains
 from cheops.log.operation import Operation, OpId
 from cheops.sim.apps import APPS, COUNTER
 from cheops.sim.byzantine import ByzantineWorld
+from cheops.sim.forger import BAD_IDS
 from cheops.sim.invariants import reference_effective, replayed
-from cheops.sim.mutator import BAD_IDS
 from cheops.sim.wire import CLOCK_SKEW_S
 
 _MOST_MATRICES = 60  # that a site may keep: the histories have a handful
@@ -31,6 +31,7 @@ def problems(world: ByzantineWorld) -> list[str]:
     violations = [f"{name} did not learn in time that {world.hostile} is forgotten" for name in world.late]
     violations += world.meshes.problems(world.honest)
     violations += _site_problems(world)
+    violations += (f"{request} was not decided" for request in sorted(world.open_requests))
     for resource in sorted(world.contents):
         violations += (f"{resource}: {problem}" for problem in _resource_problems(world, resource))
     return violations
@@ -108,15 +109,11 @@ def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Ite
         yield f"{name} believes that it made {history.known[replica.origin]} operations; it made {made_here}"
     if replica.slot.running or replica.drafts or replica.applied.unknown:
         yield f"{name} is not at rest"
-    for id_ in replica.inbox.waiting:
+    kept_out = [*replica.inbox.waiting, *replica.inbox.refused, *replica.applied.failed]
+    for id_ in kept_out:
         if id_.origin.site != world.hostile:
-            yield f"{name} does not take {id_} of an honest site"
-    for id_, why in replica.inbox.refused.items():
-        if id_.origin.site != world.hostile:
-            yield f"{name} refuses {id_} of an honest site: {why}"
-    for id_ in replica.applied.failed:
-        if id_.origin.site != world.hostile:
-            yield f"{name} diverged: {id_} of an honest site failed there"
+            why = replica.inbox.refused.get(id_) or replica.applied.failed.get(id_) or "it waits"
+            yield f"{name} does not take {id_} of an honest site: {why}"
 
 
 def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[str, Replica]) -> Iterator[str]:

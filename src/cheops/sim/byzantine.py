@@ -11,13 +11,14 @@ from hashlib import sha256
 from random import Random
 
 from cheops.engine.documents import Message
-from cheops.engine.events import Answer, Event, Received, Run, Save, Send, SitesRemoved
+from cheops.engine.events import Answer, Event, Received, Run, Save, Send, SitesRemoved, Stage, Submitted
 from cheops.engine.settings import Settings
 from cheops.errors import CheopsError
-from cheops.log.operation import Operation, OpId
+from cheops.log.operation import Command, Operation, OpId
 from cheops.log.policy import Policy
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.sim.apps import APPS, COUNTER, App
+from cheops.sim.forger import Forger
 from cheops.sim.heartbeats import HeartbeatMutator, Meshes
 from cheops.sim.mutator import Mutator
 from cheops.sim.node import Node
@@ -44,10 +45,12 @@ class ByzantineWorld(World):
         self.contents: dict[str, dict[OpId, dict[bytes, Operation]]] = {}
         self.made: dict[tuple[str, OpId], bytes] = {}  # the hash of each operation that an honest site made
         self.meshes: Meshes | None = None
+        self.open_requests: set[str] = set()  # of clients at honest sites after the end of the hostile one
         self.late: list[str] = []  # honest sites that the decision did not reach in time
         super().__init__(seed, names, profile)
         draw = Random(f"mutator {seed}")  # noqa: S311 - repeatable is the point
-        self.mutator = Mutator(self.nodes[self.hostile], self.wire, self.honest, draw, profile.spared)
+        forger = Forger(self.nodes[self.hostile], self.wire, self.honest, draw, lambda: self.wall_ms(self.hostile))
+        self.mutator = Mutator(self.hostile, self.honest, forger, self.wire, draw, profile.spared)
         self.heartbeat_mutator = HeartbeatMutator(self.hostile, self.honest, draw, profile.spared)
         self.meshes = Meshes(self, names, self.hostile, self.heartbeat_mutator)
         tactics = (*self.mutator.tactics, *self.heartbeat_mutator.tactics)
@@ -72,7 +75,7 @@ class ByzantineWorld(World):
             return
         try:
             super().deliver(name, event)
-        except Exception:  # noqa: BLE001 - its own bad luck, whatever it is
+        except Exception:  # whatever it is, it harms the hostile site only
             self.inject("the engine of the hostile site failed")
             self.crash(name, 500)
 
@@ -94,6 +97,8 @@ class ByzantineWorld(World):
     def note_answer(self, node: Node, answer: Answer) -> None:
         if node.name != self.hostile:
             super().note_answer(node, answer)
+            if answer.stage is Stage.DECIDED:
+                self.open_requests.discard(answer.request)
 
     # -- messages --------------------------------------------------------------------------------------
 
@@ -115,7 +120,7 @@ class ByzantineWorld(World):
 
     def _act(self) -> None:
         if self.nodes[self.hostile].site is not None:
-            self._send_mutated(lambda: self.mutator.invent(self.nodes[self.hostile].now_ms(self.now_ms)))
+            self._send_mutated(self.mutator.invent)
         if not self.silenced:
             self.after(_ACT_MS, self._act)
 
@@ -176,3 +181,16 @@ class ByzantineWorld(World):
         self.silenced = True
         self.injected += self.heartbeat_mutator.injected
         self.late = [name for name in self.honest if not self._is_forgotten(name, self.hostile)]
+
+    def write_everywhere(self) -> None:
+        """Clients write once more at every honest site: nothing that the hostile one left behind may prevent it."""
+        for resource, app in sorted(self.apps.items()):
+            for name in self.honest:
+                replica = self.nodes[name].replica(resource)
+                if replica is None or name not in replica.history.site_list:
+                    continue
+                type_, line = app.invent(self.random)
+                request = f"{resource}#last-{name}"
+                self.open_requests.add(request)
+                self.record(f"{name} gets {type_} {line!r} for {resource}")
+                self.deliver(name, Submitted(request, resource, type_, Command(line), rtype=app.name))

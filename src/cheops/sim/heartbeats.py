@@ -1,8 +1,8 @@
 """The meshes of all sites in a world with a hostile one: production code, and heartbeats as bytes.
 
 The hostile site's heartbeats are mutated: addresses of others, sites that do not exist, decisions about membership that
-nobody made, counters at their bounds. It also refuses probes with decisions that it made up. What honest sites must keep
-all the same: they know each other, at the right addresses, and a decision to forget the hostile site reaches them all.
+nobody made, counters at their bounds. It also refuses probes with decisions that it made up. All the same, honest sites
+must know each other at the right addresses, and a decision to forget the hostile site must reach them all.
 """
 
 from collections import Counter

@@ -1,10 +1,10 @@
 """One simulated history from its seed to its end; how a failure is shrunk; and a timeline of it as text."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from cheops.sim import agreement, invariants, workload
+from cheops.sim import agreement, heartbeats, invariants, mutator, workload
 from cheops.sim.byzantine import ByzantineWorld
 from cheops.sim.workload import Profile
 from cheops.sim.world import World
@@ -31,6 +31,9 @@ def play(seed: int, sites: int, profile: Profile, *, patience_ms: int = PATIENCE
         world.run_until(world.now_ms + profile.duration_ms)
         _heal(world)
         problems = _wait_until_healthy(world, patience_ms)
+        if isinstance(world, ByzantineWorld) and not problems:
+            world.write_everywhere()
+            problems = _wait_until_healthy(world, patience_ms)
     except Exception as error:  # a failure like any other: it can be replayed and shrunk
         problems = [f"{type(error).__name__}: {error}"]
     for node in world.nodes.values():
@@ -96,6 +99,8 @@ def shrink(seed: int, sites: int, profile: Profile) -> tuple[Profile, Simulation
     best, outcome = profile, play(seed, sites, profile)
     for switch in _SWITCHES:
         best, outcome = _try(seed, sites, best, outcome, switch)
+    for tactic in (*mutator.TACTICS, *heartbeats.TACTICS) if profile.byzantine else ():
+        best, outcome = _try(seed, sites, best, outcome, {"spared": best.spared | {tactic}})
     operations = best.operations
     while operations > 2:
         smaller = max(2, operations * 3 // 4 if operations > 8 else operations - 1)
@@ -107,7 +112,7 @@ def shrink(seed: int, sites: int, profile: Profile) -> tuple[Profile, Simulation
 
 
 def _try(
-    seed: int, sites: int, profile: Profile, outcome: SimulationResult, change: dict[str, float]
+    seed: int, sites: int, profile: Profile, outcome: SimulationResult, change: Mapping[str, object]
 ) -> tuple[Profile, SimulationResult]:
     candidate = replace(profile, **change)  # type: ignore[arg-type]
     if candidate == profile:

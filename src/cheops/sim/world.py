@@ -86,7 +86,7 @@ class World:
             self.after(number * 11, self._heart(name))
 
     def settings(self, profile: Profile) -> Settings:
-        """Of every site. Far below the defaults, so that unloading, seals and parking happen in a history of seconds."""
+        """Of every site. Limits are low, so that unloading, seals and parking happen in a history of seconds."""
         types = {app.name: _with_early_checkpoints(app.type) for app in APPS.values()}
         if profile.policed:
             types = {name: replace(type_, policy=_POLICY) for name, type_ in types.items()}
