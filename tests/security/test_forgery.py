@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from cheops.engine.intake import FOREIGN_STAMP, FUTURE_STAMP
 from cheops.log.operation import Command, Kind, Operation, OpId, Origin, Stamp, Status, Verdict
 from cheops.peers.couchdb.documents import couch_document
-from cheops.peers.intake import FOREIGN_STAMP, FUTURE_STAMP, NOT_SIGNED, UNKNOWN_KEY, WRONG_SIGNATURE
+from cheops.peers.intake import NOT_SIGNED, UNKNOWN_KEY, WRONG_SIGNATURE
 from cheops.security.refusals import AGAINST_POLICY
 from cheops.security.signatures import Signer
 from tests.agent.rig import RefusedByAgentError, Rig, until

@@ -3,6 +3,8 @@
 What fuzzing found, or came near, is kept here as it was. `tried` ends what takes seconds of the processor.
 """
 
+import json
+
 import pytest
 from msgspec.structs import replace
 
@@ -11,7 +13,7 @@ from cheops.engine.events import Effect, Loaded, PeerUp, Received, Send, Tick
 from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
 from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Stamp
-from cheops.peers.links import EnvelopeError, unpack
+from cheops.peers.links import EnvelopeError, pack, unpack
 from cheops.scope import ScopeError, parse
 from tests.security.fuzz import samples
 from tests.security.fuzz.campaign import tried
@@ -78,3 +80,33 @@ def test_thousands_of_open_braces_are_refused_at_once() -> None:
 def test_bytes_that_are_no_text_are_no_envelope(body: bytes) -> None:
     with pytest.raises(EnvelopeError):
         unpack(body)
+
+
+def test_one_document_that_cannot_be_read_does_not_cost_the_others() -> None:
+    body = json.loads(samples.ENVELOPES[0])
+    ids = body["cheops"]["messages"][0]["ids"]
+    before = unpack(json.dumps(body).encode())
+    broken = next(doc for doc in body["docs"] if doc["_id"].startswith("op/"))
+    broken["seq"] = -1
+    after = unpack(json.dumps(body).encode())
+    assert [error.id for error in after.refused] == [broken["_id"]]
+    kept = [len((*m.ops, *m.replies, *m.matrices)) for m in after.messages]
+    assert kept[0] == len(ids) - 1
+    assert len(after.messages) == len(before.messages)
+
+
+def test_a_message_whose_document_is_missing_acknowledges_nothing_by_it() -> None:
+    body = json.loads(samples.ENVELOPES[0])
+    first = body["cheops"]["messages"][0]
+    reply = next(id_ for id_ in first["ids"] if id_.startswith("reply/"))
+    first["message"]["replies_after"] = {"lyon/91c0": 0}
+    body["docs"] = [doc for doc in body["docs"] if doc["_id"] != reply]
+    (message, *_) = unpack(json.dumps(body).encode()).messages
+    assert not message.replies_after
+
+
+def test_a_snapshot_that_misses_a_document_is_none() -> None:
+    body = json.loads(pack("paris", [samples.MESSAGES[3]]))
+    body["docs"] = [doc for doc in body["docs"] if not doc["_id"].startswith("op/")]
+    (message,) = unpack(json.dumps(body).encode()).messages
+    assert message.snapshot is None

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from cheops.engine.documents import SiteClock
 from cheops.engine.events import Save
+from cheops.engine.intake import FUTURE_STAMP
 from cheops.log.causality import Clock
 from cheops.log.operation import Origin, Stamp
 from cheops.node.limits import stamp_problem
-from cheops.peers.intake import FUTURE_STAMP
 from cheops.store.sqlite import SQLiteStore
 from tests.agent.rig import RefusedByAgentError, Rig, until
 from tests.security.rogue import Rogue, operations

@@ -11,17 +11,16 @@ import pytest
 from msgspec import structs
 
 from cheops.engine.documents import Message, Snapshot
+from cheops.engine.intake import FUTURE_STAMP, Objection
 from cheops.errors import CheopsError
 from cheops.log.operation import Operation, Origin, Reply, Stamp, Status, Timing
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.peers.intake import (
     FORGOTTEN_ORIGIN,
-    FUTURE_STAMP,
     NOT_SIGNED,
     UNKNOWN_KEY,
     WRONG_SIGNATURE,
     DocumentVerifier,
-    Objection,
 )
 from cheops.peers.site_keys import (
     MOST_KEYS,

@@ -8,6 +8,8 @@ from cheops.log.causality import Clock
 from cheops.log.history import Epoch
 from cheops.log.matrix import Matrix
 from cheops.log.operation import (
+    MAX_COUNT,
+    MAX_COUNTER,
     MAX_NUMBER,
     Applied,
     Command,
@@ -24,6 +26,7 @@ from cheops.log.operation import (
     Verdict,
 )
 from cheops.log.rules import Fate, Rule
+from cheops.text import is_invisible
 from tests.log.histories import MATRICES
 
 AWKWARD = [
@@ -47,14 +50,17 @@ AWKWARD = [
 texts = st.text(max_size=12)  # without lone surrogates, which are no text
 names = st.one_of(st.sampled_from(AWKWARD), st.text(min_size=1, max_size=12))
 numbers = st.one_of(st.integers(0, 9), st.integers(0, MAX_NUMBER))
-ordinals = st.one_of(st.integers(1, 9), st.integers(1, MAX_NUMBER))
+counts = st.one_of(st.integers(0, 9), st.integers(0, MAX_COUNT))
+ordinals = st.one_of(st.integers(1, 9), st.integers(1, MAX_COUNT))
+counters = st.one_of(st.integers(0, 9), st.integers(0, MAX_COUNTER))
 flags = st.booleans()
 
-incarnations = names.filter(lambda name: "/" not in name)
-origins = st.builds(Origin, names, incarnations)
+visible = names.map(lambda name: "".join("x" if is_invisible(one) else one for one in name))
+incarnations = visible.map(lambda name: name.replace("/", "-"))
+origins = st.builds(Origin, visible, incarnations)
 op_ids = st.builds(OpId, origins, ordinals)
-stamps = st.builds(Stamp, numbers, numbers, origins)
-vectors = st.dictionaries(origins, numbers, max_size=3)
+stamps = st.builds(Stamp, numbers, counters, origins)
+vectors = st.dictionaries(origins, counts, max_size=3)
 refs = st.builds(MatrixRef, names, stamps)
 seals = st.builds(Seal, vectors, stamps)
 key_tuples = st.lists(texts, max_size=3).map(tuple)
@@ -135,7 +141,7 @@ ledgers = st.builds(
     epochs=epochs,
     rejected_matrices=rejected_matrices,
 )
-clocks = st.builds(SiteClock, st.builds(Clock, numbers, numbers))
+clocks = st.builds(SiteClock, st.builds(Clock, numbers, counters))
 peers = st.builds(Peers, st.dictionaries(names, names, max_size=3))
 documents: st.SearchStrategy[Document] = st.one_of(operations(), replies(), matrices, runs, ledgers, clocks, peers)
 snapshots = st.builds(

@@ -22,11 +22,12 @@ from cheops.config.notify import MailConfig, WebhookConfig
 from cheops.config.services import ServiceConfig
 from cheops.config.site import SiteConfig, read_site
 from cheops.engine.admission import waiting_for_refused
+from cheops.engine.intake import BAD_NAME, BAD_NUMBER, FOREIGN_STAMP, FUTURE_STAMP
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError
 from cheops.gateway.server import Gateway
 from cheops.node.node import Node
-from cheops.peers import intake
+from cheops.peers import intake, links
 from cheops.peers.liveness import SiteState
 from cheops.peers.prober import now
 from cheops.peers.views import SiteView
@@ -327,11 +328,15 @@ def _refusals(refused: Iterable[Refused], now_s: float) -> Check:
 
 # -- documents of other sites ---------------------------------------------------------------------------
 
+_MISBEHAVES = "its agent misbehaves: find out who runs it"
 _HINTS = {
     intake.NOT_SIGNED: "it runs without 'security', or still has documents from before it had a key",
     intake.WRONG_SIGNATURE: "documents were altered or forged: find out who sends them",
     intake.UNKNOWN_KEY: "no reachable site knows its certificate: check that the site itself is reachable",
-    intake.FOREIGN_STAMP: "its agent misbehaves: find out who runs it",
+    FOREIGN_STAMP: _MISBEHAVES,
+    BAD_NAME: _MISBEHAVES,
+    BAD_NUMBER: _MISBEHAVES,
+    links.INVALID: _MISBEHAVES,
     intake.FORGOTTEN_ORIGIN: "they were made after the site was forgotten, and can be ignored",
     AGAINST_POLICY: "check that 'types.NAME.policy' is the same at all sites; if so, the sender lacks the permission",
 }
@@ -343,7 +348,7 @@ def trust_checks(node: Node) -> Iterator[Check]:
     now_s = time.time()
     lately = [one for one in node.refusals.all() if now_s - one.last_s < _JUST_NOW_S]
     for one in lately:
-        if one.reason == intake.FUTURE_STAMP:
+        if one.reason == FUTURE_STAMP:
             yield _ahead(one)
         elif one.reason in _HINTS:
             yield _refused(one)

@@ -140,6 +140,15 @@ class Backend(ABC):
 
     # -- submission ----------------------------------------------------------------------------------------
 
+    def resource_problem(self, resource: str) -> str | None:
+        """Why this backend runs nothing on a resource with this id; None if it does. By default it takes every id that
+        a resource may have (see cheops.log.names).
+
+        An operation on such a resource is refused where it is submitted, and where it comes from another site.
+        """
+        del resource
+        return None
+
     def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:
         """Raise `ClientError` for what must not be submitted: malformed, or not allowed here. By default everything is
         accepted.

@@ -9,9 +9,9 @@ forgotten: it holds everything that is left, and up to where that counts.
 """
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from cheops.log.causality import Clock
 from cheops.log.history import Epoch
@@ -34,6 +34,7 @@ from cheops.log.operation import (
 from cheops.log.rules import Fate
 
 Key: TypeAlias = tuple[object, ...]
+MAX_WANTED = 1_000  # matrices that one message asks for
 
 
 class Base(Struct, frozen=True):
@@ -166,7 +167,7 @@ class Message(DocumentBase, frozen=True, tag="message"):
     digest: OptionalName = ""
     busy: bool = False  # the sender may still make operations that no other site knows
     ask: bool = False
-    wanted: tuple[Name, ...] = ()  # hashes of matrices that the sender needs
+    wanted: Annotated[tuple[Name, ...], Meta(max_length=MAX_WANTED)] = ()  # hashes of matrices that the sender needs
     snapshot: Snapshot | None = None
 
 

@@ -139,6 +139,15 @@ class MatricesReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class Unstorable:
+    """What the engine decided about a resource could not be stored, and never can be. The driver has dropped every
+    effect on it that was not carried out yet, so the engine's state of it is wrong from here on."""
+
+    resource: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class SitesRemoved:
     """All the sites that were removed for good: no resource waits for them any more."""
 
@@ -160,6 +169,7 @@ Event: TypeAlias = (
     | ClientLeft
     | MatricesReceived
     | SitesRemoved
+    | Unstorable
 )
 
 
@@ -219,6 +229,7 @@ class Answer:
     detail: str = ""
     output: str = ""
     timing: Timing = NO_TIME
+    resource: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +240,8 @@ class Notify:
     what: str
     op: OpId | None = None
     detail: str = ""
+    reason: str = ""  # of a refusal: the same for all of its kind
+    by: str = ""  # the site that is to blame, if it is not the origin of the operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +254,15 @@ class Enumerate:
     peer: str
 
 
-Effect: TypeAlias = Save | Run | Send | Answer | Notify | Load | Enumerate
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An event failed because of a bug. It had no effect; the resource is loaded again from the store."""
+
+    resource: str
+    error: Exception
+
+
+Effect: TypeAlias = Save | Run | Send | Answer | Notify | Load | Enumerate | Fault
 
 
 @dataclass(slots=True)
@@ -258,6 +279,14 @@ class Effects:
         # Documents win: one step may forget a key and write it again, such as `Started` when the next run begins.
         forget = tuple(key for key in dict.fromkeys(self.forget) if key not in self.documents)
         return [Save(tuple(self.documents.values()), forget), *self.others]
+
+    def merge(self, other: "Effects") -> None:
+        """Add the effects of a part of the step, which follow those that are here."""
+        for key in other.forget:
+            self.documents.pop(key, None)
+        self.documents |= other.documents
+        self.forget += other.forget
+        self.others += other.others
 
     def drop(self, keys: Iterable[Key]) -> None:
         """Delete documents, including those that this very step was going to save."""

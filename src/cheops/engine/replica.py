@@ -157,6 +157,11 @@ class Replica:
             del self.peers[peer]
             self.outbox.drop_replies(peer)
 
+    def outlive(self, before: "Replica") -> None:
+        """Take over what is not in the store from the state that a fault ended: a run that is under way goes on, and
+        clients still wait."""
+        self.slot, self.clients = before.slot, before.clients
+
     # -- from and to the store -----------------------------------------------------------------------------
 
     def load(self, documents: Iterable[Document]) -> Started | None:

@@ -127,7 +127,7 @@ class WaitingClients:
             return
         site = reply.origin.site
         client.reported[site] = reply.status
-        out.others.append(_answer(client.request, Stage.DECIDED, op.id, site, reply.status, reply))
+        out.others.append(_answer(op.resource, client.request, Stage.DECIDED, op.id, site, reply.status, reply))
         if op.verdict is not Verdict.OK:
             del self._by_op[op.id]
 
@@ -142,7 +142,7 @@ class WaitingClients:
                 if status and status is not before and before not in _FINAL:
                     client.reported[site] = status
                     reply = replica.replies.get(id_, site)
-                    out.others.append(_answer(client.request, Stage.SITE, id_, site, status, reply))
+                    out.others.append(_answer(replica.resource, client.request, Stage.SITE, id_, site, status, reply))
             if all(client.reported.get(site) in _FINAL for site in replica.sites):
                 del self._by_op[id_]
 
@@ -175,8 +175,8 @@ def _settled_at(replica: "Replica", site: str) -> Vector:
 
 
 def _answer(  # noqa: PLR0913, PLR0917 - an answer's fields
-    request: str, stage: Stage, id_: OpId, site: str, status: Status, reply: Reply | None
+    resource: str, request: str, stage: Stage, id_: OpId, site: str, status: Status, reply: Reply | None
 ) -> Answer:
     if reply is None or reply.op is None:  # the reply of a replay is about many operations
-        return Answer(request, stage, id_, site, status)
-    return Answer(request, stage, id_, site, status, reply.detail, reply.output, reply.timing)
+        return Answer(request, stage, id_, site, status, resource=resource)
+    return Answer(request, stage, id_, site, status, reply.detail, reply.output, reply.timing, resource)

@@ -1,11 +1,13 @@
 """A site: all its resources, its peers, its clock. `step` handles one event and returns effects."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from cheops.engine import exchange, outcome, retention, scheduler
-from cheops.engine.admission import NO_RULES, matrix_in_force, refusal
+from cheops.engine.admission import NO_RULES, REFUSED, matrix_in_force, refusal
 from cheops.engine.documents import Message, Peers, SiteClock, Started, key_of
 from cheops.engine.events import (
     Answer,
@@ -15,6 +17,7 @@ from cheops.engine.events import (
     Enumerate,
     Enumerated,
     Event,
+    Fault,
     Load,
     Loaded,
     MatricesReceived,
@@ -30,9 +33,11 @@ from cheops.engine.events import (
     Stage,
     Submitted,
     Tick,
+    Unstorable,
 )
+from cheops.engine.intake import Objection, SignedDocument, screened
 from cheops.engine.replica import Replica
-from cheops.engine.settings import Settings
+from cheops.engine.settings import RetryTimer, Settings
 from cheops.log.causality import Clock, joined
 from cheops.log.matrix import Matrix
 from cheops.log.operation import SILENT_KINDS, Command, Kind, MatrixRef, Operation, OpId, Origin, Seal, Status, Verdict
@@ -78,7 +83,11 @@ class Site:
             SitesRemoved: self._on_sites_removed,
             Tick: self._on_tick,
             Loaded: self._on_loaded,
+            Unstorable: self._on_unstorable,
         }
+        # Resources whose state was dropped after a fault: when each may be loaded again, and what outlives it.
+        self._faulty: dict[str, RetryTimer] = {}
+        self._outlived: dict[str, Replica] = {}
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Handle an event. The driver carries out the effects in their order."""
@@ -91,7 +100,8 @@ class Site:
         """Handle an event of one resource, which is loaded first if necessary."""
         resource = _resource_of(event)
         if resource in self.replicas:
-            self._handle(self.replicas[resource], event, out)
+            replica = self.replicas[resource]
+            self._guard(replica, partial(self._handle, replica, event), out, (event,))
         elif resource in self._loading:
             self._loading[resource].append(event)
         else:
@@ -118,10 +128,10 @@ class Site:
             if before is not None:
                 out.others.append(Enumerate(event.peer))  # its store is new and may be empty
         self._unpark({event.peer})
-        for replica in self._active_replicas():
+        for replica in list(self._active_replicas()):
             if event.peer in set(replica.targets()):
                 replica.peer(event.peer).probe_now()
-                self._catch_up(replica, event.peer, out)
+                self._guard(replica, partial(self._catch_up, replica, event.peer), out)
 
     def _unpark(self, sites: AbstractSet[str]) -> None:
         """Activate the resources that could only wait for one of these sites."""
@@ -172,15 +182,19 @@ class Site:
 
     def _on_tick(self, event: Tick, out: Effects) -> None:
         del event
+        self._backlog |= {name: None for name, timer in self._faulty.items() if timer.is_due(self._now_ms)}
         self._wake_some(out)
         for replica in list(self._active_replicas()):
-            scheduler.advance(replica, out, self._now_ms)
-            for peer in replica.targets():
-                self._catch_up(replica, peer, out)
-            replica.outbox.flush_pending()
-            self._request_matrices(replica)
-            self._complete_step(replica, out)
+            self._guard(replica, partial(self._work_on, replica), out)
         self._unload_idle(out)
+
+    def _work_on(self, replica: Replica, out: Effects) -> None:
+        scheduler.advance(replica, out, self._now_ms)
+        for peer in replica.targets():
+            self._catch_up(replica, peer, out)
+        replica.outbox.flush_pending()
+        self._request_matrices(replica)
+        self._complete_step(replica, out)
 
     def _active_replicas(self) -> Iterator[Replica]:
         return (self.replicas[resource] for resource in sorted(self._active) if resource in self.replicas)
@@ -262,15 +276,65 @@ class Site:
         )
         self.replicas[event.resource] = replica
         self._touch(replica)
+        waiting = self._loading.pop(event.resource, [])
+        self._guard(replica, partial(self._load, replica, event), out, waiting)
+        for one in waiting:
+            if self.replicas.get(event.resource) is replica:
+                self._guard(replica, partial(self._handle, replica, one), out, (one,))
+        if self.replicas.get(event.resource) is replica:
+            self._guard(replica, partial(self._begin, replica), out)
+
+    def _load(self, replica: Replica, event: Loaded, out: Effects) -> None:
         started = replica.load(event.documents)
         self._learn_type(replica)
-        if started:
+        before = self._outlived.pop(replica.resource, None)
+        if before is not None:
+            replica.outlive(before)
+        if started and not (replica.slot.running and replica.slot.running.n == started.n):
             _after_crash(replica, started, out)  # before any event: what waits may depend on what the crash left open
-        for waiting in self._loading.pop(event.resource, []):
-            self._handle(replica, waiting, out)
+
+    def _begin(self, replica: Replica, out: Effects) -> None:
         scheduler.advance(replica, out, self._now_ms)
-        self._active.add(event.resource)
+        self._active.add(replica.resource)
         self._complete_step(replica, out)
+        self._faulty.pop(replica.resource, None)
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def _guard(
+        self, replica: Replica, work: Callable[[Effects], None], out: Effects, events: Iterable[Event] = ()
+    ) -> None:
+        """Do something with one resource. A bug costs that resource this step, and no other resource anything."""
+        own = Effects()
+        try:
+            work(own)
+        except Exception as error:  # what fails here is not known, so nothing of the step can be trusted
+            out.documents |= {key: one for key, one in own.documents.items() if isinstance(one, Matrix)}
+            self._give_up(replica.resource, error, events, out)
+        else:
+            out.merge(own)
+
+    def _on_unstorable(self, event: Unstorable, out: Effects) -> None:
+        self._give_up(event.resource, event.error, (), out)
+
+    def _give_up(self, resource: str, error: Exception, events: Iterable[Event], out: Effects) -> None:
+        """Drop the state of a resource, which may be half changed; the store has the truth. It is loaded again with
+        the next event that concerns it, or after a while."""
+        out.others.append(Fault(resource, error))
+        for event in events:
+            if isinstance(event, Submitted):
+                what = f"nothing was done, because of a fault in this agent ({type(error).__name__}); its log has more"
+                out.others.append(Answer(event.request, Stage.REFUSED, detail=what, resource=resource))
+        replica = self.replicas.pop(resource, None)
+        if replica is not None:
+            self._outlived[resource] = replica
+        self._active.discard(resource)
+        self._parked.pop(resource, None)
+        for queue in (self._fresh, self._resting, self._backlog):
+            queue.pop(resource, None)
+        limits = self.settings.limits
+        timer = self._faulty.setdefault(resource, RetryTimer(limits.retry_ms, limits.retry_most_ms))
+        timer.back_off(self._now_ms)
 
     def _matrix(self, hash_: str) -> Matrix:
         return self.matrices[hash_]
@@ -316,7 +380,7 @@ class Site:
 
     def _submit(self, replica: Replica, event: Submitted, out: Effects) -> None:
         if problem := refusal(replica, event):
-            out.others.append(Answer(event.request, Stage.REFUSED, detail=problem))
+            out.others.append(Answer(event.request, Stage.REFUSED, detail=problem, resource=event.resource))
             return
         draft = self._draft(replica, event, out)
         replica.clients.add(draft.id, event.request)
@@ -329,10 +393,11 @@ class Site:
             for site in draft.sites:  # the first operation of a resource: no site has anything of it yet
                 replica.peer(site).mark_empty()
         out.documents[key_of(draft)] = draft
-        out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site))
+        out.others.append(Answer(event.request, Stage.ACCEPTED, draft.id, self.origin.site, resource=event.resource))
         if draft.verdict is not None:
             replica.outbox.push((draft,))
-            out.others.append(Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING))
+            decided = Answer(event.request, Stage.DECIDED, draft.id, self.origin.site, Status.PENDING)
+            out.others.append(replace(decided, resource=event.resource))
 
     def _draft(self, replica: Replica, event: Submitted, out: Effects) -> Operation:
         self.clock = self.clock.tick(self._now_ms)
@@ -377,6 +442,11 @@ class Site:
     # -- receiving ---------------------------------------------------------------------------------
 
     def _receive(self, replica: Replica, peer: str, message: Message, out: Effects) -> None:
+        def refuse(document: SignedDocument, objection: Objection) -> None:
+            op = document.id if isinstance(document, Operation) else None
+            out.others.append(Notify(replica.resource, REFUSED, op, objection.detail, objection.reason, peer))
+
+        message = screened(message, refuse)
         self._keep_matrices(message.matrices, out)
         before = len(replica.history.ops)
         orphans = set(replica.history.orphans)

@@ -5,6 +5,7 @@ other, and the plan by which a site gets from what it has applied to what is eff
 operations get the same list, whatever the order in which they came. The package imports `cheops.errors` and
 `cheops.text`, nothing else of Cheops.
 
+    names       which ids a resource may have
     operation   what happened: an operation, its verdict, the replies of sites
     causality   version vectors (what is known, what came before what) and the hybrid logical clock
     matrix      how two types of operation combine

@@ -4,14 +4,15 @@ A vector holds, per origin, the number up to which something is known. Vectors a
 
 The clock takes physical time where it moves forward, and a counter where it does not. Law: a new stamp is
 greater than all that the clock has seen, however the wall clock skews or jumps; so ordering by stamp extends
-causality. A clock is a value; the time is an argument.
+causality. A clock is a value; the time is an argument. When the counter is used up, the time advances by a millisecond:
+no stamp that a site has seen can keep it from making the next one.
 """
 
 from collections.abc import Iterable
 from types import MappingProxyType
 from typing import NamedTuple
 
-from cheops.log.operation import Number, OpId, Origin, Stamp
+from cheops.log.operation import MAX_COUNTER, Counter, Number, OpId, Origin, Stamp
 from cheops.log.operation import Vector as Vector  # noqa: PLC0414 - declared there, because operations have one
 
 
@@ -19,11 +20,13 @@ class Clock(NamedTuple):
     """The greatest time seen so far."""
 
     time_ms: Number = 0
-    counter: Number = 0
+    counter: Counter = 0
 
     def tick(self, now_ms: int) -> "Clock":
         """The clock for the next stamp."""
-        return Clock(now_ms, 0) if now_ms > self.time_ms else Clock(self.time_ms, self.counter + 1)
+        if now_ms > self.time_ms:
+            return Clock(now_ms, 0)
+        return Clock(self.time_ms, self.counter + 1) if self.counter < MAX_COUNTER else Clock(self.time_ms + 1, 0)
 
     def seen(self, stamp: Stamp) -> "Clock":
         """The clock after a stamp of another site was seen."""

@@ -21,11 +21,17 @@ from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
 from msgspec import Meta, Struct, field
 from msgspec.structs import astuple, force_setattr
 
+from cheops.text import is_invisible
+
 MAX_NAME_CHARACTERS = 1_000  # of a resource, a site, an incarnation, a key …
 MAX_SITES = 10_000
 MAX_FILES = 100  # of one operation
 MAX_SIGNATURE_CHARACTERS = 2_000
 MAX_NUMBER = 2**53 - 1  # every JSON reader reads these exactly
+# Far more than any site can make, and far below MAX_NUMBER: whatever number a site hears of, the next one still fits.
+MAX_COUNT = 2**40  # of operations or replies of one origin
+MAX_COUNTER = 2**20  # of a stamp; the clock carries into its time, see causality.py
+MAX_ORIGINS = 4_096  # in one vector
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 OptionalName: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]  # may be empty
@@ -34,7 +40,9 @@ FileHash: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 # Only characters that JSON does not escape: the codec cuts the signature off the encoded bytes.
 Signature: TypeAlias = Annotated[str, Meta(max_length=MAX_SIGNATURE_CHARACTERS, pattern=r"^[A-Za-z0-9+/]*\Z")]
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
-Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+Counter: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_COUNTER)]
 
 
 class Origin(str):
@@ -68,18 +76,20 @@ def parse_origin(text: str) -> Origin:
     site, slash, incarnation = text.rpartition("/")
     if not (slash and 0 < len(site) <= MAX_NAME_CHARACTERS and 0 < len(incarnation) <= MAX_NAME_CHARACTERS):
         raise ValueError("an origin is 'site/incarnation', each of 1 to 1,000 characters")
+    if any(map(is_invisible, text)):
+        raise ValueError("an origin has no control characters or other invisible ones")
     return Origin(site, incarnation)
 
 
 # Per origin, the number up to which something is known. Never changed in place.
-Vector: TypeAlias = Mapping[Origin, Number]
+Vector: TypeAlias = Annotated[Mapping[Origin, Count], Meta(max_length=MAX_ORIGINS)]
 
 
 class Stamp(NamedTuple):
     """A time of the hybrid logical clock. Totally ordered, and later than everything it depends on."""
 
     time_ms: Number
-    counter: Number
+    counter: Counter
     origin: Origin
 
 

@@ -18,6 +18,7 @@ from cheops.engine.events import Outcome, Result, Run, Save
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Settings
 from cheops.log.causality import NOTHING, contains
+from cheops.log.names import resource_problem
 from cheops.log.operation import Kind, Operation, OpId
 from cheops.node.pump import Pump
 from cheops.peers.links import FileFetcher
@@ -71,6 +72,13 @@ class Backends:
         """The backend of a type of this site's configuration; raises ClientError for any other type."""
         type_ = self._types.get(rtype) or self._config.type_named(rtype)
         return self._by_name[type_.backend]
+
+    def resource_problem(self, rtype: str, resource: str) -> str | None:
+        """Why this site takes no operation on a resource with this id; None if it does. The backend that would run the
+        operation here decides, whatever other sites have under the name of the type."""
+        if problem := resource_problem(resource):
+            return problem
+        return self.of_type(rtype).resource_problem(resource) if rtype in self._types else None
 
     def settings(self, settings: Settings) -> Settings:
         """The engine's settings, with the checkpoints that the backends offer."""

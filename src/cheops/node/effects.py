@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from cheops.engine.admission import REFUSED
-from cheops.engine.events import Answer, Notify, Run, Save, Send
+from cheops.engine.events import Answer, Fault, Notify, Run, Save, Send
 from cheops.log.operation import OpId
 from cheops.security.refusals import AGAINST_POLICY
+from cheops.text import printable, shortened
 
 if TYPE_CHECKING:
     from cheops.node.node import Node
@@ -41,12 +42,17 @@ class EffectExecutor:
         self._node.pending_requests.deliver(effect)
 
     def notify(self, effect: Notify) -> None:
-        _log.info("%s: %s %s %s", effect.resource, effect.what, effect.op or "", effect.detail)
+        about = printable(f"{effect.resource}: {effect.what} {effect.op or ''} {effect.detail}")
+        _log.info("%s", about)
         if effect.what == REFUSED:
-            origin = effect.op.origin.site if effect.op else ""
-            document = str(effect.op or "a snapshot")
-            self._node.refusal_log.document(AGAINST_POLICY, origin, document, effect.resource, effect.detail)
+            site = effect.by or (effect.op.origin.site if effect.op else "")
+            document = str(effect.op or "a document")
+            reason = effect.reason or AGAINST_POLICY
+            self._node.refusal_log.document(reason, site, document, effect.resource, effect.detail)
         self._node.notifier.report(effect)
+
+    def fault(self, effect: Fault) -> None:
+        self._node.faults.add(effect)
 
     def committed(self, saves: list[Save], last_seq: int) -> None:
         self._node.databases.committed(last_seq)
@@ -54,6 +60,20 @@ class EffectExecutor:
         self._node.backends.committed(saves)
         for hash_ in self._node.file_references.committed(saves):
             self._node.files.forget(hash_)
+
+
+class Faults:
+    """Bugs that an event ran into, since the agent started."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = ""  # the latest, for an operator
+
+    def add(self, fault: Fault) -> None:
+        self.count += 1
+        about = f"'{printable(shortened(fault.resource))}': " if fault.resource else ""
+        self.last = printable(shortened(f"{about}{type(fault.error).__name__}: {fault.error}", 300))
+        _log.error("an event failed because of a fault in this agent: %s", self.last, exc_info=fault.error)
 
 
 class Answers:

@@ -32,7 +32,7 @@ from cheops.engine.site import Site
 from cheops.errors import CheopsError
 from cheops.log.operation import Kind, Origin
 from cheops.node.backends import Backends
-from cheops.node.effects import Answers, EffectExecutor, PendingRequests
+from cheops.node.effects import Answers, EffectExecutor, Faults, PendingRequests
 from cheops.node.limits import ClockCheck, DiskQuota
 from cheops.node.pump import Pump
 from cheops.notify.notifier import Notifier
@@ -75,6 +75,7 @@ class Node:
         self.config = config
         self.name = config.name
         self.pending_requests = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
+        self.faults = Faults()
         # Refusals, and how often a sender may send requests. One limiter for a client's requests to the API and to
         # /peer/, so that another path is no second budget.
         self.refusals = Refusals()

@@ -6,23 +6,31 @@ run, send, answer. While a commit is under way the engine already handles the ne
 
 If the store cannot commit (a full disk), nothing that depends on it happens. The pump reports the trouble and retries
 until it succeeds. No acknowledged operation is lost, because nothing is acknowledged before the commit.
+
+No event stops the pump. A bug in the engine costs the resource concerned that one step (see `Site._guard`). A document
+that can never be stored costs its resource what was decided since: those effects are dropped, the requests get an
+error, and the engine starts again from what the store has (`Unstorable`). All faults are counted and logged.
 """
 
 import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from cheops.backoff import Backoff
+from cheops.engine.documents import key_of
 from cheops.engine.events import (
     Answer,
     Effect,
     Enumerate,
     Enumerated,
     Event,
+    Fault,
     Load,
     Loaded,
     Notify,
@@ -30,14 +38,21 @@ from cheops.engine.events import (
     Run,
     Save,
     Send,
+    Stage,
+    Unstorable,
 )
 from cheops.engine.replica import Replica
 from cheops.engine.site import Site
-from cheops.store.interface import Store, StoreError
+from cheops.errors import CheopsError
+from cheops.log.operation import MAX_SIGNATURE_CHARACTERS
+from cheops.store.codec import MAX_DOCUMENT_BYTES, encode, resource_of
+from cheops.store.interface import CodecError, Store, StoreError
+from cheops.text import printable, shortened
 
 _log = logging.getLogger(__name__)
 _STEPS_PER_COMMIT = 500  # a larger batch would make the first of its clients wait for the last
 _RETRY_S, _RETRY_MOST_S = 0.1, 5.0
+_SIGNATURE_BYTES = MAX_SIGNATURE_CHARACTERS + 50  # what a signature may add to a document
 
 
 class EffectHandler(Protocol):
@@ -50,6 +65,8 @@ class EffectHandler(Protocol):
     def answer(self, effect: Answer) -> None: ...
 
     def notify(self, effect: Notify) -> None: ...
+
+    def fault(self, effect: Fault) -> None: ...
 
     def committed(self, saves: list[Save], last_seq: int) -> None: ...
 
@@ -81,7 +98,10 @@ class Pump:
     def post(self, event: Event) -> None:
         """Pass an event to the engine. It has decided when this returns; the effects follow."""
         # No await between the step and the queue: effects must leave in the order in which the engine decided.
-        effects = self.site.step(event, self._now_ms())
+        try:
+            effects = self.site.step(event, self._now_ms())
+        except Exception as error:  # an event of the whole site; those of a resource do not raise
+            effects = [Fault("", error)]
         if effects:
             self._queue.append(effects)
             self._posted += 1
@@ -124,17 +144,55 @@ class Pump:
         return [self._queue.popleft() for _ in range(min(len(self._queue), _STEPS_PER_COMMIT))]
 
     async def _carry_out(self, steps: list[list[Effect]]) -> None:
-        saves = [effect for effects in steps for effect in effects if isinstance(effect, Save)]
+        saves = _saves(steps)
         if saves:  # first of all: nothing may leave this site that a crash could still take back
-            self._handler.committed(saves, await self._commit(saves))
+            try:
+                last_seq = await self._commit(saves)
+            except CodecError:
+                await self._drop_unstorable(steps)
+                last_seq = await self._commit(_saves(steps))
+            self._try(lambda: self._handler.committed(_saves(steps), last_seq))
         others = [effect for effects in steps for effect in effects if not isinstance(effect, Save)]
         # Loads first: they only read, and run in the background while the rest is carried out.
         self._load([effect for effect in others if isinstance(effect, Load | Enumerate)])
         for effect in others:
-            self._do(effect)
+            self._try(partial(self._do, effect))
         self._done += len(steps)
         async with self._progress:
             self._progress.notify_all()
+
+    def _try(self, what: Callable[[], None]) -> None:
+        """Carry out something that is no part of the engine. A bug there must not end the pump."""
+        try:
+            what()
+        except Exception as error:
+            self._handler.fault(Fault("", error))
+
+    async def _drop_unstorable(self, steps: list[list[Effect]]) -> None:
+        """Take out of these steps, and of those that wait, all effects on resources with a document that cannot be
+        stored: later decisions about them rest on it."""
+        loop = asyncio.get_running_loop()
+        bad = await loop.run_in_executor(self._thread, _unstorable, _saves(steps))
+        # No await from here on: the engine must not decide on the wrong state in between.
+        for effects in (*steps, *self._queue):
+            effects[:] = [left for effect in effects if (left := self._without(effect, bad)) is not None]
+        for resource, error in bad.items():
+            self.post(Unstorable(resource, error))
+
+    def _without(self, effect: Effect, bad: Mapping[str, Exception]) -> Effect | None:
+        """What is left of an effect without these resources."""
+        match effect:
+            case Save():
+                documents = tuple(one for one in effect.documents if resource_of(key_of(one)) not in bad)
+                return Save(documents, tuple(key for key in effect.forget if resource_of(key) not in bad))
+            case Send():
+                return None if effect.message.resource in bad else effect
+            case Answer() if effect.resource in bad:
+                # Nothing that waits to be answered is durable. A client that already has an answer gets another one.
+                return replace(effect, stage=Stage.REFUSED, detail=f"nothing was done: {bad[effect.resource]}")
+            case Run() | Notify():
+                return None if effect.resource in bad else effect
+        return effect
 
     async def _commit(self, saves: list[Save]) -> int:
         loop, backoff = asyncio.get_running_loop(), Backoff(_RETRY_S, _RETRY_MOST_S)
@@ -162,6 +220,8 @@ class Pump:
                 self._handler.answer(effect)
             case Notify():
                 self._handler.notify(effect)
+            case Fault():
+                self._handler.fault(effect)
             case _:
                 pass  # loads have started already
 
@@ -182,7 +242,8 @@ class Pump:
                 left.remove(effect)
                 self.post(event)
                 if isinstance(event, Loaded):
-                    self._wake_waiting(event.resource, None)
+                    failed = None if event.resource in self.site.replicas else _not_loaded(event.resource)
+                    self._wake_waiting(event.resource, failed)
             if left:
                 await asyncio.sleep(backoff.next_s())
 
@@ -192,7 +253,7 @@ class Pump:
         if isinstance(effect, Load):
             self._wake_waiting(effect.resource, error)
 
-    def _wake_waiting(self, resource: str, error: StoreError | None) -> None:
+    def _wake_waiting(self, resource: str, error: CheopsError | None) -> None:
         for waiting in self._waiting.pop(resource, []):
             if waiting.done():
                 continue
@@ -211,3 +272,28 @@ class Pump:
             return Enumerated(effect.peer, self._store.involving(effect.peer))
         except StoreError as error:
             return error
+
+
+def _saves(steps: Iterable[Iterable[Effect]]) -> list[Save]:
+    return [effect for effects in steps for effect in effects if isinstance(effect, Save)]
+
+
+def _unstorable(saves: Iterable[Save]) -> dict[str, Exception]:
+    """The resources with a document that cannot be stored, and why."""
+    bad: dict[str, Exception] = {}
+    for document in (document for save in saves for document in save.documents):
+        try:
+            size = len(encode(document)) + _SIGNATURE_BYTES
+        except CodecError as error:
+            bad.setdefault(resource_of(key_of(document)), error)
+        else:
+            if size > MAX_DOCUMENT_BYTES:
+                bad.setdefault(resource_of(key_of(document)), CodecError(f"a document of {size:,} bytes is too large"))
+    return bad
+
+
+def _not_loaded(resource: str) -> CheopsError:
+    return CheopsError(
+        f"'{printable(shortened(resource))}' cannot be used because of a fault in this agent; its log has the details",
+        status=500,
+    )

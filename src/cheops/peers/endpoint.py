@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 PREFIX = "/peer/"
 MEMBERSHIP_FIELD = "member"  # of a refusal: the decision about the site that sent the request
 _NAME_BYTES = 4_096  # far more than any name or hash
+_MOST_RECORDED = 200  # invalid documents of one request in the audit log
 _log = logging.getLogger(__name__)
 
 
@@ -146,12 +147,14 @@ class PeerService:
         return PeerResponse(self._site.prober.answer(body, peer.site))
 
     async def _messages(self, peer: Peer, body: bytes) -> PeerResponse:
-        sender, messages = links.unpack(body)
+        sender, messages, refused = links.unpack(body)
         if peer.site not in (None, sender):
             raise ForgedSenderError(f"'{peer.site}' cannot send messages of '{printable(sender)}'")
         if peer.identity is not None and self._site.site_keys is not None:
             # Its signatures are about to be checked, so its certificate must be known first.
             await self._site.site_keys.add(peer.identity)
+        for one in refused[:_MOST_RECORDED]:
+            self._site.refusal_log.document(links.INVALID, sender, one.id or "a document", detail=one.reason)
         await self._site.intake.take(sender, messages)
         return PeerResponse(status=201)
 

@@ -12,14 +12,19 @@ made in knowledge of them would otherwise wait here for ever.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec.structs import replace
-
 from cheops.engine.documents import Document, Key, Message, key_of
 from cheops.engine.events import Event, MatricesReceived, Received
+from cheops.engine.intake import (
+    FUTURE_STAMP,
+    Objection,
+    SignedDocument,
+    document_objection,
+    future_objection,
+    without,
+)
 from cheops.engine.replica import Replica
 from cheops.engine.site import Site
 from cheops.errors import CheopsError, Fault
@@ -37,13 +42,10 @@ if TYPE_CHECKING:
 
 
 NOT_SIGNED, WRONG_SIGNATURE, UNKNOWN_KEY = "not signed", "wrong signature", "unknown key"
-FUTURE_STAMP, FORGOTTEN_ORIGIN = "future stamp", "operation of a forgotten site"
-FOREIGN_STAMP = "stamp of another site"
+FORGOTTEN_ORIGIN = "operation of a forgotten site"
 _PACE = 50  # signatures checked in a row before other tasks of the event loop get a turn
 _MOST_WRONG = 200  # in one request; a sender of more has checked none of them, or is hostile
-_TOO_FAR_MS = 24 * 3600 * 1000  # stamps further ahead are refused for good
 
-SignedDocument = Operation | Reply
 IsInvolved = Callable[[str, str], Awaitable[bool]]  # a site, a resource
 
 
@@ -53,15 +55,6 @@ class KeySource(Protocol):
     def get(self, site: str, key_id: str) -> "Identity | None": ...
 
     async def learn(self, wanted: Mapping[str, set[str]], sender: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Objection:
-    """Why a document is not taken."""
-
-    reason: str  # the same for all of its kind
-    detail: str
-    later: bool = False  # it may be taken when it is sent again
 
 
 class DocumentVerifier:
@@ -91,7 +84,7 @@ class DocumentVerifier:
         for message in messages:
             documents += [*message.ops, *message.replies]
         bad = await self.objections(sender, documents)
-        return [_without(message, bad) for message in messages] if bad else list(messages)
+        return [without(message, bad) for message in messages] if bad else list(messages)
 
     async def objections(self, sender: str, documents: Sequence[SignedDocument]) -> dict[int, Objection]:
         """The objections to documents, by the `id` of the object. Each is counted as a refusal."""
@@ -134,6 +127,8 @@ class DocumentVerifier:
         return missing
 
     def _objection(self, document: SignedDocument) -> Objection | None:
+        if objection := document_objection(document):  # before the signature, which costs far more
+            return objection
         if not document.signature:
             return Objection(NOT_SIGNED, f"'{document.origin.site}' has not signed it")
         try:
@@ -145,19 +140,8 @@ class DocumentVerifier:
             self._verifier.check(content_of(document), signature, identity.signing_key)
         except signatures.SignatureError as error:
             return Objection(WRONG_SIGNATURE, str(error))
-        return self._objection_to_stamp(document) if isinstance(document, Operation) else None
-
-    def _objection_to_stamp(self, op: Operation) -> Objection | None:
-        if op.stamp.origin != op.origin:
-            return Objection(FOREIGN_STAMP, f"it has a stamp of '{op.stamp.origin.site}'")
-        ahead_ms = op.stamp.time_ms - int(self._now_s() * 1000)
-        if ahead_ms <= self._skew_ms:
-            return None
-        detail = (
-            f"it is stamped {ahead_ms / 1000:,.0f} s ahead of our clock, and security.clock_skew is "
-            f"{self._skew_ms / 1000:g} s"
-        )
-        return Objection(FUTURE_STAMP, detail, later=ahead_ms < _TOO_FAR_MS)
+        # After the signature: a wrong clock is the fault of the origin, and only it can prove that.
+        return future_objection(document, int(self._now_s() * 1000), self._skew_ms)
 
     async def _objection_to_forgotten(self, sender: str, document: SignedDocument) -> Objection | None:
         """To a document that a forgotten site made after it was forgotten."""
@@ -173,20 +157,6 @@ class DocumentVerifier:
         if sender and sender != site and await self._is_involved(sender, document.resource):
             return None
         return Objection(FORGOTTEN_ORIGIN, f"'{site}' made it after it was forgotten")
-
-
-def _without(message: Message, bad: Mapping[int, Objection]) -> Message:
-    """A message without these documents, and without the counts that would acknowledge them."""
-    ops = tuple(op for op in message.ops if id(op) not in bad)
-    replies = tuple(reply for reply in message.replies if id(reply) not in bad)
-    if len(ops) == len(message.ops) and len(replies) == len(message.replies):
-        return message
-    if message.snapshot:  # it is valid only as a whole
-        return replace(message, ops=(), replies=(), snapshot=None, replies_after={})
-    # A site acknowledges replies by their number, without gaps: those after a missing one must not be acknowledged.
-    holes = {reply.origin for reply in message.replies if id(reply) in bad}
-    after = {origin: n for origin, n in message.replies_after.items() if origin not in holes}
-    return replace(message, ops=ops, replies=replies, replies_after=after)
 
 
 def _name(document: SignedDocument) -> str:
@@ -246,7 +216,7 @@ class DocumentIntake:
         """Take documents that another database replicated here; durable when this returns. Returns those that are
         refused for good, and why; raises CheopsError if some can only be taken later."""
         shared = [d for d in documents if isinstance(d, Operation | Reply)]
-        bad = await self._verifier.objections("", shared) if self._verifier else {}
+        bad = await self._verifier.objections("", shared) if self._verifier else _objections(shared)
         refused = {key_of(d): bad[id(d)].detail for d in shared if id(d) in bad and not bad[id(d)].later}
         later = [bad[id(d)] for d in shared if id(d) in bad and bad[id(d)].later]
         shared = [d for d in shared if id(d) not in bad]
@@ -272,6 +242,12 @@ class DocumentIntake:
         if later:
             raise _not_yet(f"{len(later)} documents cannot be taken yet: {later[0].detail}")
         return refused
+
+
+def _objections(documents: Iterable[SignedDocument]) -> dict[int, Objection]:
+    """As `DocumentVerifier.objections`, where sites do not sign."""
+    checked = ((id(document), document_objection(document)) for document in documents)
+    return {number: objection for number, objection in checked if objection}
 
 
 def _not_yet(text: str) -> CheopsError:

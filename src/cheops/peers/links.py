@@ -20,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import aiohttp
 import msgspec
@@ -32,14 +32,18 @@ from cheops.errors import CheopsError, Fault
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
 from cheops.peers.client import PeerClient, read_response
-from cheops.peers.couchdb.documents import couch_document, parse_document
+from cheops.peers.couchdb.documents import RefusedError, couch_document, parse_document, shared_key
 from cheops.store import codec
+from cheops.store.codec import MAX_DOCUMENT_BYTES
 from cheops.store.files import FileStore
+from cheops.store.interface import CodecError
 
 MESSAGES_PATH = "peer/messages"  # below the address of an agent
 _MOST_WAITING = 5_000  # messages to one peer; the oldest goes first, since the engine repeats what is not acknowledged
 _MOST_BYTES = 4_000_000  # in one request, roughly; a larger one would hold up what comes after it
 _MOST_ANSWER = 65_536  # bytes
+_MOST_COUCH_BYTES = 100_000  # what CouchDB's members (`_id`, `_rev`) add to a document
+INVALID = "invalid document"  # the reason of a refusal
 _COMPRESS_FROM = 4_096  # bytes; below, compression costs more time than it saves
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
 _GATHER_S = 0.005  # how long messages gather while another request is under way
@@ -90,36 +94,71 @@ def pack(site: str, messages: Iterable[Message]) -> bytes:
     return msgspec.json.encode(_Body(list(docs.values()), _Envelope(site, parts)))
 
 
-def unpack(body: bytes) -> tuple[str, list[Message]]:
-    """The sender and its messages, with everything checked; raises EnvelopeError or CodecError."""
+class Unpacked(NamedTuple):
+    """What a body holds. A document or message that is wrong costs its sender that one, and nothing else."""
+
+    site: str
+    messages: list[Message]
+    refused: list[RefusedError]
+
+
+def unpack(body: bytes) -> Unpacked:
+    """The sender and its messages, with everything checked; raises EnvelopeError for a body that is none at all."""
     try:
         read = _bodies.decode(body)
-        raws: list[Any] = [msgspec.json.decode(raw) for raw in read.docs]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise EnvelopeError(f"not messages of a site: {error}") from None
-    documents = {}
-    for raw in raws:
-        document, seen = parse_document(raw)
-        documents[seen.id] = document
-    return read.cheops.site, [_message(part, documents) for part in read.cheops.messages]
+    documents: dict[str, Document] = {}
+    refused: list[RefusedError] = []
+    for raw in read.docs:
+        try:
+            document, seen = parse_document(_plain(raw))
+            documents[seen.id] = document
+        except RefusedError as error:
+            refused.append(error)
+    messages = []
+    for part in read.cheops.messages:
+        try:
+            messages.append(_message(part, documents))
+        except CodecError as error:
+            refused.append(RefusedError("", "", str(error)))
+    return Unpacked(read.cheops.site, messages, refused)
 
 
-def _message(part: _Part, documents: dict[str, Any]) -> Message:
-    bare = codec.decode_message(bytes(part.message))
+def _plain(raw: msgspec.Raw) -> object:
+    """A document as plain data, checked for its size before anything grows with it; raises RefusedError."""
+    data = bytes(raw)
+    if len(data) > MAX_DOCUMENT_BYTES + _MOST_COUCH_BYTES:
+        raise RefusedError("", "", f"a document of {len(data):,} bytes; at most {MAX_DOCUMENT_BYTES:,} are accepted")
     try:
-        own = [documents[id_] for id_ in part.ids]
-    except KeyError as error:
-        raise EnvelopeError(f"a message names a document that is not there: {error.args[0]}") from None
-    # A site is let in per resource: a document must not slip into another one under a permitted message.
-    foreign = [d for d in own if not isinstance(d, Matrix) and d.resource != bare.resource]
-    if foreign:
-        raise EnvelopeError(f"a message about '{bare.resource}' holds a document of another resource")
-    return msgspec.structs.replace(
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RefusedError("", "", f"not a document: {error}") from None
+
+
+def _message(part: _Part, documents: dict[str, Document]) -> Message:
+    """A message with its documents, as far as they are there; raises CodecError."""
+    bare = codec.decode_message(bytes(part.message))
+    own = [documents[id_] for id_ in part.ids if id_ in documents]
+    # A document of another resource stays in: the engine refuses it, and counts that. See engine/intake.py.
+    whole = msgspec.structs.replace(
         bare,
         ops=tuple(d for d in own if isinstance(d, Operation)),
         replies=tuple(d for d in own if isinstance(d, Reply)),
         matrices=tuple(d for d in own if isinstance(d, Matrix)),
     )
+    missing = [id_ for id_ in part.ids if id_ not in documents]
+    return _without_counts(whole, missing) if missing else whole
+
+
+def _without_counts(message: Message, missing: list[str]) -> Message:
+    """A message some of whose documents are missing, without what would count them as received."""
+    if message.snapshot:  # it is valid only as a whole
+        return msgspec.structs.replace(message, ops=(), replies=(), snapshot=None, replies_after={})
+    keys = [shared_key(id_) for id_ in missing]
+    holes = {str(key[2]) for key in keys if key is not None and key[0] == "reply"}
+    after = {origin: n for origin, n in message.replies_after.items() if origin not in holes}
+    return msgspec.structs.replace(message, replies_after={} if None in keys else after)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from cheops.engine.events import (
     Enumerate,
     Enumerated,
     Event,
+    Fault,
     Load,
     Notify,
     Outcome,
@@ -196,6 +197,8 @@ class ScriptedWorld:
                 self._send(node.name, effect)
             case Answer():
                 self.output.append(describe_answer(node.name, effect))
+            case Fault():
+                raise effect.error
             case Notify():
                 self.output.append(describe_notice(node.name, effect))
             case Load():

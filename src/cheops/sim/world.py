@@ -13,6 +13,7 @@ from cheops.engine.events import (
     Enumerate,
     Enumerated,
     Event,
+    Fault,
     Load,
     Notify,
     PeerDown,
@@ -199,6 +200,8 @@ class World:
                 self.send(node, effect)
             case Answer():
                 self.note_answer(node, effect)
+            case Fault():
+                raise effect.error
             case Notify():
                 self.notices.append((node.name, effect))
             case Load():

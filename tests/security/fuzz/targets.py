@@ -27,7 +27,21 @@ from cheops.client.agent import events_in
 from cheops.config.command import CommandSettings
 from cheops.config.services import AuthConfig, ReplicationConfig
 from cheops.config.site import parse_site
-from cheops.engine.events import Effect, Load, Loaded, Outcome, PeerUp, Ran, Received, Result, Run, Save, Send, Tick
+from cheops.engine.events import (
+    Effect,
+    Fault,
+    Load,
+    Loaded,
+    Outcome,
+    PeerUp,
+    Ran,
+    Received,
+    Result,
+    Run,
+    Save,
+    Send,
+    Tick,
+)
 from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
 from cheops.errors import CheopsError, ClientError
@@ -164,6 +178,8 @@ def _carried_out(effects: list[Effect]) -> None:
                 codec.encode(document)
         elif isinstance(effect, Send):
             codec.encode_message(effect.message)
+        elif isinstance(effect, Fault):
+            raise effect.error
 
 
 def _heartbeat(data: bytes) -> None:

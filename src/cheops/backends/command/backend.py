@@ -25,6 +25,7 @@ from cheops.config.types import TypeConfig
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
+from cheops.log.names import command_problem
 from cheops.log.operation import Command, Kind, Timing
 from cheops.text import listed, printable
 
@@ -66,6 +67,9 @@ class CommandBackend(Backend):
                 raise
             known = "the state is shown by the type's 'read', or by what its 'show' lists"
             raise CommandNotAllowedError(f"{known}: {error}") from None
+
+    def resource_problem(self, resource: str) -> str | None:
+        return command_problem(resource)
 
     def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:
         del kind

@@ -1,0 +1,136 @@
+"""Intake: what every document of another site must satisfy, by whatever path it comes.
+
+A signature proves who made a document, and nothing about what is in it. So before the engine takes a document, it
+checks names and numbers that no correct site would send. The types themselves bound sizes and counts
+(cheops.log.operation): the codec refuses what is beyond them. Here is what depends on several fields:
+
+- the id of the resource, the types, and the names of sites are readable text;
+- a stamp is one of the origin itself, with a time that a clock can show, and not before the matrix or the seal's root
+  that the operation refers to: a reference to the future would outdo everything that is made until then;
+- an operation follows the one that its origin made before it, and seals only what its author knows.
+
+The engine screens every message (`screened`), so these rules hold for the channel between agents, for CouchDB's
+protocol, for snapshots and in the simulator alike. What fails costs its sender that one document, and the count by
+which this site would acknowledge it. The edge adds what needs keys or a clock (cheops.peers.intake): signatures, and
+`future_objection`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from cheops.engine.documents import Message
+from cheops.log.causality import covers
+from cheops.log.names import resource_problem
+from cheops.log.operation import Kind, Operation, Reply
+from cheops.text import is_invisible, printable, shortened
+
+BAD_NAME, BAD_NUMBER, FUTURE_STAMP, FOREIGN_STAMP = "bad name", "bad number", "future stamp", "stamp of another site"
+LATEST_MS = 253_402_300_799_999  # the end of the year 9999: no clock is beyond it, and later times leave room to count
+TOO_FAR_MS = 24 * 3600 * 1000  # stamps further ahead are refused for good
+_RESERVED_MARKS = ("!", "*")  # of the keys of special kinds, and of "everything"; no type begins with them
+
+SignedDocument = Operation | Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """Why a document is not taken."""
+
+    reason: str  # the same for all of its kind
+    detail: str
+    later: bool = False  # it may be taken when it is sent again
+
+
+def document_objection(document: SignedDocument) -> Objection | None:
+    """Why a document of another site is not taken, or None."""
+    if problem := resource_problem(document.resource):
+        return Objection(BAD_NAME, problem)
+    if isinstance(document, Operation):
+        return _name_objection(document) or _number_objection(document) or _stamp_objection(document)
+    return None if _is_readable(document.key) else Objection(BAD_NAME, "its key has an invisible character")
+
+
+def _is_readable(name: str) -> bool:
+    return name.isprintable() if name.isascii() else not any(map(is_invisible, name))
+
+
+def _name_objection(op: Operation) -> Objection | None:
+    for name in (op.rtype, op.type, *(op.sites or ())):
+        if not _is_readable(name):
+            return Objection(BAD_NAME, f"the name '{printable(shortened(name))}' has an invisible character")
+    if op.kind is Kind.NORMAL and op.type.startswith(_RESERVED_MARKS):
+        return Objection(BAD_NAME, f"the type '{shortened(op.type)}' begins with a reserved sign")
+    if op.sites and len(set(op.sites)) < len(op.sites):
+        return Objection(BAD_NAME, "it names a site twice")
+    return None
+
+
+def _number_objection(op: Operation) -> Objection | None:
+    if op.deps.get(op.origin, 0) != op.seq - 1:
+        return Objection(BAD_NUMBER, f"number {op.seq} of its origin does not follow the one before it")
+    if op.matrix.introduced > op.stamp:
+        return Objection(BAD_NUMBER, "it names a matrix that was introduced after it")
+    if op.seal is not None and not covers(op.deps, op.seal.stable):
+        return Objection(BAD_NUMBER, "it seals operations that its author did not know")
+    if op.seal is not None and op.seal.root > op.stamp:
+        return Objection(BAD_NUMBER, "its seal refers to a later one")
+    return None
+
+
+def _stamp_objection(op: Operation) -> Objection | None:
+    if op.stamp.origin != op.origin:
+        return Objection(FOREIGN_STAMP, f"it has a stamp of '{op.stamp.origin.site}'")
+    if op.stamp.time_ms > LATEST_MS:
+        return Objection(BAD_NUMBER, "it is stamped after the year 9999")
+    return None
+
+
+def future_objection(document: SignedDocument, now_ms: int, skew_ms: int) -> Objection | None:
+    """To an operation whose stamp is further ahead of the receiver's clock than clocks may differ."""
+    ahead_ms = document.stamp.time_ms - now_ms if isinstance(document, Operation) else 0
+    if ahead_ms <= skew_ms:
+        return None
+    detail = (
+        f"it is stamped {ahead_ms / 1000:,.0f} s ahead of our clock, and security.clock_skew is {skew_ms / 1000:g} s"
+    )
+    return Objection(FUTURE_STAMP, detail, later=ahead_ms < TOO_FAR_MS)
+
+
+# -- messages --------------------------------------------------------------------------------------------
+
+
+def screened(message: Message, refuse: Callable[[SignedDocument, Objection], None]) -> Message:
+    """A message without the documents that fail the checks; `refuse` gets each of them."""
+    bad: dict[int, Objection] = {}
+    documents: tuple[SignedDocument, ...] = (*message.ops, *message.replies)
+    for document in documents:
+        if objection := _objection_within(document, message.resource):
+            bad[id(document)] = objection
+            refuse(document, objection)
+    return without(message, bad) if bad else message
+
+
+def _objection_within(document: SignedDocument, resource: str) -> Objection | None:
+    """Sites are admitted per resource: a document must not slip into another one with an admitted message."""
+    if document.resource != resource:
+        return Objection(BAD_NAME, "it belongs to another resource than its message")
+    if isinstance(document, Operation) and document.verdict is None:
+        return Objection(BAD_NUMBER, "it is a draft: an operation goes to others with its verdict")
+    return document_objection(document)
+
+
+def without(message: Message, bad: Mapping[int, object]) -> Message:
+    """A message without these documents (by the `id` of the object), and without the counts that would acknowledge
+    them."""
+    ops = tuple(op for op in message.ops if id(op) not in bad)
+    replies = tuple(reply for reply in message.replies if id(reply) not in bad)
+    if len(ops) == len(message.ops) and len(replies) == len(message.replies):
+        return message
+    if message.snapshot:  # it is valid only as a whole
+        return replace(message, ops=(), replies=(), snapshot=None, replies_after={})
+    # A site acknowledges replies by their number, without gaps: those after a missing one must not be acknowledged.
+    holes = {reply.origin for reply in message.replies if id(reply) in bad}
+    after = {origin: n for origin, n in message.replies_after.items() if origin not in holes}
+    return replace(message, ops=ops, replies=replies, replies_after=after)
