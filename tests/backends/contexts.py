@@ -5,11 +5,12 @@ from cheops.backends.command.runner import CommandRunner
 from cheops.backends.protocol import BackendContext, FileAccess
 from cheops.config.site import SiteConfig
 from cheops.store.files import FileStore
+from cheops.store.room import DiskRoom
 
 
 def command_backend(config: SiteConfig) -> CommandBackend:
     """One for all types of a configuration; needs an event loop only when it runs something."""
-    files = FileStore(config.source.parent / "files")
+    files = FileStore(config.source.parent / "files", DiskRoom(config.source.parent, 0))
     access = FileAccess(
         lambda hash_: files.path(hash_) if files.has(hash_) else None,
         lambda _resource, _hash: False,

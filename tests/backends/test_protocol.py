@@ -11,9 +11,10 @@ from cheops.backends.protocol import Backend, BackendContext, FileAccess
 from cheops.config.site import parse_site
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.errors import CheopsError, ClientError
-from cheops.log.operation import Command, OpId, Origin
+from cheops.log.operation import Command, FileRef, OpId, Origin
 from cheops.node.backends import Backends
 from cheops.store.files import FileStore
+from cheops.store.room import DiskRoom
 
 OUTCOMES = {"ok": Result.OK, "ko": Result.KO, "retry": Result.RETRY, "maybe": Result.MAYBE}
 
@@ -43,7 +44,7 @@ class Releasing(Scripted):
 class Scene:
     def __init__(self, folder: Path, kind: type[Backend] = Scripted) -> None:
         self.refusals: list[tuple[str, str]] = []
-        self.fetched: list[tuple[str, str]] = []
+        self.fetched: list[tuple[str, FileRef]] = []
         config = parse_site("site: here\ntypes: {t: {reset: clear}}\n", folder / "site.yaml")
         files = FileAccess(
             lambda _hash: None, lambda _resource, _hash: False, lambda *wanted: self.fetched.append(wanted)
@@ -51,7 +52,7 @@ class Scene:
         report = lambda *refusal: self.refusals.append(refusal)  # noqa: E731 - it has no other name
         self.backend = kind(BackendContext(config, config.types, files, CommandRunner(), lambda _id: None, report))
 
-    def run(self, *lines: str, until_failure: bool = False, files: tuple[tuple[str, str], ...] = ()) -> list[Outcome]:
+    def run(self, *lines: str, until_failure: bool = False, files: tuple[FileRef, ...] = ()) -> list[Outcome]:
         op = OpId(Origin("there", "1"), 1)
         steps = tuple(Step(op, Command(line, files)) for line in lines)
         return list(asyncio.run(self.backend.run(Run("r", 1, steps, until_failure=until_failure, rtype="t"))))
@@ -86,11 +87,11 @@ def test_errors_become_outcomes(tmp_path: Path) -> None:
 
 
 def test_a_step_waits_for_its_files_unless_the_backend_copes_without(tmp_path: Path) -> None:
-    files = (("notes.txt", "ab12"),)
+    files = (FileRef("notes.txt", "ab12", 5),)
     scene = Scene(tmp_path)
     (outcome,) = scene.run("ok", files=files)
     assert (outcome.result, outcome.output) == (Result.RETRY, "not here yet: notes.txt")
-    assert scene.fetched == [("r", "ab12")]
+    assert scene.fetched == [("r", files[0])]
     (outcome,) = Scene(tmp_path, Releasing).run("ok", files=files)
     assert outcome.result is Result.OK
 
@@ -109,7 +110,9 @@ def test_a_backend_that_fails_is_named_and_its_outcome_is_unknown(
         raise ZeroDivisionError
 
     config = parse_site("site: here\ntypes: {t: {reset: clear}}\n", tmp_path / "site.yaml")
-    backends = Backends(config, FileStore(tmp_path / "files"), CommandRunner(), lambda _site, _reason: None)
+    backends = Backends(
+        config, FileStore(tmp_path / "files", DiskRoom(tmp_path, 0)), CommandRunner(), lambda _site, _reason: None
+    )
     monkeypatch.setattr(CommandBackend, "run_step", fail)
     run = Run("r", 1, (Step(OpId(Origin("there", "1"), 1), Command("set")),), rtype="t")
     (outcome,) = asyncio.run(backends.run(run))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cheops.config.command import MAX_UNITS, StateWriter, UnitSteps
 from cheops.config.site import SiteConfig, parse_site
-from cheops.log.operation import Command
+from cheops.log.operation import Command, FileRef
 from cheops.yaml_file import YamlFileError
 
 TAKE_ONE = UnitSteps(4, "stock take __ID__ 1")
@@ -67,7 +67,7 @@ def test_an_id_may_be_part_of_a_word() -> None:
 
 
 def test_the_files_of_a_command_go_with_each_step() -> None:
-    files = (("list.txt", "sha256:1"),)
+    files = (FileRef("list.txt", "0" * 64, 3),)
     assert UnitSteps(2, "take 1")(Command("take 2", files)) == (Command("take 1", files),) * 2
 
 

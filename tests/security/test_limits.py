@@ -21,10 +21,11 @@ from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, Origin
-from cheops.node.limits import DiskFullError, DiskQuota
+from cheops.node.limits import DiskQuota
 from cheops.security.principal import Role
 from cheops.security.refusals import MOST_BUCKETS, RateLimiter
 from cheops.security.tls import TOO_MANY, TOO_MANY_OF_ONE
+from cheops.store.room import DiskFullError, DiskRoom
 from tests.agent.rig import RefusedByAgentError, Rig, until
 from tests.security.clients import agent, ask, configure, connection, is_unharmed, local, refusals, rig_of, token
 
@@ -426,7 +427,7 @@ def test_nothing_is_taken_that_would_fill_the_disk(tmp_path: Path) -> None:
 def test_room_is_looked_at_once_a_second(tmp_path: Path) -> None:
     now, store = [0.0], tmp_path / "store.db"
     store.write_bytes(b"x" * 10)
-    room = DiskQuota(store, 10, 1, lambda: now[0])
+    room = DiskQuota(store, 10, DiskRoom(tmp_path, 1), lambda: now[0])
     room.check()
     (tmp_path / "store.db-wal").write_bytes(b"x")
     room.check()

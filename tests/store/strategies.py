@@ -13,6 +13,7 @@ from cheops.log.operation import (
     MAX_NUMBER,
     Applied,
     Command,
+    FileRef,
     Kind,
     MatrixRef,
     Operation,
@@ -66,7 +67,7 @@ seals = st.builds(Seal, vectors, stamps)
 key_tuples = st.lists(texts, max_size=3).map(tuple)
 name_tuples = st.lists(names, max_size=3).map(tuple)
 hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)
-commands = st.builds(Command, texts, st.lists(st.tuples(names, hashes), max_size=2).map(tuple))
+commands = st.builds(Command, texts, st.lists(st.builds(FileRef, names, hashes, numbers), max_size=2).map(tuple))
 fates = st.builds(Fate, st.sampled_from(Rule), st.none() | op_ids)
 epochs = st.dictionaries(stamps, st.builds(Epoch, vectors, st.dictionaries(op_ids, fates, max_size=2)), max_size=2).map(
     epoch_records

@@ -13,14 +13,17 @@ import json
 import time
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
 from starlette.datastructures import FormData, UploadFile
-from starlette.requests import Request
+from starlette.formparsers import MultiPartParser
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Receive
@@ -39,14 +42,15 @@ from cheops.api.submission import (
 )
 from cheops.engine.events import Answer, Result, Stage
 from cheops.engine.replica import Replica
-from cheops.errors import ClientError
+from cheops.errors import CheopsError, ClientError
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Kind, Status
+from cheops.log.operation import FileRef, Kind, Status
 from cheops.matrix_file import parse_matrix
 from cheops.node.node import Node
 from cheops.peers.client import read_json_response
 from cheops.security.principal import Principal, Role
 from cheops.store.codec import MAX_MESSAGE_BYTES
+from cheops.store.room import Reservation
 from cheops.text import printable, shortened
 
 
@@ -63,6 +67,7 @@ MAX_FIELDS = 32
 MAX_PLAIN_FORM_BYTES = 4 * 1024 * 1024  # of a form without files
 MAX_FILE_NAME = 255
 _CONFIG = ("config", "config.json")
+_MOST_DIGITS = 16  # of Content-Length; the limits are far below
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -83,8 +88,7 @@ def form_routes(node: Node) -> list[Route]:
 
 
 async def _exec(node: Node, request: Request) -> Response:
-    node.disk_quota.check()
-    form = await read_form(request, node.config.clients.upload_bytes)
+    form = await read_upload(node, request)
     with ExitStack() as pins:  # they protect the files until an operation that names them is saved
         try:
             wanted = replace(
@@ -141,13 +145,16 @@ async def _text_of(upload: UploadFile) -> str:
     return content.decode("utf-8", "replace")
 
 
-async def keep_files(node: Node, form: FormData, pins: ExitStack) -> dict[str, str]:
-    files = {}
-    for name, value in form.multi_items():
-        if isinstance(value, UploadFile) and name not in _CONFIG:
-            _check_file_name(name)
-            files[name] = await _keep_file(node, value, pins)
-    return files
+async def keep_files(node: Node, form: FormData, pins: ExitStack) -> tuple[FileRef, ...]:
+    uploads = {n: v for n, v in form.multi_items() if isinstance(v, UploadFile) and n not in _CONFIG}
+    total, most = sum(upload.size or 0 for upload in uploads.values()), node.config.limits.file_bytes
+    if total > most:
+        raise TooLargeError(f"the files have {total:,} bytes together; limits.file_size of this site is {most:,}")
+    files = []
+    for name, upload in uploads.items():
+        _check_file_name(name)
+        files.append(FileRef(name, await _keep_file(node, upload, pins), upload.size or 0))
+    return tuple(files)
 
 
 async def _keep_file(node: Node, upload: UploadFile, pins: ExitStack) -> str:
@@ -278,33 +285,87 @@ async def show_here(node: Node, id_: str, command: str) -> dict[str, str]:
 # -- fields ----------------------------------------------------------------------------------------------
 
 
-async def read_form(request: Request, most_bytes: int) -> FormData:
+async def read_upload(node: Node, request: Request) -> FormData:
+    """A form with files. They come into the folder of files, and only as long as there is room; the caller closes the
+    form, and with that its files are gone."""
+    node.disk_quota.check()
+    most, announced = node.config.clients.upload_bytes, _announced_bytes(request)
+    if announced > most:
+        raise TooLargeError(f"the form has {announced} bytes; clients.upload_size of this site is {most}")
+    # Only compared: a client that announces much and sends nothing must not take the room of others.
+    node.disk_quota.room.check(announced)
+    with node.disk_quota.room.reserve(0) as room:
+        return await read_form(request, most, Spool(node.files.folder, room))
+
+
+def _announced_bytes(request: Request) -> int:
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """Where the files of a form are while it is read."""
+
+    folder: Path
+    room: Reservation
+
+
+class _FormParser(MultiPartParser):
+    """Has the files of a form in a given folder. Starlette would have them in that of temporary files, which may be in
+    memory, or on a disk whose room nobody watches."""
+
+    folder: Path | None = None
+
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        if self.folder is not None and self._current_part.file is not None:
+            # A file without a name: however the request ends, nothing stays on the disk.
+            spooled = SpooledTemporaryFile(max_size=self.spool_max_size, dir=str(self.folder))  # noqa: SIM115
+            self._files_to_close_on_error.pop().close()
+            self._files_to_close_on_error.append(spooled)
+            self._current_part.file.file = spooled  # type: ignore[assignment]  # as Starlette does it
+
+
+async def read_form(request: Request, most_bytes: int, spool: Spool | None = None) -> FormData:
     content = request.headers.get("content-type", "")
     if not content.startswith(("multipart/form-data", "application/x-www-form-urlencoded")):
         raise RequestError(f"expected a form (multipart/form-data), found '{printable(shortened(content))}'")
     is_plain = content.startswith("application/x-www-form-urlencoded")
-    limited = Request(
-        request.scope,
-        _limited(request.receive, min(most_bytes, MAX_PLAIN_FORM_BYTES) if is_plain else most_bytes),
-    )
+    most_bytes = min(most_bytes, MAX_PLAIN_FORM_BYTES) if is_plain else most_bytes
+    limited = Request(request.scope, _limited(request.receive, most_bytes, spool.room if spool else None))
     try:
-        return await limited.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
-    except TooLargeError:
+        if is_plain:
+            return await limited.form(max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)
+        parser = _FormParser(
+            limited.headers,
+            limited.stream(),
+            max_files=MAX_FILES,
+            max_fields=MAX_FIELDS,
+            max_part_size=MAX_FIELD_BYTES,
+        )
+        parser.folder = spool.folder if spool else None
+        return await parser.parse()
+    except (CheopsError, ClientDisconnect):
         raise
     except Exception as error:  # Starlette's and the parser's own, which are not one family
-        raise RequestError(f"the form cannot be read: {getattr(error, 'detail', error)}") from error
+        raise RequestError(f"the form cannot be read: {getattr(error, 'message', error)}") from error
 
 
-def _limited(receive: Receive, most_bytes: int) -> Receive:
-    """The same messages, until the body has more bytes than that; then raises TooLargeError."""
+def _limited(receive: Receive, most_bytes: int, room: Reservation | None) -> Receive:
+    """The same messages, until the body has more bytes than that, or there is no room on the disk for them; then raises
+    TooLargeError or DiskFullError."""
     left = most_bytes
 
     async def receive_limited() -> Message:
         nonlocal left
         message = await receive()
-        left -= len(message.get("body", b""))
+        size = len(message.get("body", b""))
+        left -= size
         if left < 0:
             raise TooLargeError(f"the form has more than {most_bytes} bytes")
+        if room is not None:
+            room.use(size)
         return message
 
     return receive_limited

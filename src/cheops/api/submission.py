@@ -6,9 +6,9 @@ sends the request to a site that is involved if this one is not: at most one hop
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TypeVar
 from urllib.parse import quote, unquote
@@ -30,7 +30,8 @@ from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Command, Kind
+from cheops.log.names import resource_problem
+from cheops.log.operation import Command, FileRef, Kind
 from cheops.node.effects import Answers
 from cheops.node.node import Node
 from cheops.peers.client import NoAddressError, read_response
@@ -46,7 +47,6 @@ from cheops.text import listed, printable, shortened
 
 NO_REPLY_YET = "no reply yet; delivery continues in the background"
 SUPERSEDED = "superseded by another operation"
-MAX_ID_CHARACTERS = 256
 _ACCEPTANCE_S = 2.0  # an acceptance takes milliseconds; however short the client's timeout is, wait for it
 MAX_COMMAND_BYTES = 128 * 1024  # Linux accepts no longer argument of a program (MAX_ARG_STRLEN)
 MAX_TYPE_CHARACTERS = 100
@@ -80,7 +80,7 @@ class OperationRequest:
     sites: str = ""  # scope-lang, bare form; can be left out for a resource that exists
     rtype: str = ""
     matrix: Matrix | None = None
-    files: Mapping[str, str] = field(default_factory=dict)  # name → hash
+    files: tuple[FileRef, ...] = ()
     kind: Kind = Kind.NORMAL
     names: tuple[str, ...] = ()  # the sites, if they are resolved already; instead of `sites`
     by: Principal = NOBODY  # the client; the guard has checked its right to the route
@@ -88,15 +88,14 @@ class OperationRequest:
 
 def check_names(resource: str, type_: str = "-") -> None:
     """Raises RequestError for the id of a resource, or the type of an operation, that Cheops does not accept."""
-    for what, text, most in (("id", resource, MAX_ID_CHARACTERS), ("type", type_, MAX_TYPE_CHARACTERS)):
-        if not text or text != text.strip():
-            raise RequestError(f"the {what} must not be empty, nor begin or end with a space")
-        if len(text) > most:
-            raise RequestError(f"the {what} has {len(text)} characters; at most {most} are accepted")
-        if not text.isprintable():
-            raise RequestError(f"the {what} '{printable(shortened(text))}' has characters that cannot be printed")
-    if any(part in (".", "..") for part in resource.split("/")):
-        raise RequestError("the id has a part '.' or '..', which proxies and programs remove from addresses")
+    if problem := resource_problem(resource):
+        raise RequestError(problem)
+    if not type_ or type_ != type_.strip():
+        raise RequestError("the type must not be empty, nor begin or end with a space")
+    if len(type_) > MAX_TYPE_CHARACTERS:
+        raise RequestError(f"the type has {len(type_)} characters; at most {MAX_TYPE_CHARACTERS} are accepted")
+    if not type_.isprintable():
+        raise RequestError(f"the type '{printable(shortened(type_))}' has characters that cannot be printed")
     if type_.startswith(("!", "*")):
         raise RequestError(f"the type '{printable(shortened(type_))}' begins with a reserved sign")
 
@@ -138,9 +137,11 @@ async def submission_event(node: Node, wanted: OperationRequest, request: str) -
         check_sites(wanted.by, where)
         raise NotInvolvedError(where, node.name)
     rtype = _type_of(node, replica, wanted)
+    if problem := node.backends.resource_problem(rtype, wanted.resource):
+        raise RequestError(problem)
     check_change(node, wanted.by, replica, rtype, dict.fromkeys((*where, *named)))
     runs_nothing = wanted.kind is Kind.SITES and not wanted.command
-    payload = Command(wanted.command, tuple(wanted.files.items()))
+    payload = Command(wanted.command, wanted.files)
     if not runs_nothing:
         node.backends.of_type(rtype).check_payload(rtype, replica, wanted.kind, payload)
     event = Submitted(

@@ -18,7 +18,7 @@ from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Checkpoint
 from cheops.errors import CheopsError, ClientError
-from cheops.log.operation import NO_TIME, Command, Kind, Timing
+from cheops.log.operation import NO_TIME, Command, FileRef, Kind, Timing
 
 if TYPE_CHECKING:
     from cheops.backends.command.runner import CommandRunner
@@ -35,7 +35,7 @@ class IsFileLost(Protocol):
 
 
 class FetchFile(Protocol):
-    def __call__(self, resource: str, file_hash: str, /) -> None: ...
+    def __call__(self, resource: str, file: FileRef, /) -> None: ...
 
 
 class ReportRefusal(Protocol):
@@ -195,7 +195,7 @@ class Backend(ABC):
             return Outcome(Result.RETRY, str(error))
 
     def _fetch_missing(self, resource: str, step: Step) -> list[str]:
-        missing = {name: hash_ for name, hash_ in step.payload.files if self.context.files.path(hash_) is None}
-        for hash_ in missing.values():
-            self.context.files.fetch(resource, hash_)
-        return list(missing)
+        missing = [file for file in step.payload.files if self.context.files.path(file.hash) is None]
+        for file in missing:
+            self.context.files.fetch(resource, file)
+        return [file.name for file in missing]

@@ -35,6 +35,7 @@ class Pattern:
 
     words: tuple[re.Pattern[str], ...]
     is_open: bool
+    fixed: tuple[str | None, ...] = ()  # what stands before the first `*` of each word; None: nothing, or no `*`
 
     def matches(self, words: Sequence[str], filled_in: Sequence[str]) -> bool:
         """Whether it allows these words. `filled_in` are the same words with the resource's id in place."""
@@ -42,7 +43,7 @@ class Pattern:
             return False
         return all(
             expected.fullmatch(word)
-            and not (_is_below(expected) and _UPWARDS.search(filled))
+            and not (_is_part(expected) and _UPWARDS.search(filled))
             and not (_is_argument(expected) and _OPTION.match(filled))
             for expected, word, filled in zip(self.words, words, filled_in, strict=False)
         )
@@ -54,8 +55,9 @@ def _is_argument(expected: re.Pattern[str]) -> bool:
     return expected.pattern.startswith(".*")
 
 
-def _is_below(expected: re.Pattern[str]) -> bool:
-    return "/" in expected.pattern and ".*" in expected.pattern
+def _is_part(expected: re.Pattern[str]) -> bool:
+    """Whether a client writes a part of the word. A word of its own may be any path."""
+    return ".*" in expected.pattern and expected.pattern != ".*"
 
 
 @lru_cache(maxsize=1024)
@@ -71,7 +73,8 @@ def parse_pattern(text: str) -> Pattern:
         raise _pattern_error(text, f"it is empty; '{EVERYTHING}' allows everything")
     if EVERYTHING in words:
         raise _pattern_error(text, f"'{EVERYTHING}' can only be the last word; '*' matches one word")
-    return Pattern(tuple(map(_expression, words)), is_open)
+    fixed = (word.partition("*")[0] or None if "*" in word else None for word in words)
+    return Pattern(tuple(map(_expression, words)), is_open, tuple(fixed))
 
 
 def _expression(word: str) -> re.Pattern[str]:

@@ -14,8 +14,9 @@ from cheops.engine import retention
 from cheops.engine.documents import Message
 from cheops.engine.events import Effects, Notify, Submitted
 from cheops.engine.replica import Replica
+from cheops.engine.settings import Limits
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp
+from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp
 from cheops.log.policy import Action, creation_violation, is_participant, operation_violation, violation
 
 REFUSED = "refused"
@@ -29,12 +30,21 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     policy = replica.policy_of(op.rtype)
     endorsed = op.id in replica.inbox.endorsed
     problem = operation_violation(op, policy, replica.history, endorsed=endorsed) if policy else None
+    problem = problem or files_problem(op.payload, replica.limits)
     if problem is None:
         replica.inbox.admit(op)
         return True
     if replica.inbox.refuse(op, problem):
         out.others.append(Notify(replica.resource, REFUSED, op.id, problem))
     return False
+
+
+def files_problem(payload: Command, limits: Limits) -> str | None:
+    """Why the files of an operation are too large for this site, or None."""
+    total = sum(file.size for file in payload.files)
+    if total <= limits.file_bytes:
+        return None
+    return f"its files have {total:,} bytes together, and limits.file_size of this site is {limits.file_bytes:,}"
 
 
 def note_endorsement(replica: Replica, peer: str, op: Operation) -> None:
@@ -131,6 +141,8 @@ def refusal(replica: Replica, event: Submitted) -> str | None:  # noqa: PLR0911 
     # Other kinds pass: a force or a delete operation is what shortens a full log.
     if event.kind is Kind.NORMAL and (full := retention.fullness(replica)):
         return full
+    if problem := files_problem(event.payload, replica.limits):
+        return problem
     if changes and not site_list:
         return "no such resource is known here"
     if not event.sites and (changes or not site_list):

@@ -50,6 +50,11 @@ class Limits:
         "Operations of one resource that are kept. Beyond this only an operation that replaces or deletes all others "
         "is accepted.",
     )
+    file_bytes: int = limit(
+        1024**3,
+        "Size of all files of one operation together, and of the body of a replicated request. Should be the same at "
+        "all sites: a site refuses operations beyond its limit, wherever they come from.",
+    )
     batch: int = limit(500, "Documents in one message.")
     batch_bytes: int = limit(4_000_000, "Approximate size of the documents in one message.")
     seal_after: int = limit(50, "Operations that could be forgotten before a site proposes to forget them.")

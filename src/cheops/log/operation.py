@@ -164,11 +164,20 @@ class Seal(NamedTuple):
     root: Stamp
 
 
+class FileRef(NamedTuple):
+    """A file that came with an operation. Its size is part of what the origin signs: a site knows how much room a file
+    takes before it fetches the first byte."""
+
+    name: Name
+    hash: FileHash
+    size: Number  # in bytes
+
+
 class Command(Struct, frozen=True, omit_defaults=True):
-    """A payload: a command line, and the files that came with it (name and content hash)."""
+    """A payload: a command line, and the files that came with it."""
 
     line: str
-    files: Annotated[tuple[tuple[Name, FileHash], ...], Meta(max_length=MAX_FILES)] = ()
+    files: Annotated[tuple[FileRef, ...], Meta(max_length=MAX_FILES)] = ()
 
 
 # Of the format of a document; 1 is not written. It grows only when an older agent would misunderstand a document.

@@ -19,9 +19,9 @@ from cheops.engine.replica import Replica
 from cheops.engine.settings import Settings
 from cheops.log.causality import NOTHING, contains
 from cheops.log.names import resource_problem
-from cheops.log.operation import Kind, Operation, OpId
+from cheops.log.operation import FileRef, Kind, Operation, OpId, Verdict
 from cheops.node.pump import Pump
-from cheops.peers.links import FileFetcher
+from cheops.peers.files import FileFetcher
 from cheops.plugins import BUILTIN_BACKENDS, PluginError, backend_named
 from cheops.store.files import FileReferences, FileStore
 
@@ -137,9 +137,9 @@ class Backends:
         sites = self._sites(resource)
         return bool(sites and self._fetcher and self._fetcher.is_nowhere(hash_, sites))
 
-    def _fetch(self, resource: str, hash_: str) -> None:
+    def _fetch(self, resource: str, file: FileRef) -> None:
         if self._fetcher:
-            self._fetcher.want(hash_, self._sites(resource))
+            self._fetcher.want(file, self._sites(resource))
 
     # -- maintenance ---------------------------------------------------------------------------------------
 
@@ -150,8 +150,21 @@ class Backends:
     def committed(self, saves: Iterable[Save]) -> None:
         for save in saves:
             for document in save.documents:
-                if isinstance(document, Operation) and document.kind is Kind.SITES:
+                if not isinstance(document, Operation):
+                    continue
+                if document.kind is Kind.SITES:
                     self._moved.add(document.resource)
+                if document.payload.files:
+                    self._fetch_files(document)
+
+    def _fetch_files(self, op: Operation) -> None:
+        """Fetch the files of an operation of another site before it is run. Only now: the engine has accepted it, so
+        its origin may operate on the resource. Before, any site could have filled the disk."""
+        replica = self._replica(op.resource)
+        is_run_here = replica is not None and replica.is_involved and op.rtype in self._types
+        if is_run_here and op.verdict is Verdict.OK and op.origin.site != self._config.name:
+            for file in op.payload.files:
+                self._fetch(op.resource, file)
 
     async def maintain(self) -> None:
         """Report moved resources and release files that are no longer needed, until cancelled."""

@@ -10,7 +10,6 @@ refuses them itself at once. No site knows the true time, so the median of the c
 if there are at least two: no single site can keep another from working.
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from cheops.errors import CheopsError
 from cheops.node.pump import wall_ms
 from cheops.peers.mesh import Mesh
 from cheops.peers.prober import now
+from cheops.store.room import DiskFullError, DiskRoom
 
 _MIN_CLOCKS = 2  # of other sites: with only one, nobody knows which of the two clocks is wrong
 _LOOK_MS = 1_000  # how long the offsets are reused: with many sites, computing them takes a while
@@ -73,14 +73,6 @@ _LOOK_S = 1.0
 _MIB = 1024 * 1024
 
 
-class DiskFullError(CheopsError):
-    """The disk, or what this site may use of it, is full."""
-
-    status = 507
-    definite = False
-    reason = "disk full"
-
-
 class DiskQuota:
     """`store` is the file of the store, beside which SQLite has others of its own."""
 
@@ -88,12 +80,12 @@ class DiskQuota:
         self,
         store: Path,
         store_bytes: int,
-        free_bytes: int,
+        room: DiskRoom,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._store_bytes = store_bytes
-        self._free_bytes = free_bytes
+        self.room = room
         self._now_s = now_s
         self._looked_s = -_LOOK_S
         self._problem: str | None = None
@@ -119,17 +111,12 @@ class DiskQuota:
         return sum(_size(self._store.with_name(self._store.name + end)) for end in ("", "-wal"))
 
     def _look(self) -> str | None:
+        if problem := self.room.problem():
+            return problem
         try:
-            disk = os.statvfs(self._store.parent)
             used = self._used_bytes()
         except OSError:
             return None  # the store reports what is wrong there
-        free = disk.f_bavail * disk.f_frsize
-        if free < self._free_bytes:
-            return (
-                f"only {free // _MIB} MiB are free on the disk of {self._store.parent}, and "
-                f"clients.free_size keeps {self._free_bytes // _MIB} MiB: free some space"
-            )
         if used > self._store_bytes:
             return (
                 f"{self._store} has {used // _MIB} MiB, more than clients.store_size allows "

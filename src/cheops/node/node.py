@@ -40,9 +40,10 @@ from cheops.peers import heartbeat
 from cheops.peers.client import PeerClient
 from cheops.peers.couchdb.database import Databases
 from cheops.peers.enrollment import CertificateRenewal, Enrollment, keyring_of
+from cheops.peers.files import FileFetcher
 from cheops.peers.heartbeat import SavedMesh, SiteRecord
 from cheops.peers.intake import DocumentIntake, DocumentVerifier
-from cheops.peers.links import FileFetcher, PeerLinks
+from cheops.peers.links import PeerLinks
 from cheops.peers.mesh import Mesh, PeerEvent
 from cheops.peers.prober import Prober, now
 from cheops.peers.settings import MeshSettings
@@ -53,6 +54,7 @@ from cheops.security.refusals import COMMAND_NOT_ALLOWED, RateLimiter, RefusalLo
 from cheops.security.tokens import Accounts
 from cheops.store.files import FileReferences, FileStore
 from cheops.store.interface import Store, StoreError
+from cheops.store.room import DiskRoom
 from cheops.store.sqlite import SQLiteStore
 
 _TICK_S = 0.1
@@ -83,13 +85,14 @@ class Node:
         self.refusal_log = RefusalLog(self.refusals, self.audit)
         self.client_limiter = RateLimiter(clients.rate, clients.burst, time.monotonic)
         self.site_limiter = RateLimiter(clients.site_rate, 2 * clients.site_rate, time.monotonic)
-        self.disk_quota = DiskQuota(config.data / _STORE, clients.store_bytes, clients.free_bytes)
+        room = DiskRoom(config.data, clients.free_bytes)
+        self.disk_quota = DiskQuota(config.data / _STORE, clients.store_bytes, room)
         # With security on; the rest of it is created in `_start_verification`.
         self.keyring = keyring_of(config, self.refusals)
         self.site_keys: SiteKeys | None = None
         self.verifier: DocumentVerifier | None = None
         # The local application, and what operations bring along for it.
-        self.files = FileStore(config.data / "files")
+        self.files = FileStore(config.data / "files", room)
         self._runner = CommandRunner()
         self.backends = Backends(config, self.files, self._runner, self._log_refused_command)
         self.file_references = FileReferences(self.files, self.backends.releases_files)
@@ -132,13 +135,20 @@ class Node:
         self.peer_client = PeerClient(self.session, self.address_of, self.keyring)
         self.prober = Prober(self.mesh, self.peer_client, self._report_peer_event)
         self.links = PeerLinks(self.name, self.peer_client, self.mesh.probe_now)
-        self.file_fetcher = FileFetcher(self.files, self.peer_client, self.name)
+        self.file_fetcher = FileFetcher(
+            self.files,
+            self.peer_client,
+            self.refusal_log,
+            self.file_references.is_needed,
+            own=self.name,
+            most_bytes=self.config.limits.file_bytes,
+        )
         await self._start_enrollment()
         await self._start_verification()
         # The engine. Its first event is what the store recovered; runs that a crash cut short are settled by it.
         site = Site(Origin(self.name, self.store.incarnation), self.backends.settings(self.config.engine))
         self.pump = Pump(site, self.store, EffectExecutor(self), self._writer)
-        self.intake = DocumentIntake(self.pump, self.file_fetcher, self.verifier, self._check_capacity)
+        self.intake = DocumentIntake(self.pump, self.verifier, self._check_capacity)
         self.databases = Databases(self.store, self._readers, self.intake.accept)
         await self.backends.start(self.pump, self.file_fetcher, self.file_references)
         self.pump.post(await self._write(self.store.recovered))

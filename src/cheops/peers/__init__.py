@@ -17,7 +17,8 @@ later on either side: the engine knows what each peer has acknowledged, and send
     engine: Send -> links -> client  ~~~>  endpoint -> intake -> engine: Received
 
 **Trust**: `site_keys` holds the certificates of all sites, `enrollment` issues, renews and rejects them. **Files** that
-operations name come by the `FileFetcher`. `couchdb/` is the replication protocol for databases outside the mesh.
+operations name come by the `FileFetcher`, once the engine has accepted the operation. `couchdb/` is the replication
+protocol for databases outside the mesh.
 
 This package imports store, security, config and the engine; it does not know the node, the API or the gateway.
 """

@@ -28,11 +28,9 @@ from cheops.engine.intake import (
 from cheops.engine.replica import Replica
 from cheops.engine.site import Site
 from cheops.errors import CheopsError, Fault
-from cheops.log.causality import contains
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
 from cheops.peers.heartbeat import MembershipRecord
-from cheops.peers.links import FileFetcher
 from cheops.security import signatures
 from cheops.security.refusals import RefusalLog
 from cheops.store.codec import content_of
@@ -180,12 +178,9 @@ class Engine(Protocol):
 class DocumentIntake:
     """Belongs to one event loop."""
 
-    def __init__(
-        self, engine: Engine, fetcher: FileFetcher, verifier: DocumentVerifier | None, check: Callable[[], None]
-    ) -> None:
+    def __init__(self, engine: Engine, verifier: DocumentVerifier | None, check: Callable[[], None]) -> None:
         """`check` raises an error while this site can take nothing. Without a verifier every document is accepted."""
         self._engine = engine
-        self._fetcher = fetcher
         self._verifier = verifier
         self._check = check
 
@@ -195,22 +190,10 @@ class DocumentIntake:
         self.receive(peer, await self._verifier.verify(peer, messages) if self._verifier else messages)
 
     def receive(self, peer: str, messages: Iterable[Message]) -> None:
-        """Pass on messages of another site's engine that were checked, and fetch the files that they name."""
+        """Pass on messages of another site's engine that were checked."""
         self._check()
         for message in messages:
-            for op in message.ops:
-                for _, hash_ in op.payload.files if self._needs_files(op) else ():
-                    self._fetcher.want(hash_, dict.fromkeys((peer, op.origin.site)))
             self._engine.post(Received(peer, message))
-
-    def _needs_files(self, op: Operation) -> bool:
-        """An operation that is known already does not: its files may have been deleted since. Nor does one of a site
-        that never belonged to the resource, until the engine accepts it: it could fill the disk."""
-        replica = self._engine.site.replicas.get(op.resource)
-        if replica is None:
-            return True
-        is_foreign = self._verifier is not None and op.origin.site not in replica.history.ever_listed
-        return not is_foreign and not contains(replica.history.known, op.id)
 
     async def accept(self, documents: Sequence[Document]) -> dict[Key, str]:
         """Take documents that another database replicated here; durable when this returns. Returns those that are

@@ -1,4 +1,4 @@
-"""What goes to peers and what is fetched from them: the messages of the engine, and the files that operations name.
+"""What goes to peers: the messages of the engine.
 
 Messages go over warm connections, the first at once; those that wait go together with the next request.
 
@@ -26,7 +26,6 @@ import aiohttp
 import msgspec
 
 from cheops.backoff import Backoff
-from cheops.bounded import BoundedMap
 from cheops.engine.documents import Document, Message, size_of
 from cheops.errors import CheopsError, Fault
 from cheops.log.matrix import Matrix
@@ -35,7 +34,6 @@ from cheops.peers.client import PeerClient, read_response
 from cheops.peers.couchdb.documents import RefusedError, couch_document, parse_document, shared_key
 from cheops.store import codec
 from cheops.store.codec import MAX_DOCUMENT_BYTES
-from cheops.store.files import FileStore
 from cheops.store.interface import CodecError
 
 MESSAGES_PATH = "peer/messages"  # below the address of an agent
@@ -304,95 +302,3 @@ class _PeerLink:
         if not self.queue:
             self._filled.clear()
         return taken
-
-
-# -- files -------------------------------------------------------------------------------------------------
-
-FILES_PATH = "peer/files"  # below the address of an agent
-_PIECE = 1024 * 1024
-_FETCH_PAUSE_S, _FETCH_PAUSE_MOST_S = 0.2, 10.0
-_MOST_NOWHERE = 1_000  # files that no site had, remembered
-
-
-class FileFetcher:
-    """Fetches files that operations name from the sites that may have them. One task per missing file.
-
-    A transfer that breaks continues where it stopped. Once every site has responded that it does not have a file, the
-    search ends until the file is wanted again: sites delete a file when no operation needs it any more.
-    """
-
-    def __init__(self, files: FileStore, client: PeerClient, own: str) -> None:
-        """`own` is the name of this site."""
-        self._files = files
-        self._client = client
-        self._own = own
-        self._nowhere: BoundedMap[str, frozenset[str]] = BoundedMap(_MOST_NOWHERE)  # sites without a file
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._sites: dict[str, dict[str, None]] = {}  # that may have a file
-
-    def want(self, hash_: str, sites: Iterable[str]) -> None:
-        """Fetch a file, from any of these sites, unless it is here."""
-        if self._files.has(hash_):
-            return
-        self._sites.setdefault(hash_, {}).update(dict.fromkeys(sites))
-        self._nowhere.pop(hash_, None)
-        if hash_ not in self._tasks:
-            task = asyncio.get_running_loop().create_task(self._fetch(hash_))
-            self._tasks[hash_] = task
-            task.add_done_callback(lambda _task: self._done(hash_))
-
-    def is_nowhere(self, hash_: str, sites: Iterable[str]) -> bool:
-        """Whether none of these sites had a file when they were last asked."""
-        return hash_ in self._nowhere and self._nowhere[hash_].issuperset(sites)
-
-    def _done(self, hash_: str) -> None:
-        self._tasks.pop(hash_, None)
-        self._sites.pop(hash_, None)
-
-    def close(self) -> None:
-        for task in list(self._tasks.values()):
-            task.cancel()
-
-    async def _fetch(self, hash_: str) -> None:
-        backoff = Backoff(_FETCH_PAUSE_S, _FETCH_PAUSE_MOST_S)
-        while True:
-            sites = tuple(self._sites[hash_])
-            missing = [site for site in sites if await self._is_missing_at(site, hash_)]
-            if self._files.has(hash_):
-                return
-            # Sites may have been added while these were asked; then the search is not over.
-            if len(missing) == len(sites) == len(self._sites[hash_]):
-                self._nowhere[hash_] = frozenset(sites)
-                return
-            await asyncio.sleep(backoff.next_s())
-
-    async def _is_missing_at(self, site: str, hash_: str) -> bool:
-        """Fetch a file from a site, unless it is here by now. Returns whether that site does not have it."""
-        if self._files.has(hash_) or site == self._own or self._client.address_of(site) is None:
-            return False
-        try:
-            await self._fetch_from(site, hash_)
-        except aiohttp.ClientResponseError as error:
-            _log.info("the file %s… was not fetched from %s: %s", hash_[:12], site, error)
-            return error.status == 404
-        except (aiohttp.ClientError, TimeoutError, OSError, CheopsError) as error:
-            _log.info("the file %s… was not fetched from %s: %s", hash_[:12], site, error)
-        return False
-
-    async def _fetch_from(self, site: str, hash_: str) -> None:
-        # No limit on the whole transfer, which may take hours on a thin link, but one on each read.
-        begun = self._files.received(hash_)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=30)
-        headers = {"Range": f"bytes={begun}-"} if begun else {}
-        path = f"/{FILES_PATH}/{hash_}"
-        async with self._client.request(site, "GET", path, headers=headers, timeout=timeout) as response:
-            if response.status == 416:  # Range Not Satisfiable: all bytes are here
-                await asyncio.to_thread(self._files.finish, hash_)
-                return
-            response.raise_for_status()
-            at = begun if response.status == 206 else 0
-            await asyncio.to_thread(self._files.append, hash_, at, b"")  # a file may be empty
-            async for piece in response.content.iter_chunked(_PIECE):
-                await asyncio.to_thread(self._files.append, hash_, at, piece)
-                at += len(piece)
-        await asyncio.to_thread(self._files.finish, hash_)

@@ -6,6 +6,7 @@
     batch      what one commit writes, encoded and signed before anything is touched
     codec      documents, messages and keys as bytes and text
     files      the files of operations, by the hash of their content
+    room       space on the disk, reserved for files that are being received
 
 What comes in are `Save` effects of the engine: documents to write, keys to forget. What goes out are documents, and
 *feeds*: the shared documents in the order in which they were first stored, all of them or those of one site.

@@ -8,7 +8,20 @@ import msgspec
 from cheops.backends.http.payload import Request, command_of
 from cheops.engine.documents import Base, Message, Snapshot
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Seal, Stamp, Status, Verdict
+from cheops.log.operation import (
+    Command,
+    FileRef,
+    Kind,
+    MatrixRef,
+    Operation,
+    OpId,
+    Origin,
+    Reply,
+    Seal,
+    Stamp,
+    Status,
+    Verdict,
+)
 from cheops.notify.event import Event
 from cheops.peers import heartbeat, links
 from cheops.peers.couchdb.documents import couch_document
@@ -26,7 +39,7 @@ def operation(n: int, kind: Kind = Kind.NORMAL, **changes: object) -> Operation:
         "rtype": "t",
         "type": "set" if n % 2 else "inc",
         "kind": kind,
-        "payload": Command(f"set {n}", (("f", "0" * 64),) if n == 3 else ()),
+        "payload": Command(f"set {n}", (FileRef("f", "0" * 64, 7),) if n == 3 else ()),
         "origin": PARIS,
         "seq": n,
         "deps": {PARIS: n - 1} if n > 1 else {},

@@ -242,7 +242,7 @@ def _api_body(data: bytes) -> None:
         except (InvalidError, RequestError):
             continue
         if isinstance(model, SubmitRequest):
-            operation_request("id", model, {}, OPEN)
+            operation_request("id", model, (), OPEN)
             check_names("id", model.type)
 
 

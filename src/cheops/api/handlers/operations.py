@@ -32,7 +32,7 @@ from cheops.api.endpoints.resources import (
     SUBMIT_OPERATION,
     DeleteParameters,
 )
-from cheops.api.forms import keep_files, read_form
+from cheops.api.forms import keep_files, read_upload
 from cheops.api.handlers.resources import load_resource, sites_up
 from cheops.api.models import to_json
 from cheops.api.models.operations import (
@@ -74,7 +74,7 @@ from cheops.engine.replica import Replica
 from cheops.engine.status import status
 from cheops.errors import CheopsError, ClientError
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Kind, OpId, Status, Verdict
+from cheops.log.operation import FileRef, Kind, OpId, Status, Verdict
 from cheops.matrix_file import parse_matrix
 from cheops.node.node import Node
 from cheops.node.pump import wall_ms
@@ -99,10 +99,9 @@ async def submit_operation(request: ApiRequest[WaitParameters, SubmitRequest]) -
     node, http = request.node, request.http
     if not http.headers.get("content-type", "").startswith("multipart/form-data"):
         raw = await read_body(http)
-        wanted = operation_request(request.id, decode_body(raw, SubmitRequest), {}, request.principal)
+        wanted = operation_request(request.id, decode_body(raw, SubmitRequest), (), request.principal)
         return await _submit_or_forward(request, wanted, raw)
-    node.disk_quota.check()
-    form = await read_form(http, node.config.clients.upload_bytes)
+    form = await read_upload(node, http)
     with ExitStack() as pins:  # they protect the files until an operation that names them is saved
         try:
             body = decode_body(_operation_field(form), SubmitRequest)
@@ -120,7 +119,7 @@ def _operation_field(form: FormData) -> bytes:
     return value.encode("utf-8", "surrogatepass")
 
 
-def operation_request(id_: str, body: SubmitRequest, files: dict[str, str], by: Principal) -> OperationRequest:
+def operation_request(id_: str, body: SubmitRequest, files: tuple[FileRef, ...], by: Principal) -> OperationRequest:
     if body.kind not in _KINDS:
         raise InvalidError(f"clients cannot submit operations of the kind '{body.kind.value}'")
     if not body.command.strip():
@@ -367,7 +366,7 @@ async def _dry_run_request(node: Node, id_: str, body: SubmitRequest, by: Princi
         return await _sites_request(node, id_, ChangeSites(sites=body.sites), by)
     if body.kind is Kind.DELETE and not body.command.strip():
         body = structs.replace(body, command=_deletion_line(node, await load_resource(node, id_), ""))
-    return operation_request(id_, body, {}, by)
+    return operation_request(id_, body, (), by)
 
 
 # -- resolve ----------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def operation_view(replica: Replica, op: Operation) -> OperationView:
         type=op.type,
         kind=op.kind,
         command=op.payload.line,
-        files=dict(op.payload.files),
+        files={file.name: file.hash for file in op.payload.files},
         made_at=stamp_text(op.stamp),
         knows=vector_text(op.deps),
         matrix=op.matrix.hash,

@@ -9,6 +9,7 @@ ended, with its output. Whatever happens, no process of a command survives it.
 
     backend     the `Backend`: payloads to commands, and exit codes to outcomes
     line        the line: split, checked against the type's patterns, filled in
+    paths       whether the paths in it stay below the directory that the operator named
     runner      runs commands for backends and notifications; hands each to an idle worker
     spawner     the agent's ends of the helper processes
     worker      the helper processes themselves: one spawner, and a worker per running command

@@ -41,7 +41,8 @@ class CommandBackend(Backend):
     async def run_step(self, run: Run, step: Step) -> Outcome:
         at_ms = time.time_ns() // 1_000_000
         type_ = self.context.types[run.rtype]
-        paths = ((name, self.context.files.path(hash_)) for name, hash_ in step.payload.files)
+        self._check_resource(run.resource)
+        paths = ((file.name, self.context.files.path(file.hash)) for file in step.payload.files)
         completed = await self.context.commands.run(
             step.payload.line,
             _allow_all(type_.command) if _is_of_type(type_, step) else type_.command,
@@ -55,6 +56,7 @@ class CommandBackend(Backend):
     async def read(self, rtype: str, resource: str, request: str) -> Outcome:
         """Runs the type's own `read`, or a command that its `show` lists; without such a list, any allowed one."""
         type_ = self.context.types[rtype]
+        self._check_resource(resource)
         line = request or type_.read
         if not line:
             raise ClientError(f"the type '{rtype}' has no 'read' command, so say which command shows the state")
@@ -71,9 +73,15 @@ class CommandBackend(Backend):
     def resource_problem(self, resource: str) -> str | None:
         return command_problem(resource)
 
+    def _check_resource(self, resource: str) -> None:
+        """The last check before something runs: the operation may have come before its type had this backend."""
+        if problem := self.resource_problem(resource):
+            raise ClientError(problem)
+
     def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:
         del kind
         type_ = self.context.types[rtype]
+        self._check_resource(replica.resource)
         if payload.line != (type_.engine.reset.line if type_.engine.reset else None):
             check_allowed(payload.line, type_.command, replica.resource)
 

@@ -3,9 +3,8 @@
 The line is split into words as a POSIX shell would (quotes and backslashes, nothing else), checked against the type's
 patterns, and only then filled in: `__ID__` becomes the resource's id, and `{name}` the local path of the file with
 that name that was sent with the operation. A value never splits a word in two, whatever it contains, and never
-becomes an option: an id that begins with a dash is refused at the beginning of a word, unless the word `--` comes
-before it. Other braces stay, so that JSON can be written; but if files were sent and none has the name of an unquoted
-`{name}`, the line is refused as a mistake.
+becomes an option or a path upwards (see cheops.log.names for ids, and paths.py). Other braces stay, so that JSON can be
+written; but if files were sent and none has the name of an unquoted `{name}`, the line is refused as a mistake.
 
 With `shell: true` the line goes to /bin/sh as it is. Ids and paths become environment variables (CHEOPS_ID,
 CHEOPS_FILE_1, …) to which the line refers in double quotes, so the shell never parses them. (Quoting them with shlex
@@ -17,18 +16,21 @@ shell still expands `~`.
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cheops.config.command import EVERYTHING, MAX_WRITTEN_CHARACTERS, CommandSettings, parse_pattern
+from cheops.backends.command.paths import leads_out
+from cheops.config.command import EVERYTHING, MAX_WRITTEN_CHARACTERS, CommandSettings, Pattern, parse_pattern
 from cheops.errors import ClientError
+from cheops.log.names import command_problem
 from cheops.text import listed, nearest, printable, shortened
 
 _ID = "__ID__"
 _META = re.compile(r"[;|&$`<>()\r\n]|(?<!\S)#")
 _EXPANDED = re.compile(r"[*?\[]|\{[^{}\s]*(?:,|\.\.)")
 _QUOTING = frozenset("\"'\\")
+_SHELL_PATH = re.compile(rf"""[^\s'"<>|&;()`]*{_ID}[^\s'"<>|&;()`]*""")  # a word with an id in a line that is not split
 _BARE_NAME = re.compile(r"(?<!\S)\{([\w.-]+)\}(?!\S)")
 _SHOWN_CHARACTERS = 60  # of a line in an error message, on each side of the position
 
@@ -56,13 +58,12 @@ class Invocation:
 
 def check_allowed(line: str, settings: CommandSettings, resource: str = _ID) -> None:
     """Raise CommandNotAllowedError unless a pattern of the type allows this command, for this resource."""
-    _check_id(line, _checked_words(line, settings, resource), resource)
+    _checked_words(line, settings, resource)
 
 
 def invocation(line: str, settings: CommandSettings, *, resource: str, files: Mapping[str, Path]) -> Invocation:
     """The command, checked and filled in."""
     words = _checked_words(line, settings, resource)
-    _check_id(line, words, resource)
     _check_names(line, files, shell=settings.shell)
     values = {_ID: resource} | {f"{{{name}}}": str(path) for name, path in files.items()}
     if settings.shell:
@@ -88,17 +89,50 @@ def _checked_words(line: str, settings: CommandSettings, resource: str = _ID) ->
         raise CommandLineError(_at(line, line.index("\0"), "the command holds a NUL character"))
     if not line.strip():
         raise CommandLineError("the command is empty")
+    # An event of the site, which a notification reports, has no resource: there the id is empty.
+    if resource and _ID in line and (problem := command_problem(resource)):
+        raise CommandLineError(problem)
     if settings.shell and settings.allow == (EVERYTHING,):
-        return []  # only the shell can split it: there may be here-documents, comments, …
+        # Only the shell can split it: there may be here-documents, comments, …
+        _check_paths(_SHELL_PATH.findall(line), resource, settings)
+        return []
     words = _split(line)
     filled_in = [word.replace(_ID, resource) for word in words]
-    if not any(parse_pattern(pattern).matches(words, filled_in) for pattern in settings.allow):
+    matching = [p for p in map(parse_pattern, settings.allow) if p.matches(words, filled_in)]
+    if not matching:
         allowed = ", ".join(f"'{pattern}'" for pattern in settings.allow) or "none"
         shown = printable(shortened(line.replace(_ID, resource), _SHOWN_CHARACTERS))
         raise CommandNotAllowedError(f"the command '{shown}' is not allowed; the type allows: {allowed}")
+    _check_paths(words, resource, settings)
+    problems = [_problem_below(pattern, filled_in, settings) for pattern in matching]
+    if all(problems):
+        raise CommandNotAllowedError(problems[0])
     if settings.shell:
         _check_shell(line)
     return words
+
+
+def _check_paths(words: Iterable[str], resource: str, settings: CommandSettings) -> None:
+    """Refuse an id by which a word would name something outside of the directory that the word names."""
+    for word in words:
+        before, id_, _ = word.partition(_ID)
+        if id_ and (left := leads_out(word.replace(_ID, resource), before, settings.cwd)):
+            raise CommandNotAllowedError(_outside(word.replace(_ID, resource), left))
+
+
+def _problem_below(pattern: Pattern, filled_in: Sequence[str], settings: CommandSettings) -> str:
+    """What a word names outside of the directory that the pattern names; empty if all stay below."""
+    for fixed, word in zip(pattern.fixed, filled_in, strict=False):
+        if fixed is not None and (left := leads_out(word, fixed, settings.cwd)):
+            return _outside(word, left)
+    return ""
+
+
+def _outside(word: str, left: str) -> str:
+    shown = printable(shortened(word, _SHOWN_CHARACTERS))
+    if left == "/":
+        return f"'{shown}' would be a file of this machine, because the type has no 'cwd': give it a directory"
+    return f"'{shown}' leads out of {left}, by a link or upwards"
 
 
 def _check_shell(line: str) -> None:
@@ -109,18 +143,6 @@ def _check_shell(line: str) -> None:
     if match := _EXPANDED.search(_unquoted(line)):
         problem = f"the shell would expand this, which {unless}; put it in quotes"
         raise CommandNotAllowedError(_at(line, match.start(), problem))
-
-
-def _check_id(line: str, words: Sequence[str], resource: str) -> None:
-    """Refuse an id that a program would take for an option. A shell line is split at blanks for this check."""
-    words = words or line.split()
-    place = next((n for n, word in enumerate(words) if word.lstrip("\"'").startswith(_ID)), None)
-    if place is not None and resource.startswith("-") and "--" not in words[:place]:
-        shown = printable(shortened(resource, _SHOWN_CHARACTERS))
-        raise CommandLineError(
-            f"the id '{shown}' begins with a dash, so the program would take it for an option; "
-            f"if it knows '--' as the end of its options, write that before {_ID}"
-        )
 
 
 def _split(line: str) -> list[str]:

@@ -250,11 +250,13 @@ class HttpBackend(Backend):
         """The body to send; or the outcome, if it is missing."""
         if request.file_bytes is None:
             return request.inline
-        hash_ = dict(step.payload.files).get(BODY, "")
-        if path := self.context.files.path(hash_):
+        file = next((file for file in step.payload.files if file.name == BODY), None)
+        if file is None:
+            return Outcome(Result.KO, "the operation names no file for the body of its request")
+        if path := self.context.files.path(file.hash):
             return path
-        if not self.context.files.is_lost(run.resource, hash_):
-            self.context.files.fetch(run.resource, hash_)
+        if not self.context.files.is_lost(run.resource, file.hash):
+            self.context.files.fetch(run.resource, file)
             return Outcome(Result.RETRY, "the body of the request is not here yet")
         later = (request_of(other.payload) for other in run.steps[1:])
         if is_base and run.resource in self.copies.index.copies and all(other.is_repeatable for other in later):

@@ -167,22 +167,25 @@ async def spool(node: Node, body: AsyncIterator[bytes], pins: ExitStack) -> Spoo
 
 
 async def _in_file(node: Node, block: bytearray, body: AsyncIterator[bytes], pins: ExitStack) -> SpooledBody:
-    size = 0
+    most = node.config.limits.file_bytes
     writing: FileWriter = await asyncio.to_thread(node.files.begin)
     with writing:
         async for piece in body:
             block += piece
+            if writing.size + len(block) > most:
+                raise ClientError(
+                    f"the body has more than {most:,} bytes, limits.file_size of this site, so it cannot be replicated",
+                    status=413,
+                )
             if len(block) >= _BLOCK:
                 await asyncio.to_thread(writing.write, bytes(block))
-                size += len(block)
                 block.clear()
         await asyncio.to_thread(writing.write, bytes(block))
-        size += len(block)
         # Pinned before it exists: a file with the same content may just be about to be deleted with its operation.
         hash_ = writing.hash
         pins.enter_context(node.file_references.pin([hash_]))
         await asyncio.to_thread(writing.keep)
-    return SpooledBody(file_hash=hash_, size=size)
+    return SpooledBody(file_hash=hash_, size=writing.size)
 
 
 class ChangeHandler:

@@ -25,7 +25,7 @@ from cheops.config.services import PATCH, PUT, STEPS, ReplicationConfig
 from cheops.engine.events import Result
 from cheops.errors import ClientError
 from cheops.gateway.headers import IDEMPOTENT_METHODS
-from cheops.log.operation import Command
+from cheops.log.operation import Command, FileRef
 
 _KEPT_HEADERS = frozenset(
     (
@@ -215,7 +215,7 @@ def command_of(request: Request, file_hash: str = "") -> Command:
             f"the request has {len(line)} bytes without its body; to be replicated, {MAX_LINE_BYTES} at most",
             status=431,
         )
-    return Command(line.decode(), ((BODY, file_hash),) if file_hash else ())
+    return Command(line.decode(), (FileRef(BODY, file_hash, request.file_bytes or 0),) if file_hash else ())
 
 
 def request_of(command: Command) -> Request:

@@ -30,7 +30,7 @@ from cheops.errors import ClientError
 from cheops.gateway.headers import Header, Headers, without
 from cheops.gateway.interfaces import Response, UpstreamError
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Command, Kind, Operation, OpId, Status
+from cheops.log.operation import Command, FileRef, Kind, Operation, OpId, Status
 from cheops.node.node import Node
 
 _ACCEPTED_S = 5.0
@@ -213,7 +213,7 @@ def find_previous(replica: Replica, command: Command) -> OpId | None:
     return None
 
 
-def _content(request: Request, command: Command) -> tuple[Request, tuple[tuple[str, str], ...]]:
+def _content(request: Request, command: Command) -> tuple[Request, tuple[FileRef, ...]]:
     """What makes two requests the same; headers may differ."""
     return msgspec.structs.replace(request, ticket="", headers=()), command.files
 
