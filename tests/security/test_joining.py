@@ -2,26 +2,31 @@
 
 import contextlib
 import json
+import os
+import pty
 import signal
 import socket
 import stat
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from cheops.client.enrollment import Inviter
 from cheops.config.site import read_site
-from cheops.errors import ClientError
+from cheops.errors import CheopsError, ClientError
 from cheops.security.invitations import parse_code
 from cheops.security.keyring import FILES, load_key_folder
 from cheops.security.tls import server_context
 from tests.agent.rig import RefusedByAgentError, Rig, until
 from tests.security.clients import local
-from tests.security.pki import Pki
+from tests.security.pki import DAY_S, Pki
 from tests.security.sites import TYPES, answer, believing, is_well, refused, states
 from tests.support import fork_server
 from tests.support.command import CommandResult, run_process
@@ -80,12 +85,11 @@ def test_the_command_that_invites(rig: Rig) -> None:
     """On the machine of a site with the authority's key, by its administrator."""
     url = f"unix://{rig.folder('site1') / 'data' / 'agent.sock'}"
     ran = run_process("site", "invite", "by command", "--valid-for", "15m", "--url", url)
-    assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith("by command may join once, until ")
-    code = parse_code(ran.out.split()[-1])
+    assert (ran.code, ran.err.startswith("by command may join once, until ")) == (0, True)
+    code = parse_code(ran.out)
     assert (code.site, code.inviter, code.url) == ("by command", "site1", rig.url("site1"))
     ran = run_process("site", "invite", "site1", "--url", url)
-    assert (ran.code, "is part of the mesh already" in ran.err) == (1, True)
+    assert (ran.code, "is part of the mesh already: it is this site" in ran.err) == (1, True)
     assert "--valid-for: '5' has no unit" in run_process("site", "invite", "x", "--valid-for", "5").err
 
 
@@ -132,8 +136,9 @@ def test_nothing_is_written_over_unless_told(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "cheops.yaml").write_text("mine")
     ran = join(tmp_path, code)
     assert (ran.code, (tmp_path / "cheops.yaml").read_text()) == (1, "mine")
-    assert "cheops.yaml exists already, and nothing was written; --force overwrites it" in ran.err
-    assert join(tmp_path, code, "--force").code == 0  # the code was not used up
+    assert "cheops.yaml exists already, and nothing was written; --force keeps it" in ran.err
+    (tmp_path / "cheops.yaml").unlink()
+    assert join(tmp_path, code).code == 0  # the code was not used up
     again = invite(rig, "careful two")
     (tmp_path / "cheops.yaml").unlink()
     key = (tmp_path / "tls" / "site.key").read_bytes()
@@ -165,6 +170,71 @@ def test_somebody_in_between_who_shows_the_right_authority_learns_nothing(rig: R
         assert "The secret was not sent" in ran.err
         assert not any(b"POST" in told for told in seen)
     assert join(tmp_path / "a", str(code)).code == 0
+
+
+@pytest.mark.parametrize(("days", "said"), [(2, "2 days behind"), (-300, "300 days ahead of")])
+def test_a_wrong_clock_is_reported_as_such(rig: Rig, tmp_path: Path, days: float, said: str) -> None:
+    """The certificate is not valid yet, or not any more, for this machine; and the site that invited says its time."""
+    assert rig.pki
+    code = parse_code(invite(rig, "out of time"))
+    made_s = Pki.days_ago(-days - 0.5)
+    with _in_between(rig.pki, tmp_path / "late", shown=rig.pki.pem, made_s=made_s, days=days) as (url, seen):
+        ran = join(tmp_path / "a", str(code.__class__(url, *_rest(code))))
+    assert ran.code == 1
+    assert f"It is {said} the clock of site1. Set the clock that is wrong (NTP), and try again" in ran.err
+    assert "in between" not in ran.err
+    assert not any(b"POST" in told for told in seen)
+    assert join(tmp_path / "a", str(code)).code == 0
+
+
+def test_a_clock_that_would_spoil_the_certificate_does_not_use_up_the_code(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The certificate of site1 is valid for both clocks; the new one, which begins an hour ago, would not be."""
+    code, real = invite(rig, "two hours"), time.time
+    inviter = Inviter(parse_code(code))
+    monkeypatch.setattr("cheops.client.enrollment.time.time", lambda: real() - 7_200)
+    with pytest.raises(CheopsError, match="It is 2 hours behind the clock of site1"):
+        inviter.get_certificate(inviter.authority(), (), tmp_path)
+    monkeypatch.undo()
+    assert join(tmp_path / "a", code).code == 0
+
+
+def test_a_certificate_that_ended_at_the_site_that_invites(rig: Rig, tmp_path: Path) -> None:
+    """Both clocks agree, so the fault is there."""
+    assert rig.pki
+    code = parse_code(invite(rig, "patient too"))
+    with _in_between(rig.pki, tmp_path / "late", shown=rig.pki.pem, made_s=Pki.days_ago(60), days=0) as (url, _):
+        ran = join(tmp_path / "a", str(code.__class__(url, *_rest(code))))
+    assert "look into the log of the agent of site1, which renews its own certificate" in ran.err
+    assert (ran.code, "in between" in ran.err) == (1, False)
+
+
+def test_the_code_comes_from_a_file_too_but_never_from_the_command_line(rig: Rig, tmp_path: Path) -> None:
+    code = invite(rig, "filed")
+    config = ("--config", str(tmp_path / "cheops.yaml"), "--listen", _listen())
+    ran = run_process("site", "join", *config, code)
+    assert (ran.code, "every user of this machine can read it" in ran.err) == (1, True)
+    (tmp_path / "code").write_text(f"{code}\n")
+    assert run_process("site", "join", *config, "--code-file", str(tmp_path / "code")).code == 0
+
+
+def test_at_a_terminal_the_code_is_asked_for_and_not_shown(rig: Rig, tmp_path: Path) -> None:
+    code = invite(rig, "typed")
+    argv = [sys.executable, "-m", "cheops", "site", "join", "--config", str(tmp_path / "cheops.yaml")]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(argv[0], [*argv, "--listen", "127.0.0.1:1"])  # noqa: S606 - Python itself
+    shown = b""
+    with contextlib.suppress(OSError), os.fdopen(terminal, "r+b", buffering=0) as opened:
+        while b"not shown" not in shown:
+            shown += opened.read(4096)
+        opened.write(f"{code}\n".encode())
+        while piece := opened.read(4096):
+            shown += piece
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown
+    assert code.encode() not in shown
+    assert b"typed has its certificate" in shown
 
 
 @pytest.mark.parametrize(
@@ -267,9 +337,13 @@ def _agent(home: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_between(pki: Pki, path: Path, site: str = "site1", shown: str = "") -> Iterator[tuple[str, list[bytes]]]:
-    """Answers as site1 would, with his own certificate; gives his address, and what he was told."""
-    context = server_context(pki.site(path, site, "127.0.0.1"))
+def _in_between(  # noqa: PLR0913 - what he shows
+    pki: Pki, path: Path, site: str = "site1", shown: str = "", *, made_s: float | None = None, days: float = 0
+) -> Iterator[tuple[str, list[bytes]]]:
+    """Answers as site1 would, with his own certificate, and a clock that is ahead by some days; gives his address, and
+    what he was told."""
+    context = server_context(pki.site(path, site, "127.0.0.1", made_s=made_s))
+    date = formatdate(time.time() + days * DAY_S, usegmt=True)
     seen: list[bytes] = []
     pem = (shown or pki.pem).encode()
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -284,7 +358,7 @@ def _in_between(pki: Pki, path: Path, site: str = "site1", shown: str = "") -> I
                     plain.settimeout(10)
                     with context.wrap_socket(plain, server_side=True) as connection:
                         seen.append(connection.recv(65_536))
-                        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(pem)}\r\n\r\n"
+                        head = f"HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: {len(pem)}\r\n\r\n"
                         connection.sendall(head.encode() + pem)
 
         thread = threading.Thread(target=serve, daemon=True)

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pytest
 import yaml
 
-from cheops.peers.enrollment import left_until_due_s
+from cheops.peers.renewal import left_until_due_s
 from cheops.security.certificate_requests import accept_renewal, make_renewal, renewal_spec
 from cheops.security.certificates import Authorities, Identity, UntrustedError, dns_name
 from cheops.security.keyring import AUTHORITIES, CA_KEY, CERTIFICATE, key_pem, load_key_folder, write_file

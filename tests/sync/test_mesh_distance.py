@@ -105,16 +105,16 @@ def test_of_two_measurements_the_later_counts_and_old_ones_are_dropped() -> None
     distances = Distances("a", SETTINGS)
     known = {"b", "c"}
     pairs = [
-        ("b", "c", 10.0, 5),
-        ("b", "c", 11.0, 7),
-        ("b", "c", 12.0, 6),
-        ("b", "x", 1.0, 9),
-        ("b", "b", 1.0, 9),
+        ("b", "c", 10.0, 5_000),
+        ("b", "c", 11.0, 7_000),
+        ("b", "c", 12.0, 6_000),
+        ("b", "x", 1.0, 9_000),
+        ("b", "b", 1.0, 9_000),
     ]
-    distances.take_pairs(pairs, known, lambda _site: 10, now_ms=20_000)
+    distances.take_pairs(pairs, known, lambda _site: 10_000, now_ms=20_000)
     found = distances.table(20_000).between("c", "b")
     assert found is not None
-    assert (found.rtt_ms, found.measured, found.as_of_ms) == (11.0, True, 3 * SETTINGS.period_ms)
+    assert (found.rtt_ms, found.measured, found.as_of_ms) == (11.0, True, 3_000)
     assert distances.table(20_000).between("b", "x") is None
     distances.expire(40_000, keep_ms=10_000)
     assert distances.table(40_000).between("b", "c") is None
@@ -140,11 +140,31 @@ def test_a_smoothed_round_trip_lies_within_its_samples(samples: list[float]) -> 
 
 
 def test_the_time_that_the_peer_takes_is_not_distance() -> None:
-    """It took the peer 30 of 50 ms to answer, and its clock is 1,000 ms ahead."""
+    """It took the peer 20 of 50 ms to answer, and its clock is 1,000 ms ahead."""
     sent = SentProbe(1, "b", Now(100, 5_000), expires_ms=900, pauses=0)
-    answer = Heartbeat("b", "1", 1, 1, sent_ms=6_040, received_ms=6_010)
+    answer = Heartbeat("b", "1", 1, 1, sent_ms=6_035, received_ms=6_015)
     trip = updated_round_trip(None, sent, answer, Now(150, 5_050), 150)
-    assert (trip.rtt_ms, trip.clock.offset_ms, trip.clock.error_ms) == (20, 1_000, 10)
+    assert (trip.rtt_ms, trip.clock.offset_ms, trip.clock.error_ms) == (30, 1_000, 15)
+
+
+def test_a_peer_that_exaggerates_its_time_is_not_nearer_than_half_of_its_distance() -> None:
+    sent = SentProbe(1, "b", Now(100, 5_000), expires_ms=900, pauses=0)
+    answer = Heartbeat("b", "1", 1, 1, sent_ms=9_000, received_ms=5_000)
+    assert updated_round_trip(None, sent, answer, Now(150, 5_050), 150).rtt_ms == 25
+
+
+def test_what_a_site_measured_itself_counts_more_than_what_others_say_of_it() -> None:
+    distances = Distances("a", SETTINGS)
+    distances.measured("b", 40.0, Coordinate(), 1_000, 1_000)
+    distances.take_pairs([("b", "a", 0.01, 9_000)], {"a", "b"}, lambda _site: 9_000, now_ms=9_000)
+    for one, other in (("a", "b"), ("b", "a")):
+        found = distances.table(9_000).between(one, other)
+        assert found is not None
+        assert found.rtt_ms == 40.0
+    distances.take_pairs([("c", "a", 7.0, 9_000)], {"a", "b", "c"}, lambda _site: 9_000, now_ms=9_000)
+    found = distances.table(9_000).between("a", "c")  # never measured here: better than nothing
+    assert found is not None
+    assert found.rtt_ms == 7.0
 
 
 def test_single_slow_answers_do_not_count_as_distance() -> None:

@@ -10,6 +10,7 @@ from cheops.errors import ClientError
 from cheops.peers.heartbeat import Heartbeat, MembershipRecord, decode_saved, encode
 from cheops.peers.membership import Membership
 from cheops.peers.mesh import Mesh
+from cheops.peers.proofs import NoProofs, RecordError
 from cheops.peers.settings import MeshSettings, Now
 from tests.sync.mesh_world import EPOCH_MS, World, entry, settled, three
 
@@ -58,7 +59,7 @@ def test_a_forgotten_site_that_is_alive_knows_it_and_others_see_it() -> None:
     world.run(10)
     assert world.mesh("b").is_forgotten
     assert world.mesh("b").problems() == [
-        "the other sites have forgotten this one, so it takes no part; any site can admit it again"
+        "the other sites have forgotten this one, so it takes no part; 'cheops site admit' there admits it again"
     ]
     assert view(world, "b", "b") == ("forgotten", "forgotten, and it is alive")
     assert view(world, "a", "b") == ("forgotten", "forgotten, and it is alive")
@@ -118,7 +119,7 @@ records = st.lists(st.builds(MembershipRecord, st.sampled_from("abc"), st.intege
 
 
 def after(members: list[MembershipRecord]) -> dict[str, MembershipRecord]:
-    membership = Membership(SETTINGS)
+    membership = Membership(SETTINGS, NoProofs())
     for member in members:
         membership.take(member, 0)
     return {record.name: record for record in membership.records()}
@@ -135,25 +136,26 @@ def test_the_order_of_records_does_not_matter(members: list[MembershipRecord], r
 def test_a_decision_made_here_counts_whatever_the_clocks_say(
     members: list[MembershipRecord], forgotten: bool, wall_ms: float
 ) -> None:
-    membership = Membership(SETTINGS)
+    membership = Membership(SETTINGS, NoProofs())
     for member in members:
         membership.take(member, 0)
     membership.decide("a", wall_ms, forgotten=forgotten)
     assert membership.is_forgotten("a") == forgotten
 
 
-def test_records_are_kept_for_a_month_and_up_to_a_number() -> None:
-    membership = Membership(MeshSettings(max_members=3))
-    for stamp in range(1, 6):
+def test_no_decision_is_dropped_and_what_is_beyond_the_limit_is_refused() -> None:
+    membership = Membership(MeshSettings(max_members=3), NoProofs())
+    for stamp in range(1, 4):
         membership.take(MembershipRecord(f"s{stamp}", stamp, forgotten=True), 0)
-    assert membership.forgotten() == ["s3", "s4", "s5"]
-    membership.expire(SETTINGS.member_keep_ms + 5)
-    assert membership.forgotten() == ["s5"]
-    assert not membership.take(MembershipRecord("s4", 4, forgotten=True), SETTINGS.member_keep_ms + 5)
+    with pytest.raises(RecordError, match="the decision about 's4' is one more than 3"):
+        membership.take(MembershipRecord("s4", 4, forgotten=True), 0)
+    assert membership.forgotten() == ["s1", "s2", "s3"]
+    assert membership.take(MembershipRecord("s1", 9, forgotten=False), 0)  # one that is known can change
+    assert membership.refused == 1
 
 
 def test_all_records_go_round_though_a_message_holds_few() -> None:
-    membership = Membership(SETTINGS)
+    membership = Membership(SETTINGS, NoProofs())
     for number in range(100):
         membership.take(MembershipRecord(f"s{number}", 1, forgotten=True), 0)
     told = {record.name for _ in range(300) for record in membership.gossip(8)}

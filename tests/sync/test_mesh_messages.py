@@ -48,8 +48,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "a beat of nobody": {"beats": [["", 1]]},
     "a negative distance": {"pairs": [["b", "c", -1, 1]]},
     "a distance to the stars": {"pairs": [["b", "c", 1e9, 1]]},
-    "an address that is none": {"entries": [{**ENTRY, "url": "file:///etc"}]},
-    "an address with a line end": {"entries": [{**ENTRY, "url": "http://x\r\nHost: y"}]},
+    "a long address": {"entries": [{**ENTRY, "url": f"https://{'x' * 512}"}]},
+    "a version with an escape sequence": {"entries": [{**ENTRY, "version": "\u001b[2J"}]},
+    "a version with a line end": {"entries": [{**ENTRY, "version": "1.0\n"}]},
+    "an incarnation with an escape sequence": {"incarnation": "\u001b[2J"},
+    "an incarnation with a line end": {"incarnation": "1\n"},
+    "a certificate that is no base64": {"entries": [{**ENTRY, "certificate": "?"}]},
+    "a certificate that is too long": {"entries": [{**ENTRY, "certificate": "A" * 16_000}]},
+    "a decision that is too late for all": {"members": [["c", 2**53 + 1, True]]},
     "a service nobody can read": {"entries": [{**ENTRY, "services": [["\u202e", ""]]}]},
     "an entry without incarnation": {"entries": [{**ENTRY, "incarnation": ""}]},
     "an entry that is too large": {"entries": [{**ENTRY, "services": [["s", "x" * 500]] * 60}]},
@@ -144,7 +150,7 @@ def test_whatever_others_say_our_own_words_stay_well_formed(heard: list[Heartbea
 def test_a_message_is_bounded_whatever_the_names() -> None:
     """A thousand sites with the longest names and entries, all of them news."""
     mesh = Mesh(entry("a"), {}, NOW)
-    services = tuple((f"{number:02}" + "ü" * 126, "x" * 200) for number in range(30))
+    services = tuple((f"{number:02}" + "ü" * 126, f"https://{'x' * 200}") for number in range(30))
     for batch in range(100):
         others = tuple(
             SiteRecord(f"{batch:02}{number}" + "ü" * 125, "1", "https://x", 1, services=services)

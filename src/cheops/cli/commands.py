@@ -242,12 +242,12 @@ COMMANDS = (
     CommandEntry("config", _SITE, "config:app", "Check the configuration file of a site."),
     CommandEntry("site", _SITE, "site:app", "Invite, list, ping and forget the sites of the mesh."),
     CommandEntry(
-        "ca", _SITE, "security:ca_app", "Create the certificate authority of a mesh, and certificates for its sites."
+        "ca", _SITE, "authority:app", "Create or replace the certificate authority of a mesh, and issue certificates."
     ),
     CommandEntry(
         "token",
         _SITE,
-        "security:token_app",
+        "tokens:token_app",
         "Create, list and revoke the access tokens of users and programs.",
     ),
     CommandEntry(

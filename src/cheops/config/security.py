@@ -70,6 +70,13 @@ class SecurityConfig(Section):
         "How long before its end a certificate is renewed, by a site with `ca_key`; but not before two thirds of its "
         "lifetime have passed.",
     )
+    renew_grace_s: float = setting(
+        long_duration(),
+        90 * DAY_S,
+        "How long after its end a certificate still gets its own renewal from this site, which has `ca_key`, and "
+        "nothing else: so sites come back by themselves when no site with the key was reachable for a long time. "
+        "After that, the site must rejoin (`cheops site rejoin`).",
+    )
     valid_for_s: float = setting(
         long_duration(MAX_VALID_FOR_S), 365 * DAY_S, "The lifetime of the certificates that this site issues."
     )

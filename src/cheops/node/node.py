@@ -39,13 +39,15 @@ from cheops.notify.notifier import Notifier
 from cheops.peers import heartbeat
 from cheops.peers.client import PeerClient
 from cheops.peers.couchdb.database import Databases
-from cheops.peers.enrollment import CertificateRenewal, Enrollment, keyring_of
+from cheops.peers.enrollment import Enrollment, keyring_of
 from cheops.peers.files import FileFetcher
 from cheops.peers.heartbeat import SavedMesh, SiteRecord
 from cheops.peers.intake import DocumentIntake, DocumentVerifier
 from cheops.peers.links import PeerLinks
 from cheops.peers.mesh import Mesh, PeerEvent
 from cheops.peers.prober import Prober, now
+from cheops.peers.proofs import CertificateProofs, NoProofs, Proofs
+from cheops.peers.renewal import CertificateRenewal
 from cheops.peers.settings import MeshSettings
 from cheops.peers.site_keys import SiteKeys, start_signing
 from cheops.scope.snapshot import Snapshot
@@ -133,7 +135,7 @@ class Node:
         self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=16))
         self.mesh = await self._create_mesh()
         self.peer_client = PeerClient(self.session, self.address_of, self.keyring)
-        self.prober = Prober(self.mesh, self.peer_client, self._report_peer_event)
+        self.prober = Prober(self.mesh, self.peer_client, self._report_peer_event, self.refusal_log)
         self.links = PeerLinks(self.name, self.peer_client, self.mesh.probe_now)
         self.file_fetcher = FileFetcher(
             self.files,
@@ -160,8 +162,7 @@ class Node:
         self._serve("mesh", self._save_mesh_regularly())
         self._serve("backends", self.backends.maintain())
         if self.keyring is not None:
-            renewal = CertificateRenewal(self.config.security, self.keyring, self.mesh, self.peer_client)
-            self._serve("renewal", renewal.run())
+            self._serve("renewal", self.renewal.run())
         if not self.file_references.is_complete:
             self._start_job(self._read_file_references())
 
@@ -222,17 +223,35 @@ class Node:
             issues=self.keyring.issues if self.keyring else "",
         )
         saved = heartbeat.decode_saved(msgspec.json.encode(note)) if note else SavedMesh()
-        settings = MeshSettings.from_heartbeat(config.heartbeat.every_s, config.heartbeat.down_after_s)
-        mesh = Mesh(own, config.peers, now(), settings, saved)
+        settings = MeshSettings.from_heartbeat(
+            config.heartbeat.every_s, config.heartbeat.down_after_s, config.security.clock_skew_s
+        )
+        mesh = Mesh(own, config.peers, now(), settings, saved, self._proofs())
         self._interest = set((interest or {}).get("sites", ()))
         mesh.interest(self._interest)
         return mesh
+
+    def _proofs(self) -> Proofs:
+        keyring = self.keyring
+        if keyring is None:
+            return NoProofs()
+        proofs = CertificateProofs(keyring)
+
+        def use_new_certificates() -> None:
+            proofs.reset()
+            self.mesh.describe(issues=keyring.issues)
+            self.mesh.renew_decisions()
+
+        keyring.changed.append(use_new_certificates)
+        return proofs
 
     async def _start_enrollment(self) -> None:
         saved = invitations.Invitations.of_note(await self._write(self.store.note, invitations.NOTE))
         self.enrollment = Enrollment(self.config, self.keyring, self.mesh, saved, self._save_invitations)
         if keyring := self.keyring:
-            keyring.changed.append(lambda: self.mesh.describe(issues=keyring.issues))
+            peers = self.config.peers.keys()
+            self.renewal = CertificateRenewal(self.config.security, keyring, self.mesh, self.peer_client, peers)
+            self.renewal.start()
 
     async def _start_verification(self) -> None:
         """With security on, this site takes only documents that their origins signed."""
@@ -342,7 +361,14 @@ class Node:
     async def decide_membership(self, site: str, *, forgotten: bool) -> None:
         """Remove a site from the mesh for good, or admit it again; raises ClientError."""
         decide = self.mesh.forget if forgotten else self.mesh.admit
-        for event in decide(site, now()):
+        await self._spread_decision(decide(site, now()))
+
+    async def end_certificates(self, site: str) -> None:
+        """Have every certificate of a site refused that was made before now, at all sites; raises ClientError."""
+        await self._spread_decision(self.mesh.end_certificates(site, now()))
+
+    async def _spread_decision(self, events: Iterable[PeerEvent]) -> None:
+        for event in events:
             self._report_peer_event(event)
         for listener in self.membership_listeners:
             await listener()

@@ -113,12 +113,16 @@ class DistanceTable:
     rows: Mapping[str, Mapping[str, _Measured]]
     places: Mapping[str, _Placed]
     now_ms: float
+    own: str
 
     def between(self, one: str, other: str) -> Distance | None:
-        """The newest measurement of either side, or an estimate, or None."""
+        """What this site measured itself, or the newest measurement of either side, or an estimate, or None."""
         if one == other:
             return Distance(0.0, measured=True, as_of_ms=0.0)
         measurements = [self.rows[a][b] for a, b in ((one, other), (other, one)) if b in self.rows.get(a, ())]
+        if self.own in (one, other):
+            # Another site may say that it is near; it is as far away as this one has measured.
+            measurements = [m for m in (self.rows[self.own].get(other if one == self.own else one),) if m] or measurements
         if measurements:
             newest = max(measurements, key=lambda measured: measured.at_ms)
             return Distance(newest.rtt_ms, measured=True, as_of_ms=self._age_ms(newest.at_ms))
@@ -178,8 +182,8 @@ class Distances:
             row = self._rows.setdefault(one, {})
             if other in row and row[other].beat >= beat:
                 continue
-            # The age in beats of the site that measured it: that clock need not agree with ours.
-            row[other] = _Measured(rtt_ms, beat, now_ms - max(beat_of(one) - beat, 0) * self._settings.period_ms)
+            # The age by beats of the site that measured it, which are its wall time: it need not agree with ours.
+            row[other] = _Measured(rtt_ms, beat, now_ms - max(beat_of(one) - beat, 0))
             if len(row) > 2 * self._settings.row_size:
                 del row[min(row, key=lambda name: row[name].beat)]
             self._pair_news.add((one, other), _REPEATS)
@@ -231,12 +235,13 @@ class Distances:
 
     def nearest(self, sites: Iterable[str], most: int, now_ms: float) -> list[str]:
         """The sites nearest to this one, measured or not."""
-        table = DistanceTable(self._rows, self._places, now_ms)
+        table = DistanceTable(self._rows, self._places, now_ms, self._own)
         distances = table.distances_from(self._own, sites)
         return nsmallest(most, distances, key=lambda name: (distances[name].rtt_ms, name))
 
     def table(self, now_ms: float) -> DistanceTable:
-        return DistanceTable({site: dict(row) for site, row in self._rows.items()}, dict(self._places), now_ms)
+        rows = {site: dict(row) for site, row in self._rows.items()}
+        return DistanceTable(rows, dict(self._places), now_ms, self._own)
 
     def _announce(self, peer: str, rtt_ms: float) -> None:
         self._announced[peer] = rtt_ms
@@ -245,7 +250,8 @@ class Distances:
     def _is_elsewhere(self, before: _Placed, beat: int, now: Coordinate) -> bool:
         moved_ms = estimate_ms(before.coordinate, now) - before.coordinate.height - now.height
         moved_ms += abs(before.coordinate.height - now.height)
-        return moved_ms > 1 or before.coordinate.settled != now.settled or beat - before.beat > 60
+        is_old = beat - before.beat > 60 * self._settings.period_ms
+        return moved_ms > 1 or before.coordinate.settled != now.settled or is_old
 
 
 _LEAST_OF = 3  # the least of so many samples: a busy machine delays one of them, seldom all

@@ -4,7 +4,7 @@
     POST /peer/messages         messages of the other site's engine (links.py, intake.py)
     GET  /peer/files/HASH       a file of an operation (links.py)
     GET  /peer/identity/SITE    the certificates of a site (site_keys.py)
-    POST /peer/renewal          a new certificate for the sender (enrollment.py)
+    POST /peer/renewal          a new certificate for the sender (renewal.py)
     POST /peer/show             the state of a resource in the local application
     GET  /peer/replicants/ID    the sites of a replicated resource
 
@@ -36,6 +36,7 @@ from cheops.peers.enrollment import Enrollment, Rejection, connection_rejection
 from cheops.peers.intake import DocumentIntake, Engine
 from cheops.peers.mesh import Mesh
 from cheops.peers.prober import ForgedSenderError, Prober
+from cheops.peers.renewal import RENEWAL_PATH
 from cheops.peers.site_keys import SiteKeys
 from cheops.security.refusals import REFUSED_STATUSES, RateLimiter, RefusalLog, reason_of
 from cheops.store.codec import MAX_MESSAGE_BYTES
@@ -144,6 +145,8 @@ class PeerService:
         return await self._handlers[kind](peer, body)
 
     async def _heartbeat(self, peer: Peer, body: bytes) -> PeerResponse:
+        if peer.identity is not None and self._site.site_keys is not None:
+            await self._site.site_keys.add(peer.identity)  # its newest certificate: an older one is not renewed later
         return PeerResponse(self._site.prober.answer(body, peer.site))
 
     async def _messages(self, peer: Peer, body: bytes) -> PeerResponse:
@@ -190,7 +193,9 @@ class PeerService:
     async def _renewal(self, peer: Peer, _body: bytes) -> PeerResponse:
         if peer.identity is None:
             raise ClientError("a certificate is renewed only for the site that shows it")
-        return json_body(self._site.enrollment.renew(peer.identity))
+        site_keys = self._site.site_keys
+        newest_ms = await site_keys.newest_ms(peer.identity.site) if site_keys else 0
+        return json_body(self._site.enrollment.renew(peer.identity, newest_ms))
 
 
 class PeerRefusedError(ClientError):
@@ -234,7 +239,9 @@ class PeerEndpoint:
 
     async def _response(self, scope: Scope, receive: Receive) -> Response:
         # The body comes last: a sender that is unknown or too fast must not make this site read 64 MiB.
-        if rejection := connection_rejection(self._site.mesh, scope.get("state", {}), time.time()):
+        rejection = connection_rejection(self._site.mesh, scope.get("state", {}), time.time())
+        # Whether a certificate that has ended gets its renewal is decided by `check_grace`.
+        if rejection and not (rejection.is_renewable and _is_renewal(scope)):
             return self._reject(scope, rejection)
         peer = self._peer(scope)
         if peer.site is not None:
@@ -284,7 +291,7 @@ class PeerEndpoint:
 def rejection_response(rejection: Rejection) -> Response:
     """The response to a site that is refused. A forgotten site learns of the decision by it."""
     about = rejection.member
-    members = {MEMBERSHIP_FIELD: (about.name, about.stamp_ms, about.forgotten)} if about else {}
+    members = {MEMBERSHIP_FIELD: about} if about else {}
     return problem(403, rejection.detail, fault="peer", definite=True, **members)
 
 
@@ -309,6 +316,10 @@ def _target(scope: Scope) -> tuple[RequestKind, str]:
     if scope["method"] != FORMS[kind].method:
         raise ClientError(f"only {FORMS[kind].method} is allowed here", status=405)
     return kind, name
+
+
+def _is_renewal(scope: Scope) -> bool:
+    return (scope["method"], scope["path"]) == ("POST", f"/{RENEWAL_PATH}")
 
 
 def _address(scope: Scope) -> str:

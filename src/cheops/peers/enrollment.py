@@ -1,32 +1,25 @@
-"""How sites get, renew and lose their certificates: invitations, joining, renewal, and the check of each connection.
+"""How sites get and lose their certificates: invitations, joining, issuing, and the check of each connection.
 
 Only a site with the authority's key invites and issues. An invitation is marked as used, durably, before its
 certificate is issued: it never works twice, whatever happens in between. A new site gets a certificate for the name
 that was invited. It gets no address that another site of the mesh has, unless the invitation names that address.
 
-A certificate is renewed before it expires, by a site that has the authority's key, which may be the site itself. It is
-also renewed when such a site trusts other authorities than this one: so one authority can replace another without a
-visit to each site. The new certificate is used from the next connection on.
+A site of the mesh that needs new keys is invited again, which ends its certificates. Renewal (renewal.py) keeps the
+keys.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
-import msgspec
-
-from cheops.backoff import Backoff, jittered
 from cheops.config.address import address_of_url, is_loopback
-from cheops.config.security import SecurityConfig
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError, ClientError
-from cheops.peers.client import PeerClient, read_response
-from cheops.peers.heartbeat import MembershipRecord, SiteRecord
+from cheops.peers.heartbeat import MembershipRecord
 from cheops.peers.mesh import Mesh
+from cheops.peers.renewal import check_grace
 from cheops.scope.names import name_problem
 from cheops.security.invitations import Code, Invitation, Invitations, new_secret
 from cheops.security.refusals import Refusals
@@ -62,13 +55,33 @@ class Enrollment:
 
     async def invite(self, site: str, addresses: tuple[str, ...], valid_for_s: float) -> tuple[Code, int]:
         """The code for a new site, and when it expires; raises CheopsError."""
-        from cheops.security.certificates import (  # noqa: PLC0415
-            fingerprint,
-            general_names,
-        )
+        self._issuing()
+        self._check_name(site)
+        member = self._mesh.member_of(site)
+        if member and member.forgotten:
+            raise ClientError(
+                f"'{site}' was forgotten. To have it back, with new keys: 'cheops site invite {site} --again'",
+                status=409,
+            )
+        if self._mesh.entry_of(site) is not None:
+            raise ClientError(
+                f"'{site}' is part of the mesh already. If it needs new keys, or a certificate that is not expired: "
+                f"'cheops site invite {site} --again'",
+                status=409,
+            )
+        return await self._code(site, addresses, valid_for_s)
+
+    async def invite_again(self, site: str, addresses: tuple[str, ...], valid_for_s: float) -> tuple[Code, int]:
+        """The code for new keys of a site that is, or was, part of the mesh; raises CheopsError. The caller then ends
+        its certificates, and so admits it if it was forgotten."""
+        self._issuing()
+        self._check_name(site)
+        return await self._code(site, addresses, valid_for_s)
+
+    async def _code(self, site: str, addresses: tuple[str, ...], valid_for_s: float) -> tuple[Code, int]:
+        from cheops.security.certificates import fingerprint, general_names  # noqa: PLC0415 - slow to import
 
         keyring, _ = self._issuing()
-        self._check_name(site)
         general_names(addresses)
         issuer = keyring.folder.authorities.issuer_of(keyring.identity)
         if issuer is None:
@@ -110,11 +123,13 @@ class Enrollment:
             self._peers(),
         )
 
-    def renew(self, identity: "Identity") -> "Renewal":
-        """A new certificate for a site that was let in with its current one; raises CheopsError."""
+    def renew(self, identity: "Identity", newest_ms: int) -> "Renewal":
+        """A new certificate for a site that shows its current one; raises CheopsError. `newest_ms` is when the newest
+        certificate was made that the site has shown here."""
         from cheops.security.certificate_requests import make_renewal, renewal_spec  # noqa: PLC0415
 
         keyring, authority = self._issuing()
+        check_grace(identity, time.time(), self._config.security.renew_grace_s, newest_ms)
         made_ms = max(self._least_made_ms(identity.site), identity.made_ms + 1)
         valid_for_s = self._config.security.valid_for_s
         issued = authority.issue(renewal_spec(identity), time.time(), valid_for_s, made_ms)
@@ -136,13 +151,10 @@ class Enrollment:
     def _check_name(self, site: str) -> None:
         if problem := name_problem(site):
             raise ClientError(problem)
-        member = self._mesh.member_of(site)
-        if member and member.forgotten:
-            raise ClientError(f"'{site}' was forgotten; 'cheops site admit {site}' comes first", status=409)
-        if site == self._config.name or self._mesh.entry_of(site) is not None:
+        if site == self._config.name:
             raise ClientError(
-                f"'{site}' is part of the mesh already. If its machine or its keys are lost, have it "
-                "forgotten and admitted again first, so that its old certificate ends",
+                f"'{site}' is part of the mesh already: it is this site. It has the authority's key, so "
+                "'cheops site rejoin --ca FOLDER' gives it new keys",
                 status=409,
             )
 
@@ -194,6 +206,7 @@ class Rejection:
     detail: str
     site: str = ""
     member: MembershipRecord | None = None
+    is_renewable: bool = False  # it may ask for its own renewal all the same, and for nothing else
 
 
 def keyring_of(config: SiteConfig, refusals: Refusals) -> "Keyring | None":
@@ -215,8 +228,21 @@ def rejection_of(mesh: Mesh, identity: "Identity", now_s: float) -> Rejection | 
             OUTDATED, f"'{site}' was forgotten after its certificate was made, so it needs a new one", site, member
         )
     if not identity.is_valid_at(now_s):
-        return Rejection(EXPIRED, f"the certificate of '{site}' is no longer valid, or not yet", site)
+        return Rejection(EXPIRED, _expiry(identity, now_s), site, is_renewable=now_s > identity.until_s)
     return None
+
+
+def _expiry(identity: "Identity", now_s: float) -> str:
+    from cheops.security.certificates import shown_time  # noqa: PLC0415 - rarely needed
+
+    site, now = identity.site, shown_time(now_s)
+    if now_s < identity.from_s:
+        begin = shown_time(identity.from_s)
+        return f"the certificate of '{site}' is valid from {begin}, and it is {now} here: one of both clocks is wrong"
+    return (
+        f"the certificate of '{site}' ended at {shown_time(identity.until_s)}, and it is {now} here. Its agent renews "
+        "it at a site that has the authority's key; if it cannot, 'cheops site rejoin' gets a new one"
+    )
 
 
 def connection_rejection(mesh: Mesh, state: Mapping[str, Any], now_s: float) -> Rejection | None:
@@ -226,93 +252,3 @@ def connection_rejection(mesh: Mesh, state: Mapping[str, Any], now_s: float) -> 
         return Rejection(NO_SITE, bad)
     identity = state.get("certificate")
     return rejection_of(mesh, identity, now_s) if identity is not None else None
-
-
-RENEWAL_PATH = "peer/renewal"  # below the address of an agent
-_CHECK_S = 2.0  # a new authority should spread within seconds, and the check is a comparison of two texts
-_RETRY_S, _RETRY_MOST_S = 1.0, 60.0
-_AVOID_S = 60.0  # an issuer that failed
-_TIMEOUT = aiohttp.ClientTimeout(total=10)
-_MOST_BYTES = 256 * 1024
-_log = logging.getLogger(__name__)
-
-
-def left_until_due_s(identity: "Identity", now_s: float, renew_before_s: float) -> float:
-    """Seconds until a certificate should be renewed: never with more than a third of its life left."""
-    lasts_s = identity.until_s - identity.made_ms / 1000
-    return identity.until_s - min(renew_before_s, lasts_s / 3) - now_s
-
-
-class CertificateRenewal:
-    """Renews this site's certificate."""
-
-    def __init__(self, config: SecurityConfig, keyring: "Keyring", mesh: Mesh, client: PeerClient) -> None:
-        self._config = config
-        self._keyring = keyring
-        self._mesh = mesh
-        self._client = client
-        self._avoided: dict[str, float] = {}  # issuers that failed, and until when they are skipped
-
-    async def run(self) -> None:
-        """Until cancelled. After a failure it waits longer and longer, and tries the next issuer."""
-        backoff = Backoff(_RETRY_S, _RETRY_MOST_S)
-        wait_s = _RETRY_S
-        while True:
-            await asyncio.sleep(wait_s)
-            try:
-                await self.renew_if_due()
-                backoff.reset()
-                wait_s = jittered(_CHECK_S)
-            except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError, CheopsError) as error:
-                _log.warning("cannot renew the certificate of this site yet: %s", error or type(error).__name__)
-                wait_s = backoff.next_s()
-
-    async def renew_if_due(self) -> None:
-        keyring, now_s = self._keyring, time.time()
-        left_s = left_until_due_s(keyring.identity, now_s, self._config.renew_before_s)
-        authority = keyring.authority
-        if authority is not None:
-            if left_s <= 0 or keyring.folder.authorities.issuer_of(keyring.identity) != authority.certificate:
-                self._renew_by_own_authority(authority, now_s)
-            return
-        issuer = self._issuer(now_s)
-        if issuer and (left_s <= 0 or issuer.issues != keyring.folder.authorities.digest):
-            await self._request(issuer.name, now_s)
-        elif left_s <= 0 and issuer is None:
-            raise CheopsError("no site that has the key of an authority is up and responds as it should")
-
-    def _issuer(self, now_s: float) -> SiteRecord | None:
-        """A site that is up and has the authority's key. Every site takes the first by name, so that two issuers that
-        trust different authorities do not undo each other's work; but none that failed recently."""
-        entries = (self._mesh.entry_of(site) for site in sorted(self._mesh.up))
-        for entry in entries:
-            if entry and entry.issues and self._avoided.get(entry.name, 0.0) <= now_s:
-                return entry
-        return None
-
-    def _renew_by_own_authority(self, authority: "Authority", now_s: float) -> None:
-        from cheops.security.certificate_requests import renewal_spec  # noqa: PLC0415 - rarely needed
-
-        current = self._keyring.identity
-        issued = authority.issue(renewal_spec(current), now_s, self._config.valid_for_s, current.made_ms + 1)
-        self._keyring.install(issued)
-        _log.info("renewed the certificate of this site by its own authority")
-
-    async def _request(self, issuer: str, now_s: float) -> None:
-        self._avoided = {site: end_s for site, end_s in self._avoided.items() if end_s > now_s}
-        self._avoided[issuer] = now_s + _AVOID_S  # unless it succeeds
-        await self._renew_by(issuer)
-        del self._avoided[issuer]
-
-    async def _renew_by(self, issuer: str) -> None:
-        from cheops.security.certificate_requests import Renewal, accept_renewal  # noqa: PLC0415
-
-        async with self._client.request(issuer, "POST", f"/{RENEWAL_PATH}", timeout=_TIMEOUT) as response:
-            body = await read_response(response, _MOST_BYTES)
-            if response.status != 200:
-                raise aiohttp.ClientError(f"{issuer} responded with {response.status}: {body[:300]!r}")
-        renewal = msgspec.json.decode(body, type=Renewal)
-        keyring = self._keyring
-        identity, authorities = accept_renewal(renewal, keyring.identity, keyring.folder.authorities)
-        keyring.install(identity, authorities)
-        _log.info("%s renewed the certificate of this site", issuer)

@@ -5,7 +5,8 @@ receiver, and digests of its catalogue. The rest is gossip: bounded lists of ent
 membership records.
 
 Invariants: `decode` returns only what is well formed, within its limits, and named as scope-lang allows; everything
-else raises MeshError. Unknown keys are ignored, so that a newer agent may send more.
+else raises MeshError. Unknown keys are ignored, so that a newer agent may send more. Whether a record or a decision is
+true is another question: see proofs.py.
 """
 
 from typing import Annotated
@@ -13,6 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from cheops.config.address import AddressError, parse_url
 from cheops.errors import CheopsError, Fault
 from cheops.scope.names import name_problem
 from cheops.text import printable, shortened
@@ -23,6 +25,7 @@ BUCKETS = 32  # of the catalogue (membership.py); part of the protocol, since di
 MAX_NUMBER = 2**53  # what every JSON reader keeps exactly
 MAX_MS = 100_000.0  # a round trip, and each part of a coordinate
 LEAST_HEIGHT_MS = 0.01
+BAD_ADDRESS = "unusable address"
 SETTLED_ERROR = 0.5  # coordinates that err more are not used for estimates
 
 
@@ -49,39 +52,46 @@ class Coordinate(msgspec.Struct, frozen=True, array_like=True):
 
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
-Incarnation = Annotated[str, Meta(min_length=1, max_length=64)]
+Incarnation = Annotated[str, Meta(pattern=r"^[0-9A-Za-z._-]{1,64}\Z")]  # peers choose it, and logs and pages show it
 Number = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 Milliseconds = Annotated[float, Meta(ge=0, le=MAX_MS)]
 WallMs = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]
-Url = Annotated[str, Meta(max_length=512, pattern=r"^https?://[!-~]+$")]
-Address = Annotated[str, Meta(max_length=512)]
+Url = Annotated[str, Meta(max_length=512)]  # see `check_addresses`
 Beat = tuple[Name, Number]
 Pair = tuple[Name, Name, Milliseconds, Number]  # from, to, round trip, the beat of `from` when it was measured
 SitePosition = tuple[Name, Number, Coordinate]  # a site's coordinate at a beat of it
 
 
 class SiteRecord(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
-    """A site in the catalogue, as it describes itself. The greater revision counts.
+    """A site in the catalogue, as it describes itself. The greater revision counts; it is the wall time of the change.
 
     `services` are names, each with its address, which is empty if the agent itself serves it. A site that has the key
-    of an authority sets `issues` to a digest of the authorities that it trusts.
+    of an authority sets `issues` to a digest of the authorities that it trusts. With security on, `certificate` (DER)
+    is that of the site, and `signature` is by the signing key that the certificate names.
     """
 
     name: Name
     incarnation: Incarnation
     url: Url
     revision: Number = 0
-    version: Annotated[str, Meta(max_length=64)] = ""
-    services: Annotated[tuple[tuple[Name, Address], ...], Meta(max_length=64)] = ()
+    version: Annotated[str, Meta(pattern=r"^[ -~]{0,64}\Z")] = ""
+    services: Annotated[tuple[tuple[Name, Url], ...], Meta(max_length=64)] = ()
     issues: Annotated[str, Meta(max_length=64)] = ""
+    certificate: Annotated[bytes, Meta(max_length=8_192)] = b""
+    signature: Annotated[bytes, Meta(max_length=64)] = b""
 
 
 class MembershipRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A site was forgotten, or admitted again. The greater stamp, a wall time, counts."""
+    """The decision that a site is forgotten, or admitted again. The greater stamp, a wall time, counts.
+
+    With security on, it is signed by an authority of the mesh; `authority` tells which.
+    """
 
     name: Name
     stamp_ms: Number
     forgotten: bool
+    authority: Annotated[str, Meta(max_length=32)] = ""
+    signature: Annotated[bytes, Meta(max_length=128)] = b""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,6 +113,7 @@ class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
     pairs: Annotated[tuple[Pair, ...], Meta(max_length=64)] = ()
     places: Annotated[tuple[SitePosition, ...], Meta(max_length=64)] = ()
     members: Annotated[tuple[MembershipRecord, ...], Meta(max_length=64)] = ()
+    decisions: Number = 0  # a digest of all membership records that the sender has
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -170,7 +181,24 @@ def check_entry(entry: SiteRecord) -> SiteRecord:
         raise MeshError(f"the services of '{entry.name}' take {size:,} bytes; {MAX_ENTRY_BYTES:,} are possible")
     for name in (entry.name, *(service for service, _ in entry.services)):
         _check_name(name)
+    check_addresses(entry)
     return entry
+
+
+def check_addresses(entry: SiteRecord) -> None:
+    """Raise MeshError unless all addresses are as the configuration would have them, in their one spelling.
+
+    Agents connect to them and HAProxy's configuration contains them, so nothing else may ever pass.
+    """
+    for url in (entry.url, *(address for _, address in entry.services if address)):
+        try:
+            is_normal = parse_url(url) == url
+        except AddressError as error:
+            text = f"an address of '{printable(shortened(entry.name))}' cannot be used: {error}"
+            raise MeshError(text, reason=BAD_ADDRESS) from None
+        if not is_normal:
+            text = f"an address of '{printable(shortened(entry.name))}' is not in its usual spelling"
+            raise MeshError(text, reason=BAD_ADDRESS)
 
 
 def _check_names(heartbeat: Heartbeat) -> None:

@@ -10,8 +10,12 @@ peer from the configuration file has no record until its first heartbeat; its ad
 
 A membership record exists for each site that was ever forgotten. The greater stamp counts, and of two with the
 same stamp the one that forgets. A live site does not refute its record; only a later decision (`admit`) does.
-So old gossip cannot bring a removed site back. The records also revoke the site's certificates
-(enrollment.py), so they are kept longer than any certificate lasts: 830 days, and up to 4,096 of them.
+So old gossip cannot bring a removed site back. The records also revoke the site's certificates (enrollment.py).
+
+With security on, only the authority's key makes a decision (proofs.py), and a stamp is not ahead of our clock by more
+than `clock_skew`. So every decision in force can be outdone by a later one. None is ever dropped: documents outlive the
+certificates of their signers, and a revocation without its record would be none. A decision that was verified once
+stays in force here even when its authority is no longer trusted; a site with the new authority's key signs it anew.
 """
 
 from collections.abc import Hashable, Iterable, KeysView, Sequence
@@ -21,8 +25,10 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Generic, TypeVar
 
-from cheops.peers.heartbeat import BUCKETS, MembershipRecord, SiteRecord, encode
+from cheops.peers.heartbeat import BUCKETS, MembershipRecord, MeshError, SiteRecord, encode
+from cheops.peers.proofs import Proofs, RecordError
 from cheops.peers.settings import MeshSettings
+from cheops.text import printable, shortened
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -116,11 +122,16 @@ class Catalogue:
         self.own = own
         self.take(own)
 
+    def is_news(self, entry: SiteRecord) -> bool:
+        """Whether `take` would take it: cheap, so that what is known already is not verified again."""
+        before = self._stored.get(entry.name)
+        return before is None or (before.entry is not entry and record_rank(entry) > record_rank(before.entry))
+
     def take(self, entry: SiteRecord, *, old: bool = False) -> bool:
         """Take an entry. Returns whether it is new. An `old` one, from the disk, is not passed on as news."""
-        before = self._stored.get(entry.name)
-        if before is not None and (before.entry is entry or record_rank(entry) <= record_rank(before.entry)):
+        if not self.is_news(entry):
             return False
+        before = self._stored.get(entry.name)
         if before is None and len(self._stored) >= self._settings.max_sites:
             self.refused += 1
             return False
@@ -169,18 +180,28 @@ def _within(candidates: Iterable[_Stored], budget: int) -> list[SiteRecord]:
     return page
 
 
+FUTURE_DECISION, TOO_MANY_DECISIONS = "membership decision of the future", "too many membership decisions"
 _REPEATS = 16  # of a decision; it must reach every site, so it is sent more often than a record needs
 
 
 class Membership:
-    """The records that this site knows."""
+    """The decisions that this site knows, and which other sites have confirmed them.
 
-    def __init__(self, settings: MeshSettings) -> None:
+    A heartbeat carries a digest of all decisions that its sender has. Where that equals our own, the sender has all
+    of ours. It counts for the sender alone, so that no site can confirm anything for another.
+    """
+
+    def __init__(self, settings: MeshSettings, proofs: Proofs) -> None:
         self._settings = settings
+        self._proofs = proofs
         self._records: dict[str, MembershipRecord] = {}
+        self._numbers: dict[str, int] = {}  # of each record: `decisions` when it was taken
         self._news: GossipQueue[str] = GossipQueue(settings.max_members)
         self._turn = 0
+        self._confirmed: dict[str, tuple[str, int]] = {}  # by site: its incarnation, and our `decisions` at that time
+        self.digest = 0
         self.decisions = 0  # how many were taken; a caller compares the number to see whether there are new ones
+        self.refused = 0  # beyond the limit
 
     def records(self) -> tuple[MembershipRecord, ...]:
         return tuple(self._records.values())
@@ -196,28 +217,51 @@ class Membership:
         return [record.name for record in self._records.values() if record.forgotten]
 
     def decide(self, site: str, wall_ms: float, *, forgotten: bool) -> MembershipRecord:
-        """Decide about a site. The stamp is later than that of any known decision, even if this clock is behind."""
+        """Decide about a site. The stamp is later than that of any known decision, even if this clock is behind.
+
+        Raises ClientError where this site has no right to decide."""
         before = self._records.get(site)
         stamp_ms = int(wall_ms) if before is None else max(int(wall_ms), before.stamp_ms + 1)
-        record = MembershipRecord(site, stamp_ms, forgotten)
-        self.take(record, wall_ms)
+        record = self._proofs.sign_decision(MembershipRecord(site, stamp_ms, forgotten))
+        self._put(record)
         return record
 
     def take(self, record: MembershipRecord, wall_ms: float) -> bool:
-        """Take a record. Returns whether it is new."""
+        """Take a decision. Returns whether it is new; raises RecordError if it is not true, or cannot be yet."""
+        before = self._records.get(record.name)
+        if before is not None and _rank(record) <= _rank(before):
+            if _rank(record) == _rank(before) and record != before:
+                self._replace_proof(before, record)
+            return False
+        shown = printable(shortened(record.name))
+        if record.stamp_ms > self._settings.latest_ms(wall_ms):
+            ahead_s = (record.stamp_ms - wall_ms) / 1000
+            raise RecordError(
+                FUTURE_DECISION, f"the decision about '{shown}' is stamped {ahead_s:,.0f} s ahead of our clock"
+            )
+        self._proofs.check_decision(record)
+        if before is None and len(self._records) >= self._settings.max_members:
+            self.refused += 1
+            raise RecordError(
+                TOO_MANY_DECISIONS, f"the decision about '{shown}' is one more than {self._settings.max_members:,}"
+            )
+        self._put(record)
+        return True
+
+    def restore(self, record: MembershipRecord) -> bool:
+        """Take a decision that this site had verified before it restarted. Returns whether it is new."""
         before = self._records.get(record.name)
         if before is not None and _rank(record) <= _rank(before):
             return False
-        if record.stamp_ms < wall_ms - self._settings.member_keep_ms:
-            return False
-        self.decisions += 1
-        self._records.pop(record.name, None)
-        self._records[record.name] = record
-        self._news.add(record.name, _REPEATS)
-        if len(self._records) > self._settings.max_members:
-            # The oldest decision goes: certificates from before it are the likeliest to have expired.
-            self._drop(min(self._records.values(), key=_rank).name)
+        self._put(record)
         return True
+
+    def renew_proofs(self) -> None:
+        """Sign every decision in force anew that no trusted authority has signed, if this site has the key."""
+        if self._proofs.may_decide:
+            for record in self.records():
+                if not self._is_proved(record):
+                    self._put_proof(self._proofs.sign_decision(record))
 
     def gossip(self, most: int) -> list[MembershipRecord]:
         """New records first, then all others in turn, a few at a time, for sites that missed them."""
@@ -226,18 +270,55 @@ class Membership:
         for _ in range(min(most - len(names), len(every))):
             self._turn = (self._turn + 1) % len(every)
             names[every[self._turn]] = None
-        return [self._records[name] for name in names]
+        # One of an authority that is no longer trusted would count as forged elsewhere.
+        return [record for name in names if self._is_proved(record := self._records[name])]
 
-    def expire(self, wall_ms: float) -> None:
-        oldest_ms = wall_ms - self._settings.member_keep_ms
-        for record in self.records():
-            if record.stamp_ms < oldest_ms:
-                self._drop(record.name)
+    # -- which sites have them ---------------------------------------------------------------------------
 
-    def _drop(self, site: str) -> None:
-        del self._records[site]
-        self._news.drop(site)
+    def note_digest(self, site: str, incarnation: str, digest: int) -> None:
+        """A site says which decisions it has."""
+        if digest == self.digest:
+            self._confirmed[site] = (incarnation, self.decisions)
+        elif site in self._confirmed and self._confirmed[site][0] != incarnation:
+            del self._confirmed[site]  # it lost its store
+
+    def has_confirmed(self, site: str, about: str) -> bool:
+        """Whether a site has the decision about another; also if there never was one."""
+        return self._confirmed.get(site, ("", 0))[1] >= self._numbers.get(about, 0)
+
+    # -- changes -----------------------------------------------------------------------------------------
+
+    def _put(self, record: MembershipRecord) -> None:
+        before = self._records.pop(record.name, None)
+        self.digest ^= _digest(record) ^ (_digest(before) if before else 0)
+        self._records[record.name] = record
+        self.decisions += 1
+        self._numbers[record.name] = self.decisions
+        self._confirmed.pop(record.name, None)
+        self._news.add(record.name, _REPEATS)
+
+    def _replace_proof(self, before: MembershipRecord, record: MembershipRecord) -> None:
+        """The same decision with another signature: taken where only the new one is by a trusted authority."""
+        if not self._is_proved(before) and self._is_proved(record):
+            self._put_proof(record)
+
+    def _put_proof(self, record: MembershipRecord) -> None:
+        self._records[record.name] = record
+        self._news.add(record.name, _REPEATS)
+
+    def _is_proved(self, record: MembershipRecord) -> bool:
+        try:
+            self._proofs.check_decision(record)
+        except MeshError:
+            return False
+        return True
 
 
 def _rank(record: MembershipRecord) -> tuple[int, bool]:
     return record.stamp_ms, record.forgotten
+
+
+def _digest(record: MembershipRecord) -> int:
+    """48 bits: XOR makes the digest of all records independent of their order."""
+    text = f"{record.name}\0{record.stamp_ms}\0{record.forgotten}".encode()
+    return int.from_bytes(blake2b(text, digest_size=6).digest(), "big")

@@ -5,12 +5,13 @@ each incoming probe to `received_probe` and sends the answer back. It reports th
 (`probe_answered`, `probe_failed`); a probe without a report fails by itself after its timeout. All of these also return
 events for the engine.
 
-Invariants: `PeerUp` is only about a site that answered a probe of ours, with the incarnation of that answer. Each event
-differs from the last one about its peer. At most one probe per site is on its way. What is sent per period is bounded,
-whatever other sites do.
+Invariants: `PeerUp` is only about a site that answered a probe of ours, with the incarnation of that answer. A site
+that shares resources with this one goes down only by probes of ours that it did not answer: what others say of it does
+not count. Each event differs from the last one about its peer. At most one probe per site is on its way. What is sent
+per period is bounded, whatever other sites do.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeAlias
@@ -21,8 +22,8 @@ from cheops.engine.events import PeerDown, PeerUp
 from cheops.errors import ClientError
 from cheops.peers import views
 from cheops.peers.distances import Distance
-from cheops.peers.gossip import GossipState, HeartbeatOptions
-from cheops.peers.heartbeat import Heartbeat, MembershipRecord, SavedMesh, SiteRecord
+from cheops.peers.gossip import GossipState, HeartbeatOptions, RefusedRecord
+from cheops.peers.heartbeat import Heartbeat, MembershipRecord, MeshError, SavedMesh, SiteRecord
 from cheops.peers.liveness import Assessment, SiteState, assess
 from cheops.peers.probes import (
     AnswerLoad,
@@ -34,6 +35,7 @@ from cheops.peers.probes import (
     SentProbe,
     updated_round_trip,
 )
+from cheops.peers.proofs import NoProofs, Proofs
 from cheops.peers.settings import MeshSettings, Now, SteadyClock
 from cheops.peers.views import SiteView
 from cheops.scope.snapshot import Snapshot
@@ -81,19 +83,23 @@ class Probe:
 
 
 class Mesh:
-    """One site's part in the mesh. `own.revision` is set here; `saved` is what `saved()` gave earlier."""
+    """One site's part in the mesh. `own.revision` is set here; `saved` is what `saved()` gave earlier. Without `proofs`
+    everything is believed."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what a mesh begins with
         self,
         own: SiteRecord,
         peers: Mapping[str, str],
         now: Now,
         settings: MeshSettings | None = None,
         saved: SavedMesh | None = None,
+        proofs: Proofs | None = None,
     ) -> None:
         self.settings = settings or MeshSettings()
+        self._proofs = proofs or NoProofs()
         saved = saved or SavedMesh()
-        self._known = GossipState(_revised(own, saved.own, now), peers, now, self.settings)
+        own = self._revised(own, saved.own, now)
+        self._known = GossipState(own, peers, now, self.settings, self._proofs)
         self._known.restore(saved.entries, saved.members, now.wall_ms)
         self._clock = SteadyClock(_PAUSE_PERIODS * self.settings.period_ms)
         self._scheduler = ProbeScheduler(self.settings)
@@ -107,6 +113,16 @@ class Mesh:
         self._next_ms = -inf
         self._periods = 0
         self._urgent_left = 0
+
+    def _revised(self, own: SiteRecord, before: SiteRecord | None, now: Now) -> SiteRecord:
+        """The own record of this start. Its revision grows only with a change: a restart need not be announced. One
+        from the future is of a time when the clock was wrong, and other sites do not take it."""
+        if before is not None and before.revision <= self.settings.latest_ms(now.wall_ms):
+            same = msgspec.structs.replace(own, revision=before.revision)
+            if self._proofs.sign_record(same) == before:
+                return before
+            return msgspec.structs.replace(own, revision=max(int(now.wall_ms), before.revision + 1))
+        return msgspec.structs.replace(own, revision=max(int(now.wall_ms), 1))
 
     # -- driving -----------------------------------------------------------------------------------------
 
@@ -146,6 +162,7 @@ class Mesh:
             received_ms=now.wall_ms,
             every=self._load.every,
             introduce=payload.seen[0] < self.own.revision,
+            their_revision=payload.revision if is_member else None,
             # A forgotten site learns of the decision about it, and nothing else about the mesh.
             their_digests=payload.digests if is_member else (),
             full=is_member and self._load.may_gossip(),
@@ -187,16 +204,21 @@ class Mesh:
         self._scheduler.probe_now(site)
 
     def describe(self, **changes: Any) -> None:
-        """Change these fields of the own record; the next heartbeats announce it."""
+        """Change these fields of the own record; the next heartbeats announce it. The same if nothing but this site's
+        certificate has changed."""
         changed = msgspec.structs.replace(self.own, **changes)
-        if changed != self.own:
+        if not self._known.is_described_by(changed):
             self._known.describe(changed)
+
+    def renew_decisions(self) -> None:
+        """The authorities have changed: sign the decisions in force with the new key, if this site has it."""
+        self._known.membership.renew_proofs()
 
     def forget(self, site: str, now: Now) -> list[PeerEvent]:
         """Remove a site from the mesh for good, whatever its state. Gossip spreads the decision."""
         if site == self.own.name:
             raise ClientError(f"'{site}' cannot forget itself; do it at another site")
-        if not self._known.knows(site):
+        if not self._known.knows(site) and self.member_of(site) is None:
             meant = nearest(site, self._known.names)
             hint = f"did you mean '{meant}'? " if meant else ""
             raise ClientError(f"unknown site '{shortened(site)}'; {hint}Known: {listed(self._known.names)}")
@@ -208,10 +230,42 @@ class Mesh:
             raise ClientError(f"'{shortened(site)}' was not forgotten, so there is nothing to undo")
         return self._decide(site, now, forgotten=False)
 
-    def learn_own_membership(self, member: MembershipRecord, now: Now) -> None:
+    def take_decision(self, decision: MembershipRecord, now: Now) -> list[PeerEvent]:
+        """Take a decision that an operator signed with the authority's key. Raises ClientError."""
+        try:
+            is_new = self._known.take_decision(decision, now.wall_ms)
+        except MeshError as error:
+            raise ClientError(str(error), status=403, reason=error.reason) from None
+        if not is_new:
+            raise ClientError(
+                f"there is a later decision about '{shortened(decision.name)}', or this is the last one already",
+                status=409,
+            )
+        self._apply_membership(self._clock.time_ms(now))
+        return self._announced.drain()
+
+    def end_certificates(self, site: str, now: Now) -> list[PeerEvent]:
+        """Decide anew that a site is a member, even if it was forgotten: its certificates from before are refused."""
+        if site == self.own.name:
+            raise ClientError(f"'{site}' cannot end its own certificate; use 'cheops site rejoin --ca' there")
+        return self._decide(site, now, forgotten=False)
+
+    def learn_own_membership(self, member: MembershipRecord, sender: str, now: Now) -> None:
         """Take the decision about this site by which another site refused its probe."""
         if member.name == self.own.name:
-            self._known.membership.take(member, now.wall_ms)
+            self._known.learn_decisions(sender, (member,), now.wall_ms)
+
+    def probes_to(self, sites: Iterable[str], now: Now) -> list[Probe]:
+        """Probes that do not wait for their turn, to sites that are up and have none on its way: for news that must
+        arrive at once."""
+        now_ms = self._clock.time_ms(now)
+        return [self._probe(site, now, now_ms) for site in sites if self._can_probe(site) and site in self.up]
+
+    def refused_records(self) -> list[RefusedRecord]:
+        """What was refused since the last call."""
+        refused = list(self._known.refused)
+        self._known.refused.clear()
+        return refused
 
     def saved(self) -> SavedMesh:
         """What to save on disk, from time to time and at the end."""
@@ -235,6 +289,11 @@ class Mesh:
         return self._known.is_forgotten
 
     @property
+    def known_sites(self) -> Collection[str]:
+        """The names in the catalogue, of this site too."""
+        return self._known.catalogue.names
+
+    @property
     def up(self) -> Mapping[str, str]:
         """The peers that were reported up to the engine, with their incarnations."""
         return self._announced.up
@@ -242,6 +301,25 @@ class Mesh:
     def member_of(self, site: str) -> MembershipRecord | None:
         """The last decision about a site; None if there never was one."""
         return self._known.membership.of(site)
+
+    @property
+    def decisions(self) -> int:
+        """A number that changes with each decision that is taken."""
+        return self._known.membership.decisions
+
+    def without_decision(self, about: str) -> list[str]:
+        """The other sites of the mesh that have not confirmed the last decision about a site; sorted."""
+        has_confirmed = self._known.membership.has_confirmed
+        return sorted(site for site in self._known.names if site != about and not has_confirmed(site, about))
+
+    def issuers(self) -> list[str]:
+        """The sites that have the key of an authority, as they say; sorted."""
+        return sorted(entry.name for entry in self._known.catalogue.entries() if entry.issues)
+
+    @property
+    def may_decide(self) -> bool:
+        """Whether this site can forget and admit others by itself."""
+        return self._proofs.may_decide
 
     def entry_of(self, site: str) -> SiteRecord | None:
         return self._known.catalogue.get(site)
@@ -286,19 +364,18 @@ class Mesh:
 
     def _new_period(self, now_ms: float, wall_ms: float, draw: Draw) -> list[str]:
         self._periods += 1
-        self._known.beat += 1
+        self._known.advance(wall_ms)
         self._urgent_left = self.settings.urgent_probes
         self._load.new_period(now_ms)
         if self._periods % _CLEAN_UP_PERIODS == 8:
-            self._clean_up(now_ms, wall_ms)
+            self._clean_up(now_ms)
         if self._periods % self.settings.row_periods(len(self._known.names)) == 0:
             self._known.distances.repeat_row()
         self._expire_evidence(now_ms)
         return self._scheduler.choose(self._candidates(now_ms), draw)
 
-    def _clean_up(self, now_ms: float, wall_ms: float) -> None:
+    def _clean_up(self, now_ms: float) -> None:
         known, settings = self._known, self.settings
-        known.membership.expire(wall_ms)
         known.distances.expire(now_ms, 4 * settings.row_periods(len(known.names)) * settings.period_ms)
         known.distances.trim_row()
         for site in known.seeds:
@@ -313,17 +390,17 @@ class Mesh:
         beats.expire_silent(now_ms, self.settings.down_ms(sites))
         for site in list(self._announced.up):
             assessment = self._assess(site, now_ms)
-            if assessment.state is SiteState.SUSPECT:
+            if assessment.state is SiteState.SUSPECT or (site in self._scheduler.interest and not assessment.is_up):
                 self._scheduler.doubt(site)
             elif not assessment.is_up:
                 self._peers[site].link = self._peers[site].link.lapsed()
                 self._update_state(site, now_ms)
 
-    def _candidates(self, now_ms: float) -> ProbeCandidates:
-        def can_probe(site: str) -> bool:
-            peer = self._peers.get(site)
-            return self._known.knows(site) and not (peer and peer.is_waiting)
+    def _can_probe(self, site: str) -> bool:
+        peer = self._peers.get(site)
+        return self._known.knows(site) and not (peer and peer.is_waiting)
 
+    def _candidates(self, now_ms: float) -> ProbeCandidates:
         def is_due(site: str) -> bool:
             peer = self._peers.get(site)
             # Half a period of tolerance, because ticks are not exact.
@@ -332,7 +409,7 @@ class Mesh:
         def is_absent(site: str) -> bool:
             return not self._assess(site, now_ms).is_up
 
-        return ProbeCandidates(self._known.names, can_probe, is_due, is_absent)
+        return ProbeCandidates(self._known.names, self._can_probe, is_due, is_absent)
 
     def _probe(self, site: str, now: Now, now_ms: float) -> Probe:
         peer = self._peers[site]
@@ -390,6 +467,15 @@ class Mesh:
             self._scheduler.may_be_back(site)
 
     def _decide(self, site: str, now: Now, *, forgotten: bool) -> list[PeerEvent]:
+        if not self._proofs.may_decide:
+            word = "forget" if forgotten else "admit"
+            others = self.issuers()
+            where = f"do it at {listed(others)}, or" if others else "do it at a site that has it, or"
+            raise ClientError(
+                f"{self.own.name} does not have the key of an authority (security.ca_key), which decides about sites; "
+                f"{where} from anywhere with the authority's folder: cheops site {word} {site} --ca FOLDER",
+                status=409,
+            )
         self._known.decide(site, now.wall_ms, forgotten=forgotten)
         self._apply_membership(self._clock.time_ms(now))
         return self._announced.drain()
@@ -406,8 +492,9 @@ class Mesh:
 
     def _update_state(self, site: str, now_ms: float) -> None:
         peer = self._peers.get(site)
-        up = peer is not None and peer.link.reaches and self._assess(site, now_ms).is_up
-        up = up and self._known.knows(site) and not self._known.is_forgotten
+        up = peer is not None and peer.link.reaches and self._known.knows(site) and not self._known.is_forgotten
+        # Hearsay counts only for sites that share nothing with this one; those that do are probed all the time.
+        up = up and (site in self._scheduler.interest or self._assess(site, now_ms).is_up)
         # The incarnation is that of the answer, not of gossip: the engine must not send to a life that has ended.
         self._announced.set_state(site, peer.incarnation if peer is not None and up else None)
         if peer is not None and peer.link.wavering:
@@ -426,11 +513,3 @@ class Mesh:
         peer = self._peers.get(site) or PeerState()
         beat_age_ms = self._known.beats.age_ms(site, now_ms)
         return assess(peer.link, beat_age_ms, now_ms, len(self._known.names), self.settings)
-
-
-def _revised(own: SiteRecord, before: SiteRecord | None, now: Now) -> SiteRecord:
-    """The own record of this start. Its revision grows only with a change: a restart need not be announced."""
-    if before is not None and msgspec.structs.replace(own, revision=before.revision) == before:
-        return before
-    least = before.revision + 1 if before is not None else 1
-    return msgspec.structs.replace(own, revision=max(int(now.wall_ms), least))

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import aiohttp
 
@@ -17,6 +18,8 @@ from cheops.text import printable
 
 PROBE_PATH = "peer/heartbeat"  # below the address of an agent
 _LONGEST_SLEEP_S = 0.25  # `probe_now` does not wake the loop, and probes on their way expire at a tick
+_ANNOUNCE_S = 0.1  # between two rounds of an announcement
+_MOST_AT_ONCE = 64  # sites in one round
 _log = logging.getLogger(__name__)
 
 
@@ -31,13 +34,22 @@ class ForgedSenderError(heartbeat.MeshError):
     reason = "forged sender"
 
 
-class Prober:
-    """Drives one mesh; `report` gets the events for the engine."""
+class RecordRefusals(Protocol):
+    """Records what this site refuses to other sites; see security/refusals.py."""
 
-    def __init__(self, mesh: Mesh, client: PeerClient, report: Callable[[PeerEvent], None]) -> None:
+    def document(self, reason: str, site: str, what: str = "", resource: str = "", detail: str = "") -> None: ...
+
+
+class Prober:
+    """Drives one mesh; `report` gets the events for the engine, and `refusals` what the mesh did not take."""
+
+    def __init__(
+        self, mesh: Mesh, client: PeerClient, report: Callable[[PeerEvent], None], refusals: RecordRefusals
+    ) -> None:
         self.mesh = mesh
         self._client = client
         self._report = report
+        self._refusals = refusals
         self._probes: set[asyncio.Task[None]] = set()
         self._draw = random.SystemRandom().randrange
 
@@ -47,14 +59,23 @@ class Prober:
             while True:
                 probes, events = self.mesh.tick(now(), self._draw)
                 self._report_all(events)
-                for probe in probes:
-                    task = asyncio.get_running_loop().create_task(self._probe(probe))
-                    self._probes.add(task)
-                    task.add_done_callback(self._probes.discard)
+                self._send(probes)
                 await asyncio.sleep(min(self.mesh.wait_ms(now()) / 1000, _LONGEST_SLEEP_S))
         finally:
             for task in self._probes:
                 task.cancel()
+
+    async def announce(self, about: str, timeout_s: float) -> None:
+        """Send the decision about a site to all sites that are up, without waiting for their turn, until all have
+        confirmed it or the time is over. In a large mesh most get it by gossip meanwhile."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        while loop.time() < end_s:
+            missing = [site for site in self.mesh.without_decision(about) if site in self.mesh.up]
+            if not missing:
+                return
+            self._send(self.mesh.probes_to(missing[:_MOST_AT_ONCE], now()))
+            await asyncio.sleep(_ANNOUNCE_S)
 
     def answer(self, body: bytes, peer: str | None = None) -> bytes:
         """The response to a probe; `peer` is the sender by its certificate, if it has one. Raises MeshError."""
@@ -64,6 +85,7 @@ class Prober:
             raise ForgedSenderError(f"'{peer}' cannot send a heartbeat of '{printable(probe.sender)}'")
         reply, events = self.mesh.received_probe(probe, now())
         self._report_all(events)
+        self._report_refused()
         return heartbeat.encode(reply)
 
     async def _probe(self, probe: Probe) -> None:
@@ -75,11 +97,12 @@ class Prober:
             ) as response:
                 body = await read_response(response, heartbeat.MAX_BYTES)
                 if response.status != 200:
-                    self._learn_refusal(response.status, body)
+                    self._learn_refusal(probe.to_site, response.status, body)
                     raise aiohttp.ClientError(f"responded with {response.status}")  # noqa: TRY301
             events = self.mesh.probe_answered(probe.id, self._read(probe, body), now())
+            self._report_refused()
         except (aiohttp.ClientError, TimeoutError, OSError, CheopsError) as error:
-            _log.debug("the probe of %s failed: %s", probe.to_site, error)
+            _log.debug("the probe of %s failed: %s", printable(probe.to_site), printable(str(error)))
             events = self.mesh.probe_failed(probe.id, now())
         self._report_all(events)
 
@@ -90,10 +113,21 @@ class Prober:
             raise ForgedSenderError(f"{probe.to_site} answered as '{printable(response.sender)}'")
         return response
 
-    def _learn_refusal(self, status: int, body: bytes) -> None:
+    def _send(self, probes: Iterable[Probe]) -> None:
+        for probe in probes:
+            task = asyncio.get_running_loop().create_task(self._probe(probe))
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+
+    def _learn_refusal(self, site: str, status: int, body: bytes) -> None:
         """A site that was forgotten is refused, and learns of the decision by the refusal."""
         if status == 403 and (member := heartbeat.decode_refusal(body)):
-            self.mesh.learn_own_membership(member, now())
+            self.mesh.learn_own_membership(member, site, now())
+            self._report_refused()
+
+    def _report_refused(self) -> None:
+        for sender, reason, detail in self.mesh.refused_records():
+            self._refusals.document(reason, sender, detail=detail)
 
     def _report_all(self, events: list[PeerEvent]) -> None:
         for event in events:

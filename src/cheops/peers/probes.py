@@ -249,6 +249,8 @@ def updated_round_trip(
     # of its own clock, and the offset between both clocks, as NTP computes it.
     received_ms = answer.sent_ms if answer.received_ms is None else answer.received_ms
     elapsed_ms = now.mono_ms - sent.at.mono_ms
-    rtt_ms = max(elapsed_ms - max(answer.sent_ms - received_ms, 0.0), 0.001)
+    # At most half of the time: a peer that exaggerates what it took cannot seem nearer than half of its distance.
+    taken_ms = min(max(answer.sent_ms - received_ms, 0.0), elapsed_ms / 2)
+    rtt_ms = max(elapsed_ms - taken_ms, 0.001)
     offset_ms = ((received_ms - sent.at.wall_ms) + (answer.sent_ms - now.wall_ms)) / 2
     return sampled(before, rtt_ms, offset_ms, now_ms)

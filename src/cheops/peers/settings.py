@@ -28,12 +28,12 @@ class MeshSettings:
     # What one heartbeat carries.
     beats_per_message: int = 64
     fresh_entries_per_message: int = 8
-    entry_bytes_per_message: int = 16_384  # not less than one entry may have
+    entry_bytes_per_message: int = 32_768  # not less than one entry may have; one with a certificate has 1.2 KiB
     pairs_per_message: int = 12
     places_per_message: int = 8
     members_per_message: int = 8
     full_answers_per_period: int = 32  # further answers carry a few entries, and no other gossip
-    referral_bytes: int = 2_048
+    referral_bytes: int = 4_096
     regulars_per_period: int = 32  # with more regular probers, all are asked to come less often
     max_every: int = 32
 
@@ -54,11 +54,13 @@ class MeshSettings:
     near_sites: int = 8
     row_size: int = 16  # measured distances that a site announces
     pairs_per_s: float = 24  # of the whole mesh: sets how often a site repeats its row
-    max_members: int = 4_096
-    member_keep_ms: float = 830 * 24 * 3_600_000  # longer than any certificate lasts: they revoke those too
+    max_members: int = 65_536  # decisions; no more are taken, and none is ever dropped
+
+    # How far the numbers of other sites that are wall times may be ahead of our clock.
+    clock_skew_ms: float = 60_000
 
     @classmethod
-    def from_heartbeat(cls, every_s: float, down_after_s: float) -> "MeshSettings":
+    def from_heartbeat(cls, every_s: float, down_after_s: float, clock_skew_s: float = 60.0) -> "MeshSettings":
         """From the configuration file. The first miss comes up to a period after the site went down, hence one less."""
         misses = max(2, ceil(down_after_s / every_s) - 1)
         period_ms = every_s * 1_000
@@ -70,7 +72,12 @@ class MeshSettings:
             suspect_after_ms=10 * period_ms,
             down_after_ms=20 * period_ms,
             per_site_ms=0.03 * period_ms,
+            clock_skew_ms=clock_skew_s * 1_000,
         )
+
+    def latest_ms(self, wall_ms: float) -> float:
+        """The latest wall time that another site can truthfully have written down by now."""
+        return wall_ms + self.clock_skew_ms
 
     def suspect_ms(self, sites: int) -> float:
         """How old the youngest sign of life may be before a site is in doubt."""

@@ -24,6 +24,7 @@ from cheops.errors import CheopsError, Fault
 from cheops.log.operation import Origin
 from cheops.peers.client import PeerClient, decode_json, read_response
 from cheops.security.signatures import Signer, key_id
+from cheops.security.signatures import read as read_signature
 from cheops.store.batch import DocumentSigner, sign_stored_documents
 from cheops.store.interface import Store, StoreError
 from cheops.store.sqlite import SQLiteStore
@@ -57,6 +58,10 @@ class SiteCertificates:
     @property
     def certificates(self) -> list[bytes]:
         return [identity.der for identity in self._by_key.values()]
+
+    @property
+    def newest_ms(self) -> int:
+        return max((identity.made_ms for identity in self._by_key.values()), default=0)
 
     def add(self, identity: "Identity") -> bool:
         """Returns whether it is new; raises CheopsError if there are too many already."""
@@ -135,6 +140,10 @@ class SiteKeys:
         known = await self._load(site)
         return known.note() if known.certificates else None
 
+    async def newest_ms(self, site: str) -> int:
+        """When the newest known certificate of a site was made."""
+        return (await self._load(site)).newest_ms
+
     async def add(self, identity: "Identity") -> None:
         """Keep a certificate that a site has shown, and that was verified."""
         await self._save(self._known.get(identity.site) or await self._load(identity.site), [identity])
@@ -207,18 +216,21 @@ class SiteKeys:
 
 def start_signing(store: Store, site: str, keyring: "Keyring | None") -> None:
     """Have the store sign everything that it commits. Blocks; comes before anything is loaded."""
-    was_signed = store.note(_SIGNED_NOTE) is not None
+    signed = store.note(_SIGNED_NOTE)
     if keyring is None:
-        if was_signed:
+        if signed is not None:
             store.put_note(_SIGNED_NOTE, None)  # what is committed from now on is not signed
         return
     signer = DocumentSigner(Origin(site, store.incarnation), _RotatingSigner(keyring))
     assert isinstance(store, SQLiteStore)  # noqa: S101 - the only one that outlives its process
     store.add_signatures = signer.signed
-    if not was_signed:
-        if count := sign_stored_documents(store, signer):
-            _log.info("signed %d documents from before %s had a key", count, site)
-        store.put_note(_SIGNED_NOTE, {"all": True})
+    key = key_id(keyring.identity.signing_key)
+    if signed is None or signed.get("key") != key:
+        # After a change of keys too: other sites refuse what the old key signed after its certificate was ended, and
+        # this site has accepted operations of its clients until it got the new one.
+        if count := sign_stored_documents(store, signer, lambda text: read_signature(text).key_id == key):
+            _log.info("signed %d documents from before %s had its current key", count, site)
+        store.put_note(_SIGNED_NOTE, {"key": key})
 
 
 class _RotatingSigner:

@@ -72,9 +72,11 @@ def view_of(
 def problems(known: GossipState, peers: PeerTable) -> Iterator[str]:
     """Problems that an operator should know."""
     if known.is_forgotten:
-        yield "the other sites have forgotten this one, so it takes no part; any site can admit it again"
+        yield "the other sites have forgotten this one, so it takes no part; 'cheops site admit' there admits it again"
     if known.catalogue.refused:
         yield f"the catalogue is full with {len(known.catalogue):,} sites: others are not taken in"
+    if known.membership.refused:
+        yield f"{len(known.membership.records()):,} sites were forgotten or admitted: further decisions are not taken"
     for site, peer in sorted(peers.items()):
         if peer.answers_as is not None:
             yield f"'{peer.answers_as}' answers at the address of '{site}'"

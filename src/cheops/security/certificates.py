@@ -213,7 +213,8 @@ class Authority:
         end = min(now + dt.timedelta(seconds=valid_for_s), self.certificate.not_valid_after_utc)
         if end <= now:
             raise CertificateError(
-                "the authority's own certificate has ended; make a new authority with 'cheops ca init'"
+                f"the authority itself ended at {shown_time(end_s(self.certificate))}, so it issues nothing more. Make "
+                "a new one, and let every site rejoin: docs/certificates-trouble.md#the-authoritys-key-is-lost"
             )
         made_ms = max(int(now_s * 1000), least_made_ms)
         builder = (
@@ -256,10 +257,18 @@ class Authorities:
             )
         if at_s is not None and not identity.is_valid_at(at_s):
             raise UntrustedError(
-                f"the certificate of '{identity.site}' is valid from {_shown(identity.from_s)} "
-                f"to {_shown(identity.until_s)}, and it is {_shown(at_s)} now"
+                f"the certificate of '{identity.site}' is valid from {shown_time(identity.from_s)} "
+                f"to {shown_time(identity.until_s)}, and it is {shown_time(at_s)} now"
             )
         return identity
+
+    def valid_at(self, now_s: float) -> "Authorities":
+        """Those that are valid at this time."""
+        return Authorities(one for one in self.certificates if _begin_s(one) <= now_s <= end_s(one))
+
+    def followed_by(self, others: "Authorities") -> "Authorities":
+        """These first, then those of the others that are not among them."""
+        return Authorities(dict.fromkeys((*self.certificates, *others.certificates)))
 
     @property
     def digest(self) -> str:
@@ -300,6 +309,15 @@ def make_signing_key() -> Ed25519PrivateKey:
 
 def raw_public_key(key: Ed25519PrivateKey) -> bytes:
     return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def end_s(certificate: x509.Certificate) -> float:
+    """When a certificate ends, in seconds since 1970."""
+    return certificate.not_valid_after_utc.timestamp()
+
+
+def _begin_s(certificate: x509.Certificate) -> float:
+    return certificate.not_valid_before_utc.timestamp()
 
 
 def fingerprint(certificate: x509.Certificate) -> bytes:
@@ -347,5 +365,5 @@ def _moment(at_s: float) -> dt.datetime:
     return dt.datetime.fromtimestamp(int(at_s), dt.UTC)
 
 
-def _shown(at_s: float) -> str:
+def shown_time(at_s: float) -> str:
     return f"{_moment(at_s):%Y-%m-%d %H:%M:%S} UTC"

@@ -17,6 +17,7 @@ connection on, and open connections stay as they are.
 import logging
 import os
 import ssl
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,9 +41,12 @@ from cheops.security.certificates import (
     Authorities,
     Authority,
     CertificateError,
+    CertificateSpec,
     Identity,
     dns_name,
     identity_of,
+    make_key,
+    make_signing_key,
     raw_public_key,
 )
 from cheops.security.refusals import Refusals
@@ -54,6 +58,7 @@ FILES = (AUTHORITIES, CERTIFICATE, KEY, SIGNING_KEY)
 CA_KEY = "ca.key"
 MAX_BYTES = 256 * 1024
 MAX_AUTHORITIES = 8
+NO_AUTHORITIES = Authorities([])
 _MOST_HOSTS = 10_000
 _log = logging.getLogger(__name__)
 
@@ -80,12 +85,7 @@ class KeyFolder:
 def load_key_folder(path: Path, site: str | None = None) -> KeyFolder:
     """What the folder holds, checked; raises CheopsError. `site` is whose it should be."""
     authorities = Authorities(load_authorities(path / AUTHORITIES))
-    pem = _read(path / CERTIFICATE)
-    try:
-        identity = identity_of(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
-    except (ValueError, CertificateError) as error:
-        shown = shortened(str(error))
-        raise CheopsError(f"{path / CERTIFICATE}: not a certificate of a site: {shown}") from None
+    identity = load_certificate(path)
     key = load_key(path / KEY)
     signing_key = _private(path / SIGNING_KEY)
     if not isinstance(signing_key, Ed25519PrivateKey):
@@ -93,6 +93,16 @@ def load_key_folder(path: Path, site: str | None = None) -> KeyFolder:
     folder = KeyFolder(path, authorities, identity, key, signing_key)
     _check(folder, site)
     return folder
+
+
+def load_certificate(path: Path) -> Identity:
+    """The certificate of the site in its folder; raises CheopsError."""
+    pem = _read(path / CERTIFICATE)
+    try:
+        return identity_of(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
+    except (ValueError, CertificateError) as error:
+        shown = shortened(str(error))
+        raise CheopsError(f"{path / CERTIFICATE}: not a certificate of a site: {shown}") from None
 
 
 def load_authorities(path: Path) -> list[x509.Certificate]:
@@ -108,6 +118,12 @@ def load_authorities(path: Path) -> list[x509.Certificate]:
     return certificates
 
 
+def known_authorities(folder: Path) -> Authorities:
+    """The authorities that a site trusts; none if the file is lost. Raises CheopsError."""
+    path = folder / AUTHORITIES
+    return Authorities(load_authorities(path)) if path.exists() else NO_AUTHORITIES
+
+
 def load_key(path: Path) -> EllipticCurvePrivateKey:
     key = _private(path)
     if not isinstance(key, EllipticCurvePrivateKey):
@@ -121,7 +137,41 @@ def load_authority(key_file: Path, among: Authorities) -> Authority:
     for certificate in among.certificates:
         if _public_bytes(certificate) == _public_bytes(key):
             return Authority(certificate, key)
-    raise CheopsError(f"{key_file}: this is not the key of any authority in {AUTHORITIES}")
+    raise CheopsError(
+        f"{key_file}: this is not the key of any authority in {AUTHORITIES}. If the right key is lost: "
+        "docs/certificates-trouble.md#the-authoritys-key-is-lost"
+    )
+
+
+def load_authority_folder(path: Path) -> tuple[Authority, Authorities]:
+    """The authority of a folder that 'cheops ca init' wrote, and all authorities in it; raises CheopsError."""
+    authorities = Authorities(load_authorities(path / AUTHORITIES))
+    return load_authority(path / CA_KEY, authorities), authorities
+
+
+def write_authority_folder(path: Path, authority: Authority) -> None:
+    """The folder of a new authority."""
+    make_directory(path)
+    write_authority_files(path / CA_KEY, authority, Authorities([authority.certificate]))
+
+
+def write_authority_files(key_file: Path, authority: Authority, authorities: Authorities) -> None:
+    """Write the key of an authority, and beside it the certificates of authorities, which are one file.
+
+    The certificates come first. While one authority replaces another they are both, so that the folder is consistent
+    even if this is cut short: with the old key, or with the new one.
+    """
+    write_file(key_file.with_name(AUTHORITIES), authorities.pem, secret=False)
+    write_file(key_file, key_pem(authority.key), secret=True)
+
+
+def issue_keys(  # noqa: PLR0913, PLR0917 - what a folder needs
+    authority: Authority, trusted: Authorities, path: Path, site: str, addresses: tuple[str, ...], valid_for_s: float
+) -> KeyFolder:
+    """New keys for a site, with their certificate. Nothing is written yet."""
+    key, signing_key = make_key(), make_signing_key()
+    request = CertificateSpec(site, key.public_key(), raw_public_key(signing_key), addresses)
+    return KeyFolder(path, trusted, authority.issue(request, time.time(), valid_for_s), key, signing_key)
 
 
 def write_key_folder(folder: KeyFolder, *, force: bool = False) -> None:
@@ -136,8 +186,11 @@ def write_key_folder(folder: KeyFolder, *, force: bool = False) -> None:
     if not force:
         refuse_to_overwrite(folder.path / name for name in files)
     make_directory(folder.path)
+    # All are on the disk before the first takes its place: a full disk must not leave half of the old ones.
     for name, content in files.items():
-        write_file(folder.path / name, content, secret=name in (KEY, SIGNING_KEY))
+        _write_beside(folder.path / name, content, secret=name in (KEY, SIGNING_KEY))
+    for name in files:
+        _put_in_place(folder.path / name)
 
 
 def refuse_to_overwrite(paths: Iterable[Path]) -> None:
@@ -155,18 +208,46 @@ def make_directory(path: Path) -> None:
 
 def write_file(path: Path, content: bytes, *, secret: bool) -> None:
     """All or nothing, and durable. A secret file is never readable by others, not even for a moment."""
-    beside = path.with_name(f".{path.name}.new")
+    _write_beside(path, content, secret=secret)
+    _put_in_place(path)
+
+
+def _write_beside(path: Path, content: bytes, *, secret: bool) -> None:
+    beside = _beside(path)
     try:
         with suppress(FileNotFoundError):
             beside.unlink()
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
         with os.fdopen(handle, "wb") as file:
+            if os.geteuid() == 0:
+                # Root runs a command in the folder of the agent's user, who must be able to read the result.
+                owner = path.parent.stat()
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
     except OSError as error:
-        raise CheopsError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
+        raise _unwritable(path, error) from None
+
+
+def _put_in_place(path: Path) -> None:
+    try:
+        _beside(path).replace(path)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
+
+
+def _unwritable(path: Path, error: OSError) -> CheopsError:
+    return CheopsError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}")
 
 
 def key_pem(key: EllipticCurvePrivateKey | Ed25519PrivateKey) -> bytes:
@@ -176,15 +257,27 @@ def key_pem(key: EllipticCurvePrivateKey | Ed25519PrivateKey) -> bytes:
 def _check(folder: KeyFolder, site: str | None) -> None:
     identity, path = folder.identity, folder.path
     if site is not None and identity.site != site:
-        raise CheopsError(f"{path / CERTIFICATE}: this is the certificate of '{identity.site}', not of '{site}'")
+        raise CheopsError(
+            f"{path / CERTIFICATE}: this is the certificate of '{identity.site}', not of '{site}'. A site keeps its "
+            "name: docs/certificates-trouble.md#rename-a-site"
+        )
     if _public_bytes(identity.certificate) != _public_bytes(folder.key):
-        raise CheopsError(f"{path / KEY}: this key does not belong to the certificate in {CERTIFICATE}")
+        raise CheopsError(
+            f"{path / KEY}: this key does not belong to the certificate in {CERTIFICATE}. Put back the file that "
+            "belongs to it, or get new ones with 'cheops site rejoin'"
+        )
     if identity.signing_key != raw_public_key(folder.signing_key):
-        raise CheopsError(f"{path / SIGNING_KEY}: this key is not the one that {CERTIFICATE} names")
+        raise CheopsError(
+            f"{path / SIGNING_KEY}: this key is not the one that {CERTIFICATE} names. Put back the file that belongs "
+            "to it, or get new ones with 'cheops site rejoin'"
+        )
     try:
         folder.authorities.verify(identity.der, None)
     except CertificateError as error:
-        raise CheopsError(f"{path / CERTIFICATE}: {error}; {AUTHORITIES} has the trusted authorities") from None
+        raise CheopsError(
+            f"{path / CERTIFICATE}: {error}; {AUTHORITIES} has the trusted authorities. If that file is right, get a "
+            "new certificate with 'cheops site rejoin'"
+        ) from None
 
 
 def _private(path: Path) -> PrivateKeyTypes:
@@ -217,7 +310,15 @@ def _read(path: Path) -> bytes:
 def _missing(path: Path, error: OSError) -> CheopsError:
     hint = ""
     if isinstance(error, FileNotFoundError):
-        hint = "; 'cheops site join' or 'cheops ca issue' makes it (docs/security.md)"
+        hint = (
+            "; 'cheops site join' or 'cheops ca issue' makes it. If it is lost: 'cheops site rejoin' "
+            "(docs/certificates-trouble.md)"
+        )
+        if path.name == CA_KEY:
+            hint = (
+                "; copy the authority's key here from its safe place. If it is lost: "
+                "docs/certificates-trouble.md#the-authoritys-key-is-lost"
+            )
     return CheopsError(f"{path}: {(error.strerror or str(error)).lower()}{hint}")
 
 
@@ -277,6 +378,11 @@ class Keyring:
         for listener in self.changed:
             listener()
 
+    def drop_ended_authorities(self, now_s: float) -> None:
+        """Reload if an authority has ended, or begun, since the folder was loaded: contexts have the valid ones."""
+        if self.folder.authorities.valid_at(now_s).certificates != self._valid:
+            self.reload()
+
     def install(self, renewed: Identity, authorities: Authorities | None = None) -> None:
         """Save and use a new certificate of the same keys, and perhaps another list of authorities.
 
@@ -293,6 +399,7 @@ class Keyring:
         ca_key = self._config.ca_key
         authority = load_authority(ca_key, folder.authorities) if ca_key else None
         client = client_context(folder, self._refused_site)
+        self._valid = folder.authorities.valid_at(time.time()).certificates
         self.folder: KeyFolder = folder
         self.client: ssl.SSLContext = client
         self._authority = authority

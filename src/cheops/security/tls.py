@@ -1,7 +1,11 @@
 """TLS 1.3 between sites, and for clients of one site: contexts, the acceptor of connections, and peer identities.
 
 A server asks for a certificate but accepts a connection without one: people and programs have none, and use a
-token. A certificate that is shown must be one of the mesh and in time, or the handshake fails, which is counted.
+token. A certificate that is shown must be one of the mesh, or the handshake fails, which is counted. At the address
+that is only for gateways it must be in time as well. At an agent's address that is checked with each request instead
+(`peers.enrollment.rejection_of`): a certificate that has ended may still ask for its renewal, and a connection may
+outlive its certificate.
+
 A client checks that it reached the very site it meant, whatever the address: `server_hostname` is the host name
 of the site in its certificate (`certificates.dns_name`).
 
@@ -19,6 +23,7 @@ import errno
 import logging
 import socket
 import ssl
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -189,14 +194,17 @@ def reason_of(code: int) -> str:
     return WRONG_AUTHORITY if code in _UNKNOWN else BAD_CERTIFICATE
 
 
+_NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which Python does not name
 _NONE_SHOWN = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 Count = Callable[[str, str, str | None], None]  # reason, detail, the host name that was requested
 
 
 def server_context(folder: "KeyFolder", *, sites_only: bool = False) -> ssl.SSLContext:
     """For incoming connections: from anyone, or only from sites, which show a certificate."""
-    context = _context(ssl.PROTOCOL_TLS_SERVER, folder)
+    context = _context(ssl.PROTOCOL_TLS_SERVER, folder, time.time())
     context.verify_mode = ssl.CERT_REQUIRED if sites_only else ssl.CERT_OPTIONAL
+    if not sites_only:
+        context.verify_flags |= _NO_CHECK_TIME
     context.num_tickets = 0  # no session resumption, see above
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -204,7 +212,7 @@ def server_context(folder: "KeyFolder", *, sites_only: bool = False) -> ssl.SSLC
 
 def client_context(folder: "KeyFolder", count: Count | None = None) -> ssl.SSLContext:
     """For connections to other sites; give `server_hostname=dns_name(site)`."""
-    context = _context(ssl.PROTOCOL_TLS_CLIENT, folder)
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, folder, time.time())
     if count:
         context.sslobject_class = _counting(count)
     context.set_alpn_protocols(["http/1.1"])
@@ -231,12 +239,15 @@ class ServerContext:
         connection.context = self._current
 
 
-def _context(protocol: int, folder: "KeyFolder") -> ssl.SSLContext:
+def _context(protocol: int, folder: "KeyFolder", now_s: float) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # Strict, as the default of Python 3.13: no certificate without the extensions that RFC 5280 requires.
     context.verify_flags |= ssl.VERIFY_X509_STRICT
-    context.load_verify_locations(cadata=folder.authorities.pem.decode("ascii"))
+    # Where the time is not checked, an authority that has ended must not count either.
+    authorities = folder.authorities.valid_at(now_s)
+    if authorities.certificates:  # otherwise no certificate is accepted
+        context.load_verify_locations(cadata=authorities.pem.decode("ascii"))
     context.load_cert_chain(folder.certificate_file, folder.key_file)
     return context
 

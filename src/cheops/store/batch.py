@@ -89,6 +89,7 @@ def _put(key: Key, document: Document) -> Put:
     )
 
 
+HasSigned = Callable[[str], bool]  # whether the current key made this signature
 _PAGE = 500  # documents that are read and signed at a time
 
 
@@ -136,11 +137,17 @@ def _with_signature(put: Put, text: str) -> Put:
     return Put(put.key, put.id, put.resource, body, put.is_shared, put.is_unsynced, put.sites)
 
 
-def sign_stored_documents(store: Store, signer: DocumentSigner) -> int:
-    """Sign the documents that were stored before this site had a key; gives their number. Blocks until it is done."""
+def sign_stored_documents(store: Store, signer: DocumentSigner, has_signed: HasSigned) -> int:
+    """Sign the documents that were stored before this site had a key, or those that its current key has not signed;
+    gives their number. Blocks until it is done."""
     count = since = 0
     while changes := store.changes(since, _PAGE):
         documents = store.read(change.key for change in changes).values()
+        for document in documents:
+            if not isinstance(document, Operation | Reply) or document.origin != signer.origin:
+                continue
+            if document.signature and not has_signed(document.signature):
+                force_setattr(document, "signature", "")  # nobody else has this object: it was just read
         if due := tuple(document for document in documents if signer.needs_signature(document)):
             store.commit([Save(due)])
             count += len(due)

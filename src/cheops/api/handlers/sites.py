@@ -132,9 +132,11 @@ async def _resources_at(node: Node, name: str) -> tuple[str, ...]:
 @handles(INVITE_SITE)
 async def invite_site(request: ApiRequest[NoParameters, InviteRequest]) -> Invitation:
     wanted = await request.body()
-    code, expires_ms = await request.node.enrollment.invite(
-        normal(wanted.site), tuple(wanted.addresses), wanted.valid_for_s
-    )
+    node, site = request.node, normal(wanted.site)
+    invite = node.enrollment.invite_again if wanted.again else node.enrollment.invite
+    code, expires_ms = await invite(site, tuple(wanted.addresses), wanted.valid_for_s)
+    if wanted.again:
+        await node.end_certificates(site)
     return Invitation(site=code.site, code=str(code), expires_ms=expires_ms)
 
 

@@ -26,6 +26,9 @@ class InviteRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         tuple[str, ...],
         doc("Hosts that its certificate may name even if another site has them too.", [], max_length=32),
     ] = ()
+    again: Annotated[
+        bool, doc("For a site of the mesh that needs new keys: ends its current certificate, at all sites.", False)
+    ] = False
     valid_for_s: Annotated[float, doc("How long the invitation is valid, in seconds.", 3600.0, ge=1, le=604_800)] = (
         3600.0
     )
@@ -35,7 +38,9 @@ class Invitation(Struct, frozen=True, kw_only=True):
     """An invitation, which a site can use once."""
 
     site: Annotated[str, doc("Its name.", "site4")]
-    code: Annotated[str, doc("The code for 'cheops site join' at that site. It is a secret.", "cheops-join-lNo…")]
+    code: Annotated[
+        str, doc("The code for 'cheops site join' or 'rejoin' at that site. It is a secret.", "cheops-join-lNo…")
+    ]
     expires_ms: Annotated[int, doc("When it expires, in milliseconds since 1970.", 1_794_816_000_000)]
 
 

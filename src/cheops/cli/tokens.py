@@ -1,113 +1,19 @@
-"""`cheops ca …` and `cheops token …`: certificates for sites, and access tokens for people and programs."""
+"""`cheops token …`: access tokens for people and programs."""
 
 import sys
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from cheops.cli.options import AddressOption, UrlOption, agent
+from cheops.cli.options import UrlOption, agent
 from cheops.cli.output import Output, OutputOption, console, emit_answer, print_table, short_time, table
-from cheops.config.security import MAX_VALID_FOR_S
 from cheops.config.values import UnitError, long_duration_s
-from cheops.errors import ClientError
-from cheops.scope.names import name_problem, normal
 from cheops.security.principal import Role
 from cheops.text import printable
 
 if TYPE_CHECKING:
     from cheops.api.models.site import MadeToken, TokenList, TokenView
-
-
-ca_app = typer.Typer(no_args_is_help=True)
-_DAY_S = 86_400.0
-
-
-@ca_app.command("init", epilog="Example: cheops ca init ca")
-def init_command(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write to.")] = Path("ca"),
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite an existing one: its sites then need new certificates.")
-    ] = False,
-) -> None:
-    """Create the authority of a mesh: ca.pem, which all sites trust, and ca.key, which must stay secret."""
-    from cheops.security.certificates import (  # noqa: PLC0415
-        Authorities,
-        fingerprint,
-        make_authority,
-    )
-    from cheops.security.keyring import AUTHORITIES, CA_KEY, key_pem, make_directory, refuse_to_overwrite, write_file  # noqa: PLC0415
-
-    if not force:
-        refuse_to_overwrite((folder / AUTHORITIES, folder / CA_KEY))
-    authority = make_authority(time.time())
-    make_directory(folder)
-    write_file(folder / CA_KEY, key_pem(authority.key), secret=True)
-    write_file(folder / AUTHORITIES, Authorities([authority.certificate]).pem, secret=False)
-    out = console()
-    out.print(f"wrote {folder / AUTHORITIES} and {folder / CA_KEY}", style="green", soft_wrap=True)
-    out.print(f"fingerprint (SHA-256): {fingerprint(authority.certificate).hex(':')}", soft_wrap=True)
-    out.print("The owner of the key decides who is a site: keep it secret, with a backup elsewhere.")
-
-
-@ca_app.command("issue", epilog="Example: cheops ca issue site1 --address 10.0.0.1 --folder tls")
-def issue_command(  # noqa: PLR0913, PLR0917 - one per option
-    site: Annotated[str, typer.Argument(metavar="SITE", show_default=False, help="The name of the site.")],
-    address: AddressOption = None,
-    ca: Annotated[Path, typer.Option("--ca", metavar="FOLDER", help="The authority's folder.")] = Path("ca"),
-    folder: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="The folder to write to.", show_default="tls-SITE"),
-    ] = None,
-    valid_for: Annotated[str, typer.Option(metavar="TIME", help="How long it is valid, such as 90d.")] = "365d",
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
-) -> None:
-    """Create keys and a certificate for a site: for the first one, or where 'site join' cannot be used."""
-    from cheops.security.certificates import (  # noqa: PLC0415
-        Authorities,
-        CertificateSpec,
-        make_key,
-        make_signing_key,
-        raw_public_key,
-    )
-    from cheops.security.keyring import (  # noqa: PLC0415
-        AUTHORITIES,
-        CA_KEY,
-        KeyFolder,
-        load_authorities,
-        load_authority,
-        write_key_folder,
-    )
-
-    name = normal(site)
-    if problem := name_problem(name):
-        raise ClientError(f"SITE: {problem}")
-    path = folder or Path(f"tls-{_file_name(name)}")
-    trusted = Authorities(load_authorities(ca / AUTHORITIES))
-    authority = load_authority(ca / CA_KEY, trusted)
-    key, signing_key = make_key(), make_signing_key()
-    request = CertificateSpec(name, key.public_key(), raw_public_key(signing_key), tuple(address or ()))
-    issued = authority.issue(request, time.time(), _valid_for_s(valid_for))
-    write_key_folder(KeyFolder(path, trusted, issued, key, signing_key), force=force)
-    out = console()
-    out.print(f"wrote the certificate and the keys of {name} into {path}", style="green", soft_wrap=True)
-    out.print(f"Set in its configuration: security: {{folder: {path}}}", soft_wrap=True)
-
-
-def _valid_for_s(text: str) -> float:
-    try:
-        seconds = long_duration_s(text)
-    except UnitError as error:
-        raise ClientError(f"--valid-for: {error}") from None
-    if not 1 <= seconds <= MAX_VALID_FOR_S:
-        raise ClientError(f"--valid-for: expected a time from 1s to {MAX_VALID_FOR_S / _DAY_S:.0f}d")
-    return seconds
-
-
-def _file_name(site: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in site)
 
 
 token_app = typer.Typer(no_args_is_help=True)
