@@ -1,10 +1,10 @@
 """What must hold at the honest sites at the end of a history with a hostile one.
 
 The hostile site may do with its own signed operations what the policy of a type allows: set, delete, force, change the
-list of sites of its own resources. Nothing else that it sends may have an effect. So whatever honest sites keep is
-either the operation that another honest site made, unchanged, or one of the hostile site; all of them keep the same; and
-the state of each application is what the rules give for these operations. Seals play no part in that: a seal may make
-an operation of the hostile site have no effect, never one that an honest site acknowledged.
+list of sites of its own resources. Nothing else that it sends may have an effect. So all that honest sites keep is the
+operations that honest sites made, unchanged, and operations of the hostile site. All keep the same. The state of each
+application is what the rules give for these operations, without seals: a seal may take the effect of an operation of
+the hostile site, never of one that an honest site acknowledged.
 """
 
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ from cheops.log.policy import Policy
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.sim.apps import APPS, COUNTER, App
 from cheops.sim.forger import Forger
-from cheops.sim.heartbeats import HeartbeatMutator, Meshes
+from cheops.sim.heartbeats import HeartbeatMutator, Keys, Meshes
 from cheops.sim.mutator import Mutator
 from cheops.sim.node import Node
 from cheops.sim.wire import Wire
@@ -51,8 +51,10 @@ class ByzantineWorld(World):
         draw = Random(f"mutator {seed}")  # noqa: S311 - repeatable is the point
         forger = Forger(self.nodes[self.hostile], self.wire, self.honest, draw, lambda: self.wall_ms(self.hostile))
         self.mutator = Mutator(self.hostile, self.honest, forger, self.wire, draw, profile.spared)
-        self.heartbeat_mutator = HeartbeatMutator(self.hostile, self.honest, draw, profile.spared)
-        self.meshes = Meshes(self, names, self.hostile, self.heartbeat_mutator)
+        # The first honest site has the key of the authority, which decides about sites.
+        keys = {name: Keys(name, names, may_decide=name == self.honest[0]) for name in names}
+        self.heartbeat_mutator = HeartbeatMutator(keys[self.hostile], self.honest, draw, profile.spared)
+        self.meshes = Meshes(self, keys, self.hostile, self.heartbeat_mutator)
         tactics = (*self.mutator.tactics, *self.heartbeat_mutator.tactics)
         self.record(f"{self.hostile} is hostile: {', '.join(tactics)}")
         self.after(_ACT_MS, self._act)

@@ -14,7 +14,7 @@ from cheops.engine.documents import Base, EpochRecord, Message, Snapshot
 from cheops.engine.replica import Replica
 from cheops.log.causality import Vector, joined
 from cheops.log.matrix import Matrix
-from cheops.log.operation import MAX_NUMBER, Command, Kind, MatrixRef, Operation, Origin, Seal, Stamp, Verdict
+from cheops.log.operation import MAX_NUMBER, Command, FileRef, Kind, MatrixRef, Operation, Origin, Seal, Stamp, Verdict
 from cheops.sim.apps import APPS
 from cheops.sim.node import Node
 from cheops.sim.wire import Wire
@@ -70,7 +70,7 @@ class Forger:
             (
                 {"type": type_, "payload": Command(line)},
                 {"payload": Command("fail")},
-                {"payload": Command(line, (("f", "0" * 64),))},
+                {"payload": Command(line, (FileRef("f", "0" * 64, self.number(5)),))},
                 {"kind": self._random.choice(tuple(Kind))},
                 {"deps": self.wrong(op.deps)},
                 {"stamp": op.stamp._replace(time_ms=max(0, self._random.choice(stamps)))},

@@ -6,21 +6,25 @@ must know each other at the right addresses, and a decision to forget the hostil
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
 from random import Random
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from cheops.errors import CheopsError
 from cheops.peers import heartbeat
-from cheops.peers.heartbeat import SavedMesh, SiteRecord
+from cheops.peers.heartbeat import MembershipRecord, SavedMesh, SiteRecord
 from cheops.peers.mesh import Mesh, Probe
+from cheops.peers.proofs import FORGED_DECISION, FORGED_RECORD, RecordError, decision_content, record_content
 from cheops.peers.settings import MeshSettings, Now
+from cheops.sim.wire import CLOCK_SKEW_S
 
 TACTICS = ("addresses", "invented sites", "invented decisions", "many decisions", "counters", "refuse probes", "bytes")
 # Fewer decisions are kept than an agent keeps, so that a history of seconds can have too many.
-SETTINGS = MeshSettings(period_ms=1_000, max_members=64, max_sites=64)
+SETTINGS = MeshSettings(period_ms=1_000, max_members=64, max_sites=64, clock_skew_ms=CLOCK_SKEW_S * 1_000)
 _MAX_NUMBER = 2**53
 _BAD_ADDRESSES = (
     "https://evil.example:1",
@@ -32,17 +36,61 @@ _BAD_ADDRESSES = (
 )
 
 Tree = dict[str, Any]
+_AUTHORITY = "authority"  # signs decisions about sites
+
+
+class Keys:
+    """What proves records in the simulator (see cheops.peers.proofs): keyed hashes in the place of signatures.
+
+    A certificate is the name of its site in other words; anybody can read it, and only its site has the key.
+    """
+
+    def __init__(self, site: str, sites: tuple[str, ...], *, may_decide: bool) -> None:
+        self._site = site
+        self._certificates = {_certificate(one): one for one in sites}
+        self.may_decide = may_decide
+
+    def sign_record(self, record: SiteRecord) -> SiteRecord:
+        record = replace(record, certificate=_certificate(self._site), signature=b"")
+        return replace(record, signature=_signature(self._site, record_content(record)))
+
+    def made_ms(self, record: SiteRecord) -> int | None:
+        signer = self._certificates.get(record.certificate)
+        if signer != record.name or record.signature != _signature(signer, record_content(record)):
+            raise RecordError(FORGED_RECORD, f"the record of '{record.name}' is forged")
+        return 0
+
+    def sign_decision(self, decision: MembershipRecord) -> MembershipRecord:
+        signature = _signature(_AUTHORITY, decision_content(decision))
+        return replace(decision, authority=_AUTHORITY, signature=signature)
+
+    def check_decision(self, decision: MembershipRecord) -> None:
+        if decision.signature != _signature(_AUTHORITY, decision_content(decision)):
+            raise RecordError(FORGED_DECISION, f"the decision about '{decision.name}' is forged")
+
+
+def _certificate(site: str) -> bytes:
+    return f"certificate of {site}".encode()
+
+
+def _signature(key: str, content: bytes) -> bytes:
+    return blake2b(content, key=key.encode(), digest_size=32).digest()
 
 
 def address(site: str) -> str:
     return f"https://{site}.example:8079"
 
 
+def _is_address(url: str) -> bool:
+    return url == _BAD_ADDRESSES[0]  # the only one of them that is well formed
+
+
 class HeartbeatMutator:
     """What the hostile site makes of its heartbeats."""
 
-    def __init__(self, site: str, others: tuple[str, ...], random: Random, spared: frozenset[str]) -> None:
-        self._site = site
+    def __init__(self, keys: Keys, others: tuple[str, ...], random: Random, spared: frozenset[str]) -> None:
+        """`keys` are those of the hostile site."""
+        self._keys = keys
         self._others = others
         self._random = random
         self.tactics = sorted(set(random.sample(TACTICS, random.randint(1, 3))) - spared)
@@ -91,20 +139,27 @@ class HeartbeatMutator:
             yield entry
 
     def _entry(self, site: str, now_ms: int) -> Tree:
-        return {
-            "name": site,
-            "incarnation": self._random.choice(("1", "9")),
-            "url": self._random.choice((address(site), *_BAD_ADDRESSES)),
-            "revision": now_ms + 1_000,
-            "services": [["image", self._random.choice(_BAD_ADDRESSES)]],
-        }
+        """A record of any site: unsigned, or signed with the only key that this one has."""
+        record = SiteRecord(
+            site,
+            self._random.choice(("1", "9")),
+            self._random.choice((address(site), *_BAD_ADDRESSES)),
+            now_ms + 1_000,
+            services=(("image", self._random.choice(_BAD_ADDRESSES)),),
+        )
+        signed = self._keys.sign_record(record)
+        forged = replace(signed, certificate=_certificate(site))
+        tree: Tree = msgspec.to_builtins(self._random.choice((record, signed, forged)))
+        return tree
 
     def _decision(self, site: str, now_ms: int) -> list[Any]:
         stamps = (now_ms, now_ms + 1_000, now_ms + 100_000_000, _MAX_NUMBER - 1, _MAX_NUMBER)
         return [site, self._random.choice(stamps), self._random.random() < 0.9]
 
     def _change_counters(self, tree: Tree) -> None:
-        names = self._random.sample(("beat", "revision", "seen", "beats", "sent_ms", "digests", "pairs"), 3)
+        names = self._random.sample(
+            ("decisions", "beat", "revision", "seen", "beats", "sent_ms", "digests", "pairs"), 3
+        )
         for name in names:
             match name:
                 case "seen":
@@ -148,9 +203,10 @@ class MeshHost(Protocol):
 class Meshes:
     """One mesh per site. A site that restarts reads what it saved."""
 
-    def __init__(self, host: MeshHost, sites: tuple[str, ...], hostile: str, mutator: HeartbeatMutator) -> None:
+    def __init__(self, host: MeshHost, keys: Mapping[str, Keys], hostile: str, mutator: HeartbeatMutator) -> None:
         self._host = host
-        self._sites = sites
+        self._keys = keys
+        self._sites = sites = tuple(keys)
         self._hostile = hostile
         self._mutator = mutator
         self._draw = Random(f"meshes {hostile}")  # noqa: S311 - repeatable is the point
@@ -170,10 +226,10 @@ class Meshes:
     def restart(self, site: str) -> None:
         saved = self._meshes[site].saved() if site in self._meshes else None
         data = heartbeat.encode(saved) if saved else None
-        record = SiteRecord(site, "1", address(site), version="1.0", services=(("image", ""),))
+        record = SiteRecord(site, "1", address(site), version="1.0", services=(("image", address(site)),))
         peers = {other: address(other) for other in self._sites if other != site}
         read = heartbeat.decode_saved(data) if data else SavedMesh()
-        self._meshes[site] = Mesh(record, peers, self.now(site), SETTINGS, read)
+        self._meshes[site] = Mesh(record, peers, self.now(site), SETTINGS, read, self._keys[site])
 
     def forget_hostile(self, here: str) -> None:
         self._meshes[here].forget(self._hostile, self.now(here))
@@ -194,7 +250,8 @@ class Meshes:
     def _send(self, site: str, mesh: Mesh, probe: Probe) -> None:
         receiver = next((other for other in self._sites if address(other) == probe.to_url), None)
         if receiver is None:
-            if site != self._hostile:
+            # A site may say of itself that it is anywhere, if that is an address at all.
+            if site != self._hostile and (probe.to_site != self._hostile or not _is_address(probe.to_url)):
                 self.foreign_addresses.add(probe.to_url)
             self._host.after(20, lambda: self._failed(site, mesh, probe))
             return
@@ -235,7 +292,7 @@ class Meshes:
             if status != 200:
                 member = heartbeat.decode_refusal(body) if status == 403 else None
                 if member is not None:
-                    mesh.learn_own_membership(member, self.now(site))
+                    mesh.learn_own_membership(member, probe.to_site, self.now(site))
                 self._failed(site, mesh, probe)
                 return
             answer = heartbeat.decode(body)

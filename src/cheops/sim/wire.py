@@ -98,11 +98,13 @@ class Wire:
 
     def unpack(self, receiver: Node, sender: str, body: bytes) -> list[Message]:
         """The messages in a body, without what the receiver refuses; raises CheopsError if it refuses all of it."""
-        named, messages = links.unpack(body)
-        if named != sender:
+        unpacked = links.unpack(body)
+        if unpacked.site != sender:
             self.refused.document("forged sender", sender)
             return []
-        return _ended(self._verifier(receiver).verify(sender, messages))
+        for error in unpacked.refused:
+            self.refused.document(error.reason, sender)
+        return _ended(self._verifier(receiver).verify(sender, unpacked.messages))
 
     def _verifier(self, node: Node) -> DocumentVerifier:
         if node.name not in self._verifiers:
