@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, status
 from cheops.log.causality import contains
+from cheops.log.names import command_problem
 from cheops.log.operation import Operation, OpId
-from cheops.sim.apps import APPS, COUNTER
-from cheops.sim.byzantine import ByzantineWorld
+from cheops.sim.byzantine import ByzantineWorld, app_of
 from cheops.sim.forger import BAD_IDS
 from cheops.sim.invariants import reference_effective, replayed
 from cheops.sim.wire import CLOCK_SKEW_S
@@ -123,20 +123,21 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
         if replicas[name].history.known != replicas[first].history.known:
             yield f"{name} knows {_short(replicas[name])}, {first} {_short(replicas[first])}"
             return
-    app = world.apps.get(resource) or next(
-        (APPS[op.rtype] for op in _standing(world, resource, set()) if op.rtype in APPS), COUNTER
-    )
+    app = app_of(next(op.rtype for op in _standing(world, resource, set())))
     states = {name: world.nodes[name].states.get(resource, app.start) for name in replicas}
-    differ = any(state != states[first] for state in states.values())
-    if differ:
-        yield f"the application's states differ: {states}"
+    # A command of the hostile site may fail everywhere else although it says OK, and then in another state at each
+    # site. That is for the operator, who must see it.
+    failed = any(replica.applied.failed or replica.applied.order_not_enforced for replica in replicas.values())
+    if any(state != states[first] for state in states.values()):
+        if not failed:
+            yield f"the application's states differ: {states}"
         for name, replica in replicas.items():
             if status(replica, set(world.honest)).overall is Overall.CONVERGED:
-                yield f"{name} says that it is CONVERGED, and the states differ"
+                yield f"{name} says that it is CONVERGED, and the states differ: {states}"
         return
     orphans = {id_ for replica in replicas.values() for id_ in replica.history.orphans}
     ops = _standing(world, resource, orphans)
-    if len({op.matrix.hash for op in ops}) != 1 or app.name == "pcounter":
+    if failed or len({op.matrix.hash for op in ops}) != 1 or app.name == "pcounter" or command_problem(resource):
         return
     effective = reference_effective(ops, replicas[first].matrix.entries)
     by_id = {op.id: op for op in ops}

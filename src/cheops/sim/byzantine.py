@@ -11,9 +11,22 @@ from hashlib import sha256
 from random import Random
 
 from cheops.engine.documents import Message
-from cheops.engine.events import Answer, Event, Received, Run, Save, Send, SitesRemoved, Stage, Submitted
+from cheops.engine.events import (
+    Answer,
+    Event,
+    Outcome,
+    Received,
+    Result,
+    Run,
+    Save,
+    Send,
+    SitesRemoved,
+    Stage,
+    Submitted,
+)
 from cheops.engine.settings import Settings
 from cheops.errors import CheopsError
+from cheops.log import names
 from cheops.log.operation import Command, Operation, OpId
 from cheops.log.policy import Policy
 from cheops.peers.heartbeat import MembershipRecord
@@ -31,15 +44,20 @@ FORGOTTEN_WITHIN_MS = 5_000
 _ACT_MS = 150  # how often the hostile site sends something by itself
 
 
+def app_of(rtype: str) -> App:
+    """The application of a type. The site that makes a resource chooses its type, and the hostile one any type."""
+    return APPS.get(rtype) or COUNTER
+
+
 class ByzantineWorld(World):
     """One site is hostile. What it says of itself is no fact of the history; what honest sites keep of it is."""
 
-    def __init__(self, seed: int, names: tuple[str, ...], profile: Profile) -> None:
-        self.hostile = names[seed % len(names)]
-        self.honest = tuple(name for name in names if name != self.hostile)
+    def __init__(self, seed: int, sites: tuple[str, ...], profile: Profile) -> None:
+        self.hostile = sites[seed % len(sites)]
+        self.honest = tuple(name for name in sites if name != self.hostile)
         # Even seeds: only the site that made a resource may change its list of sites and its matrix.
         self._restricted = seed % 2 == 0
-        self.wire = Wire(names, self.wall_ms, self._member_of)
+        self.wire = Wire(sites, self.wall_ms, self._member_of)
         self.silenced = False
         # Every content that an honest site has saved of an operation, by its hash.
         self.contents: dict[str, dict[OpId, dict[bytes, Operation]]] = {}
@@ -47,12 +65,12 @@ class ByzantineWorld(World):
         self.meshes: Meshes | None = None
         self.open_requests: set[str] = set()  # of clients at honest sites after the end of the hostile one
         self.late: list[str] = []  # honest sites that the decision did not reach in time
-        super().__init__(seed, names, profile)
+        super().__init__(seed, sites, profile)
         draw = Random(f"mutator {seed}")  # noqa: S311 - repeatable is the point
         forger = Forger(self.nodes[self.hostile], self.wire, self.honest, draw, lambda: self.wall_ms(self.hostile))
         self.mutator = Mutator(self.hostile, self.honest, forger, self.wire, draw, profile.spared)
         # The first honest site has the key of the authority, which decides about sites.
-        keys = {name: Keys(name, names, may_decide=name == self.honest[0]) for name in names}
+        keys = {name: Keys(name, sites, may_decide=name == self.honest[0]) for name in sites}
         self.heartbeat_mutator = HeartbeatMutator(keys[self.hostile], self.honest, draw, profile.spared)
         self.meshes = Meshes(self, keys, self.hostile, self.heartbeat_mutator)
         tactics = (*self.mutator.tactics, *self.heartbeat_mutator.tactics)
@@ -66,8 +84,12 @@ class ByzantineWorld(World):
         types = {name: replace(type_, policy=Policy()) for name, type_ in settings.types.items()}
         return replace(settings, types=types, unknown_policy=Policy())
 
-    def app_of(self, run: Run) -> App:
-        return self.apps.get(run.resource) or APPS.get(run.rtype) or COUNTER
+    def execute(self, node: Node, run: Run, trouble: float) -> tuple[Outcome, ...]:
+        """As the backend of commands does, which looks at the id before it runs anything."""
+        if problem := names.command_problem(run.resource):
+            self.injected["command refused"] += 1
+            return (Outcome(Result.KO, problem, refused=True),) * len(run.steps)
+        return node.execute(run, app_of(run.rtype), self.random, trouble)
 
     # -- what counts -----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from cheops.log.operation import MAX_NUMBER, Command, FileRef, Kind, MatrixRef, 
 from cheops.sim.apps import APPS
 from cheops.sim.node import Node
 from cheops.sim.wire import Wire
+from cheops.sim.workload import reset_line
 
 # Ids that mean another file, an option, or nothing that a terminal shows.
 BAD_IDS = ("../../../../x", "/etc/x", "-rf", "a/../../x", "a\nb", "x\x1b[2J", "\u202egnp", "..", "a//b", "x" * 900)
@@ -71,7 +72,7 @@ class Forger:
                 {"type": type_, "payload": Command(line)},
                 {"payload": Command("fail")},
                 {"payload": Command(line, (FileRef("f", "0" * 64, self.number(5)),))},
-                {"kind": self._random.choice(tuple(Kind))},
+                self._kind(op.rtype, self._random.choice(tuple(Kind)), op.payload),
                 {"deps": self.wrong(op.deps)},
                 {"stamp": op.stamp._replace(time_ms=max(0, self._random.choice(stamps)))},
                 {"stamp": op.stamp._replace(counter=self.number(op.stamp.counter))},
@@ -101,6 +102,7 @@ class Forger:
         ref = self._matrix_ref(resource) or MatrixRef(app.matrix.hash, stamp)
         kinds = (Kind.NORMAL,) * 6 + tuple(Kind)
         fields: dict[str, Any] = {"kind": self._random.choice(kinds), "sites": None, **changes}
+        fields |= self._kind(rtype, fields["kind"], Command(line))
         if fields["kind"] is Kind.SITES or not deps:
             fields["sites"] = fields["sites"] or self.site_list()
         op = Operation(
@@ -108,7 +110,7 @@ class Forger:
             rtype,
             type_,
             fields["kind"],
-            Command(line),
+            fields["payload"],
             origin,
             before + 1,
             deps,
@@ -118,6 +120,13 @@ class Forger:
             verdict=Verdict.OK,
         )
         return self._wire.signed(op, self._site)
+
+    def _kind(self, rtype: str, kind: Kind, payload: Command) -> dict[str, Any]:
+        """A kind with a command that does what the kind says. The rules rest on that for every operation, whichever
+        site it comes from: no site can see what a command does."""
+        app = APPS.get(rtype) or APPS["counter"]
+        wipes = kind in (Kind.DELETE, Kind.FORCE)
+        return {"kind": kind, "payload": Command(reset_line(app)) if wipes else payload}
 
     def about(self, resource: str, ops: tuple[Operation, ...] = ()) -> Message:
         known = self.known(resource)

@@ -116,7 +116,7 @@ def _resource(world: "World", number: int) -> _Resource:
 def _submit(world: "World", resource: _Resource, number: int) -> None:
     random, profile = world.random, world.profile
     if profile.policed:  # no site accepts an operation of a site that was never on a list
-        resource.sites = _last_list(world, resource)
+        resource.sites = tuple(name for name in _last_list(world, resource) if name in world.nodes) or resource.first
     site = random.choice(resource.sites)
     kind, type_, line = Kind.NORMAL, *resource.app.invent(random)
     # A client may not know whether its site knows the resource: then it sends the sites and the matrix again.
@@ -129,11 +129,11 @@ def _submit(world: "World", resource: _Resource, number: int) -> None:
     elif luck < profile.bad_command:
         line = "fail"
     elif luck < profile.bad_command + profile.deletes:
-        kind, type_, line = Kind.DELETE, "delete", _reset_line(resource.app)
+        kind, type_, line = Kind.DELETE, "delete", reset_line(resource.app)
     elif luck < profile.bad_command + profile.deletes + profile.forces:
-        kind, type_, line = Kind.FORCE, "force", _reset_line(resource.app)
+        kind, type_, line = Kind.FORCE, "force", reset_line(resource.app)
     elif luck < profile.bad_command + profile.deletes + profile.forces + profile.site_changes:
-        kind, type_, line = Kind.SITES, "sites", random.choice(("", _reset_line(resource.app)))
+        kind, type_, line = Kind.SITES, "sites", random.choice(("", reset_line(resource.app)))
         sites = resource.sites = _other_sites(world, resource)
     elif luck > 1 - profile.matrix_changes:
         matrix = resource.matrix = _other_matrix(resource, other_rules=profile.other_rules)
@@ -151,7 +151,8 @@ def _last_list(world: "World", resource: _Resource) -> tuple[str, ...]:
     return newest.sites if newest and newest.sites else resource.first
 
 
-def _reset_line(app: App) -> str:
+def reset_line(app: App) -> str:
+    """The command that takes an application back to its start."""
     return app.type.reset.line if app.type.reset else "wipe"
 
 

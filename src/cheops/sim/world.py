@@ -16,6 +16,7 @@ from cheops.engine.events import (
     Fault,
     Load,
     Notify,
+    Outcome,
     PeerDown,
     PeerUp,
     Ran,
@@ -250,13 +251,13 @@ class World:
             if node.life == life:
                 trouble = 0 if self.calm else self.profile.trouble
                 self._check_rest(node)
-                outcomes = node.execute(run, self.app_of(run), self.random, trouble)
+                outcomes = self.execute(node, run, trouble)
                 self.after(self.random.randint(0, 10), lambda: ended(outcomes))
 
         self.after(self.random.randint(1, 15), execute)
 
-    def app_of(self, run: Run) -> App:
-        return self.apps[run.resource]
+    def execute(self, node: Node, run: Run, trouble: float) -> tuple[Outcome, ...]:
+        return node.execute(run, self.apps[run.resource], self.random, trouble)
 
     def _check_rest(self, node: Node) -> None:
         if len(node.log) > _MAX_RUNS_PER_OPERATION * self.profile.operations:
