@@ -21,7 +21,7 @@ from cheops.config.address import address_of_url, is_loopback
 from cheops.config.notify import MailConfig, WebhookConfig
 from cheops.config.services import ServiceConfig
 from cheops.config.site import SiteConfig, read_site
-from cheops.engine.admission import waiting_for_refused
+from cheops.engine.admission import FALSE_SNAPSHOT, waiting_for_refused
 from cheops.engine.intake import BAD_NAME, BAD_NUMBER, FOREIGN_STAMP, FUTURE_STAMP
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError
@@ -52,6 +52,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *await asyncio.to_thread(lambda: list(_configuration(node))),
         *await asyncio.to_thread(lambda: list(_store(node))),
         *(_clock(peer) for peer in peers if peer.clock),
+        *fault_checks(node),
         *trust_checks(node),
         *await asyncio.to_thread(lambda: list(security_checks(node))),
         *_peers(node, peers),
@@ -338,8 +339,21 @@ _HINTS = {
     BAD_NUMBER: _MISBEHAVES,
     links.INVALID: _MISBEHAVES,
     intake.FORGOTTEN_ORIGIN: "they were made after the site was forgotten, and can be ignored",
+    FALSE_SNAPSHOT: _MISBEHAVES,
     AGAINST_POLICY: "check that 'types.NAME.policy' is the same at all sites; if so, the sender lacks the permission",
 }
+
+
+def fault_checks(node: Node) -> Iterator[Check]:
+    """Bugs of this agent, and proof that a site is in the wrong hands."""
+    if node.faults.count:
+        hint = "this is a bug in Cheops: report it with the agent's log"
+        name = f"{node.faults.count} events failed because of a fault in this agent"
+        yield _check("store", name, node.faults.last, hint)
+    for one in list(node.alarms.values())[:_MAX_HELD]:
+        name = f"{one.by} gave one id to two operations on '{printable(shortened(one.resource))}'"
+        hint = f"if its keys are in the wrong hands: cheops site forget {one.by} --force"
+        yield _check("security", name, one.detail, hint)
 
 
 def trust_checks(node: Node) -> Iterator[Check]:

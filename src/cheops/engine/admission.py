@@ -11,18 +11,22 @@ Types without a policy are open to every site.
 """
 
 from cheops.engine import retention
-from cheops.engine.documents import Message
+from cheops.engine.documents import Message, Snapshot
 from cheops.engine.events import Effects, Notify, Submitted
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
+from cheops.log.causality import NOTHING, contains, covers, joined
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp
 from cheops.log.policy import Action, creation_violation, is_participant, operation_violation, violation
+from cheops.log.seals import sealed_by
 
 REFUSED = "refused"
+FALSE_SNAPSHOT = "false snapshot"
 # Of `limits.waiting`, sites that were never on the list of the resource get one hundredth: a newly added site, whose
 # list is still on its way, needs a few places, and a hostile one must not be able to fill the queue.
 _UNLISTED_SHARE = 100
+_LEAST_SHARES = 2  # of which each site of a resource gets one
 
 
 def admits(replica: Replica, op: Operation, out: Effects) -> bool:
@@ -54,10 +58,14 @@ def note_endorsement(replica: Replica, peer: str, op: Operation) -> None:
 
 
 def may_wait(replica: Replica, op: Operation) -> bool:
-    """Whether an operation may wait for what it depends on. Sites that are on no list must not fill the queue."""
-    if len(replica.inbox.waiting) >= replica.limits.waiting:
-        return False
+    """Whether an operation may wait for what it depends on. Sites that are on no list must not fill the queue, and none
+    may take the places of the others."""
+    if op.id in replica.inbox.waiting:
+        return True  # it takes no further place
     history, site = replica.history, op.origin.site
+    share = replica.limits.waiting // max(len(history.ever_listed), _LEAST_SHARES)
+    if replica.inbox.waiting_of(site) >= max(1, share):
+        return False
     if replica.policy_of(op.rtype) is None or not history.ever_listed or site in history.ever_listed:
         return True
     unlisted = sum(waiting.origin.site not in history.ever_listed for waiting in replica.inbox.waiting.values())
@@ -72,13 +80,39 @@ def admits_reply(replica: Replica, reply: Reply) -> bool:
     return is_participant(reply.origin.site, replica.history)
 
 
-def admits_snapshot(replica: Replica, peer: str, message: Message, out: Effects) -> bool:
-    """Whether a peer may send a snapshot of the resource."""
-    if _may_send_snapshot(replica, peer, message):
+def admits_snapshot(replica: Replica, peer: str, message: Message, snapshot: Snapshot, out: Effects) -> bool:
+    """Whether a peer may send a snapshot of the resource, and the log bears out what it says."""
+    problem, reason = _snapshot_lie(replica, message, snapshot), FALSE_SNAPSHOT
+    if problem is None and not _may_send_snapshot(replica, peer, message):
+        problem, reason = "its sender is not known to be one of the sites of the resource", ""
+    if problem is None:
         return True
-    what = f"{peer} sent a snapshot of this resource, and is not known to be one of its sites"
-    out.others.append(Notify(replica.resource, REFUSED, None, what))
+    out.others.append(Notify(replica.resource, REFUSED, None, f"a snapshot: {problem}", reason, peer))
     return False
+
+
+def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str | None:
+    """What a snapshot says that cannot be true; None if it can.
+
+    Operations count as forgotten only up to a seal that is in the log, and never beyond what this site has made itself.
+    A checkpoint must not take the place of an operation of this site that is in effect: all sites settle an operation
+    before any of them folds it, and then this site would know the seal.
+    """
+    history, own = replica.history, replica.origin
+    base = snapshot.base.vector if snapshot.base else NOTHING
+    if snapshot.floor.get(own, 0) > history.known.get(own, 0):
+        return "it counts operations of this site that this site has not made"
+    if snapshot.reply_floor.get(own, 0) > replica.replies.known.get(own, 0):
+        return "it counts replies of this site that this site has not made"
+    if not covers(snapshot.floor, base):
+        return "its checkpoint holds operations that are not forgotten"
+    sealed = sealed_by((*message.ops, *history.ops.values()))
+    if not covers(joined(history.known, sealed), snapshot.floor):
+        return "operations count as forgotten that no seal covers"
+    lost = next((op for op in history.effective if op.origin == own and contains(base, op.id)), None)
+    if lost is not None and replica.is_involved and not history.folded:
+        return f"its checkpoint would take the place of {lost.id}, which is in effect here"
+    return None
 
 
 def _may_send_snapshot(replica: Replica, peer: str, message: Message) -> bool:

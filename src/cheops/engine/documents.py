@@ -17,6 +17,7 @@ from cheops.log.causality import Clock
 from cheops.log.history import Epoch
 from cheops.log.matrix import Matrix
 from cheops.log.operation import (
+    MAX_ORIGINS,
     Command,
     DocumentBase,
     Incarnation,
@@ -26,6 +27,7 @@ from cheops.log.operation import (
     Operation,
     OpId,
     OptionalName,
+    Ordinal,
     Origin,
     Reply,
     Stamp,
@@ -35,6 +37,24 @@ from cheops.log.rules import Fate
 
 Key: TypeAlias = tuple[object, ...]
 MAX_WANTED = 1_000  # matrices that one message asks for
+
+
+# Per origin, the sum of the contents of its operations, in hexadecimal digits: JSON has no numbers that large.
+Contents: TypeAlias = Annotated[
+    Mapping[Origin, Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}\Z")]], Meta(max_length=MAX_ORIGINS)
+]
+
+
+# What `History.summary` gives, or nothing.
+Summary: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{16}(\.[0-9a-f]{16}){2})?\Z")]
+
+
+def written(contents: Mapping[Origin, int]) -> dict[Origin, str]:
+    return {origin: f"{content:x}" for origin, content in contents.items()}
+
+
+def read(contents: Contents) -> dict[Origin, int]:
+    return {origin: int(text, 16) for origin, text in contents.items()}
 
 
 class Base(Struct, frozen=True):
@@ -95,6 +115,17 @@ class Ledger(DocumentBase, frozen=True, tag="ledger"):
     adopted: MatrixRef | None = None
     epochs: tuple[EpochRecord, ...] = ()
     rejected_matrices: frozenset[Stamp] = field(default_factory=frozenset)
+    contents: Contents = field(default_factory=dict)  # of everything up to `floor`
+
+
+class Proof(DocumentBase, frozen=True, tag="proof"):
+    """That an origin gave one id to two operations: the one that does not count. The other one is in the log."""
+
+    resource: Name
+    origin: Origin
+    seq: Ordinal
+    detail: str
+    other: Operation | None = None  # None: too large to keep
 
 
 class Peers(DocumentBase, frozen=True, tag="peers"):
@@ -109,7 +140,7 @@ class SiteClock(DocumentBase, frozen=True, tag="clock"):
     clock: Clock
 
 
-Document: TypeAlias = Operation | Reply | Matrix | Started | Ledger | SiteClock | Peers
+Document: TypeAlias = Operation | Reply | Matrix | Started | Ledger | Proof | SiteClock | Peers
 
 
 def key_of(document: Document) -> Key:  # noqa: PLR0911 - one per kind
@@ -125,6 +156,8 @@ def key_of(document: Document) -> Key:  # noqa: PLR0911 - one per kind
             return ("started", document.resource)
         case Ledger():
             return ("ledger", document.resource)
+        case Proof():
+            return ("proof", document.resource, document.origin, document.seq)
         case SiteClock():
             return ("clock",)
         case Peers():
@@ -150,6 +183,7 @@ class Snapshot(Struct, frozen=True, omit_defaults=True):
     epochs: tuple[EpochRecord, ...]
     rejected_matrices: frozenset[Stamp] = field(default_factory=frozenset)
     root: Stamp | None = None  # distinguishes two resources that were created under one name
+    contents: Contents = field(default_factory=dict)  # of everything up to `floor`
 
 
 class Message(DocumentBase, frozen=True, tag="message"):
@@ -165,6 +199,7 @@ class Message(DocumentBase, frozen=True, tag="message"):
     )  # `replies` are all that the sender has kept after these numbers
     settled: Vector = field(default_factory=dict)
     digest: OptionalName = ""
+    summary: Summary = ""  # of the contents of the operations that the sender knows, see History.summary
     busy: bool = False  # the sender may still make operations that no other site knows
     ask: bool = False
     wanted: Annotated[tuple[Name, ...], Meta(max_length=MAX_WANTED)] = ()  # hashes of matrices that the sender needs

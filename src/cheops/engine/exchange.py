@@ -12,14 +12,26 @@ Only sites involved in a resource get messages about it: see `Replica.targets`.
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from cheops.engine import admission
-from cheops.engine.documents import Base, Message, Snapshot, document_size, epoch_records, epochs_from, key_of, op_key
+from cheops.engine import admission, contents
+from cheops.engine.documents import (
+    Base,
+    Message,
+    Snapshot,
+    document_size,
+    epoch_records,
+    epochs_from,
+    key_of,
+    op_key,
+    read,
+    written,
+)
 from cheops.engine.events import Effects, Send
 from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
 from cheops.log.causality import NOTHING, Vector, contains, covers
+from cheops.log.history import History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId, Reply
+from cheops.log.operation import Operation, OpId, Origin, Reply
 
 Document = TypeVar("Document", Operation, Reply)
 
@@ -105,6 +117,16 @@ def _batch(documents: Iterable[Document], limits: Limits) -> tuple[list[Document
     return batch, False
 
 
+def send_all_again(replica: Replica, peer: str, out: Effects, now_ms: int) -> None:
+    """Send operations that a peer knows by their ids, because its contents differ: the next batch of all of them."""
+    view = replica.peer(peer)
+    view.recheck.back_off(now_ms)
+    ops = sorted(replica.history.ops.values(), key=lambda op: op.stamp)
+    batch, more = _batch([op for op in ops if view.rechecked is None or op.stamp > view.rechecked], replica.limits)
+    view.note_rechecked(batch[-1].stamp if more else None)
+    _send(replica, peer, _message(replica, ops=tuple(batch), ask=True), out)
+
+
 def ask(replica: Replica, peer: str, out: Effects) -> None:
     """Ask a peer what it knows and has settled."""
     _send(replica, peer, _message(replica, ask=True), out)
@@ -126,6 +148,7 @@ def _snapshot(replica: Replica) -> Message:
             epoch_records(history.epochs),
             frozenset(history.rejected_matrices),
             history.root,
+            written(history.floor_contents),
         ),
     )
 
@@ -157,6 +180,7 @@ def _message(  # noqa: PLR0913 - a message's fields
         replies_after=replies_after,
         settled=dict(replica.applied.settled),
         digest=replica.applied.digest(),
+        summary=replica.history.summary(),
         busy=bool(replica.drafts or replica.slot.running),
         ask=ask,
         wanted=wanted,
@@ -170,13 +194,17 @@ def _message(  # noqa: PLR0913 - a message's fields
 def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, Matrix], out: Effects) -> set[str]:
     """Take what is new in a message and return the hashes of matrices that are missing."""
     if message.snapshot and not covers(replica.history.known, message.snapshot.floor):
-        if not admission.admits_snapshot(replica, peer, message, out):
+        if not admission.admits_snapshot(replica, peer, message, message.snapshot, out):
             return set()
         if missing := _hashes_in(message, message.snapshot) - matrices.keys():
             return missing
         _take_snapshot(replica, message, message.snapshot, out)
     for op in message.ops:
-        if not contains(replica.history.known, op.id) and admission.may_wait(replica, op):
+        if contains(replica.history.known, op.id):
+            contents.compare(replica, peer, op, matrices, out)
+        elif op.origin == replica.origin:
+            contents.refuse_own(replica, peer, op, out)
+        elif admission.may_wait(replica, op):
             replica.inbox.hold(op)
             admission.note_endorsement(replica, peer, op)
     missing = deliver(replica, matrices, out)
@@ -261,22 +289,36 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     history, our_root, our_floor = replica.history, replica.history.root, replica.history.floor
     if our_root and snapshot.root and our_root < snapshot.root:
         # Two resources of one name meet, and theirs gives way: what they forgot has no effect.
-        history.raise_floor(snapshot.floor)
-        replica.replies.skip_to(snapshot.reply_floor)
+        history.raise_floor(snapshot.floor, read(snapshot.contents))
+        for op in sorted(message.ops, key=lambda op: op.stamp):  # their seals prove the floor to other sites
+            if op.seal and contains(snapshot.floor, op.id) and op.id not in history.ops:
+                replica.add(op)
+                out.documents[key_of(op)] = op
+        replica.replies.skip_to(_reply_floor(replica, message, snapshot))
         replica.save_ledger(out)
         return
     kept = {op.id for op in message.ops}
-    # Below the floor only what the sender has kept counts. Above it, this site's own operations are added again.
-    gone = [id_ for id_ in history.ops if contains(snapshot.floor, id_) and id_ not in kept]
-    out.drop(op_key(replica.resource, id_) for id_ in gone)
-    ours = [op for op in history.ops.values() if not contains(snapshot.floor, op.id)]
-    theirs = [op for op in message.ops if contains(snapshot.floor, op.id)]
     folded = snapshot.base.vector if snapshot.base else {}
-    history.restore(snapshot.floor, folded, epochs_from(snapshot.epochs), snapshot.rejected_matrices, snapshot.adopted)
+    # What the sender has forgotten has no effect by its word; by ours it must not have one either. So only what the
+    # checkpoint covers goes at once. The rest is added again, and forgotten when this site finds it without effect.
+    gone = [id_ for id_ in history.ops if _is_replaced(history, id_, snapshot, folded) and id_ not in kept]
+    out.drop(op_key(replica.resource, id_) for id_ in gone)
+    theirs = [op for op in message.ops if contains(snapshot.floor, op.id)]
+    taken = {op.id for op in theirs}.union(gone)
+    ours = [op for op in history.ops.values() if op.id not in taken]
+    our_contents = history.floor_contents
+    history.restore(
+        snapshot.floor,
+        folded,
+        epochs_from(snapshot.epochs),
+        snapshot.rejected_matrices,
+        snapshot.adopted,
+        read(snapshot.contents),
+    )
     if snapshot.base or replica.applied.base:
         _start_over(replica, snapshot.base, out)
     if our_root and snapshot.root and our_root != snapshot.root:
-        history.raise_floor(our_floor)  # ours gives way: what we forgot has no effect now
+        history.raise_floor(our_floor, our_contents)  # ours gives way: what we forgot has no effect now
     replica.applied.history_changed(0)
     # Both lists again in causal order, which `History.add` requires and which stamps extend.
     for op in sorted([*theirs, *ours], key=lambda op: op.stamp):
@@ -285,8 +327,29 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     for reply in message.replies:
         if reply.n <= snapshot.reply_floor.get(reply.origin, 0) and reply.origin != replica.origin:
             replica.take_reply(reply, out)
-    replica.replies.skip_to(snapshot.reply_floor)
+    replica.replies.skip_to(_reply_floor(replica, message, snapshot))
     replica.save_ledger(out)
+
+
+def _is_replaced(history: History, id_: OpId, snapshot: Snapshot, folded: Vector) -> bool:
+    """Whether a snapshot takes the place of an operation: the checkpoint holds it, or it has no effect here."""
+    return contains(snapshot.floor, id_) and (contains(folded, id_) or id_ in history.fates)
+
+
+def _reply_floor(replica: Replica, message: Message, snapshot: Snapshot) -> dict[Origin, int]:
+    """Up to where replies are missing on purpose. A site counts its own replies, and if it is in contact, no other site
+    can say that it has made more of them."""
+    floor: dict[Origin, int] = {}
+    for origin, n in snapshot.reply_floor.items():
+        view = replica.peers.get(origin.site)
+        if origin == replica.origin:
+            continue
+        if view is not None and view.incarnation == origin.incarnation:
+            sent = (reply.n for reply in message.replies if reply.origin == origin)
+            floor[origin] = min(n, max([view.known_replies.get(origin, 0), *sent]))
+        else:
+            floor[origin] = n
+    return floor
 
 
 def _start_over(replica: Replica, base: Base | None, out: Effects) -> None:

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from cheops.engine.documents import Message
-from cheops.log.causality import covers
+from cheops.log.causality import Vector, covers
 from cheops.log.names import resource_problem
-from cheops.log.operation import Kind, Operation, Reply
+from cheops.log.operation import Kind, Operation, Origin, Reply
 from cheops.text import is_invisible, printable, shortened
 
 BAD_NAME, BAD_NUMBER, FUTURE_STAMP, FOREIGN_STAMP = "bad name", "bad number", "future stamp", "stamp of another site"
@@ -134,3 +134,23 @@ def without(message: Message, bad: Mapping[int, object]) -> Message:
     holes = {reply.origin for reply in message.replies if id(reply) in bad}
     after = {origin: n for origin, n in message.replies_after.items() if origin not in holes}
     return replace(message, ops=ops, replies=replies, replies_after=after)
+
+
+def without_more_of(own: Origin, message: Message, known: Vector, known_replies: Vector) -> Message:
+    """A message that says no more about this site's own operations and replies than this site has made: nobody else
+    can know more, and whoever says so could keep this site waiting for them for ever."""
+    most, most_replies = known.get(own, 0), known_replies.get(own, 0)
+    if max(message.known.get(own, 0), message.settled.get(own, 0)) <= most and (
+        message.known_replies.get(own, 0) <= most_replies
+    ):
+        return message
+    return replace(
+        message,
+        known=_bounded(message.known, own, most),
+        settled=_bounded(message.settled, own, most),
+        known_replies=_bounded(message.known_replies, own, most_replies),
+    )
+
+
+def _bounded(vector: Vector, origin: Origin, most: int) -> dict[Origin, int]:
+    return {one: min(n, most) if one == origin else n for one, n in vector.items()}

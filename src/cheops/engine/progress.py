@@ -3,6 +3,7 @@
 None of it is durable. After a restart a site asks its peers what they have, and lost messages are sent again.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from cheops.bounded import BoundedMap
 from cheops.engine.documents import Message
 from cheops.engine.settings import Limits, RetryTimer
 from cheops.log.causality import Vector, covers, joined
-from cheops.log.operation import Operation, OpId, Origin, Reply
+from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp
 
 _REFUSALS = 100  # remembered for one resource: enough to report each once, and bounded if a hostile site sends many
 
@@ -24,12 +25,15 @@ class PeerProgress:
 
     __slots__ = (
         "busy",
+        "differs",
         "digest",
         "incarnation",
         "is_unknown",
         "known",
         "known_replies",
         "last_contact_ms",
+        "recheck",
+        "rechecked",
         "resend",
         "settled",
         "unfinished",
@@ -46,6 +50,20 @@ class PeerProgress:
         self.last_contact_ms: int | None = None
         self.unfinished = False  # the last batch was not all: the next follows as soon as that is acknowledged
         self.resend = RetryTimer(limits.resend_ms, limits.resend_most_ms)
+        self.differs = False  # it knows the same ids and other contents, by its last message that allowed to compare
+        self.recheck = RetryTimer(limits.resend_ms, limits.retry_most_ms)  # when it is sent all contents again
+        self.rechecked: Stamp | None = None  # up to where it was; None: from the first
+
+    def note_difference(self, *, differs: bool) -> None:
+        if not differs:
+            self.recheck.reset_delay()
+        self.differs = differs
+
+    def is_recheck_due(self, now_ms: int) -> bool:
+        return self.differs and self.recheck.is_due(now_ms)
+
+    def note_rechecked(self, up_to: Stamp | None) -> None:
+        self.rechecked = up_to
 
     def is_behind(self, known: Vector, known_replies: Vector) -> bool:
         """Whether the peer is not known to have all of this."""
@@ -87,6 +105,7 @@ class Inbox:
     def __init__(self, limits: Limits) -> None:
         # Received, not yet in the history. At most `limits.waiting`: see `admission.may_wait`.
         self.waiting: dict[OpId, Operation] = {}
+        self._per_site: Counter[str] = Counter()  # how many of them each site made
         # Those of `waiting` that a site of the resource has taken: a policy may trust it.
         self.endorsed: set[OpId] = set()
         # Operations that a policy refused lately, and why. They are not in `waiting`; peers offer them again.
@@ -94,14 +113,20 @@ class Inbox:
         self.matrix_request = RetryTimer(limits.resend_ms, limits.resend_ms)
 
     def hold(self, op: Operation) -> None:
+        if op.id not in self.waiting:
+            self._per_site[op.origin.site] += 1
         self.waiting[op.id] = op
+
+    def waiting_of(self, site: str) -> int:
+        return self._per_site[site]
 
     def endorse(self, op: Operation) -> None:
         self.endorsed.add(op.id)
 
     def release(self, op: Operation) -> None:
         """The operation no longer waits: it is accepted, refused, or was known already."""
-        self.waiting.pop(op.id, None)
+        if self.waiting.pop(op.id, None):
+            self._per_site[op.origin.site] -= 1
         self.endorsed.discard(op.id)
 
     def refuse(self, op: Operation, why: str) -> bool:

@@ -17,7 +17,18 @@ after a restart; peers are asked again, and clients ask again.
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 
-from cheops.engine.documents import Document, Ledger, Started, epoch_records, epochs_from, key_of, reply_key
+from cheops.engine.documents import (
+    Document,
+    Ledger,
+    Proof,
+    Started,
+    epoch_records,
+    epochs_from,
+    key_of,
+    read,
+    reply_key,
+    written,
+)
 from cheops.engine.events import Effects
 from cheops.engine.progress import Inbox, Outbox, PeerProgress
 from cheops.engine.replies import Replies, WaitingClients
@@ -58,6 +69,8 @@ class Replica:
         self.inbox = Inbox(limits)
         self.outbox = Outbox()
         self.clients = WaitingClients()
+        # Ids that two operations have; at most `MAX_PROOFS`.
+        self.proofs: dict[OpId, Proof] = {}
         # What the saved ledger says, so that it is written again only when that changes.
         self.is_saved_unsynced = False
         self._saved_rejections = 0
@@ -181,11 +194,19 @@ class Replica:
             if reply.origin == self.origin:
                 self.applied.load_reply(reply)
         self.applied.drop_stale_failures()
+        self.proofs = {OpId(d.origin, d.seq): d for d in documents if isinstance(d, Proof)}
         return started
 
     def _load_ledger(self, ledger: Ledger) -> None:
         folded = ledger.base.vector if ledger.base else {}
-        self.history.restore(ledger.floor, folded, epochs_from(ledger.epochs), ledger.rejected_matrices, ledger.adopted)
+        self.history.restore(
+            ledger.floor,
+            folded,
+            epochs_from(ledger.epochs),
+            ledger.rejected_matrices,
+            ledger.adopted,
+            read(ledger.contents),
+        )
         self.replies.skip_to(ledger.reply_floor)
         self.applied.load_base(ledger.base, applied=ledger.base_applied)
         self.is_saved_unsynced = ledger.unsynced
@@ -203,6 +224,7 @@ class Replica:
             adopted=self.history.adopted,
             epochs=epoch_records(self.history.epochs),
             rejected_matrices=frozenset(self.history.rejected_matrices),
+            contents=written(self.history.floor_contents),
         )
         out.documents[key_of(ledger)] = ledger
 

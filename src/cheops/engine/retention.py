@@ -26,7 +26,7 @@ def _stable(replica: Replica) -> dict[Origin, int]:
     """
     views = [replica.peer(peer) for peer in replica.targets()]
     # Operations of theirs may still be on their way here, and may be concurrent to anything.
-    if not all(covers(replica.history.known, view.known) for view in views):
+    if not all(covers(replica.history.known, view.known) and not view.differs for view in views):
         return {}
     return common([replica.applied.settled, *(view.settled for view in views)])
 

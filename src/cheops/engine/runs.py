@@ -182,14 +182,14 @@ class AppliedState:
     def digest(self) -> str:
         """Equal at two sites where the same operations took effect in the same way; empty before all is settled.
 
-        The effective list is a function of the known operations, which the vector names. Sites that know the same
+        The effective list is a function of the known operations, whose contents are summed up. Sites that know the same
         can differ only in what failed, and in an order that nothing could enforce.
         """
         if not self.is_settled:
             return ""
         unenforced = [a.id for a in self.entries] if self.order_not_enforced else []
         parts = [
-            sorted(self.settled.items()),
+            self._history.summary().partition(".")[0],
             self._history.matrix.hash,
             sorted(self.failed),
             unenforced,
@@ -289,6 +289,12 @@ class AppliedState:
         return dirty
 
     # -- plans and the history -----------------------------------------------------------------------------
+
+    def content_replaced(self, id_: OpId) -> bool:
+        """Another operation has taken this id: forget what became of the old one here. True if it had run."""
+        self.failed.pop(id_, None)
+        self.troubled = [other for other in self.troubled if other != id_]
+        return any(entry.id == id_ for entry in self.entries)
 
     def history_changed(self, first: int) -> None:
         """The effective list has changed from this place on."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cheops.engine import exchange, outcome, retention, scheduler
+from cheops.engine import contents, exchange, outcome, retention, scheduler
 from cheops.engine.admission import NO_RULES, REFUSED, matrix_in_force, refusal
 from cheops.engine.documents import Message, Peers, SiteClock, Started, key_of
 from cheops.engine.events import (
@@ -35,7 +35,7 @@ from cheops.engine.events import (
     Tick,
     Unstorable,
 )
-from cheops.engine.intake import Objection, SignedDocument, screened
+from cheops.engine.intake import Objection, SignedDocument, screened, without_more_of
 from cheops.engine.replica import Replica
 from cheops.engine.settings import RetryTimer, Settings
 from cheops.log.causality import Clock, joined
@@ -47,6 +47,7 @@ from cheops.log.rules import Rule
 # A resource without events for this long is at rest, and its ledger says so. Less would write the ledger twice for each
 # of several operations in a row; more would make a restart load more resources than necessary.
 _REST_MS = 1_000
+_MAX_UNCLAIMED = 200  # matrices that came before the operations that name them
 
 
 class Site:
@@ -63,6 +64,7 @@ class Site:
         self.clock = Clock()
         self.replicas: dict[str, Replica] = {}
         self.matrices: dict[str, Matrix] = {NO_RULES.hash: NO_RULES}
+        self._unclaimed: dict[str, Matrix] = {}  # those that came alone, and that no operation has named yet
         self.up: dict[str, str] = {}  # peers that are up, and their incarnation
         self.gone: set[str] = set()  # sites that were removed for good
         self._seen: dict[str, str] = {}  # every peer's last incarnation
@@ -159,13 +161,25 @@ class Site:
         self._wake_some(out)
 
     def _on_matrices_received(self, event: MatricesReceived, out: Effects) -> None:
-        self._keep_matrices(event.matrices, out)
-
-    def _keep_matrices(self, matrices: tuple[Matrix, ...], out: Effects) -> None:
-        for matrix in matrices:
+        """Keep matrices whose operations may come later: those that came last, and no more of them."""
+        for matrix in event.matrices:
             if matrix.hash not in self.matrices:
-                self.matrices[matrix.hash] = matrix
+                self.matrices[matrix.hash] = self._unclaimed[matrix.hash] = matrix
                 out.documents[key_of(matrix)] = matrix
+        while len(self._unclaimed) > _MAX_UNCLAIMED:
+            hash_ = next(iter(self._unclaimed))
+            del self._unclaimed[hash_], self.matrices[hash_]
+            out.drop([("matrix", hash_)])
+
+    def _save_matrices(self, replica: Replica, new: Iterable[Matrix], out: Effects) -> None:
+        """Save those new matrices that an operation needs which is here, or waits. The others are not kept."""
+        history, waiting = replica.history, replica.inbox.waiting
+        used = {op.matrix.hash for op in (*waiting.values(), *history.ops.values())} if new else set()
+        for matrix in new:
+            if matrix.hash in used or (history.adopted and history.adopted.hash == matrix.hash):
+                out.documents[key_of(matrix)] = matrix
+            else:
+                del self.matrices[matrix.hash]
 
     def _wake_some(self, out: Effects) -> None:
         """Load some resources of the backlog: memory must not grow with the number of resources."""
@@ -290,6 +304,7 @@ class Site:
         before = self._outlived.pop(replica.resource, None)
         if before is not None:
             replica.outlive(before)
+        out.others += map(contents.alarm, replica.proofs.values())  # so that an operator sees it after a restart too
         if started and not (replica.slot.running and replica.slot.running.n == started.n):
             _after_crash(replica, started, out)  # before any event: what waits may depend on what the crash left open
 
@@ -356,7 +371,7 @@ class Site:
         slot, applied = replica.slot, replica.applied
         busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
         at_work = busy or replica.outbox.has_deferred or not applied.is_settled
-        behind = {peer for peer in replica.targets() if replica.is_behind(peer)}
+        behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).differs}
         self._active.discard(replica.resource)
         self._parked.pop(replica.resource, None)
         if at_work or behind:
@@ -446,11 +461,17 @@ class Site:
             op = document.id if isinstance(document, Operation) else None
             out.others.append(Notify(replica.resource, REFUSED, op, objection.detail, objection.reason, peer))
 
-        message = screened(message, refuse)
-        self._keep_matrices(message.matrices, out)
+        message = without_more_of(
+            replica.origin, screened(message, refuse), replica.history.known, replica.replies.known
+        )
+        new = [matrix for matrix in message.matrices if matrix.hash not in self.matrices]
+        self.matrices |= {matrix.hash: matrix for matrix in new}
         before = len(replica.history.ops)
         orphans = set(replica.history.orphans)
         missing = exchange.take(replica, peer, message, self.matrices, out)
+        self._save_matrices(replica, new, out)
+        for op in message.ops if self._unclaimed else ():
+            self._unclaimed.pop(op.matrix.hash, None)
         self._report_orphans(replica, orphans, out)
         if replica.history.latest:
             self.clock = self.clock.seen(replica.history.latest)
@@ -460,6 +481,7 @@ class Site:
         # A message of an earlier incarnation may arrive late: the peer's new store need not have what that one says.
         if self._seen.get(peer, message.incarnation) == message.incarnation:
             replica.peer(peer).observe(message, self._now_ms)
+            contents.note_summary(replica, replica.peer(peer), message)
         scheduler.advance(replica, out, self._now_ms)
         if message.ask or missing:
             replica.outbox.acknowledge(peer, missing)
@@ -483,6 +505,8 @@ class Site:
         is_due = replica.peer(peer).resend.is_due(self._now_ms)
         if peer in self.up and is_involved and is_due and replica.is_behind(peer):
             exchange.catch_up(replica, peer, out, self._now_ms)
+        elif peer in self.up and is_involved and replica.peer(peer).is_recheck_due(self._now_ms):
+            exchange.send_all_again(replica, peer, out, self._now_ms)
 
     def _ask_peers(self, replica: Replica, out: Effects) -> None:
         for peer in replica.targets():

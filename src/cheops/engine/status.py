@@ -139,7 +139,7 @@ def status(replica: Replica, up: set[str]) -> ResourceStatus:
 def _overall(replica: Replica, sites: tuple[SiteStatus, ...]) -> Overall:
     if any(site.failed or site.unknown for site in sites) or replica.applied.order_not_enforced:
         return Overall.DIVERGED
-    if waiting_for_refused(replica):
+    if waiting_for_refused(replica) or any(replica.peer(peer).differs for peer in replica.targets()):
         return Overall.DIVERGED
     digests = {site.digest for site in sites}
     done = not any(site.pending for site in sites) and not replica.drafts and "" not in digests

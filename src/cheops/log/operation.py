@@ -16,9 +16,11 @@ the core makes a document: the codec checks again what it encodes.
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
+from hashlib import sha256
 from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
 
 from msgspec import Meta, Struct, field
+from msgspec.json import Encoder
 from msgspec.structs import astuple, force_setattr
 
 from cheops.text import is_invisible
@@ -192,18 +194,20 @@ class DocumentBase(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
 
 
 class _Derived:
-    """Of an operation, and needed all the time: its name, and its key in the matrix.
+    """Of an operation, and needed all the time: its name, its key in the matrix, and the hash of its content.
 
     Slots of a base class, because msgspec would encode fields, and a `__dict__` would slow down every method call.
     """
 
-    __slots__ = ("id", "key")
+    __slots__ = ("content", "id", "key")
     id: OpId
     key: str
+    content: int  # see `content_hash`; set when it is first needed
 
 
 class Operation(_Derived, Struct, frozen=True, omit_defaults=True, tag_field="doc", tag="op"):
-    """One modifying request on one resource. Two are equal when their ids are; contents are never compared."""
+    """One modifying request on one resource. Two are equal when their ids are. A correct site gives an id once; where
+    two contents have one id, `content_hash` decides (see History.replace)."""
 
     resource: Name
     rtype: OptionalName  # the resource's type, by which a site finds reset, checkpoint, on_error …
@@ -269,6 +273,41 @@ class Operation(_Derived, Struct, frozen=True, omit_defaults=True, tag_field="do
 
     def is_concurrent(self, other: "Operation") -> bool:
         return self != other and not self.is_before(other) and not other.is_before(self)
+
+
+def encode_value(value: object) -> object:
+    """How JSON has the types that msgspec does not know."""
+    if isinstance(value, Origin):
+        return str(value)
+    if isinstance(value, Mapping):  # a read-only view of a dictionary
+        return dict(value)
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+# Deterministic: dictionaries and sets are sorted, so equal documents have equal bytes at every site.
+_encoder = Encoder(enc_hook=encode_value, order="deterministic")
+_CONTENT_BYTES = 16
+CONTENT_MASK = 2 ** (8 * _CONTENT_BYTES) - 1
+
+
+def content_hash(op: Operation) -> int:
+    """A number that stands for everything in an operation except its signature: the same at every site."""
+    try:
+        return op.content
+    except AttributeError:
+        body = unsigned(_encoder.encode(op), op.signature)
+        content = int.from_bytes(sha256(body).digest()[:_CONTENT_BYTES])
+        force_setattr(op, "content", content)
+        return content
+
+
+def unsigned(body: bytes, signature: str) -> bytes:
+    """The bytes of a document without its signature, which is the last member and has only plain characters."""
+    return body.removesuffix(signature_member(signature)) + b"}" if signature else body
+
+
+def signature_member(signature: str) -> bytes:
+    return b',"signature":"%b"}' % signature.encode("ascii")
 
 
 class Timing(NamedTuple):

@@ -15,8 +15,8 @@ sealed first (`root`) stands, and the other gives way.
 
 from collections.abc import Iterable, Sequence
 
-from cheops.log.causality import contains, covers
-from cheops.log.operation import Operation
+from cheops.log.causality import Vector, contains, covers, joined
+from cheops.log.operation import Operation, Origin
 
 
 def excludes(sealing: Operation, op: Operation) -> bool:
@@ -44,6 +44,28 @@ def standing(sealing: Iterable[Operation]) -> list[Operation]:
 
 def latest(seals: Sequence[Operation]) -> Operation | None:
     return max(seals, key=lambda sealing: sealing.stamp, default=None)
+
+
+def sealed_by(ops: Iterable[Operation]) -> dict[Origin, int]:
+    """What the seals among these operations cover, themselves included."""
+    sealed: dict[Origin, int] = {}
+    for op in ops:
+        if op.seal is not None:
+            sealed = joined(joined(sealed, op.seal.stable), {op.origin: op.seq})
+    return sealed
+
+
+def proving_seals(sealing: Iterable[Operation], floor: Vector) -> list[Operation]:
+    """Seals that together cover what was forgotten, as few as simply found: the newest, and what others add to it."""
+    proving: list[Operation] = []
+    left = dict(floor)
+    for op in sorted(sealing, key=lambda op: op.stamp, reverse=True):
+        covered = sealed_by((op,))
+        rest = {origin: n for origin, n in left.items() if covered.get(origin, 0) < n}
+        if len(rest) < len(left):
+            proving.append(op)
+            left = rest
+    return proving
 
 
 def _rank(op: Operation) -> tuple[object, ...]:

@@ -26,11 +26,12 @@ import msgspec
 from cheops import __version__
 from cheops.backends.command.runner import CommandRunner
 from cheops.backoff import jittered
+from cheops.bounded import BoundedMap
 from cheops.config.site import SiteConfig
-from cheops.engine.events import ClientLeft, Ran, Run, SitesRemoved, Submitted, Tick
+from cheops.engine.events import ClientLeft, Notify, Ran, Run, SitesRemoved, Submitted, Tick
 from cheops.engine.site import Site
 from cheops.errors import CheopsError
-from cheops.log.operation import Kind, Origin
+from cheops.log.operation import Kind, OpId, Origin
 from cheops.node.backends import Backends
 from cheops.node.effects import Answers, EffectExecutor, Faults, PendingRequests
 from cheops.node.limits import ClockCheck, DiskQuota
@@ -67,6 +68,7 @@ _MOST_BACKLOG = 20_000  # steps of the engine whose effects wait to be carried o
 _SNAPSHOT_MS = 1_000
 _MOST_KEY_SOURCES = 2  # further sites to ask for a certificate; each costs a request, and the sender mostly has it
 _STOP_S = 10.0
+_MOST_ALARMS = 1_000
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -80,6 +82,8 @@ class Node:
         self.name = config.name
         self.pending_requests = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
         self.faults = Faults()
+        # Two operations under one id, by resource and id: proof that a site's keys are in the wrong hands.
+        self.alarms: BoundedMap[tuple[str, OpId | None], Notify] = BoundedMap(_MOST_ALARMS)
         # Refusals, and how often a sender may send requests. One limiter for a client's requests to the API and to
         # /peer/, so that another path is no second budget.
         self.refusals = Refusals()

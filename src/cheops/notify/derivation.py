@@ -32,6 +32,7 @@ NOTICES = {
         EventKind.NO_CHECKPOINT,
         EventKind.RESET_FAILED,
         EventKind.COPY_NOT_DELETED,
+        EventKind.EQUIVOCATION,
     )
 }
 # Fates that are reported with the decision of the operation, or that are nothing new.

@@ -219,7 +219,8 @@ class DocumentIntake:
             replica = await self._engine.replica(resource)
             inbox = replica.inbox
             refused |= {key_of(op): inbox.refused[op.id] for op in message.ops if op.id in inbox.refused}
-            if waits := [op.id for op in message.ops if op.id in inbox.waiting]:
+            known = replica.history.known  # what is not there waits, or found no place to wait
+            if waits := [op.id for op in message.ops if not contains(known, op.id) and op.id not in inbox.refused]:
                 raise _not_yet(f"{waits[0]} of '{resource}' depends on operations that have not arrived yet")
         await self._engine.flushed()
         if later:

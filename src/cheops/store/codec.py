@@ -11,7 +11,7 @@ documents give equal bytes, so a hash or a signature covers their content.
 The id of a document is its key as text:
 
     op/<resource>/<site>/<incarnation>/<seq>   reply/<resource>/<site>/<incarnation>/<n>
-    matrix/<hash>   started/<resource>   ledger/<resource>   clock   peers
+    proof/<resource>/<site>/<incarnation>/<seq>   matrix/<hash>   started/<resource>   ledger/<resource>   clock   peers
 
 Each part is percent-encoded, so any name is possible. A key has one spelling, and any other is refused: otherwise one
 document could be stored under two ids.
@@ -25,9 +25,19 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from cheops.engine.documents import Document, EpochRecord, Key, Ledger, Message, Peers, SiteClock, Started
+from cheops.engine.documents import Document, EpochRecord, Key, Ledger, Message, Peers, Proof, SiteClock, Started
 from cheops.log.matrix import Entry, Matrix, MatrixError
-from cheops.log.operation import DocumentBase, Name, Operation, Origin, Reply, parse_origin
+from cheops.log.operation import (
+    DocumentBase,
+    Name,
+    Operation,
+    Origin,
+    Reply,
+    encode_value,
+    parse_origin,
+    signature_member,
+    unsigned,
+)
 from cheops.matrix_file import MAX_ENTRIES, MAX_TYPES, type_problem
 from cheops.store.interface import CodecError
 from cheops.text import printable, shortened
@@ -70,13 +80,7 @@ class _MatrixDocument(DocumentBase, frozen=True, tag="matrix"):
 
 
 def _encode_value(value: object) -> object:
-    if isinstance(value, Origin):
-        return str(value)
-    if isinstance(value, Matrix):
-        return _MatrixDocument(value.hash, value.entries)
-    if isinstance(value, Mapping):  # a read-only view of a dictionary
-        return dict(value)
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    return _MatrixDocument(value.hash, value.entries) if isinstance(value, Matrix) else encode_value(value)
 
 
 def _decode_value(type_: type, value: Any) -> object:
@@ -89,7 +93,7 @@ def _decode_value(type_: type, value: Any) -> object:
 
 # Deterministic: dictionaries and sets are sorted, so equal documents have equal bytes at every site.
 _encoder = msgspec.json.Encoder(enc_hook=_encode_value, order="deterministic")
-_Decoded: TypeAlias = Operation | Reply | _MatrixDocument | Started | Ledger | SiteClock | Peers
+_Decoded: TypeAlias = Operation | Reply | _MatrixDocument | Started | Ledger | Proof | SiteClock | Peers
 _documents: msgspec.json.Decoder[_Decoded] = msgspec.json.Decoder(_Decoded, dec_hook=_decode_value)
 _messages = msgspec.json.Decoder(Message, dec_hook=_decode_value)
 
@@ -119,18 +123,9 @@ def content_of(document: Operation | Reply) -> bytes:
     return unsigned(_encoder.encode(document), document.signature)
 
 
-def unsigned(body: bytes, signature: str) -> bytes:
-    """The bytes of a document without its signature, which is the last member and has only plain characters."""
-    return body.removesuffix(_signature_member(signature)) + b"}" if signature else body
-
-
 def signed(body: bytes, signature: str) -> bytes:
     """The bytes of a document, with a signature added."""
-    return body.removesuffix(b"}") + _signature_member(signature)
-
-
-def _signature_member(signature: str) -> bytes:
-    return b',"signature":"%b"}' % signature.encode("ascii")
+    return body.removesuffix(b"}") + signature_member(signature)
 
 
 def is_shared(document: Document) -> bool:
@@ -235,7 +230,7 @@ def decode_plain(data: bytes) -> dict[str, Any]:
 
 _MAX_ID_CHARACTERS = 50_000  # three names of the greatest length, every byte of them encoded
 _NUMBER = re.compile("[1-9][0-9]{0,15}")
-_NUMBERED = {kind: kind for kind in ("op", "reply")}
+_NUMBERED = {kind: kind for kind in ("op", "reply", "proof")}
 _NAMED = {kind: kind for kind in ("matrix", "started", "ledger")}
 _SINGLE = {kind: kind for kind in ("clock", "peers")}
 _PARTS = {**dict.fromkeys(_NUMBERED, 5), **dict.fromkeys(_NAMED, 2), **dict.fromkeys(_SINGLE, 1)}

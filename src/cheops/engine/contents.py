@@ -1,0 +1,103 @@
+"""Contents: whether sites that know the same ids also know the same operations.
+
+A correct site gives an id once. A site whose key is stolen may sign two operations under one id, and send each to other
+sites; or it may make a site believe that an operation was forgotten. So sites that know the same ids compare sums of
+the contents (`History.summary`). If these differ, they send each other their operations again, at growing intervals,
+and until they agree nothing is sealed, folded or forgotten, and the status is DIVERGED.
+
+Two contents of one id are proof that their origin, or somebody with its key, misbehaves. The content with the smaller
+hash stands at every site, so the sites end equal. A site that has run the other one runs the smaller one from a base.
+Both are sent to all sites involved, the loser is kept as a `Proof`, and an operator is alarmed (`EQUIVOCATION`).
+
+An operation that this site knows by its id only, and has not forgotten by its own decision, is taken when a site that
+disagrees sends it.
+"""
+
+from collections.abc import Mapping
+
+from cheops.engine import admission, outcome
+from cheops.engine.documents import Message, Proof, document_size, key_of
+from cheops.engine.events import Effects, Notify
+from cheops.engine.intake import BAD_NUMBER
+from cheops.engine.progress import PeerProgress
+from cheops.engine.replica import Replica
+from cheops.log.causality import contains, covers
+from cheops.log.history import differ
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Operation, content_hash
+
+EQUIVOCATION = "equivocation"
+MAX_PROOFS = 100  # of one resource
+_MAX_PROOF_BYTES = 1_000_000  # an operation beyond this is not kept as a proof: its hash is
+
+
+def note_summary(replica: Replica, view: PeerProgress, message: Message) -> None:
+    """Compare the contents, if the sender of a message knows the same ids."""
+    if message.summary and dict(message.known) == replica.history.known:
+        view.note_difference(differs=differ(replica.history.summary(), message.summary))
+
+
+def compare(replica: Replica, peer: str, op: Operation, matrices: Mapping[str, Matrix], out: Effects) -> None:
+    """Compare an operation that a peer sent with the one of that id that is known here."""
+    held = replica.history.ops.get(op.id)
+    if held is None:
+        view = replica.peers.get(peer)
+        if view is not None and view.differs:
+            _recover(replica, op, matrices, out)
+    elif content_hash(held) != content_hash(op):
+        _report(replica, held, op, out)
+        if content_hash(op) < content_hash(held) and _may_take(replica, op, matrices, out):
+            _replace(replica, held, op, out)
+
+
+def refuse_own(replica: Replica, peer: str, op: Operation, out: Effects) -> None:
+    """No other site makes operations of this one."""
+    what = (
+        "it claims to be of this site, which has not made it; if the store here is an old copy, start with an empty one"
+    )
+    if replica.inbox.refuse(op, what):
+        out.others.append(Notify(replica.resource, admission.REFUSED, op.id, what, BAD_NUMBER, peer))
+
+
+def _may_take(replica: Replica, op: Operation, matrices: Mapping[str, Matrix], out: Effects) -> bool:
+    """Whether an operation can be judged now, and would be accepted. Otherwise it is sent again later."""
+    running = replica.slot.running
+    under_way = running is not None and (running.op is None or running.op.id == op.id)
+    can_judge = covers(replica.history.known, op.deps) and op.matrix.hash in matrices and not under_way
+    return can_judge and admission.admits(replica, op, out)
+
+
+def _recover(replica: Replica, op: Operation, matrices: Mapping[str, Matrix], out: Effects) -> None:
+    """Take an operation that counts as forgotten here. Where that is right, it has no effect, and goes again."""
+    if op.is_silent or contains(replica.history.folded, op.id) or not _may_take(replica, op, matrices, out):
+        return
+    replica.add(op)
+    out.documents[key_of(op)] = op
+
+
+def _replace(replica: Replica, held: Operation, op: Operation, out: Effects) -> None:
+    replica.applied.history_changed(replica.history.replace(op))
+    out.documents[key_of(op)] = op
+    if replica.applied.content_replaced(op.id):
+        # The application holds the effect of the other one. Something that wipes it must run before anything else.
+        outcome.mark_dirty(replica, (held.key,), out)
+
+
+def _report(replica: Replica, held: Operation, op: Operation, out: Effects) -> None:
+    if op.id in replica.proofs or len(replica.proofs) >= MAX_PROOFS:
+        return
+    site = op.origin.site
+    signed = "signed" if held.signature and op.signature else "sent"
+    what = f"{site} {signed} two different operations as {op.id}: find out who has its keys, and forget it if in doubt"
+    loser = max(held, op, key=content_hash)
+    small = document_size(loser) < _MAX_PROOF_BYTES
+    proof = Proof(replica.resource, op.origin, op.seq, what, loser if small else None)
+    replica.proofs[op.id] = proof
+    out.documents[key_of(proof)] = proof
+    out.others.append(alarm(proof))
+    replica.outbox.push((held, op))  # so that every site gets the proof
+
+
+def alarm(proof: Proof) -> Notify:
+    id_ = proof.other.id if proof.other else None
+    return Notify(proof.resource, EQUIVOCATION, id_, proof.detail, EQUIVOCATION, proof.origin.site)

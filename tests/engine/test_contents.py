@@ -1,0 +1,231 @@
+"""Two operations under one id, and operations that a site was made to forget: the sites end equal, and say who lied."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from cheops.engine.contents import EQUIVOCATION
+from cheops.engine.documents import Base, Message, Proof, Snapshot, written
+from cheops.engine.events import Received
+from cheops.engine.status import Overall
+from cheops.log.operation import Command, Kind, Operation, OpId, Origin, Seal, Stamp, content_hash
+from cheops.sim.apps import COUNTER, App
+from tests.engine.lab import Lab
+
+
+def lab_of(app: App = COUNTER, **changes: Any) -> Lab:
+    """Three honest sites a, b and c. The resource is also at m, whose keys are stolen; nobody hears from its agent."""
+    lab = Lab("abcm")
+    lab.make("n", app, "abcm", checkpoint=None, **changes)
+    lab.submit("a", "n", "set 1" if app is COUNTER else "set x")
+    lab.run()
+    return lab
+
+
+def stolen(lab: Lab, line: str, seq: int = 1, **changes: Any) -> Operation:
+    """An operation that somebody signs with the keys of m."""
+    history = lab.at("m", "n").history
+    origin = lab.nodes["m"].origin
+    first = next(op for op in history.ops.values() if op.sites)
+    fields: dict[str, Any] = {
+        "origin": origin,
+        "seq": seq,
+        "deps": {**history.known, origin: seq - 1} if seq > 1 else dict(history.known),
+        "payload": Command(line),
+        "type": line.split(maxsplit=1)[0],
+        "stamp": Stamp(lab.now_ms, seq, origin),
+        "sites": None,
+        "signature": "c2lnbmVk",
+    }
+    return replace(first, **{**fields, **changes})
+
+
+def send(lab: Lab, to: str, *ops: Operation, **more: Any) -> None:
+    lab.take(to, Received("m", Message("n", "1", ops, **more)))
+
+
+def without_m(lab: Lab) -> None:
+    """The real agent of m is silent: only the thief speaks."""
+    lab.set_cut({(one, other) for one in "abc" for other in "m"} | {(other, one) for one in "abc" for other in "m"})
+
+
+def run(lab: Lab, seconds: int = 40) -> None:
+    for _ in range(seconds):
+        lab.run()
+        lab.pass_time(1_000)
+
+
+@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
+def test_of_two_contents_under_one_id_the_smaller_hash_stands_everywhere(order: str) -> None:
+    lab = lab_of()
+    without_m(lab)
+    one, other = stolen(lab, "set 100"), stolen(lab, "set 200")
+    first, *rest = order
+    send(lab, first, one)
+    for site in rest:
+        send(lab, site, other)
+    run(lab)
+    winner = min(one, other, key=content_hash)
+    expected = int(winner.payload.line.split()[1])
+    assert lab.states("n", "abc") == [expected] * 3
+    for site in "abc":
+        replica = lab.at(site, "n")
+        assert content_hash(replica.history.ops[winner.id]) == content_hash(winner)
+        (proof,) = replica.proofs.values()
+        assert proof.other is not None
+        assert content_hash(proof.other) == max(content_hash(one), content_hash(other))
+    alarms = {site for site in "abc" if any(f"{site} notifies" in line and EQUIVOCATION in line for line in lab.output)}
+    assert alarms == set("abc")
+    assert any("m signed two different operations as m:1" in line for line in lab.output)
+
+
+def test_a_site_that_ran_the_wrong_one_replays_from_a_base() -> None:
+    lab = lab_of()
+    without_m(lab)
+    pair = sorted((stolen(lab, "inc 100"), stolen(lab, "inc 200")), key=content_hash)
+    send(lab, "a", pair[1])
+    run(lab, 2)
+    assert lab.states("n", "a") == [1 + int(pair[1].payload.line.split()[1])]
+    send(lab, "b", pair[0])
+    run(lab)
+    expected = 1 + int(pair[0].payload.line.split()[1])
+    assert lab.states("n", "abc") == [expected] * 3
+
+
+def test_the_proof_and_the_decision_outlive_a_crash() -> None:
+    lab = lab_of()
+    without_m(lab)
+    pair = sorted((stolen(lab, "inc 100"), stolen(lab, "inc 200")), key=content_hash)
+    send(lab, "a", pair[1])
+    run(lab, 2)
+    send(lab, "b", pair[0])
+    run(lab)
+    for site in "abc":
+        lab.crash(site)
+        lab.restart(site)
+    lab.submit("c", "n", "inc 5")
+    run(lab)
+    assert lab.states("n", "abc") == [6 + int(pair[0].payload.line.split()[1])] * 3
+    assert all(lab.at(site, "n").proofs for site in "abc")
+    assert any(isinstance(d, Proof) for d in lab.nodes["a"].disk.durable.values())
+
+
+def test_sites_whose_contents_differ_are_not_converged_and_seal_nothing() -> None:
+    lab = lab_of()
+    one, other = stolen(lab, "set 100"), stolen(lab, "set 200")
+    without_m(lab)
+    send(lab, "a", one)
+    lab.run()
+    lab.partition("a", "b", "c", "m")
+    for site in "bc":
+        send(lab, site, other)
+    lab.run()
+    assert len({lab.at(site, "n").applied.digest() for site in "ab"}) == 2
+    assert all(lab.status(site, "n").overall is not Overall.CONVERGED for site in "abc")
+
+
+def test_content_that_a_policy_refuses_does_not_stand() -> None:
+    """Otherwise a thief could choose, by trying hashes, what is refused at one site and not at another."""
+    lab = lab_of()
+    without_m(lab)
+    one, other = stolen(lab, "set 100"), stolen(lab, "set 200", deps={})
+    send(lab, "a", one)
+    send(lab, "b", one)
+    send(lab, "c", other)
+    run(lab)
+    assert len({tuple(lab.states("n", site)) for site in "abc"}) == 1
+
+
+def test_nobody_else_makes_operations_of_this_site() -> None:
+    lab = lab_of()
+    own = lab.nodes["a"].origin
+    history = lab.at("a", "n").history
+    first = next(op for op in history.ops.values() if op.sites)
+    forged = replace(first, seq=2, deps={own: 1}, sites=None, stamp=Stamp(lab.now_ms, 9, own), payload=Command("set 9"))
+    send(lab, "a", forged)
+    assert lab.at("a", "n").history.known[own] == 1
+    lab.submit("a", "n", "inc 1")
+    run(lab, 3)
+    assert lab.states("n", "abc") == [2, 2, 2]
+
+
+# -- snapshots ------------------------------------------------------------------------------------------------
+
+
+def snapshot_of(lab: Lab, floor: dict[Origin, int], ops: tuple[Operation, ...], **changes: Any) -> Message:
+    history = lab.at("m", "n").history
+    fields: dict[str, Any] = {"floor": floor, "reply_floor": {}, "base": None, "adopted": history.adopted, "epochs": ()}
+    fields["contents"] = written(history.floor_contents)
+    return Message("n", "1", ops, known=floor, snapshot=Snapshot(**{**fields, **changes}))
+
+
+def lying_seal(lab: Lab, stable: dict[Origin, int]) -> Operation:
+    """A seal over operations that not all sites have settled."""
+    origin = lab.nodes["m"].origin
+    deps = {**lab.at("m", "n").history.known, **stable}
+    stamp = Stamp(lab.now_ms, 1, origin)
+    return stolen(lab, "seal", kind=Kind.SEAL, payload=Command(""), deps=deps, stamp=stamp, seal=Seal(stable, stamp))
+
+
+def test_a_floor_that_no_seal_covers_is_refused() -> None:
+    lab = lab_of()
+    without_m(lab)
+    lab.partition("a", "bc", "m")
+    lab.submit("a", "n", "inc 5")  # acknowledged at a, and not known at b and c yet
+    lab.run()
+    a = lab.nodes["a"].origin
+    listing = next(op for op in lab.at("m", "n").history.ops.values() if op.sites)
+    lab.take("b", Received("m", snapshot_of(lab, {a: 2**40 - 1}, (listing,))))
+    assert lab.at("b", "n").history.known == {a: 1}
+    lab.heal()
+    without_m(lab)
+    run(lab)
+    assert lab.states("n", "abc") == [6, 6, 6]
+
+
+def test_an_operation_that_a_false_snapshot_hides_comes_back_from_who_has_it() -> None:
+    """The thief is a site of the resource, so it may make a seal, which proves its floor. The contents give it away."""
+    lab = lab_of()
+    without_m(lab)
+    lab.partition("a", "bc", "m")
+    lab.submit("a", "n", "inc 5")
+    lab.run()
+    a = lab.nodes["a"].origin
+    hidden = lab.at("a", "n").history.ops[OpId(a, 2)]
+    listing = next(op for op in lab.at("m", "n").history.ops.values() if op.sites)
+    seal = lying_seal(lab, {a: 2})
+    claimed = {a: f"{content_hash(listing) + content_hash(hidden):x}"}
+    message = snapshot_of(lab, {a: 2}, (listing, seal), contents=claimed)
+    for site in "bc":
+        lab.take(site, Received("m", message))
+    lab.take("a", Received("m", Message("n", "1", (seal,))))
+    lab.heal()
+    without_m(lab)
+    run(lab)
+    assert lab.states("n", "abc") == [6, 6, 6]
+
+
+def test_a_checkpoint_does_not_take_the_place_of_what_this_site_has_acknowledged() -> None:
+    lab = lab_of()
+    without_m(lab)
+    a, m = lab.nodes["a"].origin, lab.nodes["m"].origin
+    seal = lying_seal(lab, {a: 1})
+    listing = next(op for op in lab.at("m", "n").history.ops.values() if op.sites)
+    base = Base({a: 1, m: 1}, Command("write 666"))
+    lab.take("a", Received("m", snapshot_of(lab, {a: 1, m: 1}, (listing, seal), base=base)))
+    run(lab, 3)
+    assert lab.states("n", "a") == [1]
+    assert any("its checkpoint would take the place of a:1" in line for line in lab.output)
+
+
+def test_a_site_counts_its_own_replies() -> None:
+    lab = lab_of()
+    a = lab.nodes["a"].origin
+    before = lab.at("a", "n").replies.known[a]
+    listing = next(op for op in lab.at("m", "n").history.ops.values() if op.sites)
+    m = lab.nodes["m"].origin
+    seal = lying_seal(lab, {a: 1})
+    message = snapshot_of(lab, {a: 1, m: 1}, (listing, seal), reply_floor={a: 2**40})
+    lab.take("a", Received("m", message))
+    assert lab.at("a", "n").replies.known[a] == before
