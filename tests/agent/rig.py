@@ -180,7 +180,10 @@ class Rig:
         if self.pki is None:
             return "none"
         self.pki.site(self.folder(name) / "tls", name, host)
-        return {"folder": "tls"}
+        if name != self.names[0]:
+            return {"folder": "tls"}
+        # The first site has the authority's key, so it decides which sites are forgotten.
+        return {"folder": "tls", "ca_key": str(self.pki.write(self.base / "ca"))}
 
     def _answers(self, name: str) -> bool:
         if name in self.processes and self.processes[name].poll() is not None:

@@ -268,4 +268,6 @@ def _forgetting(sites: Sites) -> None:
     for id_ in ("other", "seen"):
         agent.change_sites(id_, ChangeSites(sites="site2", how=SitesChange.REMOVE), wait=Wait.FIRST)
         assert [site.site for site in agent.resource(id_).sites] == ["site1"]
-    assert agent.admit("site2").state != "forgotten"
+    admitted = agent.admit("site2")
+    assert (admitted.forgotten, admitted.unreachable) == (False, ())
+    assert agent.call(GET_SITE, "site2").state != "forgotten"

@@ -200,7 +200,7 @@ def _cut_off(rig: Rig, cheops: Cheops) -> None:
     assert "it no longer counts for: notes" in cheops("site", "forget", "site2", "--force").out
     assert re.search(r"site2 +forgotten", cheops("get", "sites").out)
     assert cheops("wait", "notes").out.startswith("CONVERGED  notes: site1, its only site, is up to date")
-    cheops("site", "admit", "site2")
+    assert "site2 is part of the mesh again: at this agent" in cheops("site", "admit", "site2").out
     status = ("status", "notes", "--url", rig.url("site1"))
     until(lambda: run_here(*status).out.startswith("UNREACHABLE"), "for site2 to count again")
 

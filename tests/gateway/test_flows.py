@@ -2,6 +2,8 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -16,11 +18,24 @@ from cheops.gateway.haproxy.configuration import MASTER, render
 from cheops.gateway.haproxy.counters import parse_request_line
 from cheops.gateway.haproxy.flows import Flow, FlowKind, FlowTable, FlowTarget, flow_target
 from cheops.gateway.haproxy.handover import original_request
-from cheops.gateway.haproxy.layout import Layout, PeerLayout, ServiceLayout, key_of, scope_of_key, slug, value_of
+from cheops.gateway.haproxy.layout import (
+    Layout,
+    PeerLayout,
+    ServiceLayout,
+    key_of,
+    peer_layout,
+    scope_of_key,
+    slug,
+    value_of,
+)
 from cheops.gateway.haproxy.process import HaproxyError
 from cheops.gateway.haproxy.runtime import RuntimeSocket
 from cheops.gateway.headers import ForwardingInfo, RequestHead, headers_for_upstream
+from cheops.gateway.interfaces import NoGatewayError
+from cheops.gateway.peers import PeerGateways
 from cheops.gateway.routing import Decision, Forward, InTurn, Local, Replicate
+from cheops.node.node import Node
+from cheops.peers.heartbeat import SiteRecord
 from cheops.scope.parser import parse
 from cheops.scope.route import Replicas
 
@@ -137,6 +152,21 @@ def test_names_cannot_break_out_of_the_configuration() -> None:
     assert "env(" not in text
     assert text.count("\nglobal\n") == 1
     assert text.lower().count("$home") == text.lower().count("\\$home") == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["https://127.0.0.1 redir http://x :1", "https://x:99999", "https://x\n  server y", "https://[::1", "x"]
+)
+def test_an_address_that_is_none_gets_no_backend(url: str) -> None:
+    """The mesh refuses such a record; if one came through, its site alone would be out of reach."""
+    records = {"bad": SiteRecord("bad", "1", "http://x", services=(("image", url),))}
+    records["good"] = SiteRecord("good", "1", "http://y", services=(("image", "http://127.0.0.1:7"),))
+    node = SimpleNamespace(mesh=SimpleNamespace(entry_of=records.get), keyring=None)
+    peers = PeerGateways(cast("Node", node))
+    assert peer_layout(peers, None, "image", "bad") is None
+    assert peer_layout(peers, None, "image", "good") == PeerLayout("image", "good", UpstreamAddress("127.0.0.1", 7))
+    with pytest.raises(NoGatewayError, match="the address of bad for 'image' cannot be used"):
+        peers.address("bad", "image")
 
 
 def test_an_answer_of_haproxy_may_come_in_pieces(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import http.client
 import json
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,7 +185,7 @@ def test_a_forgotten_site_is_out_and_knows_it(rig: Rig, tmp_path: Path) -> None:
     assert refused(rig, "site1", "forgotten site") >= 1
     problems = json.loads(rig.request("site2", "GET", "/api/v1/sites"))
     until(lambda: states(rig, "site2")["site2"] == "forgotten", f"for it to know: {problems}")
-    lifted = [["site2", 2**52, False]]  # it cannot lift that itself
+    lifted = [["site2", int(time.time() * 1000), False]]  # it cannot lift that itself
     status, _ = answer(rig, "site1", site2, "POST", PROBE, body=heartbeat("site2", members=lifted))
     assert (status, states(rig, "site1")["site2"]) == (403, "forgotten")
 

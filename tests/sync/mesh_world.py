@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from cheops.engine.events import PeerUp
 from cheops.peers.heartbeat import Heartbeat, SavedMesh, SiteRecord, decode, encode
-from cheops.peers.mesh import Mesh, PeerEvent, Probe
+from cheops.peers.mesh import Mesh
+from cheops.peers.probes import PeerEvent, Probe
 from cheops.peers.settings import MeshSettings, Now
 
 PERIOD_MS = 1_000.0

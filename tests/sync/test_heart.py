@@ -8,9 +8,11 @@ from typing import Any, cast
 
 from cheops.engine.events import PeerUp
 from cheops.peers.client import PeerClient
-from cheops.peers.mesh import PeerEvent
-from cheops.peers.prober import Prober, now
+from cheops.peers.prober import Prober, RecordRefusals, now
+from cheops.peers.probes import PeerEvent
 from tests.sync.mesh_world import World
+
+REFUSALS = cast("RecordRefusals", None)  # there are none
 
 
 class _Pieces:
@@ -43,8 +45,8 @@ def test_an_answer_may_come_in_pieces() -> None:
     world.add("a", ["b"])
     world.add("b")
     events: list[PeerEvent] = []
-    b = Prober(world.nodes["b"].mesh, cast("PeerClient", None), lambda _event: None)
-    a = Prober(world.nodes["a"].mesh, cast("PeerClient", _Asking(b)), events.append)
+    b = Prober(world.nodes["b"].mesh, cast("PeerClient", None), lambda _event: None, REFUSALS)
+    a = Prober(world.nodes["a"].mesh, cast("PeerClient", _Asking(b)), events.append, REFUSALS)
     probes, _ = a.mesh.tick(now(), lambda _most: 0)
     asyncio.run(a._probe(probes[0]))
     assert [event.peer for event in events if isinstance(event, PeerUp)] == ["b"]

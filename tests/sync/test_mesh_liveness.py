@@ -1,13 +1,16 @@
 """Who is up: partitions, loss, one-way cuts, crashes and rebirths; and the laws of evidence."""
 
+import dataclasses
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cheops.engine.events import PeerDown, PeerUp
-from cheops.peers.heartbeat import Heartbeat, SavedMesh
+from cheops.peers.heartbeat import MAX_NUMBER, Heartbeat, SavedMesh
 from cheops.peers.liveness import HeartbeatCounters, ProbeHistory, SiteState, assess
 from cheops.peers.mesh import Mesh
 from cheops.peers.probes import ProbeCandidates, ProbeScheduler
@@ -360,3 +363,36 @@ def test_one_that_fell_silent_must_advance_twice() -> None:
     assert beats.take([("x", 8)], 120) == ["x"]
     assert beats.age_ms("x", 120) == 0
     assert beats.gossip(9) == [("x", 8)]
+
+
+def test_a_liar_does_not_silence_a_site_that_lives() -> None:
+    """One of 50 says in every heartbeat that another is far ahead: its true counter advances for all others anyway."""
+    world = World(encode_every=10)
+    names = settled(world, 50)
+    victim, liar = names[7], world.mesh(names[3])
+    others = [name for name in names if name not in (victim, names[3])]
+    compose = liar._known.compose
+
+    def lie(*arguments: Any) -> Heartbeat:
+        return replace(compose(*arguments), beats=((victim, MAX_NUMBER), (names[8], 2**52)))
+
+    liar._known.compose = lie  # type: ignore[method-assign]
+    world.run(60)
+    assert {world.state(name, victim) for name in others} == {"up"}
+
+
+def test_what_others_say_takes_no_site_down_that_shares_resources_and_answers() -> None:
+    """Its counter stands still for all: but our own probes are answered, and a site that shares nothing is down."""
+    world = World()
+    three(world)
+    mesh = world.mesh("a")
+    mesh.interest(["b"])
+    since_ms = world.now_ms
+    mesh._known.beats.take = lambda _beats, _now_ms: []  # type: ignore[method-assign, assignment]
+    mesh._known.beats._live.clear()
+    mesh._peers["b"].link = dataclasses.replace(mesh._peers["b"].link, contact_ms=-1e6)
+    world.run(1)
+    assert world.events("a", since_ms) == []
+    assert "b" in mesh.up
+    world.kill("b")
+    world.run_until(lambda: PeerDown("b") in world.events("a", since_ms), periods=20)

@@ -200,6 +200,7 @@ def security_checks(node: Node) -> Iterator[Check]:
     yield from _files(node)
     yield from _services(node.config)
     yield from _tokens(node)
+    yield from _decisions(node)
     yield _refusals(node.refusals.all(), now_s)
 
 
@@ -309,6 +310,22 @@ def _tokens(node: Node) -> Iterator[Check]:
     count = f"{len(eternal)} token{' never expires' if len(eternal) == 1 else 's never expire'}"
     name, detail = (count, shown) if eternal else ("all tokens expire", str(len(tokens)))
     yield _security_check(name, detail, hint, anchor="tokens")
+
+
+def _decisions(node: Node) -> Iterator[Check]:
+    """Whether a revocation has reached everyone: a site that does not know of it still trusts the stolen one."""
+    forgotten = sorted(node.mesh.forgotten - {node.name})
+    open_ = [(site, missing) for site in forgotten if (missing := node.mesh.without_decision(site))]
+    for site, missing in open_[:_MAX_NAMED]:
+        name = f"{printable(site)} is forgotten, but not everywhere"
+        hint = (
+            "a site that is down gets it when it is back; one that is up within seconds. Until then block the address "
+            f"of {printable(site)} in the firewall there"
+        )
+        yield _security_check(name, f"not confirmed by {listed(map(printable, missing))}", hint, anchor="revocations")
+    if forgotten and not open_:
+        detail = listed(map(printable, forgotten))
+        yield _security_check("all sites have confirmed which sites are forgotten", detail, anchor="revocations")
 
 
 def _refusals(refused: Iterable[Refused], now_s: float) -> Check:

@@ -50,6 +50,7 @@ from cheops.api.endpoints.site import (
     ADMIT_SITE,
     CHECK,
     CREATE_TOKEN,
+    DECIDE_SITE,
     FORGET_SITE,
     HEALTH,
     INVITE_SITE,
@@ -97,7 +98,7 @@ from cheops.api.models.site import (
     AuditLog,
     Changes,
     Checks,
-    Forgotten,
+    Decided,
     Health,
     Invitation,
     InviteRequest,
@@ -105,8 +106,8 @@ from cheops.api.models.site import (
     NewToken,
     Ping,
     Session,
+    SignedDecision,
     Sites,
-    SiteView,
     TokenList,
     TokenView,
 )
@@ -320,13 +321,18 @@ class AgentMethods:
         return call_of(PING_SITE, name)
 
     @Method
-    def forget(self, name: str, *, force: bool = False) -> Call[Forgotten]:
+    def forget(self, name: str, *, force: bool = False) -> Call[Decided]:
         return call_of(FORGET_SITE, name, parameters=ForgetParameters(force=force))
 
     @Method
-    def admit(self, name: str) -> Call[SiteView]:
+    def admit(self, name: str) -> Call[Decided]:
         """Admit a forgotten site again."""
         return call_of(ADMIT_SITE, name)
+
+    @Method
+    def decide(self, name: str, decision: SignedDecision, *, force: bool = False) -> Call[Decided]:
+        """Pass on a decision about a site that was signed with the authority's key."""
+        return call_of(DECIDE_SITE, name, parameters=ForgetParameters(force=force), body=decision)
 
     @Method
     def invite(self, request: InviteRequest) -> Call[Invitation]:

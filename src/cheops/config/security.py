@@ -58,11 +58,11 @@ class SecurityConfig(Section):
     ca_key: Path | None = setting(
         PATH,
         None,
-        "The certificate authority's key, at sites that admit others (`cheops site invite`) and renew certificates. "
-        "Keep it at few sites.",
+        "The certificate authority's key, at sites that admit others (`cheops site invite`), forget them and renew "
+        "certificates. Keep it at few sites.",
     )
     clock_skew_s: float = setting(
-        DURATION, 60.0, "How far in the future the timestamp of another site's operation may be."
+        DURATION, 60.0, "How far in the future the timestamp of another site's operation, record or decision may be."
     )
     renew_before_s: float = setting(
         long_duration(),

@@ -10,10 +10,11 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import cast
 from urllib.parse import urlsplit
 
+from cheops.config.address import address_of_url, parse_url
 from cheops.config.gateway import GatewayConfig
 from cheops.gateway.interfaces import UpstreamError
 from cheops.peers.client import Credentials
@@ -200,11 +201,12 @@ class UpstreamAddress:
         return f"{host}:{self.port}"
 
 
-@cache
+@lru_cache(maxsize=4_096)  # sites may announce one address after another
 def upstream_address(url: str) -> UpstreamAddress:
-    parts = urlsplit(url)
-    is_tls = parts.scheme == "https"
-    return UpstreamAddress(parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/"))
+    """Host and port of a URL, checked; raises AddressError. HAProxy's configuration contains them as they are."""
+    normal = parse_url(url, with_path=True)
+    address, is_tls = address_of_url(normal), normal.startswith("https://")
+    return UpstreamAddress(address.host, address.port, is_tls, urlsplit(normal).path.rstrip("/"))
 
 
 class ConnectionPool:

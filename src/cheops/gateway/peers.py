@@ -15,7 +15,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeAlias
 
-from cheops.config.address import address_of_url
+from cheops.config.address import AddressError, address_of_url
 from cheops.errors import CheopsError, Fault
 from cheops.gateway.client_connection import ClientConnection
 from cheops.gateway.connection import UpstreamAddress, upstream_address
@@ -115,11 +115,13 @@ class PeerGateways:
                 f"{site} has no address for requests to '{service}': set "
                 f"{'gateway.listen' if self._node.keyring else f'services.{service}.listen'} there"
             )
-        if self._node.keyring is None:
-            return upstream_address(address)
-        if not address.startswith("https://"):
+        if self._node.keyring and not address.startswith("https://"):
             raise NoGatewayError(f"{site} has no address over TLS for '{service}': set gateway.listen there")
-        return replace(upstream_address(address), site=site)
+        try:
+            upstream = upstream_address(address)
+        except AddressError as error:
+            raise NoGatewayError(f"the address of {site} for '{service}' cannot be used: {error}") from None
+        return replace(upstream, site=site) if self._node.keyring else upstream
 
     def is_up(self, site: str) -> bool:
         info = self._node.snapshot().sites.get(site)

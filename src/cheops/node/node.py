@@ -42,11 +42,12 @@ from cheops.peers.client import PeerClient
 from cheops.peers.couchdb.database import Databases
 from cheops.peers.enrollment import Enrollment, keyring_of
 from cheops.peers.files import FileFetcher
-from cheops.peers.heartbeat import SavedMesh, SiteRecord
+from cheops.peers.heartbeat import MembershipRecord, SavedMesh, SiteRecord
 from cheops.peers.intake import DocumentIntake, DocumentVerifier
 from cheops.peers.links import PeerLinks
-from cheops.peers.mesh import Mesh, PeerEvent
+from cheops.peers.mesh import Mesh
 from cheops.peers.prober import Prober, now
+from cheops.peers.probes import PeerEvent
 from cheops.peers.proofs import CertificateProofs, NoProofs, Proofs
 from cheops.peers.renewal import CertificateRenewal
 from cheops.peers.settings import MeshSettings
@@ -233,6 +234,7 @@ class Node:
         mesh = Mesh(own, config.peers, now(), settings, saved, self._proofs())
         self._interest = set((interest or {}).get("sites", ()))
         mesh.interest(self._interest)
+        self._saved_decisions = mesh.decisions
         return mesh
 
     def _proofs(self) -> Proofs:
@@ -298,6 +300,8 @@ class Node:
             if self.pump.trouble is None:
                 if (forgotten := self.mesh.forgotten) != self.pump.site.gone:
                     self.pump.post(SitesRemoved(forgotten))
+                if self.mesh.decisions != self._saved_decisions:
+                    self._start_job(self._save_mesh())  # a revocation that came by gossip must survive a crash
                 self.pump.post(Tick())
             await asyncio.sleep(_TICK_S)
 
@@ -317,7 +321,16 @@ class Node:
             await self._save_mesh()
 
     async def _save_mesh(self) -> None:
-        await self._save_note(_MESH_NOTE, msgspec.json.decode(heartbeat.encode(self.mesh.saved())))
+        """A note that can be lost: all of it is learned again."""
+        try:
+            await self._save_mesh_durably()
+        except StoreError as error:
+            _log.warning("cannot save what is known of other sites: %s", error)
+
+    async def _save_mesh_durably(self) -> None:
+        self._saved_decisions = self.mesh.decisions
+        note = msgspec.json.decode(heartbeat.encode(self.mesh.saved()))
+        await self._write(self.store.put_note, _MESH_NOTE, note)
 
     async def _save_note(self, name: str, note: dict[str, Any]) -> None:
         """A note that can be lost: it is saved again later, or learned again."""
@@ -363,20 +376,25 @@ class Node:
         return Answers(self.pending_requests)
 
     async def decide_membership(self, site: str, *, forgotten: bool) -> None:
-        """Remove a site from the mesh for good, or admit it again; raises ClientError."""
+        """Remove a site from the mesh for good, or admit it again; raises ClientError or StoreError."""
         decide = self.mesh.forget if forgotten else self.mesh.admit
         await self._spread_decision(decide(site, now()))
+
+    async def take_decision(self, decision: MembershipRecord) -> None:
+        """Take a decision about a site that the authority's key has signed; raises ClientError or StoreError."""
+        await self._spread_decision(self.mesh.take_decision(decision, now()))
 
     async def end_certificates(self, site: str) -> None:
         """Have every certificate of a site refused that was made before now, at all sites; raises ClientError."""
         await self._spread_decision(self.mesh.end_certificates(site, now()))
 
     async def _spread_decision(self, events: Iterable[PeerEvent]) -> None:
+        """Carry out a decision here, and save it. Gossip has it from now on, and goes on even if saving fails."""
         for event in events:
             self._report_peer_event(event)
         for listener in self.membership_listeners:
             await listener()
-        await self._save_mesh()
+        await self._save_mesh_durably()
 
     # -- look-ups ----------------------------------------------------------------------------------------
 

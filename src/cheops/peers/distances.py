@@ -122,7 +122,9 @@ class DistanceTable:
         measurements = [self.rows[a][b] for a, b in ((one, other), (other, one)) if b in self.rows.get(a, ())]
         if self.own in (one, other):
             # Another site may say that it is near; it is as far away as this one has measured.
-            measurements = [m for m in (self.rows[self.own].get(other if one == self.own else one),) if m] or measurements
+            measurements = [
+                m for m in (self.rows[self.own].get(other if one == self.own else one),) if m
+            ] or measurements
         if measurements:
             newest = max(measurements, key=lambda measured: measured.at_ms)
             return Distance(newest.rtt_ms, measured=True, as_of_ms=self._age_ms(newest.at_ms))

@@ -36,7 +36,9 @@ from cheops.text import printable, shortened
 
 T = TypeVar("T")
 FUTURE_RECORD, REVOKED_RECORD = "site record of the future", "site record from before it was forgotten"
-_MOST_REFUSED = 8  # of one heartbeat and kind; the rest is not looked at: to verify a signature takes half a millisecond
+_MOST_REFUSED = (
+    8  # of one heartbeat and kind; the rest is not looked at: to verify a signature takes half a millisecond
+)
 _MOST_REPORTED = 64
 
 
@@ -219,7 +221,7 @@ class GossipState:
             try:
                 self._take_entry(entry, latest_ms, latest_ms, old=True)
             except MeshError as error:
-                self._refuse(self.own.name, error)
+                self._refuse("", error)  # no site has sent it; its authority may be one from before
 
     def _take_each(self, sender: str, items: Iterable[T], take: Callable[[T], object]) -> None:
         """Take each of them. What is refused costs its sender one record, and no more of it than a few are tried."""
@@ -277,7 +279,7 @@ class GossipState:
             self._list(site)
 
     def _is_revoked(self, member: MembershipRecord) -> bool:
-        """Whether the site's record is from before it was forgotten and admitted again; we may have missed the first."""
+        """Whether the site's record is from before it was forgotten and admitted; we may have missed the first."""
         entry = self.catalogue.get(member.name)
         try:
             made_ms = self._proofs.made_ms(entry) if entry else None

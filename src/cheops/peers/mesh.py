@@ -12,13 +12,11 @@ per period is bounded, whatever other sites do.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
-from cheops.engine.events import PeerDown, PeerUp
 from cheops.errors import ClientError
 from cheops.peers import views
 from cheops.peers.distances import Distance
@@ -26,10 +24,13 @@ from cheops.peers.gossip import GossipState, HeartbeatOptions, RefusedRecord
 from cheops.peers.heartbeat import Heartbeat, MembershipRecord, MeshError, SavedMesh, SiteRecord
 from cheops.peers.liveness import Assessment, SiteState, assess
 from cheops.peers.probes import (
+    Announcements,
     AnswerLoad,
     Draw,
+    PeerEvent,
     PeerState,
     PeerTable,
+    Probe,
     ProbeCandidates,
     ProbeScheduler,
     SentProbe,
@@ -41,45 +42,8 @@ from cheops.peers.views import SiteView
 from cheops.scope.snapshot import Snapshot
 from cheops.text import listed, nearest, shortened
 
-PeerEvent: TypeAlias = PeerUp | PeerDown
-
-
-class Announcements:
-    """The peers that are up, with their incarnations, and the events that the driver has not fetched yet."""
-
-    def __init__(self) -> None:
-        self.up: dict[str, str] = {}
-        self._events: list[PeerEvent] = []
-
-    def set_state(self, site: str, incarnation: str | None) -> None:
-        """A site is up with this incarnation, or not up (None)."""
-        if self.up.get(site) == incarnation:
-            return
-        if incarnation is None:
-            del self.up[site]
-            self._events.append(PeerDown(site))
-        else:
-            self.up[site] = incarnation
-            self._events.append(PeerUp(site, incarnation))
-
-    def drain(self) -> list[PeerEvent]:
-        events, self._events = self._events, []
-        return events
-
-
 _CLEAN_UP_PERIODS = 16
 _PAUSE_PERIODS = 3  # without a tick for so long, this agent stood still: see SteadyClock
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A heartbeat to send. Its outcome is reported with its `id`."""
-
-    id: int
-    to_site: str
-    to_url: str
-    timeout_ms: float
-    payload: Heartbeat
 
 
 class Mesh:
@@ -282,6 +246,9 @@ class Mesh:
     def forgotten(self) -> frozenset[str]:
         """The sites that were removed for good."""
         return frozenset(self._known.membership.forgotten())
+
+    def is_site_forgotten(self, site: str) -> bool:
+        return self._known.membership.is_forgotten(site)
 
     @property
     def is_forgotten(self) -> bool:

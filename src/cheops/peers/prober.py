@@ -12,7 +12,8 @@ import aiohttp
 from cheops.errors import CheopsError
 from cheops.peers import heartbeat
 from cheops.peers.client import PeerClient, read_response
-from cheops.peers.mesh import Mesh, PeerEvent, Probe
+from cheops.peers.mesh import Mesh
+from cheops.peers.probes import PeerEvent, Probe
 from cheops.peers.settings import Now
 from cheops.text import printable
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil, inf
+from typing import TypeAlias
 
+from cheops.engine.events import PeerDown, PeerUp
 from cheops.peers.distances import RoundTrip, sampled
 from cheops.peers.heartbeat import Heartbeat
 from cheops.peers.liveness import ProbeHistory
@@ -239,6 +241,43 @@ class PeerTable:
 
     def drop(self, site: str) -> None:
         self._peers.pop(site, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A heartbeat to send. Its outcome is reported with its `id`."""
+
+    id: int
+    to_site: str
+    to_url: str
+    timeout_ms: float
+    payload: Heartbeat
+
+
+PeerEvent: TypeAlias = PeerUp | PeerDown
+
+
+class Announcements:
+    """The peers that are up, with their incarnations, and the events that the driver has not fetched yet."""
+
+    def __init__(self) -> None:
+        self.up: dict[str, str] = {}
+        self._events: list[PeerEvent] = []
+
+    def set_state(self, site: str, incarnation: str | None) -> None:
+        """A site is up with this incarnation, or not up (None)."""
+        if self.up.get(site) == incarnation:
+            return
+        if incarnation is None:
+            del self.up[site]
+            self._events.append(PeerDown(site))
+        else:
+            self.up[site] = incarnation
+            self._events.append(PeerUp(site, incarnation))
+
+    def drain(self) -> list[PeerEvent]:
+        events, self._events = self._events, []
+        return events
 
 
 def updated_round_trip(

@@ -21,7 +21,7 @@ from cheops.api.models.site import (
     AuditLog,
     Changes,
     Checks,
-    Forgotten,
+    Decided,
     Health,
     Invitation,
     InviteRequest,
@@ -29,6 +29,7 @@ from cheops.api.models.site import (
     NewToken,
     Ping,
     Session,
+    SignedDecision,
     SignIn,
     Sites,
     SiteView,
@@ -80,10 +81,12 @@ FORGET_SITE = Endpoint(
     right=ADMIN,
     tag="sites",
     summary="Remove a site from the mesh for good; the other sites are informed",
-    description="Refused for a site that is up, or that resources still list, unless `force` is set.",
+    description="Refused for a site that is up, or that resources still list, unless `force` is set. With security on, "
+    "only a site with the authority's key can do it. The response comes when all sites that are up have confirmed it, "
+    "but after 4 seconds at most.",
     parameters=ForgetParameters,
-    response=Forgotten,
-    success="The site is forgotten.",
+    response=Decided,
+    success="The site is forgotten here.",
     problems=(400, 404, 409, 503),
 )
 PING_SITE = Endpoint(
@@ -104,9 +107,25 @@ ADMIT_SITE = Endpoint(
     right=ADMIN,
     tag="sites",
     summary="Admit a forgotten site again",
-    response=SiteView,
-    success="The site.",
-    problems=(400, 404),
+    description="With security on, only a site with the authority's key can do it, and the site needs a new "
+    "certificate.",
+    response=Decided,
+    success="The site is admitted here.",
+    problems=(400, 404, 409, 503),
+)
+DECIDE_SITE = Endpoint(
+    name="decideSite",
+    method="POST",
+    path="/sites/{name}/decision",
+    right=ADMIN,
+    tag="sites",
+    summary="Pass on a decision about a site that was signed with the authority's key elsewhere",
+    description="For `cheops site forget` and `admit` with `--ca`. `force` is as for `forgetSite`.",
+    parameters=ForgetParameters,
+    body=SignedDecision,
+    response=Decided,
+    success="The decision is in force here.",
+    problems=(400, 403, 404, 409, 503),
 )
 INVITE_SITE = Endpoint(
     name="inviteSite",

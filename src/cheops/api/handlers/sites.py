@@ -17,6 +17,7 @@ from cheops.api.endpoints.declaration import NoParameters
 from cheops.api.endpoints.site import (
     ADMIT_SITE,
     CUT_SITE,
+    DECIDE_SITE,
     FORGET_SITE,
     GET_SITE,
     GET_WIRES,
@@ -27,7 +28,18 @@ from cheops.api.endpoints.site import (
     ForgetParameters,
 )
 from cheops.api.models import from_json
-from cheops.api.models.site import Distance, Forgotten, Health, Invitation, InviteRequest, Ping, Sites, SiteView, Wiring
+from cheops.api.models.site import (
+    Decided,
+    Distance,
+    Health,
+    Invitation,
+    InviteRequest,
+    Ping,
+    SignedDecision,
+    Sites,
+    SiteView,
+    Wiring,
+)
 from cheops.api.permissions import check_site
 from cheops.api.request import ApiRequest, handles
 from cheops.api.server import short_socket_path
@@ -36,11 +48,14 @@ from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.log.causality import contains, covers
 from cheops.node.node import Node
+from cheops.peers.heartbeat import MembershipRecord
+from cheops.peers.liveness import SiteState
 from cheops.peers.prober import now
-from cheops.scope.names import normal
+from cheops.scope.names import name_problem, normal
 from cheops.text import listed
 
 _PING_TIMEOUT_S = 5.0
+_ANNOUNCE_TIMEOUT_S = 4.0  # for the answers of the other sites to a decision
 _MAX_NAMED = 100
 _MAX_DISTANCES = 60  # sites; they have 1,770 pairs, and each pair has a distance
 
@@ -97,19 +112,48 @@ async def ping_site(request: ApiRequest) -> Ping:
 
 
 @handles(ADMIT_SITE)
-async def admit_site(request: ApiRequest) -> SiteView:
+async def admit_site(request: ApiRequest) -> Decided:
     node, name = request.node, request.segment("name")
-    site_view(node.mesh, now(), name)  # 404 for a site that is not known
+    if not node.mesh.may_decide or node.mesh.member_of(name) is None:
+        site_view(node.mesh, now(), name)  # 404 for a site that is not known
     await node.decide_membership(name, forgotten=False)
-    return site_view(node.mesh, now(), name)
+    return await _decided(node, name)
 
 
 @handles(FORGET_SITE)
-async def forget_site(request: ApiRequest[ForgetParameters]) -> Forgotten:
-    node, name, force = request.node, request.segment("name"), request.parameters.force
-    site = site_view(node.mesh, now(), name)
+async def forget_site(request: ApiRequest[ForgetParameters]) -> Decided:
+    node, name = request.node, request.segment("name")
+    site_view(node.mesh, now(), name)  # 404 for a site that is not known
+    resources = await _check_unused(node, name, force=request.parameters.force)
+    await node.decide_membership(name, forgotten=True)
+    return await _decided(node, name, resources)
+
+
+@handles(DECIDE_SITE)
+async def decide_site(request: ApiRequest[ForgetParameters, SignedDecision]) -> Decided:
+    """The name may be one that this site has never heard of: the authority knows which certificates it has issued."""
+    node, name, signed = request.node, request.segment("name"), await request.body()
+    if node.keyring is None:
+        raise ClientError("without security there is no authority: use the command without --ca", status=409)
+    if problem := name_problem(name):
+        raise ClientError(problem)
+    if name == node.name:
+        raise ClientError(f"'{name}' cannot decide about itself; send the decision to another site")
+    resources: tuple[str, ...] = ()
+    if signed.forgotten:
+        resources = await _check_unused(node, name, force=request.parameters.force)
+    elif not node.mesh.is_site_forgotten(name):
+        raise ClientError(f"'{name}' was not forgotten, so there is nothing to undo")
+    await node.take_decision(
+        MembershipRecord(name, signed.stamp_ms, signed.forgotten, signed.authority, signed.signature)
+    )
+    return await _decided(node, name, resources)
+
+
+async def _check_unused(node: Node, name: str, *, force: bool) -> tuple[str, ...]:
+    """The resources that list a site which is about to be forgotten; raises ClientError if it is still in use."""
     resources = await _resources_at(node, name)
-    if not force and site.state in ("up", "suspect"):
+    if not force and node.mesh.state_of(name, now()).is_up:
         raise ClientError(f"{name} is up; stop its agent first, or use --force", status=409)
     if not force and resources:
         raise ClientError(
@@ -117,8 +161,24 @@ async def forget_site(request: ApiRequest[ForgetParameters]) -> Forgotten:
             "it there first, or use --force",
             status=409,
         )
-    await node.decide_membership(name, forgotten=True)
-    return Forgotten(site=name, resources=resources[:_MAX_NAMED])
+    return resources
+
+
+async def _decided(node: Node, name: str, resources: tuple[str, ...] = ()) -> Decided:
+    """Wait a little for the other sites, and report what is known: no site counts that has not said so itself."""
+    mesh = node.mesh
+    await node.prober.announce(name, _ANNOUNCE_TIMEOUT_S)
+    missing = mesh.without_decision(name)
+    unreachable = [site for site in missing if site not in mesh.up]
+    others = [site.name for site in mesh.sites(now()) if not site.here and site.state is not SiteState.FORGOTTEN]
+    return Decided(
+        site=name,
+        forgotten=mesh.is_site_forgotten(name),
+        resources=resources[:_MAX_NAMED],
+        confirmed=tuple(site for site in others if site not in missing and site != name),
+        waiting=tuple(site for site in missing if site not in unreachable),
+        unreachable=tuple(unreachable),
+    )
 
 
 async def _resources_at(node: Node, name: str) -> tuple[str, ...]:

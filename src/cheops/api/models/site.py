@@ -62,6 +62,10 @@ class SiteView(Struct, frozen=True, kw_only=True):
     services: Annotated[tuple[str, ...], doc("The services it offers.", ["image"])]
     clock_offset_ms: Annotated[float | None, doc("How far its clock is ahead of this site's clock.", -3.0)]
     problems: Annotated[tuple[str, ...], doc("Problems that an operator should know about.", [])]
+    decided_ms: Annotated[
+        int | None,
+        doc("The stamp of the last decision to forget or to admit it, in milliseconds since 1970; null: none.", None),
+    ] = None
     resources: Annotated[int, doc("The number of resources known here that list it, or once listed it.", 12)] = 0
     pending: Annotated[
         int,
@@ -100,13 +104,35 @@ class Ping(Struct, frozen=True, kw_only=True):
     detail: Annotated[str, doc("What went wrong; empty: nothing.", "")]
 
 
-class Forgotten(Struct, frozen=True, kw_only=True):
-    """A site that was removed from the mesh."""
+class SignedDecision(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A decision to forget a site or to admit it again, signed with the authority's key."""
+
+    forgotten: Annotated[bool, doc("Whether the site is forgotten; false: it is admitted again.", True)]
+    stamp_ms: Annotated[
+        int, doc("When, in milliseconds since 1970. The latest decision counts.", 1_794_816_000_000, ge=0)
+    ]
+    authority: Annotated[
+        str, doc("The beginning of the SHA-256 of the authority's certificate.", "6f1c9a…", max_length=32)
+    ]
+    signature: Annotated[bytes, doc("The authority's signature, in base64.", "MEUCIQ==", max_length=128)]
+
+
+class Decided(Struct, frozen=True, kw_only=True):
+    """A decision about a site, and what the other sites have answered so far."""
 
     site: Annotated[str, doc("The site.", "site3")]
+    forgotten: Annotated[bool, doc("Whether it is forgotten; false: it is admitted again.", True)]
     resources: Annotated[
         tuple[str, ...],
-        doc("Resources that list it. Their status ignores it, unless it is admitted again.", []),
+        doc("Resources that list it. Their status ignores it while it is forgotten.", []),
+    ]
+    confirmed: Annotated[tuple[str, ...], doc("Other sites that have taken the decision.", ["site1"])]
+    waiting: Annotated[
+        tuple[str, ...], doc("Sites that are up and have not confirmed it yet: they get it within seconds.", [])
+    ]
+    unreachable: Annotated[
+        tuple[str, ...],
+        doc("Sites that cannot be reached. They do not know of it, and get it when they are back.", ["site2"]),
     ]
 
 

@@ -58,7 +58,7 @@ def site_view(mesh: Mesh, now: Now, name: str) -> SiteView:
 
 
 def _view(mesh: Mesh, site: views.SiteView) -> SiteView:
-    distance = site.distance
+    distance, decision = site.distance, mesh.member_of(site.name)
     return SiteView(
         name=site.name,
         url=site.url,
@@ -71,12 +71,15 @@ def _view(mesh: Mesh, site: views.SiteView) -> SiteView:
         version=site.version,
         services=tuple(service for service, _ in site.services),
         clock_offset_ms=site.clock.offset_ms if site.clock else None,
-        problems=tuple(_problems(site)),
+        problems=tuple(_problems(mesh, site)),
+        decided_ms=decision.stamp_ms if decision else None,
     )
 
 
-def _problems(site: views.SiteView) -> list[str]:
+def _problems(mesh: Mesh, site: views.SiteView) -> list[str]:
     problems = [site.note] if site.note else []
+    if mesh.is_site_forgotten(site.name) and not site.here and (missing := mesh.without_decision(site.name)):
+        problems.append(f"not confirmed yet by {listed(missing)}")
     if site.clock and clock_is_wrong(site):
         problems.append(f"its clock differs from ours by {site.clock.offset_ms:+,.0f} ms")
     return problems

@@ -46,7 +46,7 @@ from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request_log import RequestLog
 from cheops.gateway.routing import Decision
 from cheops.node.node import Node
-from cheops.peers.mesh import PeerEvent
+from cheops.peers.probes import PeerEvent
 from cheops.scope.functions import Functions
 
 if TYPE_CHECKING:
