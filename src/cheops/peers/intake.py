@@ -28,6 +28,7 @@ from cheops.engine.intake import (
 from cheops.engine.replica import Replica
 from cheops.engine.site import Site
 from cheops.errors import CheopsError, Fault
+from cheops.log.causality import contains
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
 from cheops.peers.heartbeat import MembershipRecord
