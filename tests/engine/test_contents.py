@@ -156,7 +156,7 @@ def test_nobody_else_makes_operations_of_this_site() -> None:
 def snapshot_of(lab: Lab, floor: dict[Origin, int], ops: tuple[Operation, ...], **changes: Any) -> Message:
     history = lab.at("m", "n").history
     fields: dict[str, Any] = {"floor": floor, "reply_floor": {}, "base": None, "adopted": history.adopted, "epochs": ()}
-    fields["contents"] = written(history.floor_contents)
+    fields["contents"] = written(history.contents.floor)
     return Message("n", "1", ops, known=floor, snapshot=Snapshot(**{**fields, **changes}))
 
 

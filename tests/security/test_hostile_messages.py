@@ -12,7 +12,7 @@ from cheops.engine.documents import Message, Snapshot
 from cheops.engine.events import Effect, Loaded, PeerUp, Received, Send, Tick
 from cheops.engine.settings import ResourceType, Settings
 from cheops.engine.site import Site
-from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Stamp
+from cheops.log.operation import Kind, MatrixRef, Operation, Origin, Seal, Stamp
 from cheops.peers.links import EnvelopeError, pack, unpack
 from cheops.scope import ScopeError, parse
 from tests.security.fuzz import samples
@@ -43,7 +43,8 @@ def quickly(*messages: Message) -> None:
 def test_a_snapshot_whose_matrix_nobody_has_is_asked_for_and_not_taken() -> None:
     lost = MatrixRef("0" * 32, Stamp(1_700_000_000_000, 0, PARIS))
     snapshot = Snapshot({PARIS: 1}, {}, None, lost, (), root=lost.introduced)
-    site, effects = heard(Message("counter", "3f2a", known={PARIS: 1}, snapshot=snapshot))
+    sealing = samples.operation(1, seal=Seal({}, lost.introduced))
+    site, effects = heard(Message("counter", "3f2a", (sealing,), known={PARIS: 1}, snapshot=snapshot))
     assert "counter" not in site.replicas, "nothing is known of it, so it has left memory"
     wanted = [effect.message.wanted for effect in effects if isinstance(effect, Send)]
     assert any(lost.hash in hashes for hashes in wanted)

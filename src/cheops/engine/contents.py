@@ -22,7 +22,7 @@ from cheops.engine.intake import BAD_NUMBER
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains, covers
-from cheops.log.history import differ
+from cheops.log.contents import differ
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, content_hash
 

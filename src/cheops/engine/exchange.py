@@ -9,11 +9,12 @@ that is sent before that.
 Only sites involved in a resource get messages about it: see `Replica.targets`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TypeVar
 
 from cheops.engine import admission, contents
 from cheops.engine.documents import (
+    MAX_WANTED,
     Base,
     Message,
     Snapshot,
@@ -65,7 +66,7 @@ def send_pending(replica: Replica, out: Effects, now_ms: int) -> None:
             ops=ops if is_new else (),
             replies=replica.outbox.deferred_replies(peer),
             matrices=matrices if is_new else (),
-            wanted=tuple(sorted(wanted)),
+            wanted=tuple(sorted(wanted))[:MAX_WANTED],
         )
         _send(replica, peer, message, out)
 
@@ -132,6 +133,18 @@ def ask(replica: Replica, peer: str, out: Effects) -> None:
     _send(replica, peer, _message(replica, ask=True), out)
 
 
+def request_matrices(replica: Replica, up: Container[str], known: Container[str], now_ms: int) -> None:
+    """Ask the sites that are up for the matrices that waiting operations need."""
+    inbox = replica.inbox
+    missing = {op.matrix.hash for op in inbox.waiting.values() if op.matrix.hash not in known}
+    if not missing or not inbox.matrix_request.is_due(now_ms):
+        return
+    inbox.matrix_request.back_off(now_ms)
+    for peer in replica.targets():
+        if peer in up:
+            replica.outbox.acknowledge(peer, sorted(missing)[:MAX_WANTED])
+
+
 def _snapshot(replica: Replica) -> Message:
     history = replica.history
     return _message(
@@ -148,7 +161,7 @@ def _snapshot(replica: Replica) -> Message:
             epoch_records(history.epochs),
             frozenset(history.rejected_matrices),
             history.root,
-            written(history.floor_contents),
+            written(history.contents.floor),
         ),
     )
 
@@ -306,7 +319,7 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
     theirs = [op for op in message.ops if contains(snapshot.floor, op.id)]
     taken = {op.id for op in theirs}.union(gone)
     ours = [op for op in history.ops.values() if op.id not in taken]
-    our_contents = history.floor_contents
+    our_contents = history.contents.floor
     history.restore(
         snapshot.floor,
         folded,

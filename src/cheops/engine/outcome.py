@@ -6,11 +6,11 @@ never guessed: see `doubt`.
 """
 
 from cheops.engine import retention
-from cheops.engine.documents import key_of
+from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Outcome, Result
 from cheops.engine.replica import Replica
 from cheops.engine.runs import Purpose, Running
-from cheops.log.operation import NO_TIME, Applied, Operation, OpId, Reply, Status, Timing, Verdict
+from cheops.log.operation import NO_TIME, Applied, Kind, Operation, OpId, Reply, Status, Timing, Verdict
 from cheops.log.plan import Plan
 
 _FINISHED = (Result.OK, Result.KO)
@@ -322,3 +322,22 @@ def resolve(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> Non
     elif id_ in replica.history.ops:
         op = replica.history.ops[id_]
         replica.outbox.push(replies=(_apply(replica, op, out, detail="the operator says that it ran"),))
+
+
+def after_crash(replica: Replica, started: Started, out: Effects) -> None:
+    """A run was under way when the site stopped: it may have had no effect, all of it, or a part."""
+    out.forget.append(("started", replica.resource))
+    op = replica.history.ops.get(started.op) if started.op else None
+    op = op or next((draft for draft in replica.drafts if draft.id == started.op), None)
+    if started.replay and started.from_start:
+        invalidate_replay(replica, Plan(from_start=True), out)
+    elif started.replay:
+        mark_dirty(replica, started.dirty, out)
+    elif op is not None and op.kind is Kind.SITES:
+        mark_dirty(replica, started.dirty, out)  # the copy may be half deleted
+    elif op is not None and started.hook:
+        replica.applied.record_failure(op.id, "the site stopped while on_error was running")
+    elif op is not None:
+        if started.units:
+            replica.applied.record_failure(op.id, "it failed, and the site stopped while its units were running")
+        doubt(replica, op, "the site stopped while this was running", out)

@@ -224,7 +224,7 @@ class Replica:
             adopted=self.history.adopted,
             epochs=epoch_records(self.history.epochs),
             rejected_matrices=frozenset(self.history.rejected_matrices),
-            contents=written(self.history.floor_contents),
+            contents=written(self.history.contents.floor),
         )
         out.documents[key_of(ledger)] = ledger
 

@@ -69,6 +69,10 @@ class RunSlot:
         self.running = None
         return running
 
+    def restore(self, running: Running | None) -> None:
+        """A step failed because of a bug: this is what ran before it, or still runs."""
+        self.running = running
+
     def retry_later(self, now_ms: int) -> None:
         """The run did not happen, or may not have happened: wait longer each time."""
         self._retry.back_off(now_ms)

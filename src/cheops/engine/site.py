@@ -8,7 +8,7 @@ from typing import Any
 
 from cheops.engine import contents, exchange, outcome, retention, scheduler
 from cheops.engine.admission import NO_RULES, REFUSED, matrix_in_force, refusal
-from cheops.engine.documents import Message, Peers, SiteClock, Started, key_of
+from cheops.engine.documents import Message, Peers, SiteClock, key_of
 from cheops.engine.events import (
     Answer,
     ClientLeft,
@@ -36,18 +36,17 @@ from cheops.engine.events import (
     Unstorable,
 )
 from cheops.engine.intake import Objection, SignedDocument, screened, without_more_of
+from cheops.engine.matrices import Matrices
 from cheops.engine.replica import Replica
 from cheops.engine.settings import RetryTimer, Settings
 from cheops.log.causality import Clock, joined
 from cheops.log.matrix import Matrix
 from cheops.log.operation import SILENT_KINDS, Command, Kind, MatrixRef, Operation, OpId, Origin, Seal, Status, Verdict
-from cheops.log.plan import Plan
 from cheops.log.rules import Rule
 
 # A resource without events for this long is at rest, and its ledger says so. Less would write the ledger twice for each
 # of several operations in a row; more would make a restart load more resources than necessary.
 _REST_MS = 1_000
-_MAX_UNCLAIMED = 200  # matrices that came before the operations that name them
 
 
 class Site:
@@ -63,8 +62,7 @@ class Site:
         self.settings = settings
         self.clock = Clock()
         self.replicas: dict[str, Replica] = {}
-        self.matrices: dict[str, Matrix] = {NO_RULES.hash: NO_RULES}
-        self._unclaimed: dict[str, Matrix] = {}  # those that came alone, and that no operation has named yet
+        self.matrices = Matrices(NO_RULES)
         self.up: dict[str, str] = {}  # peers that are up, and their incarnation
         self.gone: set[str] = set()  # sites that were removed for good
         self._seen: dict[str, str] = {}  # every peer's last incarnation
@@ -161,25 +159,7 @@ class Site:
         self._wake_some(out)
 
     def _on_matrices_received(self, event: MatricesReceived, out: Effects) -> None:
-        """Keep matrices whose operations may come later: those that came last, and no more of them."""
-        for matrix in event.matrices:
-            if matrix.hash not in self.matrices:
-                self.matrices[matrix.hash] = self._unclaimed[matrix.hash] = matrix
-                out.documents[key_of(matrix)] = matrix
-        while len(self._unclaimed) > _MAX_UNCLAIMED:
-            hash_ = next(iter(self._unclaimed))
-            del self._unclaimed[hash_], self.matrices[hash_]
-            out.drop([("matrix", hash_)])
-
-    def _save_matrices(self, replica: Replica, new: Iterable[Matrix], out: Effects) -> None:
-        """Save those new matrices that an operation needs which is here, or waits. The others are not kept."""
-        history, waiting = replica.history, replica.inbox.waiting
-        used = {op.matrix.hash for op in (*waiting.values(), *history.ops.values())} if new else set()
-        for matrix in new:
-            if matrix.hash in used or (history.adopted and history.adopted.hash == matrix.hash):
-                out.documents[key_of(matrix)] = matrix
-            else:
-                del self.matrices[matrix.hash]
+        self.matrices.keep(event.matrices, out)
 
     def _wake_some(self, out: Effects) -> None:
         """Load some resources of the backlog: memory must not grow with the number of resources."""
@@ -207,7 +187,7 @@ class Site:
         for peer in replica.targets():
             self._catch_up(replica, peer, out)
         replica.outbox.flush_pending()
-        self._request_matrices(replica)
+        exchange.request_matrices(replica, self.up, self.matrices, self._now_ms)
         self._complete_step(replica, out)
 
     def _active_replicas(self) -> Iterator[Replica]:
@@ -292,21 +272,21 @@ class Site:
         self._touch(replica)
         waiting = self._loading.pop(event.resource, [])
         self._guard(replica, partial(self._load, replica, event), out, waiting)
-        for one in waiting:
-            if self.replicas.get(event.resource) is replica:
-                self._guard(replica, partial(self._handle, replica, one), out, (one,))
+        for one in waiting if event.resource in self.replicas else ():
+            self._dispatch(one, out)  # if one of them fails, the others wait until the resource is loaded again
         if self.replicas.get(event.resource) is replica:
             self._guard(replica, partial(self._begin, replica), out)
 
     def _load(self, replica: Replica, event: Loaded, out: Effects) -> None:
         started = replica.load(event.documents)
         self._learn_type(replica)
-        before = self._outlived.pop(replica.resource, None)
-        if before is not None:
+        if before := self._outlived.pop(replica.resource, None):
             replica.outlive(before)
         out.others += map(contents.alarm, replica.proofs.values())  # so that an operator sees it after a restart too
         if started and not (replica.slot.running and replica.slot.running.n == started.n):
-            _after_crash(replica, started, out)  # before any event: what waits may depend on what the crash left open
+            outcome.after_crash(
+                replica, started, out
+            )  # before any event: what waits may depend on what the crash left open
 
     def _begin(self, replica: Replica, out: Effects) -> None:
         scheduler.advance(replica, out, self._now_ms)
@@ -320,10 +300,12 @@ class Site:
         self, replica: Replica, work: Callable[[Effects], None], out: Effects, events: Iterable[Event] = ()
     ) -> None:
         """Do something with one resource. A bug costs that resource this step, and no other resource anything."""
-        own = Effects()
+        own, running = Effects(), replica.slot.running
         try:
             work(own)
         except Exception as error:  # what fails here is not known, so nothing of the step can be trusted
+            # A run that this step began does not begin; one that it ended has ended, and the store says that it began.
+            replica.slot.restore(None if any(isinstance(event, Ran) for event in events) else running)
             out.documents |= {key: one for key, one in own.documents.items() if isinstance(one, Matrix)}
             self._give_up(replica.resource, error, events, out)
         else:
@@ -340,8 +322,7 @@ class Site:
             if isinstance(event, Submitted):
                 what = f"nothing was done, because of a fault in this agent ({type(error).__name__}); its log has more"
                 out.others.append(Answer(event.request, Stage.REFUSED, detail=what, resource=resource))
-        replica = self.replicas.pop(resource, None)
-        if replica is not None:
+        if replica := self.replicas.pop(resource, None):
             self._outlived[resource] = replica
         self._active.discard(resource)
         self._parked.pop(resource, None)
@@ -464,14 +445,11 @@ class Site:
         message = without_more_of(
             replica.origin, screened(message, refuse), replica.history.known, replica.replies.known
         )
-        new = [matrix for matrix in message.matrices if matrix.hash not in self.matrices]
-        self.matrices |= {matrix.hash: matrix for matrix in new}
+        new = self.matrices.try_out(message.matrices)
         before = len(replica.history.ops)
         orphans = set(replica.history.orphans)
         missing = exchange.take(replica, peer, message, self.matrices, out)
-        self._save_matrices(replica, new, out)
-        for op in message.ops if self._unclaimed else ():
-            self._unclaimed.pop(op.matrix.hash, None)
+        self.matrices.save_used(replica, new, message.ops, out)
         self._report_orphans(replica, orphans, out)
         if replica.history.latest:
             self.clock = self.clock.seen(replica.history.latest)
@@ -513,38 +491,9 @@ class Site:
             if peer in self.up:
                 exchange.ask(replica, peer, out)
 
-    def _request_matrices(self, replica: Replica) -> None:
-        inbox = replica.inbox
-        missing = {op.matrix.hash for op in inbox.waiting.values()} - self.matrices.keys()
-        if not missing or not inbox.matrix_request.is_due(self._now_ms):
-            return
-        inbox.matrix_request.back_off(self._now_ms)
-        for peer in replica.targets():
-            if peer in self.up:
-                replica.outbox.acknowledge(peer, missing)
-
 
 def _resource_of(event: Event) -> str:
     if isinstance(event, Received):
         return event.message.resource
     assert isinstance(event, Submitted | Ran | Resolved | Queried | ClientLeft)  # noqa: S101 - the others are registered above
     return event.resource
-
-
-def _after_crash(replica: Replica, started: Started, out: Effects) -> None:
-    """A run was under way when the site stopped: it may have had no effect, all of it, or a part."""
-    out.forget.append(("started", replica.resource))
-    op = replica.history.ops.get(started.op) if started.op else None
-    op = op or next((draft for draft in replica.drafts if draft.id == started.op), None)
-    if started.replay and started.from_start:
-        outcome.invalidate_replay(replica, Plan(from_start=True), out)
-    elif started.replay:
-        outcome.mark_dirty(replica, started.dirty, out)
-    elif op is not None and op.kind is Kind.SITES:
-        outcome.mark_dirty(replica, started.dirty, out)  # the copy may be half deleted
-    elif op is not None and started.hook:
-        replica.applied.record_failure(op.id, "the site stopped while on_error was running")
-    elif op is not None:
-        if started.units:
-            replica.applied.record_failure(op.id, "it failed, and the site stopped while its units were running")
-        outcome.doubt(replica, op, "the site stopped while this was running", out)

@@ -17,12 +17,12 @@ the matrix. If a seal comes after what it orphans, everything is judged again.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from types import MappingProxyType
 
 from cheops.log.causality import Vector, contains, covers, joined
+from cheops.log.contents import ContentSums
 from cheops.log.matrix import Matrix
-from cheops.log.operation import CONTENT_MASK, MatrixRef, Operation, OpId, Origin, Stamp, content_hash
+from cheops.log.operation import MatrixRef, Operation, OpId, Origin, Stamp
 from cheops.log.rules import Fate, Rule, canonical, fate_at_origin, fate_of_orphan, merged, reason_for, rule_between
 from cheops.log.seals import excludes, excluding_seal, latest, proving_seals, standing
 
@@ -89,12 +89,7 @@ class History:
         self._by_key: dict[str, dict[OpId, Operation]] = {}  # the effective ones
         self._silent: dict[OpId, None] = {}  # those that touch no application
         self._sealing: dict[OpId, Operation] = {}  # those that carry a seal
-        # Sums of the contents (`content_hash`): of everything up to `floor`, of everything that is known, and of the
-        # effective operations. Sums, because they do not depend on the order, and an operation can be taken out again.
-        self.floor_contents: dict[Origin, int] = {}
-        self._contents: dict[Origin, int] = {}
-        self._effective_contents = 0
-        self._summary = ""  # empty: to be computed again
+        self.contents = ContentSums({})
 
     def restore(  # noqa: PLR0913, PLR0917 - what a ledger has
         self,
@@ -111,7 +106,7 @@ class History:
         self.floor, self.known, self.folded = dict(floor), dict(floor), dict(folded)
         self.epochs = {introduced: epoch.copy() for introduced, epoch in epochs.items()}
         self.rejected_matrices = set(rejected_matrices)
-        self.floor_contents, self._contents = dict(contents), dict(contents)
+        self.contents = ContentSums(contents)
         if adopted is not None:
             self.adopted, self.matrix = adopted, self.find_matrix(adopted.hash)
 
@@ -123,9 +118,8 @@ class History:
         The caller keeps causal order: everything in `op.deps` is known."""
         self.ops[op.id] = op
         self.known[op.origin] = max(self.known.get(op.origin, 0), op.seq)
-        self._summary = ""
         if op.seq > self.floor.get(op.origin, 0):
-            _count(self._contents, op)
+            self.contents.add(op)
         self.latest = op.stamp if self.latest is None else max(self.latest, op.stamp)
         self._index(op)
         if op.seal and self._take_seal(op):
@@ -166,7 +160,7 @@ class History:
         first = self._supersede_by(op)
         place = bisect_left(self.effective, op.stamp, key=_stamp)
         self.effective.insert(place, op)
-        self._effective_contents = (self._effective_contents + content_hash(op)) & CONTENT_MASK
+        self.contents.add_effective(op)
         self._by_key.setdefault(op.key, {})[op.id] = op
         return min(first, place)
 
@@ -183,7 +177,7 @@ class History:
                 if rule := rule_between(op, other, self.matrix, self._past()):
                     self.fates[other.id] = Fate(rule, op.id)
                     del self._by_key[name][other.id]
-                    self._effective_contents = (self._effective_contents - content_hash(other)) & CONTENT_MASK
+                    self.contents.add_effective(other, -1)
                     beaten.append(other)
         return self._take_out(beaten)
 
@@ -261,8 +255,7 @@ class History:
         open_ = [op for op in self.ops.values() if op.id not in aside and not self._is_folded(op)]
         result = merged(open_, self.matrix, self._past())
         self.effective = list(result.effective)
-        self._effective_contents = sum(map(content_hash, self.effective)) & CONTENT_MASK
-        self._summary = ""
+        self.contents.set_effective(self.effective)
         folded = {op.id: Fate(Rule.FOLDED) for op in self.ops.values() if self._is_folded(op)}
         kept = {id_: fate for id_, fate in settled.items() if id_ in self.ops}
         self.fates = folded | result.fates | kept | self.orphans
@@ -366,13 +359,11 @@ class History:
         """Another resource of this name forgot these operations: they have no effect, and will never arrive."""
         for origin, number in forgotten.items():
             if number > self.floor.get(origin, 0):
-                self.floor_contents[origin] = self._contents[origin] = contents.get(origin, 0)
-                for op in self.ops.values():
-                    if op.origin == origin and op.seq > number:
-                        _count(self._contents, op)
+                above = [op for op in self.ops.values() if op.origin == origin and op.seq > number]
+                self.contents.set_floor(origin, contents.get(origin, 0), above)
         self.known = joined(self.known, forgotten)
         self.floor = joined(self.floor, forgotten)
-        self._summary = ""
+        self.contents.note_change()
 
     def forgettable(self, stable: Vector) -> list[Operation]:
         """The operations that have no effect and that all sites know, so that they can be forgotten."""
@@ -395,9 +386,9 @@ class History:
         gone = [op.id for op in self.forgettable(stable)]
         if gone:
             floor = joined(self.floor, {o: min(n, self.known.get(o, 0)) for o, n in stable.items()})
-            for op in self.ops.values():  # above the floor nothing was forgotten yet, so none is left out
-                if self.floor.get(op.origin, 0) < op.seq <= floor.get(op.origin, 0):
-                    _count(self.floor_contents, op)
+            # Above the floor nothing was forgotten yet, so none is left out.
+            above = (op for op in self.ops.values() if op.seq > self.floor.get(op.origin, 0))
+            self.contents.raise_floor(op for op in above if contains(floor, op.id))
             self.floor = floor
         for id_ in gone:
             del self.ops[id_]
@@ -421,7 +412,7 @@ class History:
             del self.ops[id_]
         self._listings = [op for op in self._listings if op.id in self.ops]
         self.folded, self.floor = dict(self.known), dict(self.known)
-        self.floor_contents, self._effective_contents, self._summary = dict(self._contents), 0, ""
+        self.contents.fold()
         self.fates = {id_: Fate(Rule.FOLDED) for id_ in self.ops}
         self.epochs = {introduced: Epoch(epoch.past) for introduced, epoch in self.epochs.items()}
         self.effective, self._by_key, self.orphans = [], {}, {}
@@ -433,12 +424,8 @@ class History:
     # -- contents ------------------------------------------------------------------------------
 
     def summary(self) -> str:
-        """What is known, by content. Two sites that know the same ids compare it, see `differ`."""
-        if not self._summary:
-            known = sorted((o, n, self._contents.get(o, 0)) for o, n in self.known.items())
-            parts = (known, sorted(self.folded.items()), self._effective_contents)
-            self._summary = ".".join(sha256(repr(part).encode()).hexdigest()[:16] for part in parts)
-        return self._summary
+        """What is known, by content. Two sites that know the same ids compare it, see `contents.differ`."""
+        return self.contents.summary(self.known, self.folded)
 
     def replace(self, op: Operation) -> int:
         """Put an operation in the place of another one with its id; return the first place of `effective` that
@@ -446,12 +433,10 @@ class History:
         old, before, known = self.ops[op.id], self.effective, self.known
         kept = sorted((op if other.id == op.id else other for other in self.ops.values()), key=_stamp)
         if op.seq <= self.floor.get(op.origin, 0):
-            _count(self.floor_contents, op)
-            self.floor_contents[op.origin] -= content_hash(old)
-            self.floor_contents[op.origin] &= CONTENT_MASK
+            self.contents.replace_below(old, op)
         epochs = {introduced: epoch for introduced, epoch in self.epochs.items() if introduced != old.stamp}
         adopted = None if self.adopted and self.adopted.introduced == old.stamp else self.adopted
-        self.restore(self.floor, self.folded, epochs, self.rejected_matrices, adopted, self.floor_contents)
+        self.restore(self.floor, self.folded, epochs, self.rejected_matrices, adopted, self.contents.floor)
         for other in kept:
             self.add(other)
         self.known = joined(self.known, known)
@@ -486,17 +471,6 @@ class History:
 
     def _is_without_effect(self, op: Operation) -> bool:
         return op.is_silent or op.id in self.fates
-
-
-def differ(one: str, other: str) -> bool:
-    """Whether the summaries of two sites that know the same ids say that the contents differ, or the effect. What a
-    site has folded into a checkpoint is no longer effective there, so effects compare only where this is the same."""
-    (known, folded, effective), (known2, folded2, effective2) = one.split("."), other.split(".")
-    return known != known2 or (folded == folded2 and effective != effective2)
-
-
-def _count(contents: dict[Origin, int], op: Operation) -> None:
-    contents[op.origin] = (contents.get(op.origin, 0) + content_hash(op)) & CONTENT_MASK
 
 
 def _stamp(op: Operation) -> Stamp:

@@ -1,0 +1,76 @@
+"""Sums of the contents of operations, by which sites compare what they know, beyond the ids.
+
+Sums, because they do not depend on the order, an operation can be taken out again, and what is forgotten stays counted.
+"""
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+
+from cheops.log.causality import Vector
+from cheops.log.operation import CONTENT_MASK, Operation, Origin, content_hash
+
+
+class ContentSums:
+    """Of one history: per origin everything up to its floor, everything that is known; and the effective operations."""
+
+    def __init__(self, floor: Mapping[Origin, int]) -> None:
+        self.floor = dict(floor)
+        self._known = dict(floor)
+        self._effective = 0
+        self._summary = ""  # empty: to be computed again
+
+    def add(self, op: Operation) -> None:
+        """An operation above the floor is known now."""
+        _add(self._known, op, 1)
+        self._summary = ""
+
+    def add_effective(self, op: Operation, sign: int = 1) -> None:
+        self._effective = (self._effective + sign * content_hash(op)) & CONTENT_MASK
+        self._summary = ""
+
+    def set_effective(self, ops: Iterable[Operation]) -> None:
+        self._effective = sum(map(content_hash, ops)) & CONTENT_MASK
+        self._summary = ""
+
+    def raise_floor(self, ops: Iterable[Operation]) -> None:
+        """These operations are below the floor now."""
+        for op in ops:
+            _add(self.floor, op, 1)
+
+    def fold(self) -> None:
+        """Everything is below the floor, and nothing is effective."""
+        self.floor, self._effective, self._summary = dict(self._known), 0, ""
+
+    def set_floor(self, origin: Origin, content: int, above: Iterable[Operation]) -> None:
+        """Another site forgot this origin's operations, with this sum; the others are above."""
+        self.floor[origin] = self._known[origin] = content
+        for op in above:
+            self.add(op)
+        self._summary = ""
+
+    def replace_below(self, old: Operation, new: Operation) -> None:
+        _add(self.floor, old, -1)
+        _add(self.floor, new, 1)
+
+    def summary(self, known: Vector, folded: Vector) -> str:
+        """A short text, for `differ`."""
+        if not self._summary:
+            numbers = sorted((origin, n, self._known.get(origin, 0)) for origin, n in known.items())
+            parts = (numbers, sorted(folded.items()), self._effective)
+            self._summary = ".".join(sha256(repr(part).encode()).hexdigest()[:16] for part in parts)
+        return self._summary
+
+    def note_change(self) -> None:
+        """What is known or folded has changed otherwise."""
+        self._summary = ""
+
+
+def differ(one: str, other: str) -> bool:
+    """Whether the summaries of two sites that know the same ids say that the contents differ, or the effect. What a
+    site has folded into a checkpoint is no longer effective there, so effects compare only where this is the same."""
+    (known, folded, effective), (known2, folded2, effective2) = one.split("."), other.split(".")
+    return known != known2 or (folded == folded2 and effective != effective2)
+
+
+def _add(contents: dict[Origin, int], op: Operation, sign: int) -> None:
+    contents[op.origin] = (contents.get(op.origin, 0) + sign * content_hash(op)) & CONTENT_MASK
