@@ -14,7 +14,19 @@ from cheops.engine.documents import Base, EpochRecord, Message, Snapshot
 from cheops.engine.replica import Replica
 from cheops.log.causality import Vector, joined
 from cheops.log.matrix import Matrix
-from cheops.log.operation import MAX_NUMBER, Command, FileRef, Kind, MatrixRef, Operation, Origin, Seal, Stamp, Verdict
+from cheops.log.operation import (
+    MAX_COUNTER,
+    MAX_NUMBER,
+    Command,
+    FileRef,
+    Kind,
+    MatrixRef,
+    Operation,
+    Origin,
+    Seal,
+    Stamp,
+    Verdict,
+)
 from cheops.sim.apps import APPS
 from cheops.sim.node import Node
 from cheops.sim.wire import Wire
@@ -22,7 +34,7 @@ from cheops.sim.workload import reset_line
 
 # Ids that mean another file, an option, or nothing that a terminal shows.
 BAD_IDS = ("../../../../x", "/etc/x", "-rf", "a/../../x", "a\nb", "x\x1b[2J", "\u202egnp", "..", "a//b", "x" * 900)
-NUMBERS = (0, 1, 2, 3, 7, 1 << 20, (1 << 31) - 1, MAX_NUMBER - 1, MAX_NUMBER)
+NUMBERS = (0, 1, 2, 3, 7, MAX_COUNTER, MAX_COUNTER, (1 << 31) - 1, MAX_NUMBER - 1, MAX_NUMBER)
 _MOST_INCARNATIONS = 8
 _MOST_INVENTED = 60  # operations in one history: an honest site keeps each that it accepts
 
@@ -82,7 +94,7 @@ class Forger:
                 {"rtype": self._random.choice((*APPS, "", "other"))},
                 {"matrix": op.matrix._replace(hash=Matrix().hash)},
                 {"matrix": op.matrix._replace(introduced=op.stamp)},
-                {"seal": Seal(self.wrong(op.deps), self.root(op.stamp))},
+                {"seal": self.seal(op.deps, op.stamp)},
                 {"parallel": True},
                 {"why": "x" * 100},
             )
@@ -151,6 +163,11 @@ class Forger:
             self._random.choice((frozenset(), frozenset({stamp}))),
             self._random.choice((None, stamp, self.root(stamp))),
         )
+
+    def seal(self, deps: Vector, stamp: Stamp) -> Seal:
+        """A claim that all sites have settled what its author knows, or more."""
+        some = {origin: self._random.randint(1, n) for origin, n in deps.items() if self._random.random() < 0.7}
+        return Seal(self._random.choice((dict(deps), some, self.wrong(deps))), self.root(stamp))
 
     def root(self, stamp: Stamp) -> Stamp:
         return self._random.choice((stamp, Stamp(1, 0, self._node.origin), *self._roots))

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from cheops.errors import CheopsError
 from cheops.peers import heartbeat
 from cheops.peers.heartbeat import MembershipRecord, SavedMesh, SiteRecord
-from cheops.peers.mesh import Mesh, Probe
+from cheops.peers.mesh import Mesh
+from cheops.peers.probes import Probe
 from cheops.peers.proofs import FORGED_DECISION, FORGED_RECORD, RecordError, decision_content, record_content
 from cheops.peers.settings import MeshSettings, Now
 from cheops.sim.wire import CLOCK_SKEW_S

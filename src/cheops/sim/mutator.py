@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from cheops.engine.documents import Message
 from cheops.errors import CheopsError
-from cheops.log.causality import joined
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import MAX_NUMBER, Applied, Kind, Operation, OpId, Origin, Reply, Seal, Stamp, Status
+from cheops.log.operation import MAX_NUMBER, Applied, Kind, Operation, OpId, Origin, Reply, Stamp, Status
 from cheops.sim.forger import BAD_IDS, NUMBERS, Forger
 from cheops.sim.wire import CLOCK_SKEW_S, Wire
 from cheops.store import codec
@@ -205,7 +204,7 @@ class Mutator:
         """An operation of this site gets a seal that claims too much."""
         for op in message.ops:
             if op.origin.site == self._site and (op.resource, op.id) not in self._versions:
-                sealed = replace(op, seal=Seal(self._forger.wrong(op.deps), self._forger.root(op.stamp)))
+                sealed = replace(op, seal=self._forger.seal(op.deps, op.stamp))
                 self._versions[op.resource, op.id] = (self._wire.signed(sealed, self._site),)
         yield self._as_sent(peer, message)
 
@@ -242,8 +241,7 @@ class Mutator:
     def _operate_with_seal(self) -> Iterator[tuple[str, Message]]:
         resource = self._forger.resource()
         op = self._forger.operation(resource, kind=self._random.choice((Kind.SEAL, Kind.NORMAL)))
-        seal = Seal(self._forger.wrong(joined(self._forger.known(resource), op.deps)), self._forger.root(op.stamp))
-        op = self._wire.signed(replace(op, seal=seal), self._site)
+        op = self._wire.signed(replace(op, seal=self._forger.seal(op.deps, op.stamp)), self._site)
         for peer in self._some_peers():
             yield peer, self._forger.about(resource, (op,))
 
