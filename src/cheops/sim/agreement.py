@@ -107,6 +107,10 @@ def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Ite
     made_here = max((id_.seq for id_ in world.contents[replica.resource] if id_.origin == replica.origin), default=0)
     if history.known.get(replica.origin, 0) > made_here:
         yield f"{name} believes that it made {history.known[replica.origin]} operations; it made {made_here}"
+    most = replica.limits.file_bytes
+    for op in history.ops.values():
+        if sum(file.size for file in op.payload.files) > most:
+            yield f"{name} accepted {op.id}, whose files are larger than {most:,} bytes"
     if replica.slot.running or replica.drafts or replica.applied.unknown:
         yield f"{name} is not at rest"
     kept_out = [*replica.inbox.waiting, *replica.inbox.refused, *replica.applied.failed]

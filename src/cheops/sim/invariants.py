@@ -225,7 +225,7 @@ def replayed(state: State, ops: list[Operation], run: object) -> State:
     for op in ops:
         try:
             state = run(state, op.payload.line)  # type: ignore[operator]
-        except (RefusedError, ValueError):
+        except (RefusedError, ValueError, TypeError):
             continue
     return state
 

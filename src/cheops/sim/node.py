@@ -147,7 +147,7 @@ class Node:
             return self._note(run, op, Outcome(Result.MAYBE, "timeout"), done=False)
         try:
             self.states[run.resource] = app.run(self.states.get(run.resource, app.start), line)
-        except (RefusedError, ValueError) as error:  # ValueError: no number, in a command of a hostile site
+        except (RefusedError, ValueError, TypeError) as error:  # a hostile site's command may fit no type at all
             self.log.append(
                 Execution(run.resource, op, run.replay, ok=False, partial=run.until_failure and not run.replay)
             )
