@@ -61,7 +61,7 @@ def test_of_two_contents_under_one_id_the_smaller_hash_stands_everywhere(order: 
     lab = lab_of()
     without_m(lab)
     one, other = stolen(lab, "set 100"), stolen(lab, "set 200")
-    first, *rest = order
+    first, rest = order[0], order[1:]
     send(lab, first, one)
     for site in rest:
         send(lab, site, other)
@@ -229,3 +229,24 @@ def test_a_site_counts_its_own_replies() -> None:
     message = snapshot_of(lab, {a: 1, m: 1}, (listing, seal), reply_floor={a: 2**40})
     lab.take("a", Received("m", message))
     assert lab.at("a", "n").replies.known[a] == before
+
+
+def test_a_false_seal_against_an_acknowledged_operation_is_an_alarm_at_its_origin() -> None:
+    """The thief seals what b has not settled, while b makes an operation that does not know of it."""
+    lab = lab_of()
+    lab.submit("b", "n", "inc 1")
+    lab.run()
+    b, m = lab.nodes["b"].origin, lab.nodes["m"].origin
+    before = stolen(lab, "inc 10")
+    seal = lying_seal(lab, {**before.deps, m: 1})
+    seal = replace(seal, seq=2, deps={**before.deps, m: 1}, stamp=Stamp(lab.now_ms + 5, 2, m))
+    assert b in seal.seal.stable  # type: ignore[union-attr]
+    without_m(lab)
+    lab.submit("b", "n", "inc 2")
+    for site in "abc":
+        send(lab, site, before, seal)
+    run(lab)
+    (line,) = (line for line in lab.output if "notifies" in line and "false seal b:2" in line)
+    assert line.startswith("b ")
+    assert "find out who has the keys of m" in line
+    assert len({str(lab.states("n", site)) for site in "abc"}) == 1, "the sites agree nevertheless"

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from cheops.engine.documents import Message
-from cheops.engine.events import Notify, Received, Send
+from cheops.engine.events import MatricesReceived, Notify, Received, Save, Send
 from cheops.engine.intake import (
     BAD_NAME,
     BAD_NUMBER,
@@ -16,7 +16,9 @@ from cheops.engine.intake import (
     document_objection,
     future_objection,
 )
+from cheops.engine.matrices import MAX_UNCLAIMED
 from cheops.log.causality import Clock
+from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import (
     MAX_COUNT,
     MAX_COUNTER,
@@ -188,3 +190,70 @@ def test_what_is_refused_is_not_reported_as_known() -> None:
     effects = receive(lab, Message("n", "1", (bad,), ask=True))
     (answer,) = (effect for effect in effects if isinstance(effect, Send))
     assert bad.origin not in answer.message.known
+
+
+# -- what may pile up -----------------------------------------------------------------------------------------
+
+
+def unused(n: int) -> Matrix:
+    return Matrix([Entry(f"x{n}", f"x{n}", Result.TAKE_ONE)])
+
+
+def test_matrices_that_no_operation_names_are_not_kept() -> None:
+    lab = lab_with_a_counter()
+    site = lab.nodes["a"].site
+    assert site is not None
+    before = set(site.matrices)
+    effects = receive(lab, Message("n", "1", matrices=tuple(unused(n) for n in range(300))))
+    assert set(site.matrices) == before
+    assert not any(isinstance(d, Matrix) for e in effects if isinstance(e, Save) for d in e.documents)
+
+
+def test_a_matrix_of_an_operation_that_waits_is_kept() -> None:
+    lab = lab_with_a_counter()
+    site = lab.nodes["a"].site
+    assert site is not None
+    rules = unused(1)
+    stamp = Stamp(lab.now_ms, 2, lab.nodes["b"].origin)
+    waits = made_by_b(lab, 2, "inc 1", matrix=MatrixRef(rules.hash, stamp), stamp=stamp)
+    receive(lab, Message("n", "1", (waits,), matrices=(rules, unused(2))))
+    assert waits.id in lab.at("a", "n").inbox.waiting
+    assert rules.hash in site.matrices
+    assert unused(2).hash not in site.matrices
+
+
+def test_of_matrices_that_come_alone_only_the_last_are_kept() -> None:
+    lab = lab_with_a_counter()
+    site = lab.nodes["a"].site
+    assert site is not None
+    before = len(site.matrices)
+    for n in range(0, 3 * MAX_UNCLAIMED, 10):
+        lab.take("a", MatricesReceived(tuple(unused(m) for m in range(n, n + 10))))
+    assert len(site.matrices) == before + MAX_UNCLAIMED
+    stored = [d for d in lab.nodes["a"].disk.durable.values() if isinstance(d, Matrix)]
+    assert len(stored) <= before + MAX_UNCLAIMED
+    assert unused(3 * MAX_UNCLAIMED - 1).hash in site.matrices
+
+
+def test_one_site_of_a_resource_cannot_take_all_places_in_the_queue() -> None:
+    lab = Lab("ab", waiting=100)
+    lab.make("n", COUNTER, "ab", checkpoint=None)
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    flood = [made_by_b(lab, n, "inc 1") for n in range(3, 300)]  # number 2 never comes
+    receive(lab, Message("n", "1", tuple(flood)))
+    inbox = lab.at("a", "n").inbox
+    assert len(inbox.waiting) == 50
+    other = Origin("c", "1")
+    waits = made_by_b(lab, 2, "inc 1", origin=other, deps={other: 1}, stamp=Stamp(lab.now_ms, 0, other))
+    receive(lab, Message("n", "1", (waits,)))
+    assert waits.id in inbox.waiting
+
+
+def test_nobody_knows_more_of_this_site_than_it_has_made() -> None:
+    lab = lab_with_a_counter()
+    a = lab.nodes["a"].origin
+    receive(lab, Message("n", "1", known={a: 2**40}, settled={a: 2**40}, known_replies={a: 2**40}))
+    view = lab.at("a", "n").peer("b")
+    assert (view.known[a], view.settled[a]) == (1, 1)
+    assert view.known_replies[a] == lab.at("a", "n").replies.known[a]

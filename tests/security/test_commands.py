@@ -28,7 +28,7 @@ from cheops.engine.site import Site
 from cheops.errors import ClientError
 from cheops.log.matrix import Entry, Matrix
 from cheops.log.matrix import Result as Wanted
-from cheops.log.operation import Command, FileRef, Kind, MatrixRef, Operation, Origin, Stamp, Verdict
+from cheops.log.operation import Command, FileRef, Kind, MatrixRef, Operation, Origin, Seal, Stamp, Verdict
 from cheops.peers.links import pack
 from tests.agent.rig import Rig, until
 from tests.backends.contexts import command_backend
@@ -264,6 +264,7 @@ def test_the_engine_says_when_a_state_came_from_a_peer() -> None:
         MatrixRef(rules.hash, stamp),
         ("here", "peer"),
         verdict=Verdict.OK,
+        seal=Seal({}, stamp),  # only what a seal covers counts as forgotten
     )
     base = Base({peer: 1}, Command("touch made"))
     snapshot = Snapshot({peer: 1}, {}, base, MatrixRef(rules.hash, stamp), (), root=stamp)

@@ -272,7 +272,7 @@ def test_documents_by_way_of_another_database_are_checked_too(rig: Rig, mallory:
         rows: list[dict[str, str]] = json.loads(rig.request("site3", "POST", "/db/cheops/_bulk_docs", body, headers))
         return rows
 
-    rows = put(changed(op, payload=Command(MORE)), changed(op, seq=7, signature=""))
+    rows = put(changed(op, payload=Command(MORE)), changed(op, seq=7, deps={op.origin: 6}, signature=""))
     assert [row["error"] for row in rows] == ["forbidden", "forbidden"]
     assert "does not match" in rows[0]["reason"]
     assert "has not signed it" in rows[1]["reason"]

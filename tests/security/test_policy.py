@@ -13,7 +13,7 @@ from cheops.engine.documents import Base, Message, Snapshot
 from cheops.engine.events import Received
 from cheops.engine.replica import Replica
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp, Status, Verdict
+from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Seal, Stamp, Status, Verdict
 from cheops.log.policy import Policy, SiteGroup, operation_violation
 from cheops.sim import world
 from cheops.sim.apps import COUNTER
@@ -181,11 +181,11 @@ def test_a_matrix_that_nobody_brought_is_not_believed() -> None:
     """Nor one that is said to have come from the one who may."""
     lab = lab_with(Policy())
     creator = lab.at("a", "n").origin
-    for introduced in (Stamp(lab.now_ms + 50_000, 0, creator), Stamp(1, 0, creator)):
-        op = made(lab, "b", matrix=MatrixRef(OTHER_RULES.hash, introduced))
-        assert (
-            hand(lab, "c", "b", op).inbox.refused[op.id] == "it names a matrix that no operation before it introduced"
-        )
+    op = made(lab, "b", matrix=MatrixRef(OTHER_RULES.hash, Stamp(lab.now_ms + 50_000, 0, creator)))
+    hand(lab, "c", "b", op)
+    assert told(lab, "it names a matrix that was introduced after it")
+    op = made(lab, "b", matrix=MatrixRef(OTHER_RULES.hash, Stamp(1, 0, creator)))
+    assert hand(lab, "c", "b", op).inbox.refused[op.id] == "it names a matrix that no operation before it introduced"
     stamp = Stamp(lab.now_ms + 1_000, 0, lab.at("b", "n").origin)
     op = made(lab, "b", matrix=MatrixRef(OTHER_RULES.hash, stamp), stamp=stamp)
     assert "may change its matrix" in hand(lab, "c", "b", op).inbox.refused[op.id]
@@ -254,7 +254,12 @@ def test_strangers_cannot_fill_the_queue() -> None:
     lab.run()
     never = {Origin("x", "x"): 9}
     origin = Origin("d", "x")
-    flood = [made(lab, "d", origin=origin, seq=n, deps=never, stamp=Stamp(n, 0, origin)) for n in range(1, 200)]
+
+    def nth(n: int) -> Operation:
+        deps = {**never, origin: n - 1} if n > 1 else never
+        return made(lab, "d", origin=origin, seq=n, deps=deps, stamp=Stamp(lab.now_ms + 2_000, n, origin))
+
+    flood = [nth(n) for n in range(1, 200)]
     assert len(hand(lab, "b", "d", *flood).inbox.waiting) == 2
     lab.submit("a", "n", "inc 1")
     lab.run()
@@ -279,7 +284,9 @@ def snapshot_of(lab: Lab, **changes: Any) -> dict[str, Any]:
 
 def test_what_is_left_is_believed_of_sites_of_the_resource_only() -> None:
     lab = lab_with(Policy())
-    ops = tuple(lab.at("a", "n").history.ops.values())
+    stamp = Stamp(lab.now_ms, 0, Origin("y", "y"))
+    sealing = made(lab, "a", origin=stamp.origin, seq=1, stamp=stamp, kind=Kind.SEAL, seal=Seal({}, stamp))
+    ops = (*lab.at("a", "n").history.ops.values(), sealing)
     hand(lab, "b", "d", *ops, **snapshot_of(lab))
     assert told(lab, "d sent a snapshot of this resource")
     lab.run()

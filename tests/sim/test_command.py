@@ -19,7 +19,7 @@ def test_a_seed_gives_the_same_story_in_every_process() -> None:
 
 
 def test_a_failure_is_told_with_its_seed_and_its_shortest_story() -> None:
-    with BUGS["no causal wait"].plant():
+    with BUGS["stamp ties unbroken"].plant():
         ran = run_here("sim", "--seeds", "3", "--jobs", "1")
     assert ran.code == 1
     assert " failed\n" in ran.out
@@ -30,7 +30,7 @@ def test_a_failure_is_told_with_its_seed_and_its_shortest_story() -> None:
 
 
 def test_programs_get_the_failures_as_data() -> None:
-    with BUGS["no causal wait"].plant():
+    with BUGS["stamp ties unbroken"].plant():
         ran = run_here("sim", "--seeds", "3", "--jobs", "1", "-o", "json")
     data = json.loads(ran.out)
     assert ran.code == 1

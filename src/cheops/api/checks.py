@@ -368,7 +368,7 @@ def fault_checks(node: Node) -> Iterator[Check]:
         name = f"{node.faults.count} events failed because of a fault in this agent"
         yield _check("store", name, node.faults.last, hint)
     for one in list(node.alarms.values())[:_MAX_HELD]:
-        name = f"{one.by} gave one id to two operations on '{printable(shortened(one.resource))}'"
+        name = f"{printable(one.by)} misbehaves ({one.what}) on '{printable(shortened(one.resource))}'"
         hint = f"if its keys are in the wrong hands: cheops site forget {one.by} --force"
         yield _check("security", name, one.detail, hint)
 

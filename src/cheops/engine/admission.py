@@ -82,13 +82,15 @@ def admits_reply(replica: Replica, reply: Reply) -> bool:
 
 def admits_snapshot(replica: Replica, peer: str, message: Message, snapshot: Snapshot, out: Effects) -> bool:
     """Whether a peer may send a snapshot of the resource, and the log bears out what it says."""
-    problem, reason = _snapshot_lie(replica, message, snapshot), FALSE_SNAPSHOT
-    if problem is None and not _may_send_snapshot(replica, peer, message):
-        problem, reason = "its sender is not known to be one of the sites of the resource", ""
-    if problem is None:
-        return True
-    out.others.append(Notify(replica.resource, REFUSED, None, f"a snapshot: {problem}", reason, peer))
-    return False
+    if not _may_send_snapshot(replica, peer, message):
+        what = f"{peer} sent a snapshot of this resource, and is not known to be one of its sites"
+        out.others.append(Notify(replica.resource, REFUSED, None, what, by=peer))
+        return False
+    if problem := _snapshot_lie(replica, message, snapshot):
+        what = f"{peer} sent a false snapshot: {problem}"
+        out.others.append(Notify(replica.resource, REFUSED, None, what, FALSE_SNAPSHOT, peer))
+        return False
+    return True
 
 
 def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str | None:

@@ -24,9 +24,10 @@ from cheops.engine.replica import Replica
 from cheops.log.causality import contains, covers
 from cheops.log.contents import differ
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, content_hash
+from cheops.log.operation import Operation, OpId, content_hash
+from cheops.log.rules import Fate
 
-EQUIVOCATION = "equivocation"
+EQUIVOCATION, FALSE_SEAL = "equivocation", "false seal"
 MAX_PROOFS = 100  # of one resource
 _MAX_PROOF_BYTES = 1_000_000  # an operation beyond this is not kept as a proof: its hash is
 
@@ -101,3 +102,14 @@ def _report(replica: Replica, held: Operation, op: Operation, out: Effects) -> N
 def alarm(proof: Proof) -> Notify:
     id_ = proof.other.id if proof.other else None
     return Notify(proof.resource, EQUIVOCATION, id_, proof.detail, EQUIVOCATION, proof.origin.site)
+
+
+def seal_alarm(replica: Replica, id_: OpId, fate: Fate) -> list[Notify]:
+    """An alarm if the seal that orphans an operation of this site lies: its author counts this site's operations among
+    those that are settled, so it claims to have heard from this site that all of it is settled here."""
+    sealing = replica.history.ops.get(fate.by) if fate.by else None
+    if sealing is None or sealing.seal is None or replica.origin not in sealing.seal.stable:
+        return []
+    site = sealing.origin.site
+    what = f"the seal {sealing.id} says that this site had settled what it had not: find out who has the keys of {site}"
+    return [Notify(replica.resource, FALSE_SEAL, id_, what, FALSE_SEAL, site)]

@@ -476,6 +476,7 @@ class Site:
         for id_, fate in replica.history.orphans.items():
             if id_ not in before and id_.origin == self.origin and fate.rule is Rule.ORPHANED:
                 out.others.append(Notify(replica.resource, "estranged", id_, fate.rule.sentence))
+                out.others += contents.seal_alarm(replica, id_, fate)
 
     def _catch_up(self, replica: Replica, peer: str, out: Effects) -> None:
         """Send a peer what it is missing, if it is up and a resend is due."""

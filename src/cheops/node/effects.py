@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from cheops.engine.admission import REFUSED
-from cheops.engine.contents import EQUIVOCATION
+from cheops.engine.contents import EQUIVOCATION, FALSE_SEAL
 from cheops.engine.events import Answer, Fault, Notify, Run, Save, Send
 from cheops.log.operation import OpId
 from cheops.security.refusals import AGAINST_POLICY
@@ -50,9 +50,9 @@ class EffectExecutor:
             document = str(effect.op or "a document")
             reason = effect.reason or AGAINST_POLICY
             self._node.refusal_log.document(reason, site, document, effect.resource, effect.detail)
-        elif effect.what == EQUIVOCATION:
+        elif effect.what in (EQUIVOCATION, FALSE_SEAL):
             self._node.alarms[effect.resource, effect.op] = effect
-            self._node.refusal_log.document(EQUIVOCATION, effect.by, str(effect.op), effect.resource, effect.detail)
+            self._node.refusal_log.document(effect.what, effect.by, str(effect.op), effect.resource, effect.detail)
         self._node.notifier.report(effect)
 
     def fault(self, effect: Fault) -> None:

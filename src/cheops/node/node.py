@@ -83,7 +83,7 @@ class Node:
         self.name = config.name
         self.pending_requests = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
         self.faults = Faults()
-        # Two operations under one id, by resource and id: proof that a site's keys are in the wrong hands.
+        # By resource and operation: what only a site in the wrong hands does.
         self.alarms: BoundedMap[tuple[str, OpId | None], Notify] = BoundedMap(_MOST_ALARMS)
         # Refusals, and how often a sender may send requests. One limiter for a client's requests to the API and to
         # /peer/, so that another path is no second budget.
@@ -156,7 +156,7 @@ class Node:
         site = Site(Origin(self.name, self.store.incarnation), self.backends.settings(self.config.engine))
         self.pump = Pump(site, self.store, EffectExecutor(self), self._writer)
         self.intake = DocumentIntake(self.pump, self.verifier, self._check_capacity)
-        self.databases = Databases(self.store, self._readers, self.intake.accept)
+        self.databases = Databases(self.store, self._readers, self.intake.accept, compare=self.intake.compare)
         await self.backends.start(self.pump, self.file_fetcher, self.file_references)
         self.pump.post(await self._write(self.store.recovered))
         await self.notifier.start(self.pump)

@@ -196,6 +196,14 @@ class DocumentIntake:
         for message in messages:
             self._engine.post(Received(peer, message))
 
+    async def compare(self, documents: Sequence[Document]) -> None:
+        """Let the engine compare operations whose ids are known here, and whose contents are not."""
+        ops = [document for document in documents if isinstance(document, Operation)]
+        bad = await self._verifier.objections("", ops) if self._verifier else _objections(ops)
+        for op in ops:
+            if id(op) not in bad:
+                self._engine.post(Received("", Message(op.resource, "", (op,))))
+
     async def accept(self, documents: Sequence[Document]) -> dict[Key, str]:
         """Take documents that another database replicated here; durable when this returns. Returns those that are
         refused for good, and why; raises CheopsError if some can only be taken later."""

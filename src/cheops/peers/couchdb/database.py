@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from cheops.engine.documents import Document, Key, key_of
+from cheops.engine.documents import Document, Key
 from cheops.peers.couchdb.documents import CouchDocument, RefusedError, couch_document, parse_document, shared_key
 from cheops.peers.couchdb.requests import CouchError
 from cheops.store import codec
@@ -222,18 +222,21 @@ class Database:
         """Check documents from outside, each by itself, and pass the new ones to the engine."""
         documents, refused = await _checked(raws, self.limits.page)
         here = await self.revisions(documents)
-        new, others = [], []
+        new: list[Document] = []
+        conflicting: list[Document] = []
         for id_, (document, couch) in documents.items():
             if id_ not in here:
                 new.append(document)
             elif here[id_] != couch.rev:
-                others.append(document)  # two operations under one id are proof of a stolen site: the engine keeps it
+                conflicting.append(document)
                 refused.append(RefusedError(id_, couch.rev, "this id has another content here"))
-        not_taken = (await self._all.accept([*new, *others]) or {}) if new or others else {}
-        others_ids = {codec.id_of(key_of(document)) for document in others}
-        not_taken_new = {id_: why for key, why in not_taken.items() if (id_ := codec.id_of(key)) not in others_ids}
-        refused += [RefusedError(id_, documents[id_][1].rev, why) for id_, why in not_taken_new.items()]
-        return TakeResult(len(new) - len(not_taken_new), tuple(refused))
+        if conflicting and self._all.compare:
+            await self._all.compare(conflicting)
+        not_taken = (await self._all.accept(new) or {}) if new else {}
+        for key, why in not_taken.items():
+            id_ = codec.id_of(key)
+            refused.append(RefusedError(id_, documents[id_][1].rev, why))
+        return TakeResult(len(new) - len(not_taken), tuple(refused))
 
     async def note(self, id_: str) -> dict[str, Any] | None:
         return await self._all.call(read_note, self._all.store, self.name, id_)
@@ -246,14 +249,19 @@ class Database:
 class Databases:
     """The databases of one site. Belongs to one event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a store, and what happens to documents
         self,
         store: Store,
         executor: Executor,
         accept: Accept,
         limits: ServerLimits | None = None,
         knows_site: Callable[[str], bool] = lambda _site: True,
+        *,
+        compare: Callable[[Sequence[Document]], Awaitable[None]] | None = None,
     ) -> None:
+        """`compare` gets documents that have the id of another one here: two operations under one id are proof that a
+        site's keys are in the wrong hands."""
+        self.compare = compare
         self.store = store
         self.accept = accept
         self.limits = limits or ServerLimits()
