@@ -64,20 +64,18 @@ def _resource_problems(world: ByzantineWorld, resource: str) -> Iterator[str]:
         if not _is_named(world, resource, name):
             yield f"{name} is not involved and got documents of it"
     replicas = {name: replica for name in world.honest if (replica := world.nodes[name].replica(resource))}
-    lists = {replica.history.site_list for replica in replicas.values()}
-    involved = [name for name, replica in replicas.items() if name in replica.history.site_list]
-    if not involved:
-        return
-    site_list = replicas[involved[0]].history.site_list
-    if len({replicas[name].history.site_list for name in involved}) > 1:
-        yield f"the lists of sites differ: {sorted(lists)}"
-        return
-    for name in world.honest:
-        if name in site_list and name not in replicas:
-            yield f"{name} is involved and knows nothing of it"
-    for name in involved:
-        yield from _replica_problems(world, name, replicas[name])
-    yield from _difference_problems(world, resource, {name: replicas[name] for name in involved})
+    # With two contents of the operation that makes a resource, sites that no list names together never meet.
+    for site_list in sorted({replica.history.site_list for replica in replicas.values()}):
+        involved = [name for name in replicas if replicas[name].history.site_list == site_list and name in site_list]
+        if not involved:
+            continue
+        for name in world.honest:
+            if name in site_list and name not in involved:
+                known = replicas[name].history.site_list if name in replicas else "nothing"
+                yield f"{name} is involved according to {involved[0]}, and knows {known}"
+        for name in involved:
+            yield from _replica_problems(world, name, replicas[name])
+        yield from _difference_problems(world, resource, {name: replicas[name] for name in involved})
 
 
 def _is_named(world: ByzantineWorld, resource: str, site: str) -> bool:
@@ -102,7 +100,7 @@ def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Ite
     for id_ in sorted(world.acknowledged.get(replica.resource, ())):
         if not contains(history.known, id_):
             yield f"{name} lost {id_}, which was acknowledged"
-        elif id_ in history.orphans:
+        elif id_ in history.orphans and not _is_first_and_reported(world, replica, id_):
             yield f"{name} set {id_} aside, which was acknowledged"
     made_here = max((id_.seq for id_ in world.contents[replica.resource] if id_.origin == replica.origin), default=0)
     if history.known.get(replica.origin, 0) > made_here:
@@ -118,6 +116,17 @@ def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Ite
         if id_.origin.site != world.hostile:
             why = replica.inbox.refused.get(id_) or replica.applied.failed.get(id_) or "it waits"
             yield f"{name} does not take {id_} of an honest site: {why}"
+
+
+def _is_first_and_reported(world: ByzantineWorld, replica: Replica, id_: OpId) -> bool:
+    """A false seal may orphan the first operation of a site, which looks like that of a site that lost its disk. The
+    site that accepted it must report that."""
+    by = replica.history.orphans[id_].by
+    reported = any(
+        site == id_.origin.site and notice.resource == replica.resource and notice.op == id_
+        for site, notice in world.notices
+    )
+    return reported and by is not None and by.origin.site == world.hostile
 
 
 def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[str, Replica]) -> Iterator[str]:
