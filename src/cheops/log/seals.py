@@ -9,23 +9,20 @@ and nothing is forgotten before every site knows the seal. An operation is *orph
 know it, and it does not depend on what is sealed: it has no effect at any site, whether that site has forgotten
 anything or not. It is kept and shown like a superseded operation.
 
-An operation of an origin that the author of the seal knew is never orphaned. The author of a true seal waited for that
-origin, so there is nothing to orphan; and a false seal must not take the effect of what other sites acknowledged.
-
 Two seals of one resource never orphan each other. If they do, two resources of one name have met: the one that was
 sealed first (`root`) stands, and the other gives way.
 """
 
 from collections.abc import Iterable, Sequence
 
-from cheops.log.causality import Vector, covers, joined
+from cheops.log.causality import Vector, contains, covers, joined
 from cheops.log.operation import Operation, Origin
 
 
 def excludes(sealing: Operation, op: Operation) -> bool:
     """Whether a seal orphans an operation."""
     seal = sealing.seal
-    if seal is None or op.origin == sealing.origin or op.origin in sealing.deps:
+    if seal is None or op == sealing or contains(sealing.deps, op.id):
         return False
     return not covers(op.deps, seal.stable)
 

@@ -44,11 +44,11 @@ def _name(op: Operation) -> str:
 
 
 def _comes_too_late(op: Operation, ops: list[Operation], *, excluded: frozenset[OpId] = frozenset()) -> bool:
-    """Whether a seal orphans it: its origin is new to the seal's author, and it does not depend on what is sealed."""
+    """Whether a seal orphans it: the seal's author did not know it, and it does not depend on what is sealed."""
     for other in ops:
         if other.seal is None or other.id in excluded or other.id == op.id:
             continue
-        if op.origin in (other.origin, *other.deps):
+        if op.seq <= other.deps.get(op.origin, 0):
             continue
         if all(op.deps.get(origin, 0) >= n for origin, n in other.seal.stable.items()):
             continue
