@@ -22,6 +22,7 @@ from cheops.engine.events import (
     ClientLeft,
     Effect,
     Event,
+    Fault,
     Load,
     Loaded,
     Notify,
@@ -111,6 +112,9 @@ class LocalSite:
     def send(self, effect: Send) -> None: ...
 
     def notify(self, effect: Notify) -> None: ...
+
+    def fault(self, effect: Fault) -> None:
+        raise effect.error
 
     def committed(self, saves: list[Save], last_seq: int) -> None: ...
 

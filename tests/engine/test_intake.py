@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from cheops.engine.documents import Message
-from cheops.engine.events import MatricesReceived, Notify, Received, Save, Send
+from cheops.engine.events import Fault, MatricesReceived, Notify, Received, Save, Send
 from cheops.engine.intake import (
     BAD_NAME,
     BAD_NUMBER,
@@ -257,3 +257,9 @@ def test_nobody_knows_more_of_this_site_than_it_has_made() -> None:
     view = lab.at("a", "n").peer("b")
     assert (view.known[a], view.settled[a]) == (1, 1)
     assert view.known_replies[a] == lab.at("a", "n").replies.known[a]
+
+
+def test_a_matrix_that_comes_twice_in_one_message_is_one_matrix() -> None:
+    lab = lab_with_a_counter()
+    effects = receive(lab, Message("n", "1", matrices=(unused(1), unused(1))))
+    assert not any(isinstance(effect, Fault) for effect in effects)

@@ -111,3 +111,12 @@ def test_a_snapshot_that_misses_a_document_is_none() -> None:
     body["docs"] = [doc for doc in body["docs"] if not doc["_id"].startswith("op/")]
     (message,) = unpack(json.dumps(body).encode()).messages
     assert message.snapshot is None
+
+
+def test_two_contents_under_one_id_both_arrive() -> None:
+    one, other = samples.operation(2), samples.operation(2, why="another")
+    (message, again) = unpack(
+        pack("paris", [Message("counter", "1", (one, other)), Message("counter", "1", (one,))])
+    ).messages
+    assert [op.why for op in message.ops] == ["", "another"]
+    assert [op.why for op in again.ops] == [""]

@@ -20,6 +20,7 @@ class Matrices(dict[str, Matrix]):
     def __init__(self, *matrices: Matrix) -> None:
         super().__init__({matrix.hash: matrix for matrix in matrices})
         self._unclaimed: dict[str, None] = {}  # those that came alone, and that no operation has named yet
+        self._tried: list[Matrix] = []
 
     def keep(self, matrices: Iterable[Matrix], out: Effects) -> None:
         """Keep matrices whose operations may come later: those that came last."""
@@ -35,12 +36,20 @@ class Matrices(dict[str, Matrix]):
 
     def try_out(self, matrices: Iterable[Matrix]) -> list[Matrix]:
         """Add the matrices of a message, and give those that are new. `save_used` follows."""
-        new = [matrix for matrix in matrices if matrix.hash not in self]
-        self |= {matrix.hash: matrix for matrix in new}
-        return new
+        new = {matrix.hash: matrix for matrix in matrices if matrix.hash not in self}
+        self |= new
+        self._tried = list(new.values())
+        return self._tried
+
+    def give_up(self) -> None:
+        """The step failed between `try_out` and `save_used`: what is not saved must not be used."""
+        for matrix in self._tried:
+            self.pop(matrix.hash, None)
+        self._tried = []
 
     def save_used(self, replica: Replica, new: list[Matrix], ops: Iterable[Operation], out: Effects) -> None:
         """Save those new matrices that an operation needs which was taken, or waits. The others are not kept."""
+        self._tried = []
         if self._unclaimed:
             for op in ops:
                 self._unclaimed.pop(op.matrix.hash, None)

@@ -306,6 +306,7 @@ class Site:
         except Exception as error:  # what fails here is not known, so nothing of the step can be trusted
             # A run that this step began does not begin; one that it ended has ended, and the store says that it began.
             replica.slot.restore(None if any(isinstance(event, Ran) for event in events) else running)
+            self.matrices.give_up()
             out.documents |= {key: one for key, one in own.documents.items() if isinstance(one, Matrix)}
             self._give_up(replica.resource, error, events, out)
         else:
@@ -325,8 +326,7 @@ class Site:
         if replica := self.replicas.pop(resource, None):
             self._outlived[resource] = replica
         self._active.discard(resource)
-        self._parked.pop(resource, None)
-        for queue in (self._fresh, self._resting, self._backlog):
+        for queue in (self._parked, self._fresh, self._resting, self._backlog):
             queue.pop(resource, None)
         limits = self.settings.limits
         timer = self._faulty.setdefault(resource, RetryTimer(limits.retry_ms, limits.retry_most_ms))

@@ -9,6 +9,8 @@ from hashlib import sha256
 from cheops.log.causality import Vector
 from cheops.log.operation import CONTENT_MASK, Operation, Origin, content_hash
 
+_MOST_UNCOUNTED = 1_000  # changes; more would keep operations in memory that are forgotten
+
 
 class ContentSums:
     """Of one history: per origin everything up to its floor, everything that is known; and the effective operations."""
@@ -18,19 +20,30 @@ class ContentSums:
         self._known = dict(floor)
         self._effective = 0
         self._summary = ""  # empty: to be computed again
+        # Not counted yet: a resource at one site never compares, and hashing takes longer than all the rest here.
+        self._new: list[Operation] = []
+        self._changes: list[tuple[Operation, int]] = []  # of what is effective
 
     def add(self, op: Operation) -> None:
         """An operation above the floor is known now."""
-        _add(self._known, op, 1)
-        self._summary = ""
+        self._new.append(op)
+        self.note_change()
 
     def add_effective(self, op: Operation, sign: int = 1) -> None:
-        self._effective = (self._effective + sign * content_hash(op)) & CONTENT_MASK
-        self._summary = ""
+        self._changes.append((op, sign))
+        self.note_change()
 
     def set_effective(self, ops: Iterable[Operation]) -> None:
+        self._changes = []
         self._effective = sum(map(content_hash, ops)) & CONTENT_MASK
-        self._summary = ""
+        self.note_change()
+
+    def _count(self) -> None:
+        for op in self._new:
+            _add(self._known, op, 1)
+        for op, sign in self._changes:
+            self._effective = (self._effective + sign * content_hash(op)) & CONTENT_MASK
+        self._new, self._changes = [], []
 
     def raise_floor(self, ops: Iterable[Operation]) -> None:
         """These operations are below the floor now."""
@@ -39,10 +52,12 @@ class ContentSums:
 
     def fold(self) -> None:
         """Everything is below the floor, and nothing is effective."""
+        self._count()
         self.floor, self._effective, self._summary = dict(self._known), 0, ""
 
     def set_floor(self, origin: Origin, content: int, above: Iterable[Operation]) -> None:
         """Another site forgot this origin's operations, with this sum; the others are above."""
+        self._count()
         self.floor[origin] = self._known[origin] = content
         for op in above:
             self.add(op)
@@ -55,14 +70,16 @@ class ContentSums:
     def summary(self, known: Vector, folded: Vector) -> str:
         """A short text, for `differ`."""
         if not self._summary:
+            self._count()
             numbers = sorted((origin, n, self._known.get(origin, 0)) for origin, n in known.items())
             parts = (numbers, sorted(folded.items()), self._effective)
             self._summary = ".".join(sha256(repr(part).encode()).hexdigest()[:16] for part in parts)
         return self._summary
 
     def note_change(self) -> None:
-        """What is known or folded has changed otherwise."""
         self._summary = ""
+        if len(self._changes) >= _MOST_UNCOUNTED:
+            self._count()
 
 
 def differ(one: str, other: str) -> bool:

@@ -31,7 +31,7 @@ from cheops.errors import CheopsError, Fault
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, Reply
 from cheops.peers.client import PeerClient, read_response
-from cheops.peers.couchdb.documents import RefusedError, couch_document, parse_document, shared_key
+from cheops.peers.couchdb.documents import CouchDocument, RefusedError, couch_document, parse_document, shared_key
 from cheops.store import codec
 from cheops.store.codec import MAX_DOCUMENT_BYTES
 from cheops.store.interface import CodecError
@@ -78,18 +78,26 @@ _bodies = msgspec.json.Decoder(_Body)
 def pack(site: str, messages: Iterable[Message]) -> bytes:
     """The body of a request."""
     docs: dict[str, msgspec.Raw] = {}
+    revisions: dict[str, str] = {}
     parts = []
     for message in messages:
         ids = []
         documents: tuple[Document, ...] = (*message.matrices, *message.ops, *message.replies)
         for document in documents:
             one = couch_document(document)
-            docs[one.id] = one.as_couch()
-            ids.append(one.id)
+            # Two contents under one id are proof against their origin, so both must arrive.
+            name = one.id if revisions.setdefault(one.id, one.rev) == one.rev else _with_revision(one)
+            docs[name] = one.as_couch()
+            ids.append(name)
         # Several messages may carry the same document (a matrix, say): the body has it once, and they name its id.
         bare = msgspec.structs.replace(message, ops=(), replies=(), matrices=())
         parts.append(_Part(msgspec.Raw(codec.encode_message(bare)), ids))
     return msgspec.json.encode(_Body(list(docs.values()), _Envelope(site, parts)))
+
+
+def _with_revision(document: CouchDocument) -> str:
+    """The name of a document whose id another one in the same body has. No id has a '#': see codec."""
+    return f"{document.id}#{document.rev}"
 
 
 class Unpacked(NamedTuple):
@@ -111,7 +119,8 @@ def unpack(body: bytes) -> Unpacked:
     for raw in read.docs:
         try:
             document, seen = parse_document(_plain(raw))
-            documents[seen.id] = document
+            documents.setdefault(seen.id, document)
+            documents[_with_revision(seen)] = document
         except RefusedError as error:
             refused.append(error)
     messages = []
