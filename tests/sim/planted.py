@@ -245,7 +245,7 @@ def _forgotten_lists_never_were() -> AbstractContextManager[object]:
     return patch.object(policy, "_substitute_listing", lambda *_, **__: None)
 
 
-# -- what a hostile site could do before (the numbers of issue 17, part B, in docs/simulator.md) -----------------------
+# -- what a hostile site could do before (see docs/simulator.md) ---------------------------------------------
 
 
 @contextmanager
@@ -383,12 +383,12 @@ BUGS = {
     "forgotten lists never were": Planted(_forgotten_lists_never_were, "policed", 204, 4),
     "ids are not checked": Planted(_ids_unchecked, "byzantine", 3, 5),
     "revocations are evicted": Planted(_revocations_evicted, "byzantine", 1, 5),
-    "decisions are not signed": Planted(_decisions_unsigned, "byzantine", 2, 5),
-    "floors are believed": Planted(_floors_believed, "byzantine", 3, 5),
-    "the counter does not carry": Planted(_counter_without_carry, "byzantine", 3, 5),
+    "decisions are not signed": Planted(_decisions_unsigned, "byzantine", 1, 5),
+    "floors are believed": Planted(_floors_believed, "byzantine", 51, 5),
+    "the counter does not carry": Planted(_counter_without_carry, "byzantine", 17, 5),
     "site records are not signed": Planted(_records_unsigned, "byzantine", 1, 5),
-    "files of any size": Planted(_files_of_any_size, "byzantine", 3, 5),
-    "digests without contents": Planted(_digests_without_contents, "byzantine", 3, 5),
-    "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 3, 5),
+    "files of any size": Planted(_files_of_any_size, "byzantine", 163, 5),
+    "digests without contents": Planted(_digests_without_contents, "byzantine", 0, 5),
+    "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 0, 5),
     "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 4, 5),
 }
