@@ -1,22 +1,30 @@
 """Deliberate defects, to see whether the simulator would find them. They exist only here, as patches."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from cheops.engine import admission, exchange, outcome, replies, retention, scheduler, site
+from cheops.engine import admission, contents, exchange, intake, outcome, replies, retention, scheduler, site
+from cheops.engine.documents import Snapshot, key_of
 from cheops.engine.events import Effect, Effects, Save, Send
+from cheops.engine.matrices import Matrices
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
-from cheops.log import history, plan, policy, rules
-from cheops.log.causality import Clock, Vector, covers
+from cheops.log import history, names, plan, policy, rules
+from cheops.log.causality import Clock, Vector, contains, covers
 from cheops.log.history import History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, Reply, Verdict
+from cheops.log.operation import Operation, OpId, Reply, Verdict
 from cheops.log.plan import Plan
 from cheops.log.rules import Fate, Rule
+from cheops.peers.gossip import GossipState
+from cheops.peers.heartbeat import MembershipRecord
+from cheops.peers.membership import Membership
+from cheops.peers.settings import MeshSettings
+from cheops.security import signatures
+from cheops.sim import heartbeats
 
 Bug = Callable[[], AbstractContextManager[object]]
 
@@ -237,6 +245,108 @@ def _forgotten_lists_never_were() -> AbstractContextManager[object]:
     return patch.object(policy, "_substitute_listing", lambda *_, **__: None)
 
 
+# -- what a hostile site could do before (see docs/simulator.md) ---------------------------------------------
+
+
+@contextmanager
+def _ids_unchecked() -> Iterator[None]:
+    """Ids are looked at only where clients send them."""
+    with (
+        patch.object(intake, "resource_problem", lambda _id: None),
+        patch.object(intake, "_is_readable", lambda _name: True),
+        patch.object(names, "command_problem", lambda _id: None),
+    ):
+        yield
+
+
+def _revocations_evicted() -> AbstractContextManager[object]:
+    """Any site makes decisions, and beyond a number of them that with the lowest stamp goes."""
+
+    def take(self: Membership, record: MembershipRecord, wall_ms: float) -> bool:
+        del wall_ms
+        before = self.of(record.name)
+        if before is not None and (record.stamp_ms, record.forgotten) <= (before.stamp_ms, before.forgotten):
+            return False
+        self._put(record)
+        if len(self._records) > self._settings.max_members:
+            oldest = min(self._records.values(), key=lambda one: one.stamp_ms)
+            del self._records[oldest.name]
+            self._news.drop(oldest.name)
+        return True
+
+    return patch.object(Membership, "take", take)
+
+
+@contextmanager
+def _decisions_unsigned() -> Iterator[None]:
+    """Any site bans any other, with a stamp that no later decision outdoes."""
+    with (
+        patch.object(heartbeats.Keys, "check_decision", lambda *_: None),
+        patch.object(MeshSettings, "latest_ms", lambda *_: float(2**53)),
+    ):
+        yield
+
+
+@contextmanager
+def _floors_believed() -> Iterator[None]:
+    """A snapshot may say that anything was forgotten, and what it leaves out goes."""
+
+    def replaced(_history: History, id_: OpId, snapshot: Snapshot, _folded: Vector) -> bool:
+        return contains(snapshot.floor, id_)
+
+    with (
+        patch.object(admission, "_snapshot_lie", lambda *_: None),
+        patch.object(exchange, "_is_replaced", replaced),
+        patch.object(exchange, "_reply_floor", lambda _replica, _message, snapshot: dict(snapshot.reply_floor)),
+    ):
+        yield
+
+
+def _counter_without_carry() -> AbstractContextManager[object]:
+    """A stamp with the greatest counter leaves no room for the next one."""
+
+    def tick(self: Clock, now_ms: int) -> Clock:
+        return Clock(now_ms, 0) if now_ms > self.time_ms else Clock(self.time_ms, self.counter + 1)
+
+    return patch.object(Clock, "tick", tick)
+
+
+def _records_unsigned() -> AbstractContextManager[object]:
+    """Any site says where any other is."""
+    return patch.object(GossipState, "_check_entry", lambda *_: None)
+
+
+def _files_of_any_size() -> AbstractContextManager[object]:
+    """An operation is accepted whatever the size of its files."""
+    return patch.object(admission, "files_problem", lambda *_: None)
+
+
+@contextmanager
+def _digests_without_contents() -> Iterator[None]:
+    """Operations with the same id are taken for the same."""
+    with (
+        patch.object(contents, "compare", lambda *_: None),
+        patch.object(contents, "note_summary", lambda *_: None),
+    ):
+        yield
+
+
+def _signatures_unchecked() -> AbstractContextManager[object]:
+    """Every site speaks for every other."""
+    return patch.object(signatures.Verifier, "check", lambda *_: None)
+
+
+def _every_matrix_kept() -> AbstractContextManager[object]:
+    """Matrices that no operation names stay for good."""
+
+    def keep(self: Matrices, _replica: Replica, new: Iterable[Matrix], _ops: object, out: Effects) -> None:
+        for matrix in new:
+            self[matrix.hash] = matrix
+            out.documents[key_of(matrix)] = matrix
+
+    return patch.object(Matrices, "save_used", keep)
+
+
 class Planted(NamedTuple):
     plant: Bug
     profile: str  # of a history that shows it at once, with its seed and its number of sites
@@ -271,4 +381,14 @@ BUGS = {
     "copies stay": Planted(_copies_stay, "moving", 3, 4),
     "nobody vouches": Planted(_nobody_vouches, "policed", 156, 4),
     "forgotten lists never were": Planted(_forgotten_lists_never_were, "policed", 204, 4),
+    "ids are not checked": Planted(_ids_unchecked, "byzantine", 3, 5),
+    "revocations are evicted": Planted(_revocations_evicted, "byzantine", 1, 5),
+    "decisions are not signed": Planted(_decisions_unsigned, "byzantine", 1, 5),
+    "floors are believed": Planted(_floors_believed, "byzantine", 51, 5),
+    "the counter does not carry": Planted(_counter_without_carry, "byzantine", 17, 5),
+    "site records are not signed": Planted(_records_unsigned, "byzantine", 1, 5),
+    "files of any size": Planted(_files_of_any_size, "byzantine", 163, 5),
+    "digests without contents": Planted(_digests_without_contents, "byzantine", 0, 5),
+    "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 0, 5),
+    "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 4, 5),
 }

@@ -48,7 +48,10 @@ def send_pending(replica: Replica, out: Effects, now_ms: int) -> None:
     """
     ops, replies, acknowledgements = replica.outbox.take()
     find = replica.history.find_matrix
-    matrices = tuple(find(op.matrix.hash) for op in ops if op.matrix.introduced == op.stamp)
+    # Not of an operation that is only proof: its matrix may never have come here.
+    introduced = [op.matrix.hash for op in ops if op.matrix.introduced == op.stamp and op.id in replica.history.ops]
+    held = {replica.history.ops[op.id].matrix.hash for op in ops if op.id in replica.history.ops}
+    matrices = tuple(find(hash_) for hash_ in introduced if hash_ in held)
     waited_for = {reply.op.origin.site for reply in replies if reply.op}
     involved = tuple(replica.targets()) if ops or replies else ()
     for peer in involved:

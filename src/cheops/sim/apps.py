@@ -190,8 +190,10 @@ def _invent_pcounter(random: Random) -> tuple[str, str]:
 
 def unit_decrements(payload: Command) -> tuple[Command, ...]:
     """`dec 3` is three times `dec 1`."""
-    verb, number = payload.line.split()
-    return (Command("dec 1"),) * int(number) if verb == "dec" else ()
+    match payload.line.split():
+        case ["dec", number] if number.isdecimal():
+            return (Command("dec 1"),) * min(int(number), 100)
+    return ()
 
 
 PCOUNTER = App(

@@ -101,7 +101,7 @@ def _resource_problems(world: World, resource: str) -> Iterator[str]:
         by_rules = reference_effective(ops, oracle.matrix.entries)
         if by_rules != [op.id for op in oracle.effective]:
             yield f"the merge gives {_ids([op.id for op in oracle.effective])}, the rules {_ids(by_rules)}"
-    replicas = {name: _replica(world.nodes[name], resource) for name in oracle.site_list}
+    replicas = {name: world.nodes[name].replica(resource) for name in oracle.site_list}
     yield from _client_problems(world, resource)
     for name in sorted(world.recipients.get(resource, set()) - ever_listed_sites(world.decided[resource])):
         yield f"{name} is not involved and got a message about it"
@@ -136,7 +136,7 @@ def _client_problems(world: World, resource: str) -> Iterator[str]:
 
 def _leaver_problems(world: World, name: str, resource: str, oracle: History) -> Iterator[str]:
     """Sites that left the list have run the command that deletes their copy, if the operation had one."""
-    by, replica = oracle.site_list_op, _replica(world.nodes[name], resource)
+    by, replica = oracle.site_list_op, world.nodes[name].replica(resource)
     if by is None or by.kind is not Kind.SITES or not by.payload.line:
         return
     if replica is None or not contains(replica.history.known, by.id):
@@ -147,21 +147,6 @@ def _leaver_problems(world: World, name: str, resource: str, oracle: History) ->
         yield f"{name} left, and has not deleted its copy"
     elif replica.replies[by.id, name].status is Status.OK and state != start:
         yield f"{name} left, and its copy is still there"
-
-
-def _replica(node: Node, resource: str) -> Replica | None:
-    """The replica as the node has it in memory, or as the node would load it."""
-    if node.site is None:
-        return None
-    if resource in node.site.replicas:
-        return node.site.replicas[resource]
-    documents = node.disk.of_resource(resource)
-    if not documents:
-        return None
-    replica = Replica(resource, node.origin, node.site.matrices.__getitem__, node.settings.limits)
-    replica.load(documents)
-    replica.applied.settle()
-    return replica
 
 
 def _oracle(world: World, resource: str) -> History:
@@ -228,18 +213,19 @@ def _state_problems(world: World, resource: str, oracle: History) -> Iterator[st
     if any(state != states[oracle.site_list[0]] for state in states.values()):
         yield f"the application's states differ: {states}"
     elif app.name != "pcounter":
-        expected = _replay(app.start, oracle.effective, app.run)
+        expected = replayed(app.start, oracle.effective, app.run)
         for name, state in states.items():
             if state != expected:
                 yield f"{name} has the state {state!r}, and the operations give {expected!r}"
                 return
 
 
-def _replay(state: State, ops: list[Operation], run: object) -> State:
+def replayed(state: State, ops: list[Operation], run: object) -> State:
+    """The state after these operations; one that fails changes nothing."""
     for op in ops:
         try:
             state = run(state, op.payload.line)  # type: ignore[operator]
-        except RefusedError:
+        except (RefusedError, ValueError, TypeError):
             continue
     return state
 

@@ -6,6 +6,7 @@ from random import Random
 
 from cheops.engine.documents import Document, Key, Ledger, Peers, SiteClock, key_of
 from cheops.engine.events import Event, Loaded, Outcome, Recovered, Result, Run, Save
+from cheops.engine.replica import Replica
 from cheops.engine.settings import Settings
 from cheops.engine.site import Site
 from cheops.log.causality import Clock
@@ -95,6 +96,27 @@ class Node:
     def loaded(self, resource: str) -> Loaded:
         return Loaded(resource, self.disk.of_resource(resource))
 
+    def replica(self, resource: str) -> Replica | None:
+        """A resource as the site has it in memory, or as the site would load it."""
+        if self.site is None:
+            return None
+        if resource in self.site.replicas:
+            return self.site.replicas[resource]
+        documents = self.disk.of_resource(resource)
+        if not documents:
+            return None
+        replica = Replica(
+            resource,
+            self.origin,
+            self.site.matrices.__getitem__,
+            self.settings.limits,
+            policy_of=self.settings.policy_of,
+            gone=self.site.gone,
+        )
+        replica.load(documents)
+        replica.applied.settle()
+        return replica
+
     # -- the application ---------------------------------------------------------------------------
 
     def execute(self, run: Run, app: App, random: Random, trouble: float) -> tuple[Outcome, ...]:
@@ -125,7 +147,7 @@ class Node:
             return self._note(run, op, Outcome(Result.MAYBE, "timeout"), done=False)
         try:
             self.states[run.resource] = app.run(self.states.get(run.resource, app.start), line)
-        except RefusedError as error:
+        except (RefusedError, ValueError, TypeError) as error:  # a hostile site's command may fit no type at all
             self.log.append(
                 Execution(run.resource, op, run.replay, ok=False, partial=run.until_failure and not run.replay)
             )

@@ -1,10 +1,11 @@
 """One simulated history from its seed to its end; how a failure is shrunk; and a timeline of it as text."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from cheops.sim import invariants, workload
+from cheops.sim import agreement, heartbeats, invariants, mutator, workload
+from cheops.sim.byzantine import ByzantineWorld
 from cheops.sim.workload import Profile
 from cheops.sim.world import World
 
@@ -23,12 +24,16 @@ class SimulationResult:
 
 def play(seed: int, sites: int, profile: Profile, *, patience_ms: int = PATIENCE_MS) -> SimulationResult:
     """Play a history; equal arguments give equal histories."""
-    world = World(seed, tuple(f"site{number}" for number in range(1, sites + 1)), profile)
+    names = tuple(f"site{number}" for number in range(1, sites + 1))
+    world = ByzantineWorld(seed, names, profile) if profile.byzantine else World(seed, names, profile)
     try:
         workload.schedule(world)
         world.run_until(world.now_ms + profile.duration_ms)
         _heal(world)
         problems = _wait_until_healthy(world, patience_ms)
+        if isinstance(world, ByzantineWorld) and not problems:
+            world.write_everywhere()
+            problems = _wait_until_healthy(world, patience_ms)
     except Exception as error:  # a failure like any other: it can be replayed and shrunk
         problems = [f"{type(error).__name__}: {error}"]
     for node in world.nodes.values():
@@ -44,6 +49,8 @@ def _heal(world: World) -> None:
     for name in world.nodes:
         world.restart(name)
     world.record("everything is healed")
+    if isinstance(world, ByzantineWorld):
+        world.silence()
 
 
 def _wait_until_healthy(world: World, patience_ms: int) -> list[str]:
@@ -54,7 +61,7 @@ def _wait_until_healthy(world: World, patience_ms: int) -> list[str]:
         world.run_until(world.now_ms + 2_000)
         world.cut.clear()
         world.resolve_unknown()
-        problems = invariants.problems(world)
+        problems = agreement.problems(world) if isinstance(world, ByzantineWorld) else invariants.problems(world)
     return problems
 
 
@@ -92,6 +99,8 @@ def shrink(seed: int, sites: int, profile: Profile) -> tuple[Profile, Simulation
     best, outcome = profile, play(seed, sites, profile)
     for switch in _SWITCHES:
         best, outcome = _try(seed, sites, best, outcome, switch)
+    for tactic in (*mutator.TACTICS, *heartbeats.TACTICS) if profile.byzantine else ():
+        best, outcome = _try(seed, sites, best, outcome, {"spared": best.spared | {tactic}})
     operations = best.operations
     while operations > 2:
         smaller = max(2, operations * 3 // 4 if operations > 8 else operations - 1)
@@ -103,7 +112,7 @@ def shrink(seed: int, sites: int, profile: Profile) -> tuple[Profile, Simulation
 
 
 def _try(
-    seed: int, sites: int, profile: Profile, outcome: SimulationResult, change: dict[str, float]
+    seed: int, sites: int, profile: Profile, outcome: SimulationResult, change: Mapping[str, object]
 ) -> tuple[Profile, SimulationResult]:
     candidate = replace(profile, **change)  # type: ignore[arg-type]
     if candidate == profile:

@@ -42,6 +42,8 @@ class Profile:
     other_rules: bool = False  # matrices that differ in more than their hash
     rebirths: int = 0
     policed: bool = False  # with the policies that count where sites have identities
+    byzantine: bool = False  # one site is hostile (byzantine.py)
+    spared: frozenset[str] = frozenset()  # tactics that the hostile site does not use (mutator.py)
 
 
 PROFILES = {
@@ -60,6 +62,11 @@ PROFILES = {
         Profile("moving", site_changes=0.15, rebirths=1, deletes=0.05),
         Profile("rules", matrix_changes=0.15, other_rules=True),
         Profile("policed", policed=True, site_changes=0.25, partitions=8, matrix_changes=0.05),
+        Profile(
+            "byzantine", byzantine=True, policed=True, operations=30, duration_ms=8_000, loss=0.02, duplication=0.02,
+            long_delay=0.02, partitions=1, one_way_cuts=0, crashes=1, crash_between_effects=0.0005, skew_ms=1_000,
+            clock_jumps=1, trouble=0.005, bad_command=0.02,
+        ),
     )
 }  # fmt: skip
 
@@ -109,7 +116,7 @@ def _resource(world: "World", number: int) -> _Resource:
 def _submit(world: "World", resource: _Resource, number: int) -> None:
     random, profile = world.random, world.profile
     if profile.policed:  # no site accepts an operation of a site that was never on a list
-        resource.sites = _last_list(world, resource)
+        resource.sites = tuple(name for name in _last_list(world, resource) if name in world.nodes) or resource.first
     site = random.choice(resource.sites)
     kind, type_, line = Kind.NORMAL, *resource.app.invent(random)
     # A client may not know whether its site knows the resource: then it sends the sites and the matrix again.
@@ -122,11 +129,11 @@ def _submit(world: "World", resource: _Resource, number: int) -> None:
     elif luck < profile.bad_command:
         line = "fail"
     elif luck < profile.bad_command + profile.deletes:
-        kind, type_, line = Kind.DELETE, "delete", _reset_line(resource.app)
+        kind, type_, line = Kind.DELETE, "delete", reset_line(resource.app)
     elif luck < profile.bad_command + profile.deletes + profile.forces:
-        kind, type_, line = Kind.FORCE, "force", _reset_line(resource.app)
+        kind, type_, line = Kind.FORCE, "force", reset_line(resource.app)
     elif luck < profile.bad_command + profile.deletes + profile.forces + profile.site_changes:
-        kind, type_, line = Kind.SITES, "sites", random.choice(("", _reset_line(resource.app)))
+        kind, type_, line = Kind.SITES, "sites", random.choice(("", reset_line(resource.app)))
         sites = resource.sites = _other_sites(world, resource)
     elif luck > 1 - profile.matrix_changes:
         matrix = resource.matrix = _other_matrix(resource, other_rules=profile.other_rules)
@@ -144,7 +151,8 @@ def _last_list(world: "World", resource: _Resource) -> tuple[str, ...]:
     return newest.sites if newest and newest.sites else resource.first
 
 
-def _reset_line(app: App) -> str:
+def reset_line(app: App) -> str:
+    """The command that takes an application back to its start."""
     return app.type.reset.line if app.type.reset else "wipe"
 
 

@@ -16,6 +16,7 @@ from cheops.engine.events import (
     Fault,
     Load,
     Notify,
+    Outcome,
     PeerDown,
     PeerUp,
     Ran,
@@ -77,11 +78,7 @@ class World:
         self.calm = False
         self._queue: list[_ScheduledEvent] = []
         self._numbers = count()
-        types = {app.name: _with_early_checkpoints(app.type) for app in APPS.values()}
-        if profile.policed:
-            types = {name: replace(type_, policy=_POLICY) for name, type_ in types.items()}
-        # Far below the defaults, so that unloading, seals and parking happen in a history of seconds.
-        settings = Settings(types, Limits(idle_ms=3_000, seal_after=3, parked=1))
+        settings = self.settings(profile)
         self.nodes = {name: Node(name, settings) for name in names}
         self._up: dict[tuple[str, str], str | None] = {}
         for number, name in enumerate(names):
@@ -89,6 +86,13 @@ class World:
             # Offsets, so that sites do not act in lockstep: then some interleavings would never occur.
             self.after(number * 7, self._ticker(name))
             self.after(number * 11, self._heart(name))
+
+    def settings(self, profile: Profile) -> Settings:
+        """Of every site. Limits are low, so that unloading, seals and parking happen in a history of seconds."""
+        types = {app.name: _with_early_checkpoints(app.type) for app in APPS.values()}
+        if profile.policed:
+            types = {name: replace(type_, policy=_POLICY) for name, type_ in types.items()}
+        return Settings(types, Limits(idle_ms=3_000, seal_after=3, parked=1))
 
     # -- time ----------------------------------------------------------------------------------------
 
@@ -147,16 +151,18 @@ class World:
 
     def _heart(self, name: str) -> Callable[[], None]:
         def beat() -> None:
-            for other, peer in self.nodes.items():
+            for other in self.nodes:
                 if other != name and self.nodes[name].site:
-                    self._sense(name, other, peer)
+                    self._sense(name, other)
             self.after(_HEARTBEAT_MS, beat)
 
         return beat
 
-    def _sense(self, name: str, other: str, peer: Node) -> None:
-        reachable = peer.site is not None and not {(name, other), (other, name)} & self.cut
-        now = peer.origin.incarnation if reachable else None
+    def reaches(self, name: str, other: str) -> bool:
+        return self.nodes[other].site is not None and not {(name, other), (other, name)} & self.cut
+
+    def _sense(self, name: str, other: str) -> None:
+        now = self.nodes[other].origin.incarnation if self.reaches(name, other) else None
         if self._up.get((name, other)) != now:
             self._up[name, other] = now
             self.deliver(name, PeerUp(other, now) if now else PeerDown(other))
@@ -184,17 +190,17 @@ class World:
     def _carry_out(self, node: Node, effect: Effect) -> None:
         match effect:
             case Save():
+                self.prepare_save(node, effect)
                 node.disk.write(effect)
                 self._maybe_crash("unsynced write lost")
                 node.disk.sync()
-                self._note_decided(effect)
-                self._note_success(effect)
+                self.note_saved(node, effect)
             case Run():
                 self._run(node, effect)
             case Send():
-                self._send(node, effect)
+                self.send(node, effect)
             case Answer():
-                self._note_answer(node, effect)
+                self.note_answer(node, effect)
             case Fault():
                 raise effect.error
             case Notify():
@@ -205,9 +211,18 @@ class World:
                 resources = tuple(sorted({d.resource for d in node.disk.durable.values() if isinstance(d, Operation)}))
                 self._soon(node, lambda: self.deliver(node.name, Enumerated(effect.peer, resources)))
 
+    def prepare_save(self, node: Node, save: Save) -> None:
+        """What a store does to documents before it writes them; nothing here."""
+
     def _soon(self, node: Node, what: Callable[[], None]) -> None:
         life = node.life
         self.after(self.random.randint(0, 2), lambda: what() if node.life == life else None)
+
+    def note_saved(self, node: Node, save: Save) -> None:
+        """Something is durable at a node."""
+        del node
+        self._note_decided(save)
+        self._note_success(save)
 
     def _note_success(self, save: Save) -> None:
         for document in save.documents:
@@ -236,16 +251,19 @@ class World:
             if node.life == life:
                 trouble = 0 if self.calm else self.profile.trouble
                 self._check_rest(node)
-                outcomes = node.execute(run, self.apps[run.resource], self.random, trouble)
+                outcomes = self.execute(node, run, trouble)
                 self.after(self.random.randint(0, 10), lambda: ended(outcomes))
 
         self.after(self.random.randint(1, 15), execute)
+
+    def execute(self, node: Node, run: Run, trouble: float) -> tuple[Outcome, ...]:
+        return node.execute(run, self.apps[run.resource], self.random, trouble)
 
     def _check_rest(self, node: Node) -> None:
         if len(node.log) > _MAX_RUNS_PER_OPERATION * self.profile.operations:
             raise RuntimeError(f"{node.name} runs commands without end, and does not come to rest")
 
-    def _note_answer(self, node: Node, answer: Answer) -> None:
+    def note_answer(self, node: Node, answer: Answer) -> None:
         if answer.stage in (Stage.DECIDED, Stage.SITE) and answer.status in _FINAL:
             resource = answer.request.rpartition("#")[0]
             self.final_statuses.setdefault((resource, answer.op, answer.site), []).append(answer.status)
@@ -254,8 +272,11 @@ class World:
             self.acknowledged.setdefault(resource, set()).add(answer.op)
             self.record(f"{node.name} answers {answer.op} {answer.status}")
 
-    def _send(self, node: Node, send: Send) -> None:
-        resource = send.message.resource
+    def send(self, node: Node, send: Send) -> None:
+        self.transmit(lambda: self._arrive(node.name, send))
+
+    def transmit(self, arrive: Callable[[], None]) -> None:
+        """Have something arrive later: once, twice, or never."""
         profile = self.profile
         copies = 1
         if not self.calm and self.random.random() < profile.loss:
@@ -269,14 +290,19 @@ class World:
             if not self.calm and self.random.random() < profile.long_delay:
                 self.inject("message delayed and overtaken")
                 delay_ms += self.random.randint(200, 3_000)
-            self.after(delay_ms, lambda: self._arrive(node.name, send, resource))
+            self.after(delay_ms, arrive)
 
-    def _arrive(self, sender: str, send: Send, resource: str) -> None:
-        if (sender, send.peer) in self.cut:
+    def is_cut(self, sender: str, receiver: str) -> bool:
+        """Whether nothing gets from the one to the other now."""
+        if (sender, receiver) in self.cut:
             self.injected["message cut off"] += 1
-            return
-        self.recipients.setdefault(resource, set()).add(send.peer)
-        self.deliver(send.peer, Received(sender, send.message))
+            return True
+        return False
+
+    def _arrive(self, sender: str, send: Send) -> None:
+        if not self.is_cut(sender, send.peer):
+            self.recipients.setdefault(send.message.resource, set()).add(send.peer)
+            self.deliver(send.peer, Received(sender, send.message))
 
     # -- the operator --------------------------------------------------------------------------------
 

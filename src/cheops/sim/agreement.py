@@ -1,0 +1,174 @@
+"""What must hold at the honest sites at the end of a history with a hostile one.
+
+The hostile site may do with its own signed operations what the policy of a type allows: set, delete, force, change the
+list of sites of its own resources. Nothing else that it sends may have an effect. So all that honest sites keep is the
+operations that honest sites made, unchanged, and operations of the hostile site. All keep the same. The state of each
+application is what the rules give for these operations, without seals: a seal may take the effect of an operation of
+the hostile site, and of one that an honest site acknowledged only if that site reports it.
+"""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from cheops.engine.contents import FALSE_SEAL
+from cheops.engine.replica import Replica
+from cheops.engine.status import Overall, status
+from cheops.log.causality import contains
+from cheops.log.names import command_problem
+from cheops.log.operation import Operation, OpId
+from cheops.sim.byzantine import ByzantineWorld, app_of
+from cheops.sim.forger import BAD_IDS
+from cheops.sim.invariants import reference_effective, replayed
+from cheops.sim.wire import CLOCK_SKEW_S
+
+_MOST_MATRICES = 60  # that a site may keep: the histories have a handful
+_REPORTS = ("estranged", FALSE_SEAL)
+_MOST_ORIGINS = 60  # in a vector
+
+
+def problems(world: ByzantineWorld) -> list[str]:
+    """All violations of an invariant; empty if there are none."""
+    assert world.meshes is not None  # noqa: S101 - set by the constructor
+    violations = [f"{name} did not learn in time that {world.hostile} is forgotten" for name in world.late]
+    violations += world.meshes.problems(world.honest)
+    violations += _site_problems(world)
+    violations += (f"{request} was not decided" for request in sorted(world.open_requests))
+    for resource in sorted(world.contents):
+        violations += (f"{resource}: {problem}" for problem in _resource_problems(world, resource))
+    return violations
+
+
+def _site_problems(world: ByzantineWorld) -> Iterator[str]:
+    for name in world.honest:
+        node = world.nodes[name]
+        if node.site is None:
+            continue
+        ahead_ms = node.site.clock.time_ms - node.now_ms(world.now_ms)
+        if ahead_ms > CLOCK_SKEW_S * 1_000 + 2 * world.profile.skew_ms:
+            yield f"the clock of {name} is {ahead_ms:,} ms ahead"
+        if len(node.site.matrices) > _MOST_MATRICES:
+            yield f"{name} keeps {len(node.site.matrices)} matrices"
+        for execution in node.log:
+            if execution.resource in BAD_IDS:
+                yield f"{name} ran a command on {execution.resource!r}"
+                break
+        for resource, replica in node.site.replicas.items():
+            if len(replica.inbox.waiting) > replica.limits.waiting:
+                yield f"{name} has {len(replica.inbox.waiting)} operations of {resource} that wait"
+            if len(replica.history.known) > _MOST_ORIGINS:
+                yield f"{name} has {len(replica.history.known)} origins in a vector of {resource}"
+
+
+def _resource_problems(world: ByzantineWorld, resource: str) -> Iterator[str]:
+    yield from _forgeries(world, resource)
+    for name in sorted(world.recipients.get(resource, set())):
+        if not _is_named(world, resource, name):
+            yield f"{name} is not involved and got documents of it"
+    replicas = {name: replica for name in world.honest if (replica := world.nodes[name].replica(resource))}
+    # With two contents of the operation that makes a resource, sites that no list names together never meet.
+    for site_list in sorted({replica.history.site_list for replica in replicas.values()}):
+        involved = [name for name in replicas if replicas[name].history.site_list == site_list and name in site_list]
+        if not involved:
+            continue
+        for name in world.honest:
+            if name in site_list and name not in involved:
+                known = replicas[name].history.site_list if name in replicas else "nothing"
+                yield f"{name} is involved according to {involved[0]}, and knows {known}"
+        for name in involved:
+            yield from _replica_problems(world, name, replicas[name])
+        yield from _difference_problems(world, resource, {name: replicas[name] for name in involved})
+
+
+def _is_named(world: ByzantineWorld, resource: str, site: str) -> bool:
+    ops = (op for contents in world.contents[resource].values() for op in contents.values())
+    return any(op.sites and site in op.sites for op in ops)
+
+
+def _forgeries(world: ByzantineWorld, resource: str) -> Iterator[str]:
+    """What honest sites keep in the name of an honest site is what that site made."""
+    for id_, contents in world.contents[resource].items():
+        if id_.origin.site == world.hostile:
+            continue
+        if len(contents) > 1:
+            yield f"{id_} has {len(contents)} contents, and its origin is honest"
+        made = world.made.get((resource, id_))
+        if made is None or any(digest != made for digest in contents):
+            yield f"{id_} is not what {id_.origin.site} made"
+
+
+def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Iterator[str]:
+    history = replica.history
+    for id_ in sorted(world.acknowledged.get(replica.resource, ())):
+        if not contains(history.known, id_):
+            yield f"{name} lost {id_}, which was acknowledged"
+        elif id_ in history.orphans and not _is_reported(world, replica, id_):
+            yield f"{name} set {id_} aside, which was acknowledged"
+    made_here = max((id_.seq for id_ in world.contents[replica.resource] if id_.origin == replica.origin), default=0)
+    if history.known.get(replica.origin, 0) > made_here:
+        yield f"{name} believes that it made {history.known[replica.origin]} operations; it made {made_here}"
+    most = replica.limits.file_bytes
+    for op in history.ops.values():
+        if sum(file.size for file in op.payload.files) > most:
+            yield f"{name} accepted {op.id}, whose files are larger than {most:,} bytes"
+    if replica.slot.running or replica.drafts or replica.applied.unknown:
+        yield f"{name} is not at rest"
+    kept_out = [*replica.inbox.waiting, *replica.inbox.refused, *replica.applied.failed]
+    for id_ in kept_out:
+        if id_.origin.site != world.hostile:
+            why = replica.inbox.refused.get(id_) or replica.applied.failed.get(id_) or "it waits"
+            yield f"{name} does not take {id_} of an honest site: {why}"
+
+
+def _is_reported(world: ByzantineWorld, replica: Replica, id_: OpId) -> bool:
+    """A false seal can orphan what another site accepts at the same moment (docs/adr/0017-what-a-site-believes.md). All
+    sites must agree on that, and the site that accepted it must report it."""
+    by = replica.history.orphans[id_].by
+    reported = any(
+        site == id_.origin.site and (notice.resource, notice.op) == (replica.resource, id_) and notice.what in _REPORTS
+        for site, notice in world.notices
+    )
+    return reported and by is not None and by.origin.site == world.hostile
+
+
+def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[str, Replica]) -> Iterator[str]:
+    """All keep the same, and the application has the state that the rules give."""
+    first, *others = replicas
+    for name in others:
+        if replicas[name].history.known != replicas[first].history.known:
+            yield f"{name} knows {_short(replicas[name])}, {first} {_short(replicas[first])}"
+            return
+    app = app_of(next(op.rtype for op in _standing(world, resource, set())))
+    states = {name: world.nodes[name].states.get(resource, app.start) for name in replicas}
+    # A command of the hostile site may fail everywhere else although it says OK, and then in another state at each
+    # site. That is for the operator, who must see it.
+    failed = any(replica.applied.failed or replica.applied.order_not_enforced for replica in replicas.values())
+    if any(state != states[first] for state in states.values()):
+        if not failed:
+            yield f"the application's states differ: {states}"
+        for name, replica in replicas.items():
+            if status(replica, set(world.honest)).overall is Overall.CONVERGED:
+                yield f"{name} says that it is CONVERGED, and the states differ: {states}"
+        return
+    orphans = {id_ for replica in replicas.values() for id_ in replica.history.orphans}
+    ops = _standing(world, resource, orphans)
+    if failed or len({op.matrix.hash for op in ops}) != 1 or app.name == "pcounter" or command_problem(resource):
+        return
+    effective = reference_effective(ops, replicas[first].matrix.entries)
+    by_id = {op.id: op for op in ops}
+    expected = replayed(app.start, [by_id[id_] for id_ in effective], app.run)
+    if states[first] != expected:
+        yield f"{first} has the state {states[first]!r}, and the operations give {expected!r}"
+
+
+def _standing(world: ByzantineWorld, resource: str, without: set[OpId]) -> list[Operation]:
+    """Of each operation the content with the smallest hash that an honest site has, without its seal."""
+    return [
+        replace(contents[min(contents)], seal=None)
+        for id_, contents in world.contents[resource].items()
+        if id_ not in without
+    ]
+
+
+def _short(replica: Replica) -> str:
+    return " ".join(f"{origin}:{n}" for origin, n in sorted(replica.history.known.items()))
