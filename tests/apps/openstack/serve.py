@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-import waitress  # type: ignore[import-not-found,unused-ignore]
+import waitress  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 module, port = sys.argv[1:]
 sys.argv = [module]  # the application reads the command line of its process for options

@@ -15,7 +15,19 @@ from msgspec.structs import replace
 
 from cheops.engine.documents import Base, Document, EpochRecord, Message, Snapshot
 from cheops.errors import CheopsError
-from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Reply, Seal, Stamp, Status, Verdict
+from cheops.log.operation import (
+    Command,
+    FileRef,
+    Kind,
+    MatrixRef,
+    Operation,
+    OpId,
+    Reply,
+    Seal,
+    Stamp,
+    Status,
+    Verdict,
+)
 from cheops.log.rules import Fate, Rule
 from cheops.peers.couchdb.documents import RefusedError, couch_document, parse_document
 from cheops.peers.links import EnvelopeError, pack
@@ -63,7 +75,7 @@ def _samples() -> tuple[Message, ...]:
         Message(*head, (of_paris(SHARED, 1), of_paris(SHARED, 2), of_lyon(1)), known={PARIS: 2, LYON: 1}, ask=True),
         Message(*head, (of_lyon(1), of_lyon(2), of_lyon(3, Kind.SEAL, seal=seal, payload=Command(""), type="!seal"))),
         Message(*head, (of_lyon(1, Kind.DELETE),), (signed(reply, "lyon"), signed(own, "lyon")), settled={PARIS: 2}),
-        Message(*head, (of_lyon(1, Kind.FORCE, payload=Command("f", (("f", "0" * 64),))),), busy=True, digest="x"),
+        Message(*head, (of_lyon(1, Kind.FORCE, payload=Command("f", (FileRef("f", "0" * 64, 1),))),), busy=True, digest="x"),
         Message(*head, (of_lyon(1, Kind.SITES, sites=("lyon", "here")),), wanted=(RULES.hash,)),
         Message(*head, (of_lyon(1, verdict=Verdict.VOID, why="no"),), replies_after={LYON: 0}),
         Message(*head, (of_paris(SHARED, 1),), matrices=(RULES,), known={PARIS: 8}, snapshot=snapshot),

@@ -45,6 +45,7 @@ from cheops.engine.site import Site
 from cheops.log.causality import contains
 from cheops.log.matrix import Entry, Matrix
 from cheops.log.matrix import Result as Rule
+from cheops.log.names import command_problem
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Reply, Stamp, Verdict
 from cheops.log.policy import Policy
 from cheops.peers.intake import DocumentIntake, DocumentVerifier
@@ -121,9 +122,10 @@ class _Keys:
         """No other key is to be had."""
 
 
-class _Fetcher:
-    def want(self, hash_: str, sites: object) -> None:
-        assert len(hash_) == 64, (hash_, sites)
+def _problem_of_commands(rtype: str, resource: str) -> str | None:
+    """As a site decides that runs commands on all resources."""
+    del rtype
+    return command_problem(resource)
 
 
 class Receiver:
@@ -145,7 +147,7 @@ class Receiver:
             clock_skew_s=SKEW_S,
             now_s=lambda: NOW_MS / 1000,
         )
-        self.intake = DocumentIntake(self, _Fetcher(), verifier, lambda: None)  # type: ignore[arg-type]
+        self.intake = DocumentIntake(self, verifier, lambda: None, refusal_log, _problem_of_commands)  # type: ignore[arg-type]
         self.post(self.store.recovered())
         self.post(PeerUp("paris", PARIS.incarnation))
         self.post(PeerUp("lyon", LYON.incarnation))
