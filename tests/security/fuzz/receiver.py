@@ -147,7 +147,7 @@ class Receiver:
             clock_skew_s=SKEW_S,
             now_s=lambda: NOW_MS / 1000,
         )
-        self.intake = DocumentIntake(self, verifier, lambda: None, refusal_log, _problem_of_commands)  # type: ignore[arg-type]
+        self.intake = DocumentIntake(self, verifier, lambda: None, refusal_log, _problem_of_commands)
         self.post(self.store.recovered())
         self.post(PeerUp("paris", PARIS.incarnation))
         self.post(PeerUp("lyon", LYON.incarnation))
