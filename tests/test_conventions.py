@@ -80,6 +80,6 @@ def test_no_file_names_a_package_index() -> None:
 
 def test_ci_runs_the_commands_of_the_readme() -> None:
     commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line.startswith("make ")]
-    assert commands == ["make check", "make test"]
+    assert commands == ["make check", "make test", "make apps"]
     readme = (ROOT / "README.md").read_text()
     assert all(command in readme for command in [*commands, "make demo"])

@@ -1,6 +1,7 @@
 """Agents as processes: load, crashes, restarts while cut off, files, and requests that cannot be right."""
 
 import json
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -252,7 +253,7 @@ def test_a_command_that_is_not_allowed_is_refused_before_it_is_kept(make_rig: Ma
 def test_rubbish_from_peers_is_refused(one: Rig) -> None:
     for path, body in (
         ("/peer/heartbeat", b"{}"),
-        ("/peer/messages", b'{"docs": [], "cheops": {"site": "x", "messages": [{"message": {}}]}}'),
+        ("/peer/messages", b'{"docs": [], "cheops": {"site": "x"}}'),
         ("/peer/messages", b"\xff"),
         ("/peer/show", b"[]"),
         ("/peer/show", b"{"),
@@ -260,6 +261,12 @@ def test_rubbish_from_peers_is_refused(one: Rig) -> None:
         with pytest.raises(RefusedByAgentError) as caught:
             one.request("site1", "POST", path, body)
         assert 400 <= caught.value.status < 500, (path, body, caught.value)
+    # A message that cannot be read costs that message alone: others in the same request are taken.
+    one.request(
+        "site1", "POST", "/peer/messages", b'{"docs": [], "cheops": {"site": "x", "messages": [{"message": {}}]}}'
+    )
+    metrics = one.request("site1", "GET", "/metrics").decode()
+    assert re.search(r'^cheops_refused_total\{reason="[a-z ]+",who="x"\} 1', metrics, re.MULTILINE), metrics
     assert "Traceback" not in one.log("site1")
 
 

@@ -46,3 +46,10 @@ def test_a_dry_run_foresees_what_really_happens() -> None:
     )
     brought = try_out(lab, "a", "add three", matrix=COUNTER.matrix)
     assert any("another matrix" in note for note in brought.notes)
+
+
+def test_a_dry_run_leaves_what_sites_compare_as_it_was() -> None:
+    lab = cut_and_healed(FILE, "set base", "add one", "add two")
+    before = [lab.at(site, "n").history.summary() for site in "ab"]
+    try_out(lab, "a", "add three")
+    assert [lab.at(site, "n").history.summary() for site in "ab"] == before

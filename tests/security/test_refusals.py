@@ -22,6 +22,7 @@ LABELS = {
     "CredentialsError": "credentials",
     "DiskFullError": "disk full",
     "ForgedSenderError": "forged sender",
+    "GraceError": "expired certificate",
     "InvalidError": "invalid",
     "InvitationError": "invitation",
     "MatrixError": "matrix",

@@ -72,11 +72,14 @@ def test_another_user_is_nobody_even_if_the_door_stands_open(rig: Rig) -> None:
     argv = [sys.executable, "-c", program, str(socket_of(rig).parent), str(other.pw_uid), str(other.pw_gid)]
     closed = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert "PermissionError" in closed.stderr
+    folder = socket_of(rig).parent
+    folder.chmod(0o711)
     socket_of(rig).chmod(0o666)
     try:
         opened = subprocess.run(argv, capture_output=True, text=True, check=True)
     finally:
         socket_of(rig).chmod(0o600)
+        folder.chmod(0o700)
     assert opened.stdout.strip() == "401"
     assert is_unharmed(rig)
 

@@ -11,7 +11,7 @@ from tests.ui.mesh import Mesh
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
     '"><script>alert(1)</script>',
-    "javascript:alert(1)//",
+    "javascript:alert(1)/*",
     "{{7*7}}${alert(1)}",
     "' onclick='alert(1)",
     "a%2F..%2Fb?x=<svg/onload=alert(1)>#y",

@@ -71,7 +71,7 @@ def test_a_page_from_elsewhere_cannot_use_the_session(rig: Rig, context: Browser
     with elsewhere() as address:
         page.goto(address)
         tried = page.evaluate(ATTEMPT, f"{rig.url('site1')}/api/v1")
-    assert tried == ["TypeError", "opaque", "opaque"]
+    assert tried == ["TypeError"] * 3  # the browser shows the page no response at all
     done = [one for one in local(rig).audit().entries if one.who == "token:victim" and one.outcome == "done"]
     assert [one.what for one in done] == ["POST /api/v1/session"]
 

@@ -302,8 +302,10 @@ def content_hash(op: Operation) -> int:
 
 
 def unsigned(body: bytes, signature: str) -> bytes:
-    """The bytes of a document without its signature, which is the last member and has only plain characters."""
-    return body.removesuffix(signature_member(signature)) + b"}" if signature else body
+    """The bytes of a document without its signature, which is the last member and has only plain characters. The
+    thread that commits may have signed it just after it was encoded: then the bytes have no signature."""
+    member = signature_member(signature)
+    return body.removesuffix(member) + b"}" if body.endswith(member) else body
 
 
 def signature_member(signature: str) -> bytes:

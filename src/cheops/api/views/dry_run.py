@@ -14,6 +14,7 @@ from cheops.api.views.operations import fate_of, sites_of
 from cheops.engine.events import Submitted
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains, joined
+from cheops.log.contents import ContentSums
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Applied, Kind, MatrixRef, Operation, OpId, Stamp, Verdict
@@ -96,6 +97,8 @@ def _copied(history: History, find: FindMatrix) -> History:
 
 
 def _own(value: Any) -> Any:
+    if isinstance(value, ContentSums):
+        return value.copy()
     return copy.copy(value) if isinstance(value, dict | list | set) else value
 
 
