@@ -29,7 +29,7 @@ def test_none_differs_from_unspecified(tmp_path: Path) -> None:
 def test_all_settings(tmp_path: Path) -> None:
     text = "{folder: /etc/tls, ca_key: ca/ca.key, clock_skew: 5s, renew_before: 10d, valid_for: 36h}"
     assert read(tmp_path, f"security: {text}").security == SecurityConfig(
-        Path("/etc/tls"), tmp_path / "ca" / "ca.key", 5.0, 864_000.0, 129_600.0
+        Path("/etc/tls"), tmp_path / "ca" / "ca.key", 5.0, 864_000.0, valid_for_s=129_600.0
     )
 
 
