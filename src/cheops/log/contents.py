@@ -24,6 +24,12 @@ class ContentSums:
         self._new: list[Operation] = []
         self._changes: list[tuple[Operation, int]] = []  # of what is effective
 
+    def copy(self) -> "ContentSums":
+        copied = ContentSums(self.floor)
+        copied._known, copied._effective, copied._summary = dict(self._known), self._effective, self._summary
+        copied._new, copied._changes = list(self._new), list(self._changes)
+        return copied
+
     def add(self, op: Operation) -> None:
         """An operation above the floor is known now."""
         self._new.append(op)
