@@ -1,7 +1,7 @@
 """What a dry run says an operation would do, and that it does nothing; sites driven by hand."""
 
 from cheops.sim.apps import COUNTER, FILE
-from tests.api.views_lab import cut_and_healed, lab_with, try_out
+from tests.api.views_lab import cut_and_healed, lab_with, status, try_out
 
 
 def test_a_dry_run_says_what_would_be_superseded_and_does_nothing() -> None:
@@ -15,6 +15,20 @@ def test_a_dry_run_says_what_would_be_superseded_and_does_nothing() -> None:
     assert found.replayed == {"a": (), "b": ()}
     assert lab.states("n", "ab") == [3, 3]
     assert try_out(lab, "b", "inc 9").would_supersede == ()
+
+
+def test_sites_agree_after_a_dry_run() -> None:
+    """A dry run must not count in the sums of contents that sites compare."""
+    lab = lab_with(COUNTER, checkpoint=None)
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    before = lab.at("b", "n").history.summary()
+    try_out(lab, "b", "set 9")
+    try_out(lab, "b", "inc 9", matrix=FILE.matrix)
+    lab.submit("a", "n", "inc 2")
+    lab.run()
+    assert lab.at("b", "n").history.summary() == lab.at("a", "n").history.summary() != before
+    assert status(lab, "b").overall == "CONVERGED"
 
 
 def test_a_dry_run_names_who_is_out_of_reach() -> None:

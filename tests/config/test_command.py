@@ -98,6 +98,47 @@ def test_check_gives_programs_everything(tmp_path: Path, output: str, load: Call
     assert (data["notify"], data["hints"]) == ({}, [])
 
 
+BEHIND_A_GATEWAY = """
+site: a
+listen: 127.0.0.1:8079
+security: {folder: tls}
+gateway: {listen: "127.0.0.1:8443"}
+services:
+  image:
+    url: http://127.0.0.1:9292
+    listen: 127.0.0.1:9392
+    forward: none
+    auth: {file: image.headers}
+    allow: [POST /images, "PUT /images/*"]
+  open: {url: "http://127.0.0.1:9293", listen: "127.0.0.1:9393"}
+"""
+
+
+def test_check_shows_who_reaches_a_service_and_with_whose_rights_changes_run(tmp_path: Path) -> None:
+    shown = run_here("config", "check", str(write_file(tmp_path, BEHIND_A_GATEWAY))).out
+    assert (
+        """
+GATEWAY  SETTING          VALUE
+image    for clients      127.0.0.1:9392
+         for other sites  https://127.0.0.1:8443
+         forward          none
+         replicate_as     own
+         allow            POST /images, PUT /images/*
+open     for clients      127.0.0.1:9393
+         for other sites  https://127.0.0.1:8443
+         forward          client
+         replicate_as     without credentials: there is no 'auth'
+         allow            every change
+"""
+        in shown
+    )
+    plain = BEHIND_A_GATEWAY.replace('gateway: {listen: "127.0.0.1:8443"}\n', "")
+    assert (
+        "for other sites  none: there is no gateway.listen"
+        in run_here("config", "check", str(write_file(tmp_path, plain))).out
+    )
+
+
 NOTIFYING = """
 site: a
 security: none

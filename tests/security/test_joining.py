@@ -92,6 +92,8 @@ def test_the_command_that_invites(rig: Rig) -> None:
     ran = run_process("site", "invite", "site1", "--url", url)
     assert (ran.code, "is part of the mesh already: it is this site" in ran.err) == (1, True)
     assert "--valid-for: '5' has no unit" in run_process("site", "invite", "x", "--valid-for", "5").err
+    assert "--valid-for: expected 1s to 7d, found '8d'" in run_process("site", "invite", "x", "--valid-for", "8d").err
+    assert "the name of the site is empty" in run_process("site", "invite", "").err
 
 
 def test_a_code_works_once(rig: Rig, tmp_path: Path) -> None:
@@ -276,6 +278,8 @@ def test_one_letter_more_or_less_is_seen(rig: Rig) -> None:
     for damaged in (code[:-1], code[:40] + ("A" if code[40] != "A" else "B") + code[41:]):
         with pytest.raises(ClientError, match="damaged"):
             parse_code(damaged)
+    with pytest.raises(ClientError, match="there is no code"):
+        parse_code("\n")
     assert str(parse_code(f" {code[:50]}\n{code[50:]} ")) == code
 
 

@@ -56,7 +56,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *trust_checks(node),
         *await asyncio.to_thread(lambda: list(security_checks(node))),
         *_peers(node, peers),
-        *await asyncio.gather(*(_front(one) for one in node.config.services.values() if one.listener.listen)),
+        *await asyncio.gather(*(_front(node, one) for one in node.config.services.values() if one.listener.listen)),
         *await _data_plane(gateway),
         *(_of_backend(finding) for finding in await node.backends.doctor()),
         *(_version(peer) for peer in peers if peer.version),
@@ -132,7 +132,7 @@ def _peers(node: Node, peers: list[SiteView]) -> Iterator[Check]:
             yield _check("peers", f"{peer.name} is up", f"{away} {peer.note}".strip())
         else:
             hint = f"check that its agent runs and that {peer.url or 'its address'} is reachable from here"
-            seen = "never seen" if peer.as_of_ms is None else f"last seen {peer.as_of_ms / 1000:,.0f} s ago"
+            seen = "never seen" if peer.contact_ms is None else f"last seen {peer.contact_ms / 1000:,.0f} s ago"
             yield _check("peers", f"{peer.name} is {peer.state.value}", seen, hint)
     for text in node.mesh.problems():
         yield _check("peers", "sites disagree on an identity", text, "see 'cheops site list'")
@@ -161,16 +161,19 @@ async def _data_plane(gateway: Gateway | None) -> list[Check]:
     return [_check("services", name, detail)]
 
 
-async def _front(service: ServiceConfig) -> Check:
-    """Other sites use the address that this one advertises: check at least that it works from here."""
+async def _front(node: Node, service: ServiceConfig) -> Check:
+    """Whether the address for clients works from here. Without certificates other sites use it too."""
     url, name = service.listener.advertise, f"gateway listens for {service.name}"
     try:
         await _connected(url)
     except (OSError, TimeoutError) as error:
-        hint = f"other sites use this address: fix 'services.{service.name}.advertise' or 'listen'"
+        hint = f"fix 'services.{service.name}.listen' or 'advertise'"
         name = f"gateway cannot be reached for {service.name}"
         return _check("services", name, f"{url}: {error or 'no response'}", hint)
-    return _check("services", name, f"at {service.listener.listen}; other sites use {url}")
+    others = dict(node.config.service_urls)[service.name]
+    return _check(
+        "services", name, f"at {service.listener.listen}; other sites {f'use {others}' if others else 'cannot'}"
+    )
 
 
 async def _connected(url: str) -> None:

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from cheops.cli.output import Output, OutputOption, console, emit, print_table, table
 from cheops.config.address import DEFAULT_LISTEN, AddressError, address_of_url, is_loopback, parse_address, parse_url
-from cheops.config.gateway import ServiceListener
 from cheops.config.notify import SELECTABLE_EVENTS, Channel, CommandConfig, MailConfig, TargetConfig, WebhookConfig
 from cheops.config.security import DEFAULT_FOLDER, MISSING_SECURITY, NONE, SecurityConfig
 from cheops.config.services import ServiceConfig
@@ -184,7 +183,7 @@ def _show_config(out: Console, config: SiteConfig) -> None:
     print_table(out, facts)
     _show_addresses(out, "PEER", config.peers)
     _show_addresses(out, "SERVICE", {name: service.url for name, service in config.services.items()})
-    _show_named(out, "GATEWAY", {name: _listener_facts(one.listener) for name, one in config.services.items()})
+    _show_named(out, "GATEWAY", {name: _service_facts(config, one) for name, one in config.services.items()})
     _show_named(out, "TYPE", {name: _type_facts(type_) for name, type_ in config.types.items()})
     _show_named(out, "TARGET", {target.name: _target_facts(target) for target in config.notify})
     hints = _hints(config)
@@ -232,12 +231,22 @@ def _service_data(service: ServiceConfig) -> dict[str, Any]:
     }
 
 
-def _listener_facts(listener: ServiceListener) -> list[tuple[str, str]]:
+def _service_facts(config: SiteConfig, service: ServiceConfig) -> list[tuple[str, str]]:
+    """Where requests for it arrive, and with whose rights changes run."""
+    listener, rules = service.listener, service.replication
     facts = []
     if listener.listen:
-        facts += [("for clients", str(listener.listen)), ("for other sites", listener.advertise)]
+        others = dict(config.service_urls)[service.name]
+        facts += [
+            ("for clients", str(listener.listen)),
+            ("for other sites", others or "none: there is no gateway.listen"),
+        ]
     if listener.outbound:
         facts.append(("for the application", str(listener.outbound)))
+    if listener.listen:
+        rights = rules.replicate_as if rules.auth else "without credentials: there is no 'auth'"
+        allow = "every change" if rules.allow is None else ", ".join(map(str, rules.allow)) or "nothing"
+        facts += [("forward", rules.forward), ("replicate_as", rights), ("allow", allow)]
     return facts
 
 

@@ -59,13 +59,17 @@ def read_code(argument: str, file: Path | None) -> "Code":
             with file.open(encoding="utf-8") as opened:
                 return parse_code(opened.read(_MAX_CODE_CHARACTERS))
         except (OSError, UnicodeDecodeError) as error:
-            raise ClientError(f"--code-file: {file} cannot be read: {error}") from None
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise ClientError(f"--code-file: {file} cannot be read: {reason}") from None
     if not argument and sys.stdin.isatty():
         return parse_code(typer.prompt("Code (it is not shown)", hide_input=True, err=True))
     return parse_code(sys.stdin.read(_MAX_CODE_CHARACTERS))
 
 
 # -- invite ----------------------------------------------------------------------------------------------------
+
+
+_MAX_VALID_S = 7 * 24 * 3600  # as the agent's limit, with a message in the units of the option
 
 
 def invite_command(  # noqa: PLR0913, PLR0917 - one per option
@@ -92,6 +96,10 @@ def invite_command(  # noqa: PLR0913, PLR0917 - one per option
         valid_for_s = long_duration_s(valid_for)
     except UnitError as error:
         raise ClientError(f"--valid-for: {error}") from None
+    if not name:
+        raise ClientError("the name of the site is empty")
+    if not 1 <= valid_for_s <= _MAX_VALID_S:
+        raise ClientError(f"--valid-for: expected 1s to 7d, found '{valid_for}'")
     request = InviteRequest(site=name, addresses=tuple(address or ()), valid_for_s=valid_for_s, again=again)
     response = agent(url).invite(request)
     emit_answer(output, response, lambda out: _draw_invitation(out, response, again=again))

@@ -117,6 +117,8 @@ def _draw_decided(out: "Console", response: "Decided") -> None:
     word = "is forgotten" if response.forgotten else "is part of the mesh again"
     confirmed = f", and at {printable(listed(response.confirmed))}" if response.confirmed else ""
     out.print(f"{site} {word}: at this agent{confirmed}", soft_wrap=True)
+    if not response.forgotten:
+        out.print(f"With certificates, it also needs new keys: cheops site invite {site} --again", soft_wrap=True)
     if response.waiting:
         out.print(f"no answer yet from {printable(listed(response.waiting))}", style="yellow", soft_wrap=True)
     if response.unreachable:

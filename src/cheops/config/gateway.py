@@ -172,14 +172,14 @@ class ServiceListener(Section):
     listen: Address | None = setting(
         ADDRESS,
         None,
-        "Where the [gateway](gateway.md) accepts requests for the service, from clients and from the gateways of other "
-        "sites.",
+        "Where the [gateway](gateway.md) accepts requests of clients for the service; with `security: none` also those "
+        "of the gateways of other sites, which otherwise use `gateway.listen`.",
     )
     advertise: str = setting(
         URL,
         "",
-        "The URL at which the gateways of other sites reach that address. With a wildcard in `listen` it has the host "
-        "of the site's `advertise`.",
+        "With `security: none`, the URL at which the gateways of other sites reach that address. With a wildcard in "
+        "`listen` it has the host of the site's `advertise`.",
         shown="from `listen`",
     )
     outbound: Address | None = setting(

@@ -299,11 +299,12 @@ class ReplicationConfig(Section):
     client: ClientConfig | None = setting(
         section(ClientConfig), None, "How this site finds out who a client is, for `replicate_as: mapped`."
     )
-    allow: tuple[RequestRule, ...] = setting(
+    allow: tuple[RequestRule, ...] | None = setting(
         RULES,
-        (),
+        None,
         "The changes that are replicated to this site, and from it: `[POST /v2/images, PUT /v2/images/**]`. A `*` "
-        "matches one part of a path, `**` any number of parts. All others are refused, whichever site sent them.",
+        "matches one part of a path, `**` any number of parts. All others are refused, whichever site sent them; `[]` "
+        "refuses all.",
         shown="all",
     )
     never: tuple[RequestRule, ...] = setting(

@@ -231,10 +231,15 @@ def rejection_of(mesh: Mesh, identity: "Identity", now_s: float) -> Rejection | 
     """Membership records are the revocation list. Each site has them, so this works while it is cut off."""
     site, member = identity.site, mesh.member_of(identity.site)
     if member and member.forgotten:
-        return Rejection(FORGOTTEN, f"'{site}' was forgotten; 'cheops site admit' admits it again", site, member)
+        return Rejection(
+            FORGOTTEN, f"'{site}' was forgotten; 'cheops site invite {site} --again' admits it again", site, member
+        )
     if member and identity.made_ms <= member.stamp_ms:
         return Rejection(
-            OUTDATED, f"'{site}' was forgotten after its certificate was made, so it needs a new one", site, member
+            OUTDATED,
+            f"'{site}' was forgotten or invited again after its certificate was made, so it needs a new one",
+            site,
+            member,
         )
     if not identity.is_valid_at(now_s):
         return Rejection(EXPIRED, _expiry(identity, now_s), site, is_renewable=now_s > identity.until_s)

@@ -72,7 +72,10 @@ def view_of(
 def problems(known: GossipState, peers: PeerTable) -> Iterator[str]:
     """Problems that an operator should know."""
     if known.is_forgotten:
-        yield "the other sites have forgotten this one, so it takes no part; 'cheops site admit' there admits it again"
+        yield (
+            "the other sites have forgotten this one, so it takes no part. To admit it again: 'cheops site invite "
+            f"{known.own.name} --again' there, or 'cheops site admit' without certificates"
+        )
     if known.catalogue.refused:
         yield f"the catalogue is full with {len(known.catalogue):,} sites: others are not taken in"
     if known.membership.refused:

@@ -57,6 +57,8 @@ class Code(msgspec.Struct, frozen=True, array_like=True):
 def parse_code(text: str) -> Code:
     """Read a code that was typed or pasted; raises ClientError."""
     word = "".join(text.split())
+    if not word:
+        raise ClientError("there is no code: give it at the prompt, on standard input or with --code-file")
     if not word.startswith(_START) or len(word) > MAX_CODE:
         raise ClientError(f"this is not the code of an invitation: codes start with {_START}")
     try:
@@ -115,7 +117,8 @@ class Invitations:
         if invitation is None:
             raise InvitationError(
                 "there is no such invitation: it was used, it has expired, or a newer one for the same site "
-                "replaced it. Ask for a new one ('cheops site invite')"
+                "replaced it. Ask for a new one ('cheops site invite'). If it was used, and not by you, somebody else "
+                "has the certificate: docs/certificates-trouble.md#somebody-else-used-a-code"
             )
         return invitation, Invitations(current)
 

@@ -145,6 +145,10 @@ def load_authority(key_file: Path, among: Authorities) -> Authority:
 
 def load_authority_folder(path: Path) -> tuple[Authority, Authorities]:
     """The authority of a folder that 'cheops ca init' wrote, and all authorities in it; raises CheopsError."""
+    if not (path / AUTHORITIES).exists():
+        raise CheopsError(
+            f"{path} is not the folder of an authority: it has no {AUTHORITIES}; 'cheops ca init' makes one"
+        )
     authorities = Authorities(load_authorities(path / AUTHORITIES))
     return load_authority(path / CA_KEY, authorities), authorities
 

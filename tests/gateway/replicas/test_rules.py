@@ -1,11 +1,14 @@
 """Rules about requests: which are replicated, and which never are."""
 
+from pathlib import Path
+
 import pytest
 
 from cheops.backends.http.payload import PayloadError, Request, command_of, leaves_service, request_of
 from cheops.backends.http.rules import check_rules
 from cheops.config.request_rules import LOGINS, RequestRule, first_match
 from cheops.config.services import ReplicationConfig, ServiceConfig
+from cheops.config.site import parse_site
 from cheops.errors import ClientError
 
 
@@ -44,6 +47,14 @@ def test_only_what_is_listed_is_allowed() -> None:
     for method, path in (("PUT", "/images"), ("DELETE", "/images/5"), ("PUT", "/users/5")):
         with pytest.raises(ClientError, match="allow does not have"):
             check_rules(service, Request(method=method, path=path))
+
+
+def test_an_empty_list_allows_nothing_and_no_list_everything(tmp_path: Path) -> None:
+    text = "site: a\nsecurity: none\nservices: {image: {url: 'http://127.0.0.1:1', listen: '127.0.0.1:2'%s}}\n"
+    request = Request(method="PUT", path="/images/5")
+    check_rules(parse_site(text % "", tmp_path / "a.yaml").services["image"], request)
+    with pytest.raises(ClientError, match="allow does not have"):
+        check_rules(parse_site(text % ", allow: []", tmp_path / "a.yaml").services["image"], request)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from cheops.engine.events import Submitted
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains, joined
 from cheops.log.contents import ContentSums
-from cheops.log.history import FindMatrix, History
+from cheops.log.history import Epoch, FindMatrix, History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Applied, Kind, MatrixRef, Operation, OpId, Stamp, Verdict
 from cheops.log.plan import Plan, plan
@@ -85,7 +85,7 @@ def _extended_history(replica: Replica, event: Submitted, now_ms: int) -> tuple[
 
 
 def _copied(history: History, find: FindMatrix) -> History:
-    """A copy with collections of its own. Their items are immutable, so both histories can share them."""
+    """A copy with collections and sums of its own. Other items are immutable, so both histories can share them."""
     copied = copy.copy(history)
     for name, value in vars(history).items():
         if isinstance(value, dict):
@@ -97,9 +97,7 @@ def _copied(history: History, find: FindMatrix) -> History:
 
 
 def _own(value: Any) -> Any:
-    if isinstance(value, ContentSums):
-        return value.copy()
-    return copy.copy(value) if isinstance(value, dict | list | set) else value
+    return value.copy() if isinstance(value, dict | list | set | Epoch | ContentSums) else value
 
 
 def _operation(replica: Replica, history: History, event: Submitted, now_ms: int) -> Operation:

@@ -298,7 +298,8 @@ def _advice(replica: Replica, verdict: ResourceStatus) -> str:
         case Overall.CONVERGED:
             return ""
         case Overall.CONVERGING:
-            return ". No action is needed"
+            # An attempt that could not start, such as one without credentials, may need the operator.
+            return "" if any(site.retry_reason for site in verdict.sites) else ". No action is needed"
         case Overall.UNREACHABLE:
             return ". Unreachable sites catch up automatically"
         case Overall.DIVERGED:

@@ -18,7 +18,7 @@ def check_rules(service: ServiceConfig, request: Request) -> None:
     """Raises ClientError for a request that is not replicated for this service."""
     config = service.replication
     refuse_never(service, request.method, request.path)
-    if config.allow and first_match(config.allow, request.method, canonical(request.path)) is None:
+    if config.allow is not None and first_match(config.allow, request.method, canonical(request.path)) is None:
         shown = printable(shortened(f"{request.method} {request.path}"))
         raise ClientError(f"services.{service.name}.allow does not have {shown}: it is not replicated", status=403)
     if named := next((name for name, _ in request.headers if config.is_credential(name)), None):
