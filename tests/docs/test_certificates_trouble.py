@@ -62,7 +62,8 @@ class CarefulReader(Reader):
     def _up(self, site: str) -> set[str]:
         with contextlib.suppress(OSError, CheopsError):
             found = Agent(f"unix://{self._home / 'try' / site / 'data' / 'agent.sock'}").sites().sites
-            return {one.name for one in found if one.state == "up"}
+            # By own probes: otherwise the list has no distance, and a note.
+            return {one.name for one in found if one.state == "up" and (one.here or one.rtt_measured)}
         return set()
 
 
