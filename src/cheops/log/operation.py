@@ -295,10 +295,16 @@ def content_hash(op: Operation) -> int:
     try:
         return op.content
     except AttributeError:
-        body = unsigned(_encoder.encode(op), op.signature)
-        content = int.from_bytes(sha256(body).digest()[:_CONTENT_BYTES])
-        force_setattr(op, "content", content)
-        return content
+        content_of(op)
+        return op.content
+
+
+def content_of(op: Operation) -> bytes:
+    """The bytes of an operation without its signature. Their hash is kept with it: to encode it again would cost more
+    than the hash."""
+    body = unsigned(_encoder.encode(op), op.signature)
+    force_setattr(op, "content", int.from_bytes(sha256(body).digest()[:_CONTENT_BYTES]))
+    return body
 
 
 def unsigned(body: bytes, signature: str) -> bytes:

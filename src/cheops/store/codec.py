@@ -26,6 +26,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from cheops.engine.documents import Document, EpochRecord, Key, Ledger, Message, Peers, Proof, SiteClock, Started
+from cheops.log import operation
 from cheops.log.matrix import Entry, Matrix, MatrixError
 from cheops.log.operation import (
     DocumentBase,
@@ -120,6 +121,8 @@ def from_json(obj: Mapping[str, Any]) -> Document:
 
 def content_of(document: Operation | Reply) -> bytes:
     """The bytes that the signature of a document covers."""
+    if isinstance(document, Operation):
+        return operation.content_of(document)
     return unsigned(_encoder.encode(document), document.signature)
 
 
