@@ -132,7 +132,7 @@ def test_what_is_wrong_is_said_before_anything_changes(rig: Rig, tmp_path: Path)
     ran = rejoin(rig, "site2", "", "--code-file", "nowhere")
     assert (ran.code, "--code-file: nowhere cannot be read" in ran.err) == (1, True)
     ran = rejoin(rig, "site2", "", "--ca", "nowhere")
-    assert (ran.code, "nowhere/ca.pem: no such file or directory" in ran.err) == (1, True)
+    assert (ran.code, "nowhere is not the folder of an authority: it has no ca.pem" in ran.err) == (1, True), ran.err
     (tmp_path / "plain.yaml").write_text("site: a\nsecurity: none\n")
     ran = rejoin(rig, "site2", "", "--config", str(tmp_path / "plain.yaml"))
     assert (ran.code, "has no folder, so this site has no certificate to replace" in ran.err) == (1, True)
