@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from cheops.engine import admission, contents, exchange, intake, outcome, replies, retention, scheduler, site
+from cheops.engine import admission, contents, exchange, intake, outcome, replies, retention, scheduler
 from cheops.engine.documents import Snapshot, key_of
 from cheops.engine.events import Effect, Effects, Save, Send
 from cheops.engine.matrices import Matrices
@@ -129,7 +129,7 @@ def _undefined_pairs_commute() -> AbstractContextManager[object]:
 
 
 def _crash_forgets_what_was_running() -> AbstractContextManager[object]:
-    return patch.object(site, "_after_crash", lambda *_: None)
+    return patch.object(outcome, "after_crash", lambda *_: None)
 
 
 def _timeout_is_simply_retried() -> AbstractContextManager[object]:
