@@ -10,6 +10,8 @@ acknowledged: sites that have the operation keep sending it, and it is checked a
 Types without a policy are open to every site.
 """
 
+from collections.abc import Set as AbstractSet
+
 from cheops.engine import retention
 from cheops.engine.documents import Message, Snapshot
 from cheops.engine.events import Effects, Notify, Submitted
@@ -18,7 +20,8 @@ from cheops.log.causality import NOTHING, contains, covers, joined
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp
 from cheops.log.policy import Action, creation_violation, is_participant, operation_violation, violation
-from cheops.log.seals import sealed_by
+from cheops.log.seals import sealed_by, without_statement
+from cheops.text import in_words
 
 REFUSED = "refused"
 FALSE_SNAPSHOT = "false snapshot"
@@ -33,12 +36,27 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     policy = replica.policy_of(op.rtype)
     endorsed = op.id in replica.inbox.endorsed
     problem = operation_violation(op, policy, replica.history, endorsed=endorsed) if policy else None
+    if problem is None and op.seal is not None:
+        problem = seal_problem(op, replica.history.listing_before(op), replica.gone)
     if problem is None:
         replica.inbox.admit(op)
         return True
     if replica.inbox.refuse(op, problem):
         out.others.append(Notify(replica.resource, REFUSED, op.id, problem))
     return False
+
+
+def seal_problem(op: Operation, listing: Operation | None, gone: AbstractSet[str]) -> str | None:
+    """Why the seal that an operation carries does not count, or None. `listing` set the list that its author knew.
+
+    It needs the statements of all sites on that list, whatever the policy: a seal is about all of them. Which sites
+    were forgotten for good may not be known here yet, so the operation is checked again when it is sent again.
+    """
+    if listing is None:
+        return "it carries a seal, and the list of sites that its author knew is not known here"
+    if missing := without_statement(op, set(listing.sites or ()) - gone):
+        return f"it carries a seal without the statement of {in_words(missing)}"
+    return None
 
 
 def note_endorsement(replica: Replica, peer: str, op: Operation) -> None:
@@ -98,7 +116,14 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
         return "it counts replies of this site that this site has not made"
     if not covers(snapshot.floor, base):
         return "its checkpoint holds operations that are not forgotten"
-    sealed = sealed_by((*message.ops, *history.ops.values()))
+    known = [*message.ops, *history.ops.values()]
+    for op in message.ops:
+        if op.seal is not None and op.id not in history.ops:
+            listings = (other for other in known if other.sites is not None and other.is_before(op))
+            listing = max(listings, key=lambda other: other.stamp, default=None)
+            if problem := seal_problem(op, listing, replica.gone):
+                return f"its operation {op.id} is not acceptable: {problem}"
+    sealed = sealed_by(known)
     if not covers(joined(history.known, sealed), snapshot.floor):
         return "operations count as forgotten that no seal covers"
     lost = next((op for op in history.effective if op.origin == own and contains(base, op.id)), None)
