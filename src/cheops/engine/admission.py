@@ -116,19 +116,25 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
         return "it counts replies of this site that this site has not made"
     if not covers(snapshot.floor, base):
         return "its checkpoint holds operations that are not forgotten"
-    known = [*message.ops, *history.ops.values()]
-    for op in message.ops:
-        if op.seal is not None and op.id not in history.ops:
-            listings = (other for other in known if other.sites is not None and other.is_before(op))
-            listing = max(listings, key=lambda other: other.stamp, default=None)
-            if problem := seal_problem(op, listing, replica.gone):
-                return f"its operation {op.id} is not acceptable: {problem}"
-    sealed = sealed_by(known)
+    sealed = sealed_by((*message.ops, *history.ops.values()))
     if not covers(joined(history.known, sealed), snapshot.floor):
         return "operations count as forgotten that no seal covers"
     lost = next((op for op in history.effective if op.origin == own and contains(base, op.id)), None)
     if lost is not None and replica.is_involved and not history.folded:
         return f"its checkpoint would take the place of {lost.id}, which is in effect here"
+    return _false_seal_in(replica, message)
+
+
+def _false_seal_in(replica: Replica, message: Message) -> str | None:
+    """What is wrong with a seal in a snapshot, which brings the lists of sites with it that its seals need."""
+    history = replica.history
+    listings = [op for op in (*message.ops, *history.ops.values()) if op.sites is not None]
+    for op in message.ops:
+        if op.seal is not None and op.id not in history.ops:
+            before = (listing for listing in listings if listing.is_before(op))
+            listing = max(before, key=lambda one: one.stamp, default=None)
+            if problem := seal_problem(op, listing, replica.gone):
+                return f"it has {op.id}, and {problem}"
     return None
 
 
