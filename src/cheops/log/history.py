@@ -295,6 +295,10 @@ class History:
         kept, and older ones only for other reasons."""
         return any(contains(self.floor, other.id) and other.stamp > listing.stamp for other in self._listings)
 
+    def has_listing_within(self, sites: Iterable[str]) -> bool:
+        """Whether a list of sites that is kept here names no site beside these."""
+        return any(set(op.sites or ()).issubset(sites) for op in self._listings if op.id not in self.orphans)
+
     @property
     def oldest_listing(self) -> Operation | None:
         """The oldest operation that is left of those that set a list of sites."""
