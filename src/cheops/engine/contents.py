@@ -25,9 +25,10 @@ from cheops.log.causality import contains, covers
 from cheops.log.contents import differ
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, content_hash
-from cheops.log.rules import Fate
+from cheops.log.rules import Rule
+from cheops.log.seals import broke_statement
 
-EQUIVOCATION, FALSE_SEAL = "equivocation", "false seal"
+EQUIVOCATION, BROKEN_STATEMENT = "equivocation", "broken statement"
 MAX_PROOFS = 100  # of one resource
 _MAX_PROOF_BYTES = 1_000_000  # an operation beyond this is not kept as a proof: its hash is
 
@@ -104,12 +105,15 @@ def alarm(proof: Proof) -> Notify:
     return Notify(proof.resource, EQUIVOCATION, id_, proof.detail, EQUIVOCATION, proof.origin.site)
 
 
-def seal_alarm(replica: Replica, id_: OpId, fate: Fate) -> list[Notify]:
-    """An alarm if the seal that orphans an operation of this site lies: its author counts this site's operations among
-    those that are settled, so it claims to have heard from this site that all of it is settled here."""
-    sealing = replica.history.ops.get(fate.by) if fate.by else None
-    if sealing is None or sealing.seal is None or replica.origin not in sealing.seal.stable:
-        return []
-    site = sealing.origin.site
-    what = f"the seal {sealing.id} says that this site had settled what it had not: find out who has the keys of {site}"
-    return [Notify(replica.resource, FALSE_SEAL, id_, what, FALSE_SEAL, site)]
+def report_orphans(replica: Replica, before: set[OpId], out: Effects) -> None:
+    """Notify the operator of operations that are orphaned now: those that were acknowledged here, and those whose
+    origin had signed that it would make no such operation."""
+    for id_, fate in replica.history.orphans.items():
+        if id_ in before or fate.rule is not Rule.ORPHANED or fate.by is None:
+            continue
+        if id_.origin == replica.origin:
+            out.others.append(Notify(replica.resource, "estranged", id_, fate.rule.sentence))
+        elif broke_statement(replica.history.ops[id_], replica.history.ops[fate.by]):
+            site = id_.origin.site
+            what = f"{site} made {id_} against its statement in the seal {fate.by}: find out who has its keys"
+            out.others.append(Notify(replica.resource, BROKEN_STATEMENT, id_, what, BROKEN_STATEMENT, site))

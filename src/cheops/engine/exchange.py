@@ -32,7 +32,7 @@ from cheops.engine.settings import Limits
 from cheops.log.causality import NOTHING, Vector, contains, covers
 from cheops.log.history import History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId, Origin, Reply
+from cheops.log.operation import Operation, OpId, Origin, Reply, Statement
 
 Document = TypeVar("Document", Operation, Reply)
 
@@ -136,6 +136,15 @@ def ask(replica: Replica, peer: str, out: Effects) -> None:
     _send(replica, peer, _message(replica, ask=True), out)
 
 
+def ask_for_statement(replica: Replica, peer: str, vector: Vector, out: Effects) -> None:
+    """Ask a peer to state that it has settled all of this."""
+    _send(replica, peer, _message(replica, seal_wanted=vector), out)
+
+
+def send_statement(replica: Replica, peer: str, statement: Statement, out: Effects) -> None:
+    _send(replica, peer, _message(replica, statements=(statement,)), out)
+
+
 def request_matrices(replica: Replica, up: Container[str], known: Container[str], now_ms: int) -> None:
     """Ask the sites that are up for the matrices that waiting operations need."""
     inbox = replica.inbox
@@ -184,6 +193,8 @@ def _message(  # noqa: PLR0913 - a message's fields
     replies_after: Vector = NOTHING,
     ask: bool = False,
     snapshot: Snapshot | None = None,
+    seal_wanted: Vector = NOTHING,
+    statements: tuple[Statement, ...] = (),
 ) -> Message:
     return Message(
         replica.resource,
@@ -201,6 +212,8 @@ def _message(  # noqa: PLR0913 - a message's fields
         ask=ask,
         wanted=wanted,
         snapshot=snapshot,
+        seal_wanted=dict(seal_wanted),
+        statements=statements,
     )
 
 

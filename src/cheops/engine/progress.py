@@ -10,8 +10,8 @@ from typing import NamedTuple
 from cheops.bounded import BoundedMap
 from cheops.engine.documents import Message
 from cheops.engine.settings import Limits, RetryTimer
-from cheops.log.causality import Vector, covers, joined
-from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp
+from cheops.log.causality import NOTHING, Vector, covers, joined
+from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp, Statement, vector_hash
 
 _REFUSALS = 100  # remembered for one resource: enough to report each once, and bounded if a hostile site sends many
 
@@ -97,6 +97,27 @@ class PeerProgress:
         """The peer has come up: messages sent before that are lost, so do not wait for an acknowledgement."""
         self.resend.reset_delay()
         self.resend.expire()
+
+
+class SealRequest:
+    """What this site wants to seal, and the statements of other sites for that. See sealing.py."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.vector: Vector = NOTHING  # empty: nothing
+        self.statements: dict[str, Statement] = {}  # by site
+        self.timer = RetryTimer(limits.resend_ms, limits.resend_most_ms)  # when the sites may be asked again
+        self._hash = ""
+
+    def begin(self, vector: Vector) -> None:
+        self.vector, self.statements, self._hash = vector, {}, vector_hash(vector)
+
+    def drop(self) -> None:
+        self.vector, self.statements, self._hash = NOTHING, {}, ""
+
+    def keep(self, statement: Statement) -> None:
+        """Keep a statement, if it is one for this vector."""
+        if self.vector and statement.stable == self._hash:
+            self.statements[statement.origin.site] = statement
 
 
 class Inbox:

@@ -295,6 +295,10 @@ class History:
         kept, and older ones only for other reasons."""
         return any(contains(self.floor, other.id) and other.stamp > listing.stamp for other in self._listings)
 
+    def has_listing_within(self, sites: Iterable[str]) -> bool:
+        """Whether a list of sites that is kept here names no site beside these."""
+        return any(set(op.sites or ()).issubset(sites) for op in self._listings if op.id not in self.orphans)
+
     @property
     def oldest_listing(self) -> Operation | None:
         """The oldest operation that is left of those that set a list of sites."""
@@ -371,9 +375,11 @@ class History:
         if introducer is not None and not contains(stable, introducer.id):
             return []  # a concurrent matrix may still arrive, and needs them
         without_effect = dict.fromkeys((*self.fates, *self._silent))  # few: they are forgotten as soon as possible
-        needed = self._needed_seals(joined(self.floor, stable)) | {
-            op.id for op in (self.site_list_op, introducer, self._listing_in(stable)) if op
-        }
+        seals = self._needed_seals(joined(self.floor, stable))
+        # Each seal that is kept with its list of sites: another site checks by it whose statements the seal needs.
+        listings = (self.listing_before(self.ops[id_]) for id_ in seals)
+        kept = (self.site_list_op, introducer, self._listing_in(stable), *listings)
+        needed = seals.union(op.id for op in kept if op)
         idle = (self.ops[id_] for id_ in without_effect if id_ in self.ops and id_ not in needed)
         return [op for op in idle if self._is_within(op, stable)]
 
@@ -406,7 +412,8 @@ class History:
 
         The operations that set the list of sites and the matrix are kept, without effect on the application.
         """
-        kept = (self.site_list_op, self._matrix_introducer(), latest(self.seals))
+        seal = latest(self.seals)
+        kept = (self.site_list_op, self._matrix_introducer(), seal, self.listing_before(seal) if seal else None)
         gone = [op.id for op in self.ops.values() if op not in kept]
         for id_ in gone:
             del self.ops[id_]
