@@ -14,6 +14,7 @@ from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import MAX_COUNTER, Command, Kind, MatrixRef, Operation, Origin, Seal, Stamp, content_hash
 from cheops.peers import links
 from cheops.peers.links import INVALID
+from cheops.security.refusals import AGAINST_POLICY
 from cheops.security.tls import client_context
 from tests.agent.rig import Rig, until
 from tests.security.rogue import Rogue, operations

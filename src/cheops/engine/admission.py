@@ -21,7 +21,7 @@ from cheops.log.causality import NOTHING, contains, covers, joined
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp
 from cheops.log.policy import Action, creation_violation, is_participant, operation_violation, violation
-from cheops.log.seals import sealed_by, without_statement
+from cheops.log.seals import sealed_by, standing, without_statement
 from cheops.text import in_words
 
 REFUSED = "refused"
@@ -138,12 +138,15 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
 def _false_seal_in(replica: Replica, message: Message) -> str | None:
     """What is wrong with a seal in a snapshot, which brings the lists of sites with it that its seals need."""
     history = replica.history
-    listings = [op for op in (*message.ops, *history.ops.values()) if op.sites is not None]
+    known = {op.id: op for op in (*message.ops, *history.ops.values())}.values()
+    listings = [op for op in known if op.sites is not None]
     for op in message.ops:
         if op.seal is not None and op.id not in history.ops:
             before = (listing for listing in listings if listing.is_before(op))
             listing = max(before, key=lambda one: one.stamp, default=None)
-            if problem := seal_problem(op, listing, replica.gone):
+            # The list is forgotten where the seal is only kept as a proof of the floor: then a senior seal overrules it.
+            is_overruled = listing is None and op not in standing(one for one in known if one.seal)
+            if not is_overruled and (problem := seal_problem(op, listing, replica.gone)):
                 return f"it has {op.id}, and {problem}"
     return None
 
