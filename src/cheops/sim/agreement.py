@@ -4,14 +4,13 @@ The hostile site may do with its own signed operations what the policy of a type
 list of sites of its own resources. Nothing else that it sends may have an effect. So all that honest sites keep is the
 operations that honest sites made, unchanged, and operations of the hostile site. All keep the same. The state of each
 application is what the rules give for these operations, without seals: a seal may take the effect of an operation of
-the hostile site, and of one that an honest site acknowledged only if that site reports it.
+the hostile site, and never that of one that an honest site acknowledged.
 """
 
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from cheops.engine.contents import FALSE_SEAL
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, status
 from cheops.log.causality import contains
@@ -23,7 +22,6 @@ from cheops.sim.invariants import reference_effective, replayed
 from cheops.sim.wire import CLOCK_SKEW_S
 
 _MOST_MATRICES = 60  # that a site may keep: the histories have a handful
-_REPORTS = ("estranged", FALSE_SEAL)
 _MOST_ORIGINS = 60  # in a vector
 
 
@@ -102,7 +100,7 @@ def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Ite
     for id_ in sorted(world.acknowledged.get(replica.resource, ())):
         if not contains(history.known, id_):
             yield f"{name} lost {id_}, which was acknowledged"
-        elif id_ in history.orphans and not _is_reported(world, replica, id_):
+        elif id_ in history.orphans:
             yield f"{name} set {id_} aside, which was acknowledged"
     made_here = max((id_.seq for id_ in world.contents[replica.resource] if id_.origin == replica.origin), default=0)
     if history.known.get(replica.origin, 0) > made_here:
@@ -118,17 +116,6 @@ def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Ite
         if id_.origin.site != world.hostile:
             why = replica.inbox.refused.get(id_) or replica.applied.failed.get(id_) or "it waits"
             yield f"{name} does not take {id_} of an honest site: {why}"
-
-
-def _is_reported(world: ByzantineWorld, replica: Replica, id_: OpId) -> bool:
-    """A false seal can orphan what another site accepts at the same moment (docs/adr/0017-what-a-site-believes.md). All
-    sites must agree on that, and the site that accepted it must report it."""
-    by = replica.history.orphans[id_].by
-    reported = any(
-        site == id_.origin.site and (notice.resource, notice.op) == (replica.resource, id_) and notice.what in _REPORTS
-        for site, notice in world.notices
-    )
-    return reported and by is not None and by.origin.site == world.hostile
 
 
 def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[str, Replica]) -> Iterator[str]:
