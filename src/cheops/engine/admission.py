@@ -20,7 +20,14 @@ from cheops.engine.settings import Limits
 from cheops.log.causality import NOTHING, contains, covers, joined
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp
-from cheops.log.policy import Action, creation_violation, is_participant, operation_violation, violation
+from cheops.log.policy import (
+    Action,
+    creation_violation,
+    is_participant,
+    operation_violation,
+    order_problem,
+    violation,
+)
 from cheops.log.seals import sealed_by, standing, without_statement
 from cheops.text import in_words
 
@@ -36,8 +43,10 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     """Whether the origin of an operation may submit it. Everything the operation depends on must be here."""
     policy = replica.policy_of(op.rtype)
     endorsed = op.id in replica.inbox.endorsed
-    problem = operation_violation(op, policy, replica.history, endorsed=endorsed) if policy else None
-    problem = problem or files_problem(op.payload, replica.limits)
+    problem = order_problem(op, replica.history) or files_problem(op.payload, replica.limits)
+    if problem is None and policy is not None:
+        others = [one.other for id_, one in replica.proofs.items() if one.other and contains(op.deps, id_)]
+        problem = operation_violation(op, policy, replica.history, endorsed=endorsed, others=others)
     if problem is None and op.seal is not None:
         problem = seal_problem(op, replica.history.listing_before(op), replica.gone)
     if problem is None:

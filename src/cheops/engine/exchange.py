@@ -228,9 +228,10 @@ def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, M
         if missing := _hashes_in(message, message.snapshot) - matrices.keys():
             return missing
         _take_snapshot(replica, message, message.snapshot, out)
+    answer: list[Operation] = []
     for op in message.ops:
         if contains(replica.history.known, op.id):
-            contents.compare(replica, peer, op, matrices, out)
+            answer += contents.compare(replica, peer, op, matrices, out)
         elif op.origin == replica.origin:
             contents.refuse_own(replica, peer, op, out)
         elif admission.may_wait(replica, op):
@@ -238,7 +239,18 @@ def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, M
             admission.note_endorsement(replica, peer, op)
     missing = deliver(replica, matrices, out)
     _take_replies(replica, message, out)
+    if peer in set(replica.targets()):
+        _compare_later(replica, peer, message)
+        if answer and message.ask:  # not an answer to an answer
+            batch, _ = _batch(answer, replica.limits)
+            _send(replica, peer, _message(replica, ops=tuple(batch)), out)
     return missing
+
+
+def _compare_later(replica: Replica, peer: str, message: Message) -> None:
+    """If an operation of a peer was refused, the two sites may hold different contents of something before it."""
+    if any(op.id in replica.inbox.refused for op in message.ops):
+        replica.peer(peer).note_refusal()
 
 
 def _take_replies(replica: Replica, message: Message, out: Effects) -> None:

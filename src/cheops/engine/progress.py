@@ -34,6 +34,7 @@ class PeerProgress:
         "last_contact_ms",
         "recheck",
         "rechecked",
+        "refused",
         "resend",
         "settled",
         "unfinished",
@@ -53,6 +54,7 @@ class PeerProgress:
         self.differs = False  # it knows the same ids and other contents, by its last message that allowed to compare
         self.recheck = RetryTimer(limits.resend_ms, limits.retry_most_ms)  # when it is sent all contents again
         self.rechecked: Stamp | None = None  # up to where it was; None: from the first
+        self.refused = False  # it sent an operation that was refused here, since it was last sent all contents
 
     def note_difference(self, *, differs: bool) -> None:
         if not differs:
@@ -60,10 +62,19 @@ class PeerProgress:
         self.differs = differs
 
     def is_recheck_due(self, now_ms: int) -> bool:
-        return self.differs and self.recheck.is_due(now_ms)
+        return self.must_compare and self.recheck.is_due(now_ms)
+
+    def note_refusal(self) -> None:
+        self.refused = True
+
+    @property
+    def must_compare(self) -> bool:
+        """Whether it may have other contents than this site."""
+        return self.differs or self.refused
 
     def note_rechecked(self, up_to: Stamp | None) -> None:
         self.rechecked = up_to
+        self.refused = self.refused and up_to is not None
 
     def is_behind(self, known: Vector, known_replies: Vector) -> bool:
         """Whether the peer is not known to have all of this."""

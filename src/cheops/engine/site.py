@@ -351,7 +351,7 @@ class Site:
         slot, applied = replica.slot, replica.applied
         busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
         at_work = busy or replica.outbox.has_deferred or not applied.is_settled
-        behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).differs}
+        behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).must_compare}
         behind |= sealing.unanswered(replica)
         self._active.discard(replica.resource)
         self._parked.pop(replica.resource, None)

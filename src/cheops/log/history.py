@@ -441,8 +441,12 @@ class History:
         kept = sorted((op if other.id == op.id else other for other in self.ops.values()), key=_stamp)
         if op.seq <= self.floor.get(op.origin, 0):
             self.contents.replace_below(old, op)
-        epochs = {introduced: epoch for introduced, epoch in self.epochs.items() if introduced != old.stamp}
-        adopted = None if self.adopted and self.adopted.introduced == old.stamp else self.adopted
+        # What followed from the other content is computed again; what nothing here introduces came with a snapshot.
+        stale = {
+            one.matrix.introduced for one in (old, *kept) if one.id == old.id or one.matrix.introduced == one.stamp
+        }
+        epochs = {introduced: epoch for introduced, epoch in self.epochs.items() if introduced not in stale}
+        adopted = None if self.adopted and self.adopted.introduced in stale else self.adopted
         self.restore(self.floor, self.folded, epochs, self.rejected_matrices, adopted, self.contents.floor)
         for other in kept:
             self.add(other)

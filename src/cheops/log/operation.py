@@ -219,7 +219,7 @@ class _Derived:
 
 class Operation(_Derived, Struct, frozen=True, omit_defaults=True, tag_field="doc", tag="op"):
     """One modifying request on one resource. Two are equal when their ids are. A correct site gives an id once; where
-    two contents have one id, `content_hash` decides (see History.replace)."""
+    two contents have one id, `precedence` decides (see History.replace)."""
 
     resource: Name
     rtype: OptionalName  # the resource's type, by which a site finds reset, checkpoint, on_error …
@@ -311,6 +311,12 @@ def content_hash(op: Operation) -> int:
         content = int.from_bytes(sha256(body).digest()[:_CONTENT_BYTES])
         force_setattr(op, "content", content)
         return content
+
+
+def precedence(op: Operation) -> tuple[Stamp, int]:
+    """Of two contents under one id, the one for which this is smaller stands. The earlier stamp first: whichever of them
+    the author of a later operation knew, that operation's stamp is later than that of the one that stands."""
+    return op.stamp, content_hash(op)
 
 
 def vector_hash(vector: Vector) -> str:

@@ -174,9 +174,16 @@ class DocumentVerifier:
         made_ms = document.stamp.time_ms if isinstance(document, Operation) else document.timing.at_ms
         if identity is None or identity.made_ms > member.stamp_ms or made_ms <= member.stamp_ms:
             return None
-        if sender and sender != site and await self._is_involved(sender, document.resource):
+        if sender and sender != site and await self._may_pass_on(sender, document):
             return None
         return Objection(FORGOTTEN_ORIGIN, f"'{site}' made it after it was forgotten")
+
+    async def _may_pass_on(self, sender: str, document: SignedDocument) -> bool:
+        """Whether a site may have taken a document before it knew of the decision: it is one of the resource's sites, as
+        far as is known here, or according to the operation that makes the resource. It could make the same itself."""
+        if isinstance(document, Operation) and not document.deps and sender in (document.sites or ()):
+            return True
+        return await self._is_involved(sender, document.resource)
 
 
 def _with_proofs(documents: Iterable[SignedDocument | Statement]) -> Iterator[SignedDocument | Statement]:

@@ -15,7 +15,7 @@ from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, status
 from cheops.log.causality import contains
 from cheops.log.names import command_problem
-from cheops.log.operation import Operation, OpId
+from cheops.log.operation import Operation, OpId, precedence
 from cheops.sim.byzantine import ByzantineWorld, app_of
 from cheops.sim.forger import BAD_IDS
 from cheops.sim.invariants import reference_effective, replayed
@@ -149,9 +149,9 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
 
 
 def _standing(world: ByzantineWorld, resource: str, without: set[OpId]) -> list[Operation]:
-    """Of each operation the content with the smallest hash that an honest site has, without its seal."""
+    """Of each operation the content that stands, of those that an honest site has, without its seal."""
     return [
-        replace(contents[min(contents)], seal=None)
+        replace(min(contents.values(), key=precedence), seal=None)
         for id_, contents in world.contents[resource].items()
         if id_ not in without
     ]
