@@ -314,7 +314,7 @@ def content_hash(op: Operation) -> int:
 
 
 def precedence(op: Operation) -> tuple[Stamp, int]:
-    """Of two contents under one id, the one for which this is smaller stands. The earlier stamp first: whichever of them
+    """Of two contents under one id, the one with the smaller value stands. The earlier stamp first: whichever of them
     the author of a later operation knew, that operation's stamp is later than that of the one that stands."""
     return op.stamp, content_hash(op)
 

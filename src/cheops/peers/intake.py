@@ -179,8 +179,8 @@ class DocumentVerifier:
         return Objection(FORGOTTEN_ORIGIN, f"'{site}' made it after it was forgotten")
 
     async def _may_pass_on(self, sender: str, document: SignedDocument) -> bool:
-        """Whether a site may have taken a document before it knew of the decision: it is one of the resource's sites, as
-        far as is known here, or according to the operation that makes the resource. It could make the same itself."""
+        """Whether a site may have taken a document before it knew of the decision: it is one of its resource's sites
+        as far as is known here, or by the operation that makes the resource. It could make the same itself."""
         if isinstance(document, Operation) and not document.deps and sender in (document.sites or ()):
             return True
         return await self._is_involved(sender, document.resource)
