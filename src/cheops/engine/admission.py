@@ -10,6 +10,7 @@ acknowledged: sites that have the operation keep sending it, and it is checked a
 Types without a policy are open to every site.
 """
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from cheops.engine import retention
@@ -44,11 +45,11 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     policy = replica.policy_of(op.rtype)
     endorsed = op.id in replica.inbox.endorsed
     problem = order_problem(op, replica.history) or files_problem(op.payload, replica.limits)
+    others = [one.other for id_, one in replica.proofs.items() if one.other and contains(op.deps, id_)]
     if problem is None and policy is not None:
-        others = [one.other for id_, one in replica.proofs.items() if one.other and contains(op.deps, id_)]
         problem = operation_violation(op, policy, replica.history, endorsed=endorsed, others=others)
     if problem is None and op.seal is not None:
-        problem = seal_problem(op, replica.history.listing_before(op), replica.gone)
+        problem = seal_problem(op, replica.history.listing_before(op), replica.gone, others)
     if problem is None:
         replica.inbox.admit(op)
         return True
@@ -65,15 +66,19 @@ def files_problem(payload: Command, limits: Limits) -> str | None:
     return f"its files have {total:,} bytes together, and limits.file_size of this site is {limits.file_bytes:,}"
 
 
-def seal_problem(op: Operation, listing: Operation | None, gone: AbstractSet[str]) -> str | None:
+def seal_problem(
+    op: Operation, listing: Operation | None, gone: AbstractSet[str], others: Iterable[Operation] = ()
+) -> str | None:
     """Why the seal that an operation carries does not count, or None. `listing` set the list that its author knew.
 
     It needs the statements of all sites on that list, whatever the policy: a seal is about all of them. Which sites
-    were forgotten for good may not be known here yet, so the operation is checked again when it is sent again.
+    were forgotten for good may not be known here yet, so the operation is checked again when it is sent again. If the
+    list is one of two contents under one id, the sites of both count: nobody can leave sites out by a second content.
     """
     if listing is None:
         return "it carries a seal, and the list of sites that its author knew is not known here"
-    if missing := without_statement(op, set(listing.sites or ()) - gone):
+    sites = {site for one in (listing, *others) if one.id == listing.id for site in one.sites or ()}
+    if missing := without_statement(op, sites - gone):
         return f"it carries a seal without the statement of {in_words(missing)}"
     return None
 

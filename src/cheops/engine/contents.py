@@ -104,7 +104,7 @@ def _report(replica: Replica, held: Operation, op: Operation, out: Effects) -> N
     loser = max(held, op, key=precedence)
     small = document_size(loser) < _MAX_PROOF_BYTES
     proof = Proof(replica.resource, op.origin, op.seq, what, loser if small else None)
-    replica.proofs[op.id] = proof
+    replica.keep_proof(proof)
     out.documents[key_of(proof)] = proof
     out.others.append(alarm(proof))
     replica.outbox.push((held, op))  # so that every site gets the proof

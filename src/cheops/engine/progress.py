@@ -24,6 +24,7 @@ class PeerProgress:
     """
 
     __slots__ = (
+        "agrees",
         "busy",
         "differs",
         "digest",
@@ -52,6 +53,7 @@ class PeerProgress:
         self.unfinished = False  # the last batch was not all: the next follows as soon as that is acknowledged
         self.resend = RetryTimer(limits.resend_ms, limits.resend_most_ms)
         self.differs = False  # it knows the same ids and other contents, by its last message that allowed to compare
+        self.agrees = False  # it knew the same ids and contents, since two contents of one id were last found
         self.recheck = RetryTimer(limits.resend_ms, limits.retry_most_ms)  # when it is sent all contents again
         self.rechecked: Stamp | None = None  # up to where it was; None: from the first
         self.refused = False  # it sent an operation that was refused here, since it was last sent all contents
@@ -59,10 +61,13 @@ class PeerProgress:
     def note_difference(self, *, differs: bool) -> None:
         if not differs:
             self.recheck.reset_delay()
-        self.differs = differs
+        self.differs, self.agrees = differs, not differs
 
     def is_recheck_due(self, now_ms: int) -> bool:
         return self.must_compare and self.recheck.is_due(now_ms)
+
+    def note_two_contents(self) -> None:
+        self.agrees = False
 
     def note_refusal(self) -> None:
         self.refused = True

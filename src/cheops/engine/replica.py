@@ -127,6 +127,8 @@ class Replica:
         peer, listing = self.peers.get(site), self.history.site_list_op
         if peer is None or listing is None or peer.busy:
             return False
+        if self.proofs and not peer.agrees:
+            return False  # it may know the id of the list, and another content
         must_know = (listing.id, *self._seals_against(site))
         return all(contains(peer.known, id_) for id_ in must_know) and covers(self.history.known, peer.known)
 
@@ -160,6 +162,13 @@ class Replica:
     def add(self, op: Operation) -> None:
         """Add a decided operation to the history. The caller saves it."""
         self.applied.history_changed(self.history.add(op))
+
+    def keep_proof(self, proof: Proof) -> None:
+        self.proofs[OpId(proof.origin, proof.seq)] = proof
+        for peer in self.peers.values():
+            peer.note_two_contents()
+        if proof.other is not None:  # the sites that it names must learn that it does not stand
+            self.history.ever_listed.update(proof.other.sites or ())
 
     def take_reply(self, reply: Reply, out: Effects) -> None:
         """Add a reply of any site, and save it."""
@@ -198,7 +207,8 @@ class Replica:
                 self.applied.load_reply(reply)
         self.applied.drop_stale_failures()
         self.statement = next((d for d in documents if isinstance(d, Statement)), None)
-        self.proofs = {OpId(d.origin, d.seq): d for d in documents if isinstance(d, Proof)}
+        for proof in (d for d in documents if isinstance(d, Proof)):
+            self.keep_proof(proof)
         return started
 
     def _load_ledger(self, ledger: Ledger) -> None:

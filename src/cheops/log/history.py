@@ -437,7 +437,7 @@ class History:
     def replace(self, op: Operation) -> int:
         """Put an operation in the place of another one with its id; return the first place of `effective` that
         changed. No correct site gives an id twice, so this is rare, and everything is judged again."""
-        old, before, known = self.ops[op.id], self.effective, self.known
+        old, before, known, listed = self.ops[op.id], self.effective, self.known, self.ever_listed
         kept = sorted((op if other.id == op.id else other for other in self.ops.values()), key=_stamp)
         if op.seq <= self.floor.get(op.origin, 0):
             self.contents.replace_below(old, op)
@@ -451,6 +451,7 @@ class History:
         for other in kept:
             self.add(other)
         self.known = joined(self.known, known)
+        self.ever_listed |= listed
         return _first_difference(before, self.effective)
 
     def _matrix_introducer(self) -> Operation | None:

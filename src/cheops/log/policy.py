@@ -150,7 +150,9 @@ def is_participant(site: str, history: History) -> bool:
     return site in history.ever_listed or any(origin.site == site for origin in history.known)
 
 
-def _beginning_violation(op: Operation, policy: Policy, history: History, *, endorsed: bool) -> str | None:
+def _beginning_violation(  # noqa: PLR0911 - one per reason
+    op: Operation, policy: Policy, history: History, *, endorsed: bool
+) -> str | None:
     site = op.origin.site
     if policy.operate is SiteGroup.MESH:
         return None
@@ -164,6 +166,9 @@ def _beginning_violation(op: Operation, policy: Policy, history: History, *, end
             f"another resource of this name is at {where}, and {site} is not one of its sites. "
             f"If the two are to be one, put {site} on its list: cheops sites add"
         )
+    held = history.ops.get(op.id)
+    if held is not None and not held.deps:
+        return None  # a second content: the list that it would leave out may be that of the first
     missing = set(history.site_list).difference(op.sites)
     if missing and not endorsed and not history.has_listing_within(op.sites):
         return f"a resource of this name is also at {in_words(sorted(missing))}, which its list of sites leaves out"
