@@ -55,8 +55,11 @@ def compare(
             _recover(replica, op, matrices, out)
     elif content_hash(held) != content_hash(op):
         _report(replica, held, op, out)
-        if precedence(op) < precedence(held) and _may_take(replica, op, matrices, out):
-            _replace(replica, held, op, out)
+        if _may_take(replica, op, matrices, out):
+            if precedence(op) < precedence(held):
+                _replace(replica, held, op, out)
+            # The sites that the loser names may have taken it, and must learn that it does not stand.
+            replica.history.ever_listed.update(op.sites or ())
     proof = replica.proofs.get(op.id)
     known = (replica.history.ops.get(op.id), proof.other) if proof else ()
     return tuple(one for one in known if one is not None and content_hash(one) != content_hash(op))

@@ -167,8 +167,6 @@ class Replica:
         self.proofs[OpId(proof.origin, proof.seq)] = proof
         for peer in self.peers.values():
             peer.note_two_contents()
-        if proof.other is not None:  # the sites that it names must learn that it does not stand
-            self.history.ever_listed.update(proof.other.sites or ())
 
     def take_reply(self, reply: Reply, out: Effects) -> None:
         """Add a reply of any site, and save it."""

@@ -80,7 +80,7 @@ def _resource_problems(world: ByzantineWorld, resource: str) -> Iterator[str]:
 
 def _is_named(world: ByzantineWorld, resource: str, site: str) -> bool:
     ops = (op for contents in world.contents[resource].values() for op in contents.values())
-    return any(op.sites and site in op.sites for op in ops)
+    return site in world.named.get(resource, ()) or any(op.sites and site in op.sites for op in ops)
 
 
 def _forgeries(world: ByzantineWorld, resource: str) -> Iterator[str]:
