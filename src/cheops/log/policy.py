@@ -14,9 +14,9 @@ created the resource, and no site has to remember it beside the list. The same h
 **Beginnings.** An operation with nothing before it begins a resource. Where another resource of that name exists, it is
 taken only from one of that resource's sites, or if such a site has taken it (*endorsed* it). Two sites may create the
 same resource at the same time, and a site that was just added may create it before it learns of that; but a site that
-has nothing to do with it cannot take it over. Nor can a site that has: its list must name all sites of a list that is known here, or it could begin
-the resource anew without them, and seal it alone. Here the decision does depend on what is known: where two unrelated
-sites choose one name for two resources, the resources stay apart, visibly.
+has nothing to do with it cannot take it over. Nor can a site that has: its list must name all sites of a list that is
+known here, or it could begin the resource anew without them, and seal it alone. Here the decision does depend on what
+is known: where two unrelated sites choose one name for two resources, the resources stay apart, visibly.
 
 What a seal has orphaned has no effect, whichever site submitted it, so it needs no check.
 """
