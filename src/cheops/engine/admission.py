@@ -134,7 +134,7 @@ def _false_seal_in(replica: Replica, message: Message) -> str | None:
         if op.seal is not None and op.id not in history.ops:
             before = (listing for listing in listings if listing.is_before(op))
             listing = max(before, key=lambda one: one.stamp, default=None)
-            # The list is forgotten where the seal is only kept as a proof of the floor: then a senior seal overrules it.
+            # A seal that is only kept as a proof of the floor may have lost its list: then a senior seal overrules it.
             is_overruled = listing is None and op not in standing(one for one in known if one.seal)
             if not is_overruled and (problem := seal_problem(op, listing, replica.gone)):
                 return f"it has {op.id}, and {problem}"
