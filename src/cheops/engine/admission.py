@@ -44,7 +44,9 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     """Whether the origin of an operation may submit it. Everything the operation depends on must be here."""
     policy = replica.policy_of(op.rtype)
     endorsed = op.id in replica.inbox.endorsed
-    problem = order_problem(op, replica.history) or files_problem(op.payload, replica.limits)
+    problem = files_problem(op.payload, replica.limits)
+    if problem is None and not endorsed:  # a site that has forgotten what the stamp contradicts has taken it: it counts
+        problem = order_problem(op, replica.history)
     others = [one.other for id_, one in replica.proofs.items() if one.other and contains(op.deps, id_)]
     if problem is None and policy is not None:
         problem = operation_violation(op, policy, replica.history, endorsed=endorsed, others=others)

@@ -97,8 +97,9 @@ def _forgeries(world: ByzantineWorld, resource: str) -> Iterator[str]:
 
 def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Iterator[str]:
     history = replica.history
+    met = _met(world, replica.resource, name)
     for id_ in sorted(world.acknowledged.get(replica.resource, ())):
-        if not contains(history.known, id_):
+        if not contains(history.known, id_) and id_.origin.site in met:
             yield f"{name} lost {id_}, which was acknowledged"
         elif id_ in history.orphans:
             yield f"{name} set {id_} aside, which was acknowledged"
@@ -118,6 +119,22 @@ def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Ite
             yield f"{name} does not take {id_} of an honest site: {why}"
 
 
+def _met(world: ByzantineWorld, resource: str, name: str) -> set[str]:
+    """The honest sites that a chain of lists connects with one. Others have another resource of that name, which the
+    hostile site made without them: the two stay apart."""
+    listed: dict[str, set[str]] = {site: set() for site in world.honest}
+    for site in world.honest:
+        if replica := world.nodes[site].replica(resource):
+            for other in replica.history.ever_listed.intersection(world.honest):
+                listed[site].add(other)
+                listed[other].add(site)
+    met, new = {name}, {name}
+    while new:
+        new = {other for site in new for other in listed[site]} - met
+        met |= new
+    return met
+
+
 def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[str, Replica]) -> Iterator[str]:
     """All keep the same, and the application has the state that the rules give."""
     first, *others = replicas
@@ -125,7 +142,8 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
         if replicas[name].history.known != replicas[first].history.known:
             yield f"{name} knows {_short(replicas[name])}, {first} {_short(replicas[first])}"
             return
-    app = app_of(next(op.rtype for op in _standing(world, resource, set())))
+    known = replicas[first].history.known
+    app = app_of(next(op.rtype for op in _standing(world, resource, set()) if contains(known, op.id)))
     states = {name: world.nodes[name].states.get(resource, app.start) for name in replicas}
     # A command of the hostile site may fail everywhere else although it says OK, and then in another state at each
     # site. That is for the operator, who must see it.
@@ -138,7 +156,7 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
                 yield f"{name} says that it is CONVERGED, and the states differ: {states}"
         return
     orphans = {id_ for replica in replicas.values() for id_ in replica.history.orphans}
-    ops = _standing(world, resource, orphans)
+    ops = [op for op in _standing(world, resource, orphans) if contains(known, op.id)]
     if failed or len({op.matrix.hash for op in ops}) != 1 or app.name == "pcounter" or command_problem(resource):
         return
     effective = reference_effective(ops, replicas[first].matrix.entries)
