@@ -161,7 +161,7 @@ def test_of_two_contents_with_different_stamps_the_earlier_stands_everywhere() -
 
 @pytest.mark.parametrize("restricted", [False, True])
 def test_a_stamp_that_is_not_later_than_what_it_depends_on_is_refused(restricted: bool) -> None:
-    lab = lab_of(**({"policy": Policy()} if restricted else {}))
+    lab = lab_of(COUNTER, policy=Policy() if restricted else None)
     begun = lab.at("a", "n").history.latest
     lab.pass_time(1_000)
     lab.submit("b", "n", "inc 1")
