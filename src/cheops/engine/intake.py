@@ -138,7 +138,7 @@ def without(message: Message, bad: Mapping[int, object]) -> Message:
 
 def without_more_of(own: Origin, message: Message, known: Vector, known_replies: Vector) -> Message:
     """A message that says no more about this site's own operations and replies than this site has made: nobody else
-    can know more, and whoever says so could keep this site waiting for them for ever."""
+    can know more, and a sender that says so could keep this site waiting for them for ever."""
     most, most_replies = known.get(own, 0), known_replies.get(own, 0)
     if max(message.known.get(own, 0), message.settled.get(own, 0)) <= most and (
         message.known_replies.get(own, 0) <= most_replies
