@@ -148,8 +148,20 @@ def test_what_comes_too_early_may_come_again_unless_it_never_will_be_time(folder
 )
 def test_of_a_forgotten_site(folders: dict[str, KeyFolder], made_ms: int, sender: str, reason: str | None) -> None:
     judge = trust(Keys(folders["a"].identity), forgotten_ms=NOW_MS - 10_000, involved="ac")
-    documents = (stamped(folders["a"], made_ms), answered(folders["a"], made_ms))
+    documents = (stamped(folders["a"], made_ms, sites=None), answered(folders["a"], made_ms))
     assert reasons(judge, *documents, sender=sender) == [reason, reason]
+
+
+@pytest.mark.parametrize(("sender", "reason"), [("b", None), ("d", FORGOTTEN_ORIGIN), ("a", FORGOTTEN_ORIGIN)])
+def test_a_resource_that_a_forgotten_site_made_comes_by_the_sites_that_it_names(
+    folders: dict[str, KeyFolder], sender: str, reason: str | None
+) -> None:
+    """Otherwise what others wrote there, before they heard of the decision, would never arrive."""
+    judge = trust(Keys(folders["a"].identity), forgotten_ms=NOW_MS - 10_000, involved="")
+    made = stamped(folders["a"], NOW_MS - 1_000, sites=("a", "b", "c"), deps={})
+    assert reasons(judge, made, sender=sender) == [reason]
+    later = stamped(folders["a"], NOW_MS - 1_000, sites=("a", "b", "c"), seq=2, deps={made.origin: 1})
+    assert reasons(judge, later, sender=sender) == [FORGOTTEN_ORIGIN]
 
 
 def test_a_key_that_is_newer_than_the_forgetting_counts(pki: Pki, tmp_path: Path) -> None:

@@ -7,8 +7,13 @@ from cheops.sim.workload import PROFILES
 
 _CHUNK = 15
 _CHUNKS = 8
-# Seeds that still go wrong: the sites differ, or do not take an operation. Remove one when it goes well.
-OPEN = (23, 59, 62, 65, 88, 96, 107)
+# Seeds that still go wrong, and why. Remove one when it goes well.
+OPEN = (
+    261,  # a site that joins a resource by the hostile site's word believes what that site sends first
+    279,  # without a policy, the hostile site begins the resource again under another type: commands fail visibly
+    310,  # two contents, both had run, nothing wipes the loser: that the state differs is not shown any more later
+    319,  # as 279
+)
 
 
 def problems(seed: int) -> tuple[str, ...]:
@@ -18,8 +23,7 @@ def problems(seed: int) -> tuple[str, ...]:
 @pytest.mark.parametrize("chunk", range(_CHUNKS))
 def test_honest_sites_lose_nothing_and_agree(chunk: int) -> None:
     for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
-        if seed not in OPEN:
-            assert problems(seed) == (), f"cheops sim --seed {seed} --sites 5 --profile byzantine"
+        assert problems(seed) == (), f"cheops sim --seed {seed} --sites 5 --profile byzantine"
 
 
 @pytest.mark.xfail(strict=True, reason="what a hostile site can still do, see docs/simulator.md")

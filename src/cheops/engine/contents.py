@@ -5,9 +5,13 @@ sites; or it may make a site believe that an operation was forgotten. So sites t
 the contents (`History.summary`). If these differ, they send each other their operations again, at growing intervals,
 and until they agree nothing is sealed, folded or forgotten, and the status is DIVERGED.
 
-Two contents of one id are proof that their origin, or somebody with its key, misbehaves. The content with the smaller
-hash stands at every site, so the sites end equal. A site that has run the other one runs the smaller one from a base.
-Both are sent to all sites involved, the loser is kept as a `Proof`, and an operator is alarmed (`EQUIVOCATION`).
+Two contents of one id are proof that their origin, or somebody with its key, misbehaves. The content with the earlier
+stamp stands at every site, or with the smaller hash if the stamps are equal (`precedence`), so the sites end equal. A
+site that has run the other one runs this one from a base. Both are sent to all sites involved, the loser is kept as a
+`Proof`, and an operator is alarmed (`EQUIVOCATION`).
+
+A site may refuse what another one accepted, because the two hold different contents of something before it. So to a
+peer whose operation was refused, a site sends its own operations again too (`PeerProgress.refused`).
 
 An operation that this site knows by its id only, and has not forgotten by its own decision, is taken when a site that
 disagrees sends it.
@@ -24,10 +28,11 @@ from cheops.engine.replica import Replica
 from cheops.log.causality import contains, covers
 from cheops.log.contents import differ
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId, content_hash
-from cheops.log.rules import Fate
+from cheops.log.operation import Operation, OpId, content_hash, precedence
+from cheops.log.rules import Rule
+from cheops.log.seals import broke_statement
 
-EQUIVOCATION, FALSE_SEAL = "equivocation", "false seal"
+EQUIVOCATION, BROKEN_STATEMENT = "equivocation", "broken statement"
 MAX_PROOFS = 100  # of one resource
 _MAX_PROOF_BYTES = 1_000_000  # an operation beyond this is not kept as a proof: its hash is
 
@@ -38,8 +43,11 @@ def note_summary(replica: Replica, view: PeerProgress, message: Message) -> None
         view.note_difference(differs=differ(replica.history.summary(), message.summary))
 
 
-def compare(replica: Replica, peer: str, op: Operation, matrices: Mapping[str, Matrix], out: Effects) -> None:
-    """Compare an operation that a peer sent with the one of that id that is known here."""
+def compare(
+    replica: Replica, peer: str, op: Operation, matrices: Mapping[str, Matrix], out: Effects
+) -> tuple[Operation, ...]:
+    """Compare an operation that a peer sent with the one of that id that is known here. Returns the contents of that id
+    which the peer may not know."""
     held = replica.history.ops.get(op.id)
     if held is None:
         view = replica.peers.get(peer)
@@ -47,8 +55,14 @@ def compare(replica: Replica, peer: str, op: Operation, matrices: Mapping[str, M
             _recover(replica, op, matrices, out)
     elif content_hash(held) != content_hash(op):
         _report(replica, held, op, out)
-        if content_hash(op) < content_hash(held) and _may_take(replica, op, matrices, out):
-            _replace(replica, held, op, out)
+        if _may_take(replica, op, matrices, out):
+            if precedence(op) < precedence(held):
+                _replace(replica, held, op, out)
+            # The sites that the loser names may have taken it, and must learn that it does not stand.
+            replica.history.ever_listed.update(op.sites or ())
+    proof = replica.proofs.get(op.id)
+    known = (replica.history.ops.get(op.id), proof.other) if proof else ()
+    return tuple(one for one in known if one is not None and content_hash(one) != content_hash(op))
 
 
 def refuse_own(replica: Replica, peer: str, op: Operation, out: Effects) -> None:
@@ -90,10 +104,10 @@ def _report(replica: Replica, held: Operation, op: Operation, out: Effects) -> N
     site = op.origin.site
     signed = "signed" if held.signature and op.signature else "sent"
     what = f"{site} {signed} two different operations as {op.id}: find out who has its keys, and forget it if in doubt"
-    loser = max(held, op, key=content_hash)
+    loser = max(held, op, key=precedence)
     small = document_size(loser) < _MAX_PROOF_BYTES
     proof = Proof(replica.resource, op.origin, op.seq, what, loser if small else None)
-    replica.proofs[op.id] = proof
+    replica.keep_proof(proof)
     out.documents[key_of(proof)] = proof
     out.others.append(alarm(proof))
     replica.outbox.push((held, op))  # so that every site gets the proof
@@ -104,12 +118,15 @@ def alarm(proof: Proof) -> Notify:
     return Notify(proof.resource, EQUIVOCATION, id_, proof.detail, EQUIVOCATION, proof.origin.site)
 
 
-def seal_alarm(replica: Replica, id_: OpId, fate: Fate) -> list[Notify]:
-    """An alarm if the seal that orphans an operation of this site lies: its author counts this site's operations among
-    those that are settled, so it claims to have heard from this site that all of it is settled here."""
-    sealing = replica.history.ops.get(fate.by) if fate.by else None
-    if sealing is None or sealing.seal is None or replica.origin not in sealing.seal.stable:
-        return []
-    site = sealing.origin.site
-    what = f"the seal {sealing.id} says that this site had settled what it had not: find out who has the keys of {site}"
-    return [Notify(replica.resource, FALSE_SEAL, id_, what, FALSE_SEAL, site)]
+def report_orphans(replica: Replica, before: set[OpId], out: Effects) -> None:
+    """Notify the operator of operations that are orphaned now: those that were acknowledged here, and those whose
+    origin had signed that it would make no such operation."""
+    for id_, fate in replica.history.orphans.items():
+        if id_ in before or fate.rule is not Rule.ORPHANED or fate.by is None:
+            continue
+        if id_.origin == replica.origin:
+            out.others.append(Notify(replica.resource, "estranged", id_, fate.rule.sentence))
+        elif broke_statement(replica.history.ops[id_], replica.history.ops[fate.by]):
+            site = id_.origin.site
+            what = f"{site} made {id_} against its statement in the seal {fate.by}: find out who has its keys"
+            out.others.append(Notify(replica.resource, BROKEN_STATEMENT, id_, what, BROKEN_STATEMENT, site))

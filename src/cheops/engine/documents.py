@@ -31,6 +31,7 @@ from cheops.log.operation import (
     Origin,
     Reply,
     Stamp,
+    Statement,
     Vector,
 )
 from cheops.log.rules import Fate
@@ -140,7 +141,7 @@ class SiteClock(DocumentBase, frozen=True, tag="clock"):
     clock: Clock
 
 
-Document: TypeAlias = Operation | Reply | Matrix | Started | Ledger | Proof | SiteClock | Peers
+Document: TypeAlias = Operation | Reply | Matrix | Statement | Started | Ledger | Proof | SiteClock | Peers
 
 
 def key_of(document: Document) -> Key:  # noqa: PLR0911 - one per kind
@@ -152,6 +153,8 @@ def key_of(document: Document) -> Key:  # noqa: PLR0911 - one per kind
             return ("reply", document.resource, document.origin, document.n)
         case Matrix():
             return ("matrix", document.hash)
+        case Statement():
+            return ("statement", document.resource)  # the last one of this site
         case Started():
             return ("started", document.resource)
         case Ledger():
@@ -204,6 +207,8 @@ class Message(DocumentBase, frozen=True, tag="message"):
     ask: bool = False
     wanted: Annotated[tuple[Name, ...], Meta(max_length=MAX_WANTED)] = ()  # hashes of matrices that the sender needs
     snapshot: Snapshot | None = None
+    seal_wanted: Vector = field(default_factory=dict)  # the sender wants to seal this, and asks for a statement
+    statements: Annotated[tuple[Statement, ...], Meta(max_length=1)] = ()  # the sender's own
 
 
 def size_of(message: Message) -> int:
@@ -215,5 +220,6 @@ def document_size(document: Operation | Reply) -> int:
     # The constants are what the other fields take in JSON. An estimate is enough to limit a message, and
     # encoding every document twice would be slow.
     if isinstance(document, Operation):
-        return 500 + len(document.payload.line) + 100 * len(document.payload.files)
+        proofs = document.seal.proofs if document.seal else ()
+        return 500 + len(document.payload.line) + 100 * len(document.payload.files) + 400 * len(proofs)
     return 400 + len(document.output) + len(document.detail) + 100 * len(document.applied)

@@ -32,7 +32,7 @@ from cheops.engine.settings import Limits
 from cheops.log.causality import NOTHING, Vector, contains, covers
 from cheops.log.history import History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId, Origin, Reply
+from cheops.log.operation import Operation, OpId, Origin, Reply, Statement
 
 Document = TypeVar("Document", Operation, Reply)
 
@@ -136,6 +136,15 @@ def ask(replica: Replica, peer: str, out: Effects) -> None:
     _send(replica, peer, _message(replica, ask=True), out)
 
 
+def ask_for_statement(replica: Replica, peer: str, vector: Vector, out: Effects) -> None:
+    """Ask a peer to state that it has settled all of this."""
+    _send(replica, peer, _message(replica, seal_wanted=vector), out)
+
+
+def send_statement(replica: Replica, peer: str, statement: Statement, out: Effects) -> None:
+    _send(replica, peer, _message(replica, statements=(statement,)), out)
+
+
 def request_matrices(replica: Replica, up: Container[str], known: Container[str], now_ms: int) -> None:
     """Ask the sites that are up for the matrices that waiting operations need."""
     inbox = replica.inbox
@@ -184,6 +193,8 @@ def _message(  # noqa: PLR0913 - a message's fields
     replies_after: Vector = NOTHING,
     ask: bool = False,
     snapshot: Snapshot | None = None,
+    seal_wanted: Vector = NOTHING,
+    statements: tuple[Statement, ...] = (),
 ) -> Message:
     return Message(
         replica.resource,
@@ -201,6 +212,8 @@ def _message(  # noqa: PLR0913 - a message's fields
         ask=ask,
         wanted=wanted,
         snapshot=snapshot,
+        seal_wanted=dict(seal_wanted),
+        statements=statements,
     )
 
 
@@ -215,9 +228,10 @@ def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, M
         if missing := _hashes_in(message, message.snapshot) - matrices.keys():
             return missing
         _take_snapshot(replica, message, message.snapshot, out)
+    answer: list[Operation] = []
     for op in message.ops:
         if contains(replica.history.known, op.id):
-            contents.compare(replica, peer, op, matrices, out)
+            answer += contents.compare(replica, peer, op, matrices, out)
         elif op.origin == replica.origin:
             contents.refuse_own(replica, peer, op, out)
         elif admission.may_wait(replica, op):
@@ -225,7 +239,18 @@ def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, M
             admission.note_endorsement(replica, peer, op)
     missing = deliver(replica, matrices, out)
     _take_replies(replica, message, out)
+    if peer in set(replica.targets()):
+        _compare_later(replica, peer, message)
+        if answer and message.ask:  # not an answer to an answer
+            batch, _ = _batch(answer, replica.limits)
+            _send(replica, peer, _message(replica, ops=tuple(batch)), out)
     return missing
+
+
+def _compare_later(replica: Replica, peer: str, message: Message) -> None:
+    """If an operation of a peer was refused, the two sites may hold different contents of something before it."""
+    if any(op.id in replica.inbox.refused for op in message.ops):
+        replica.peer(peer).note_refusal()
 
 
 def _take_replies(replica: Replica, message: Message, out: Effects) -> None:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from cheops.bounded import BoundedMap
 from cheops.engine.documents import Message
 from cheops.engine.settings import Limits, RetryTimer
-from cheops.log.causality import Vector, covers, joined
-from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp
+from cheops.log.causality import NOTHING, Vector, covers, joined
+from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp, Statement, vector_hash
 
 _REFUSALS = 100  # remembered for one resource: enough to report each once, and bounded if a hostile site sends many
 
@@ -24,6 +24,7 @@ class PeerProgress:
     """
 
     __slots__ = (
+        "agrees",
         "busy",
         "differs",
         "digest",
@@ -34,6 +35,7 @@ class PeerProgress:
         "last_contact_ms",
         "recheck",
         "rechecked",
+        "refused",
         "resend",
         "settled",
         "unfinished",
@@ -51,19 +53,33 @@ class PeerProgress:
         self.unfinished = False  # the last batch was not all: the next follows as soon as that is acknowledged
         self.resend = RetryTimer(limits.resend_ms, limits.resend_most_ms)
         self.differs = False  # it knows the same ids and other contents, by its last message that allowed to compare
+        self.agrees = False  # it knew the same ids and contents, since two contents of one id were last found
         self.recheck = RetryTimer(limits.resend_ms, limits.retry_most_ms)  # when it is sent all contents again
         self.rechecked: Stamp | None = None  # up to where it was; None: from the first
+        self.refused = False  # it sent an operation that was refused here, since it was last sent all contents
 
     def note_difference(self, *, differs: bool) -> None:
         if not differs:
             self.recheck.reset_delay()
-        self.differs = differs
+        self.differs, self.agrees = differs, not differs
 
     def is_recheck_due(self, now_ms: int) -> bool:
-        return self.differs and self.recheck.is_due(now_ms)
+        return self.must_compare and self.recheck.is_due(now_ms)
+
+    def note_two_contents(self) -> None:
+        self.agrees = False
+
+    def note_refusal(self) -> None:
+        self.refused = True
+
+    @property
+    def must_compare(self) -> bool:
+        """Whether it may have other contents than this site."""
+        return self.differs or self.refused
 
     def note_rechecked(self, up_to: Stamp | None) -> None:
         self.rechecked = up_to
+        self.refused = self.refused and up_to is not None
 
     def is_behind(self, known: Vector, known_replies: Vector) -> bool:
         """Whether the peer is not known to have all of this."""
@@ -97,6 +113,27 @@ class PeerProgress:
         """The peer has come up: messages sent before that are lost, so do not wait for an acknowledgement."""
         self.resend.reset_delay()
         self.resend.expire()
+
+
+class SealRequest:
+    """What this site wants to seal, and the statements of other sites for that. See sealing.py."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.vector: Vector = NOTHING  # empty: nothing
+        self.statements: dict[str, Statement] = {}  # by site
+        self.timer = RetryTimer(limits.resend_ms, limits.resend_most_ms)  # when the sites may be asked again
+        self._hash = ""
+
+    def begin(self, vector: Vector) -> None:
+        self.vector, self.statements, self._hash = vector, {}, vector_hash(vector)
+
+    def drop(self) -> None:
+        self.vector, self.statements, self._hash = NOTHING, {}, ""
+
+    def keep(self, statement: Statement) -> None:
+        """Keep a statement, if it is one for this vector."""
+        if self.vector and statement.stable == self._hash:
+            self.statements[statement.origin.site] = statement
 
 
 class Inbox:

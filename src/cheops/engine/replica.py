@@ -8,10 +8,11 @@
     peers     what the other sites are known to have                           progress.py
     inbox     received operations that wait for their dependencies             progress.py
     outbox    what is to be sent                                               progress.py
+    seal_request   what this site wants to seal, and what others stated        progress.py
     clients   clients that wait for replies                                    replies.py
 
-History, applied state, drafts and replies are durable: `load` rebuilds them from documents. The others are empty
-after a restart; peers are asked again, and clients ask again.
+History, applied state, drafts, replies and the last statement of this site are durable: `load` rebuilds them from
+documents. The others are empty after a restart; peers are asked again, and clients ask again.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -30,14 +31,14 @@ from cheops.engine.documents import (
     written,
 )
 from cheops.engine.events import Effects
-from cheops.engine.progress import Inbox, Outbox, PeerProgress
+from cheops.engine.progress import Inbox, Outbox, PeerProgress, SealRequest
 from cheops.engine.replies import Replies, WaitingClients
 from cheops.engine.runs import AppliedState, DraftQueue, RunSlot
 from cheops.engine.settings import Limits, ResourceType
 from cheops.log.causality import contains, covers
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId, Origin, Reply
+from cheops.log.operation import Operation, OpId, Origin, Reply, Statement
 from cheops.log.policy import Policy
 
 PolicyOf = Callable[[str], Policy | None]
@@ -69,6 +70,8 @@ class Replica:
         self.inbox = Inbox(limits)
         self.outbox = Outbox()
         self.clients = WaitingClients()
+        self.seal_request = SealRequest(limits)
+        self.statement: Statement | None = None  # the last of this site, see sealing.py
         # Ids that two operations have; at most `MAX_PROOFS`.
         self.proofs: dict[OpId, Proof] = {}
         # What the saved ledger says, so that it is written again only when that changes.
@@ -124,6 +127,8 @@ class Replica:
         peer, listing = self.peers.get(site), self.history.site_list_op
         if peer is None or listing is None or peer.busy:
             return False
+        if self.proofs and not peer.agrees:
+            return False  # it may know the id of the list, and another content
         must_know = (listing.id, *self._seals_against(site))
         return all(contains(peer.known, id_) for id_ in must_know) and covers(self.history.known, peer.known)
 
@@ -157,6 +162,11 @@ class Replica:
     def add(self, op: Operation) -> None:
         """Add a decided operation to the history. The caller saves it."""
         self.applied.history_changed(self.history.add(op))
+
+    def keep_proof(self, proof: Proof) -> None:
+        self.proofs[OpId(proof.origin, proof.seq)] = proof
+        for peer in self.peers.values():
+            peer.note_two_contents()
 
     def take_reply(self, reply: Reply, out: Effects) -> None:
         """Add a reply of any site, and save it."""
@@ -194,7 +204,9 @@ class Replica:
             if reply.origin == self.origin:
                 self.applied.load_reply(reply)
         self.applied.drop_stale_failures()
-        self.proofs = {OpId(d.origin, d.seq): d for d in documents if isinstance(d, Proof)}
+        self.statement = next((d for d in documents if isinstance(d, Statement)), None)
+        for proof in (d for d in documents if isinstance(d, Proof)):
+            self.keep_proof(proof)
         return started
 
     def _load_ledger(self, ledger: Ledger) -> None:

@@ -60,26 +60,24 @@ def fullness(replica: Replica) -> str | None:
     )
 
 
-def seal_due(replica: Replica, *, at_rest: bool) -> Vector | None:
-    """What an operation that is submitted now should seal, or None if a seal would let nothing be forgotten.
-
-    At rest a seal needs an operation of its own, so only one site submits it: the first by name.
-    """
-    history = replica.history
+def seal_due(replica: Replica) -> Vector | None:
+    """What this site should seal now, or None if a seal would let nothing be forgotten."""
+    history, wants_checkpoint = replica.history, replica.applied.wants_seal
     # A cheap test first: this runs at the end of every step.
-    has_many_without_effect = len(history.fates) >= replica.limits.seal_after
-    if not has_many_without_effect and not (at_rest and replica.applied.wants_seal):
+    if len(history.fates) < replica.limits.seal_after and not wants_checkpoint:
+        return None
+    # Every site may see that a seal is due; without a rule all of them would ask for statements at the same time.
+    if replica.site != min(replica.sites, default=""):
         return None
     stable = _stable(replica)
-    # Every site may see that a seal is due; without a rule all of them would submit one at the same time.
-    if at_rest and (replica.site != min(replica.sites, default="") or not covers(stable, history.known)):
-        return None
     newest = latest(history.seals)
     if not stable or (newest and newest.seal and covers(newest.seal.stable, stable)):
         return None
-    if not (at_rest and replica.applied.wants_seal) and len(history.forgettable(stable)) < replica.limits.seal_after:
-        return None
-    return stable
+    if newest and not contains(stable, newest.id):
+        return None  # what it lets the sites forget would be counted again
+    if wants_checkpoint and covers(stable, history.known):
+        return stable
+    return stable if len(history.forgettable(stable)) >= replica.limits.seal_after else None
 
 
 def prune(replica: Replica, out: Effects) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cheops.engine import contents, exchange, outcome, retention, scheduler
+from cheops.engine import contents, exchange, outcome, retention, scheduler, sealing
 from cheops.engine.admission import NO_RULES, REFUSED, matrix_in_force, refusal
 from cheops.engine.documents import Message, Peers, SiteClock, key_of
 from cheops.engine.events import (
@@ -41,8 +41,7 @@ from cheops.engine.replica import Replica
 from cheops.engine.settings import RetryTimer, Settings
 from cheops.log.causality import Clock, joined
 from cheops.log.matrix import Matrix
-from cheops.log.operation import SILENT_KINDS, Command, Kind, MatrixRef, Operation, OpId, Origin, Seal, Status, Verdict
-from cheops.log.rules import Rule
+from cheops.log.operation import SILENT_KINDS, Command, Kind, MatrixRef, Operation, Origin, Status, Verdict
 
 # A resource without events for this long is at rest, and its ledger says so. Less would write the ledger twice for each
 # of several operations in a row; more would make a restart load more resources than necessary.
@@ -352,7 +351,8 @@ class Site:
         slot, applied = replica.slot, replica.applied
         busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
         at_work = busy or replica.outbox.has_deferred or not applied.is_settled
-        behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).differs}
+        behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).must_compare}
+        behind |= sealing.unanswered(replica)
         self._active.discard(replica.resource)
         self._parked.pop(replica.resource, None)
         if at_work or behind:
@@ -364,7 +364,8 @@ class Site:
 
     def _seal_if_due(self, replica: Replica, out: Effects) -> None:
         """Submit a seal as an operation of its own, where no client's operation comes that could carry it."""
-        if replica.drafts or replica.slot.running or not retention.seal_due(replica, at_rest=True):
+        sealing.ask(replica, self.up, out, self._now_ms)
+        if replica.drafts or replica.slot.running or not sealing.is_ready(replica):
             return
         seal = self._draft(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
         self._save_clock(out)
@@ -404,7 +405,6 @@ class Site:
             replica.set_type(self.settings.type_named(event.rtype))
         parallel = replica.type.parallel and event.kind not in SILENT_KINDS
         deps = joined(replica.history.known, {self.origin: own} if own else {})
-        stable = retention.seal_due(replica, at_rest=event.kind is Kind.SEAL)
         return Operation(
             event.resource,
             replica.type.name,
@@ -419,7 +419,7 @@ class Site:
             event.sites if (own == 0 and not replica.history.site_list) or event.kind is Kind.SITES else None,
             parallel,
             Verdict.OK if parallel else None,
-            seal=Seal(stable, replica.history.root or stamp) if stable else None,
+            seal=sealing.seal_for(replica, stamp),
         )
 
     def _matrix_ref(self, replica: Replica, event: Submitted, new: MatrixRef, out: Effects) -> MatrixRef:
@@ -450,7 +450,7 @@ class Site:
         orphans = set(replica.history.orphans)
         missing = exchange.take(replica, peer, message, self.matrices, out)
         self.matrices.save_used(replica, new, message.ops, out)
-        self._report_orphans(replica, orphans, out)
+        contents.report_orphans(replica, orphans, out)
         if replica.history.latest:
             self.clock = self.clock.seen(replica.history.latest)
         if len(replica.history.ops) != before:
@@ -460,7 +460,10 @@ class Site:
         if self._seen.get(peer, message.incarnation) == message.incarnation:
             replica.peer(peer).observe(message, self._now_ms)
             contents.note_summary(replica, replica.peer(peer), message)
+        sealing.take(replica, peer, message)
         scheduler.advance(replica, out, self._now_ms)
+        if message.seal_wanted:
+            sealing.answer(replica, peer, message.seal_wanted, out)
         if message.ask or missing:
             replica.outbox.acknowledge(peer, missing)
         elif message.ops or message.replies:
@@ -470,13 +473,6 @@ class Site:
             if matrices:
                 exchange.send_matrices(replica, peer, matrices, out)
         self._catch_up(replica, peer, out)
-
-    def _report_orphans(self, replica: Replica, before: set[OpId], out: Effects) -> None:
-        """Notify the operator of operations that were acknowledged here and are orphaned now."""
-        for id_, fate in replica.history.orphans.items():
-            if id_ not in before and id_.origin == self.origin and fate.rule is Rule.ORPHANED:
-                out.others.append(Notify(replica.resource, "estranged", id_, fate.rule.sentence))
-                out.others += contents.seal_alarm(replica, id_, fate)
 
     def _catch_up(self, replica: Replica, peer: str, out: Effects) -> None:
         """Send a peer what it is missing, if it is up and a resend is due."""

@@ -295,6 +295,10 @@ class History:
         kept, and older ones only for other reasons."""
         return any(contains(self.floor, other.id) and other.stamp > listing.stamp for other in self._listings)
 
+    def has_listing_within(self, sites: Iterable[str]) -> bool:
+        """Whether a list of sites that is kept here names no site beside these."""
+        return any(set(op.sites or ()).issubset(sites) for op in self._listings if op.id not in self.orphans)
+
     @property
     def oldest_listing(self) -> Operation | None:
         """The oldest operation that is left of those that set a list of sites."""
@@ -371,9 +375,11 @@ class History:
         if introducer is not None and not contains(stable, introducer.id):
             return []  # a concurrent matrix may still arrive, and needs them
         without_effect = dict.fromkeys((*self.fates, *self._silent))  # few: they are forgotten as soon as possible
-        needed = self._needed_seals(joined(self.floor, stable)) | {
-            op.id for op in (self.site_list_op, introducer, self._listing_in(stable)) if op
-        }
+        seals = self._needed_seals(joined(self.floor, stable))
+        # Each seal that is kept with its list of sites: another site checks by it whose statements the seal needs.
+        listings = (self.listing_before(self.ops[id_]) for id_ in seals)
+        kept = (self.site_list_op, introducer, self._listing_in(stable), *listings)
+        needed = seals.union(op.id for op in kept if op)
         idle = (self.ops[id_] for id_ in without_effect if id_ in self.ops and id_ not in needed)
         return [op for op in idle if self._is_within(op, stable)]
 
@@ -406,7 +412,8 @@ class History:
 
         The operations that set the list of sites and the matrix are kept, without effect on the application.
         """
-        kept = (self.site_list_op, self._matrix_introducer(), latest(self.seals))
+        seal = latest(self.seals)
+        kept = (self.site_list_op, self._matrix_introducer(), seal, self.listing_before(seal) if seal else None)
         gone = [op.id for op in self.ops.values() if op not in kept]
         for id_ in gone:
             del self.ops[id_]
@@ -430,16 +437,21 @@ class History:
     def replace(self, op: Operation) -> int:
         """Put an operation in the place of another one with its id; return the first place of `effective` that
         changed. No correct site gives an id twice, so this is rare, and everything is judged again."""
-        old, before, known = self.ops[op.id], self.effective, self.known
+        old, before, known, listed = self.ops[op.id], self.effective, self.known, self.ever_listed
         kept = sorted((op if other.id == op.id else other for other in self.ops.values()), key=_stamp)
         if op.seq <= self.floor.get(op.origin, 0):
             self.contents.replace_below(old, op)
-        epochs = {introduced: epoch for introduced, epoch in self.epochs.items() if introduced != old.stamp}
-        adopted = None if self.adopted and self.adopted.introduced == old.stamp else self.adopted
+        # What followed from the other content is computed again; what nothing here introduces came with a snapshot.
+        stale = {
+            one.matrix.introduced for one in (old, *kept) if one.id == old.id or one.matrix.introduced == one.stamp
+        }
+        epochs = {introduced: epoch for introduced, epoch in self.epochs.items() if introduced not in stale}
+        adopted = None if self.adopted and self.adopted.introduced in stale else self.adopted
         self.restore(self.floor, self.folded, epochs, self.rejected_matrices, adopted, self.contents.floor)
         for other in kept:
             self.add(other)
         self.known = joined(self.known, known)
+        self.ever_listed |= listed
         return _first_difference(before, self.effective)
 
     def _matrix_introducer(self) -> Operation | None:

@@ -154,18 +154,6 @@ class MatrixRef(NamedTuple):
     introduced: Stamp
 
 
-class Seal(NamedTuple):
-    """What is settled for good: every site involved has applied all up to `stable`.
-
-    Only what is under a seal that all sites know may be forgotten, see seals.py. `root` is the stamp of the
-    resource's first seal. It distinguishes two resources that two sites created under one name without knowing of
-    each other.
-    """
-
-    stable: Vector
-    root: Stamp
-
-
 class FileRef(NamedTuple):
     """A file that came with an operation. Its size is part of what the origin signs: a site knows how much room a file
     takes before it fetches the first byte."""
@@ -193,6 +181,30 @@ class DocumentBase(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
     v: Version = 1
 
 
+class Statement(DocumentBase, frozen=True, tag="statement"):
+    """What a site signs for a seal: it has settled everything up to the vector with this hash, and `made` is the number
+    of its last operation on the resource. So each later operation of this origin depends on all of that vector."""
+
+    resource: Name
+    origin: Origin
+    stable: FileHash  # see `vector_hash`; the vector itself is in the seal, once for all statements
+    made: Count
+    signature: Signature = ""  # of its origin, over all the rest; the last that is written, see codec.unsigned
+
+
+class Seal(NamedTuple):
+    """What is settled for good: every site involved has applied all up to `stable`.
+
+    Only what is under a seal that all sites know may be forgotten, see seals.py. `root` is the stamp of the
+    resource's first seal. It distinguishes two resources that two sites created under one name without knowing of
+    each other. `proofs` are the statements of the other sites; the signature of the operation is that of its author.
+    """
+
+    stable: Vector
+    root: Stamp
+    proofs: Annotated[tuple[Statement, ...], Meta(max_length=MAX_SITES)] = ()
+
+
 class _Derived:
     """Of an operation, and needed all the time: its name, its key in the matrix, and the hash of its content.
 
@@ -207,7 +219,7 @@ class _Derived:
 
 class Operation(_Derived, Struct, frozen=True, omit_defaults=True, tag_field="doc", tag="op"):
     """One modifying request on one resource. Two are equal when their ids are. A correct site gives an id once; where
-    two contents have one id, `content_hash` decides (see History.replace)."""
+    two contents have one id, `precedence` decides (see History.replace)."""
 
     resource: Name
     rtype: OptionalName  # the resource's type, by which a site finds reset, checkpoint, on_error …
@@ -305,6 +317,17 @@ def content_of(op: Operation) -> bytes:
     body = unsigned(_encoder.encode(op), op.signature)
     force_setattr(op, "content", int.from_bytes(sha256(body).digest()[:_CONTENT_BYTES]))
     return body
+
+
+def precedence(op: Operation) -> tuple[Stamp, int]:
+    """Of two contents under one id, the one with the smaller value stands. The earlier stamp first: whichever of them
+    the author of a later operation knew, that operation's stamp is later than that of the one that stands."""
+    return op.stamp, content_hash(op)
+
+
+def vector_hash(vector: Vector) -> str:
+    """A text that stands for a vector: the same at every site."""
+    return sha256(_encoder.encode(dict(vector))).hexdigest()
 
 
 def unsigned(body: bytes, signature: str) -> bytes:

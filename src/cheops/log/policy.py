@@ -14,13 +14,17 @@ created the resource, and no site has to remember it beside the list. The same h
 **Beginnings.** An operation with nothing before it begins a resource. Where another resource of that name exists, it is
 taken only from one of that resource's sites, or if such a site has taken it (*endorsed* it). Two sites may create the
 same resource at the same time, and a site that was just added may create it before it learns of that; but a site that
-has nothing to do with it cannot take it over. Here the decision does depend on what is known: where two unrelated sites
-choose one name for two resources, the resources stay apart, visibly.
+has nothing to do with it cannot take it over. Nor can a site that has: its list must name all sites of a list that is
+known here, or it could begin the resource anew without them, and seal it alone. Here the decision does depend on what
+is known: where two unrelated sites choose one name for two resources, the resources stay apart, visibly.
+
+**Two contents.** A site whose keys are stolen may sign two operations under one id (see engine/contents.py). The author
+of a later operation may have known the one that does not stand. So an operation is taken if it is right by either.
 
 What a seal has orphaned has no effect, whichever site submitted it, so it needs no check.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -28,7 +32,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from cheops.log.history import History
-from cheops.log.operation import Kind, MatrixRef, Operation
+from cheops.log.operation import Kind, MatrixRef, Operation, OpId
 from cheops.log.seals import excluding_seal
 from cheops.text import in_words
 
@@ -61,9 +65,22 @@ class Action:
     changes_matrix: bool = False
 
 
-def operation_violation(op: Operation, policy: Policy, history: History, *, endorsed: bool = False) -> str | None:
+def order_problem(op: Operation, history: History) -> str | None:
+    """What is wrong with the stamp of an operation, or None. All rules rest on stamps that extend causality, so this
+    holds for every operation, whatever the policy."""
+    if history.latest is None or op.stamp > history.latest:
+        return None  # the usual case
+    # The last one of each origin is enough: the stamps of one origin grow, by this rule.
+    past = (history.ops.get(OpId(origin, n)) for origin, n in op.deps.items())
+    late = next((before for before in past if before is not None and before.stamp >= op.stamp), None)
+    return f"it is stamped earlier than {late.id}, which it depends on" if late else None
+
+
+def operation_violation(
+    op: Operation, policy: Policy, history: History, *, endorsed: bool = False, others: Sequence[Operation] = ()
+) -> str | None:
     """Why another site's operation is refused, or None. Everything it depends on must be here. It is endorsed if a site
-    of the resource has accepted it."""
+    of the resource has accepted it. `others` are second contents of operations that it depends on."""
     if excluding_seal(op, history.seals):
         return None
     listing = history.listing_before(op)
@@ -71,7 +88,15 @@ def operation_violation(op: Operation, policy: Policy, history: History, *, endo
         listing = _substitute_listing(op, listing, history, endorsed=endorsed)
     if listing is None:
         return _beginning_violation(op, policy, history, endorsed=endorsed)
-    if problem := _inconsistency(op, listing, history):
+    listings = (listing, *(other for other in others if other.id == listing.id and other.sites is not None))
+    problems = [_violation_by(one, op, policy, history, others) for one in listings]
+    return None if None in problems else problems[0]
+
+
+def _violation_by(
+    listing: Operation, op: Operation, policy: Policy, history: History, others: Sequence[Operation]
+) -> str | None:
+    if problem := _inconsistency(op, listing, history, others):
         return problem
     introduces = op.matrix.introduced == op.stamp
     changes = op.kind is Kind.SITES or (op.sites is not None and op.sites != listing.sites)
@@ -125,7 +150,9 @@ def is_participant(site: str, history: History) -> bool:
     return site in history.ever_listed or any(origin.site == site for origin in history.known)
 
 
-def _beginning_violation(op: Operation, policy: Policy, history: History, *, endorsed: bool) -> str | None:
+def _beginning_violation(  # noqa: PLR0911 - one per reason
+    op: Operation, policy: Policy, history: History, *, endorsed: bool
+) -> str | None:
     site = op.origin.site
     if policy.operate is SiteGroup.MESH:
         return None
@@ -139,34 +166,41 @@ def _beginning_violation(op: Operation, policy: Policy, history: History, *, end
             f"another resource of this name is at {where}, and {site} is not one of its sites. "
             f"If the two are to be one, put {site} on its list: cheops sites add"
         )
+    held = history.ops.get(op.id)
+    if held is not None and not held.deps:
+        return None  # a second content: the list that it would leave out may be that of the first
+    missing = set(history.site_list).difference(op.sites)
+    if missing and not endorsed and not history.has_listing_within(op.sites):
+        return f"a resource of this name is also at {in_words(sorted(missing))}, which its list of sites leaves out"
     return None
 
 
-def _inconsistency(op: Operation, listing: Operation, history: History) -> str | None:
-    """What is wrong with an operation that no correct site sends: it would win unfairly, or follow other rules."""
-    before = history.ops.get(op.id._replace(seq=op.seq - 1))
-    if before is not None and before.stamp >= op.stamp:
-        return f"it is stamped earlier than {before.id}, which its origin made before it"
-    if not _knows_its_matrix(op, listing, history):
+def _inconsistency(op: Operation, listing: Operation, history: History, others: Sequence[Operation]) -> str | None:
+    """What is wrong with an operation that no correct site sends: it would follow other rules."""
+    likely = (listing, *others)
+    if not _knows_its_matrix(op, likely, history):
         return "it names a matrix that no operation before it introduced"
-    if not _is_in_past(op, listing, history, lambda other: other.rtype == op.rtype):
+    if not _is_in_past(op, likely, history, lambda other: other.rtype == op.rtype):
         return f"it is of type '{op.rtype}', and the resource is of type '{listing.rtype}'"
     return None
 
 
-def _knows_its_matrix(op: Operation, listing: Operation, history: History) -> bool:
+def _knows_its_matrix(op: Operation, likely: Iterable[Operation], history: History) -> bool:
     """Whether an operation introduces its matrix, or depends on its introducer. The introducer may be forgotten where a
     newer matrix is known: then the older one cannot come into force, and does no harm."""
     if op.matrix.introduced == op.stamp:
         return True
     if history.floor and history.adopted and op.matrix.introduced < history.adopted.introduced:
         return True
-    return _is_in_past(op, listing, history, lambda other: other.matrix == op.matrix)
+    return _is_in_past(op, likely, history, lambda other: other.matrix == op.matrix)
 
 
-def _is_in_past(op: Operation, listing: Operation, history: History, is_wanted: Callable[[Operation], bool]) -> bool:
-    """Whether such an operation comes before this one. Usually `listing` is one, or one of the latest operations."""
-    return is_wanted(listing) or any(
+def _is_in_past(
+    op: Operation, likely: Iterable[Operation], history: History, is_wanted: Callable[[Operation], bool]
+) -> bool:
+    """Whether such an operation comes before this one, as all of `likely` do. Usually it is one of these, or one of the
+    latest operations."""
+    return any(map(is_wanted, likely)) or any(
         is_wanted(other) and other.is_before(op) for other in reversed(history.ops.values())
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from cheops.engine.admission import REFUSED
-from cheops.engine.contents import EQUIVOCATION, FALSE_SEAL
+from cheops.engine.contents import BROKEN_STATEMENT, EQUIVOCATION
 from cheops.engine.events import Answer, Fault, Notify, Run, Save, Send
 from cheops.log.operation import OpId
 from cheops.security.refusals import AGAINST_POLICY
@@ -50,7 +50,7 @@ class EffectExecutor:
             document = str(effect.op or "a document")
             reason = effect.reason or AGAINST_POLICY
             self._node.refusal_log.document(reason, site, document, effect.resource, effect.detail)
-        elif effect.what in (EQUIVOCATION, FALSE_SEAL):
+        elif effect.what in (EQUIVOCATION, BROKEN_STATEMENT):
             self._node.alarms[effect.resource, effect.op] = effect
             self._node.refusal_log.document(effect.what, effect.by, str(effect.op), effect.resource, effect.detail)
         self._node.notifier.report(effect)

@@ -11,9 +11,11 @@ made in knowledge of them would otherwise wait here for ever.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
 
 from cheops.engine.documents import Document, Key, Message, key_of
 from cheops.engine.events import Event, MatricesReceived, Received
@@ -31,7 +33,7 @@ from cheops.engine.site import Site
 from cheops.errors import CheopsError, Fault
 from cheops.log.causality import contains
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, Reply
+from cheops.log.operation import Operation, Reply, Statement
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.security import signatures
 from cheops.security.refusals import RefusalLog
@@ -84,8 +86,19 @@ class DocumentVerifier:
         documents: list[SignedDocument] = []
         for message in messages:
             documents += [*message.ops, *message.replies]
+        statements = [one for message in messages for one in message.statements]
+        await self._keys.learn(self._missing_keys(statements), sender)
         bad = await self.objections(sender, documents)
-        return [without(message, bad) for message in messages] if bad else list(messages)
+        messages = [without(message, bad) for message in messages] if bad else list(messages)
+        return [self._with_true_statements(sender, message) for message in messages] if statements else messages
+
+    def _with_true_statements(self, sender: str, message: Message) -> Message:
+        """A message without statements that their origins have not signed: a seal with one of them would be refused."""
+        problems = [(one, self._signature_objection(one)) for one in message.statements]
+        for one, problem in problems:
+            if problem is not None:
+                self._count(sender, one, problem)
+        return replace(message, statements=tuple(one for one, problem in problems if problem is None))
 
     async def objections(self, sender: str, documents: Sequence[SignedDocument]) -> dict[int, Objection]:
         """The objections to documents, by the `id` of the object. Each is counted as a refusal."""
@@ -108,16 +121,16 @@ class DocumentVerifier:
                 await asyncio.sleep(0)
         return objections
 
-    def _count(self, sender: str, document: SignedDocument, problem: Objection) -> None:
+    def _count(self, sender: str, document: SignedDocument | Statement, problem: Objection) -> None:
         origin = document.origin.site
         # A wrong clock is the fault of the origin, anything else of the site that passed the document on.
         culprit = origin if problem.reason == FUTURE_STAMP else sender or origin
         self._refusal_log.document(problem.reason, culprit, _name(document), document.resource, problem.detail)
 
-    def _missing_keys(self, documents: Iterable[SignedDocument]) -> dict[str, set[str]]:
+    def _missing_keys(self, documents: Iterable[SignedDocument | Statement]) -> dict[str, set[str]]:
         """The keys that are not known yet, by site."""
         missing: dict[str, set[str]] = {}
-        for document in documents:
+        for document in _with_proofs(documents):
             try:
                 wanted = signatures.read(document.signature).key_id
             except signatures.SignatureError:
@@ -130,6 +143,13 @@ class DocumentVerifier:
     def _objection(self, document: SignedDocument) -> Objection | None:
         if objection := document_objection(document):  # before the signature, which costs far more
             return objection
+        for signed in _with_proofs((document,)):
+            if objection := self._signature_objection(signed):
+                return objection
+        # After the signature: a wrong clock is the fault of the origin, and only it can prove that.
+        return future_objection(document, int(self._now_s() * 1000), self._skew_ms)
+
+    def _signature_objection(self, document: SignedDocument | Statement) -> Objection | None:
         if not document.signature:
             return Objection(NOT_SIGNED, f"'{document.origin.site}' has not signed it")
         try:
@@ -141,8 +161,7 @@ class DocumentVerifier:
             self._verifier.check(content_of(document), signature, identity.signing_key)
         except signatures.SignatureError as error:
             return Objection(WRONG_SIGNATURE, str(error))
-        # After the signature: a wrong clock is the fault of the origin, and only it can prove that.
-        return future_objection(document, int(self._now_s() * 1000), self._skew_ms)
+        return None
 
     async def _objection_to_forgotten(self, sender: str, document: SignedDocument) -> Objection | None:
         """To a document that a forgotten site made after it was forgotten."""
@@ -155,14 +174,31 @@ class DocumentVerifier:
         made_ms = document.stamp.time_ms if isinstance(document, Operation) else document.timing.at_ms
         if identity is None or identity.made_ms > member.stamp_ms or made_ms <= member.stamp_ms:
             return None
-        if sender and sender != site and await self._is_involved(sender, document.resource):
+        if sender and sender != site and await self._may_pass_on(sender, document):
             return None
         return Objection(FORGOTTEN_ORIGIN, f"'{site}' made it after it was forgotten")
 
+    async def _may_pass_on(self, sender: str, document: SignedDocument) -> bool:
+        """Whether a site may have taken a document before it knew of the decision: it is one of its resource's sites
+        as far as is known here, or by the operation that makes the resource. It could make the same itself."""
+        if isinstance(document, Operation) and not document.deps and sender in (document.sites or ()):
+            return True
+        return await self._is_involved(sender, document.resource)
 
-def _name(document: SignedDocument) -> str:
+
+def _with_proofs(documents: Iterable[SignedDocument | Statement]) -> Iterator[SignedDocument | Statement]:
+    """The documents, each with the statements of other sites that its seal carries."""
+    for document in documents:
+        yield document
+        if isinstance(document, Operation) and document.seal is not None:
+            yield from document.seal.proofs
+
+
+def _name(document: SignedDocument | Statement) -> str:
     if isinstance(document, Operation):
         return str(document.id)
+    if isinstance(document, Statement):
+        return f"statement of {document.origin.site}"
     return f"reply {document.origin.site}:{document.n}"
 
 

@@ -4,26 +4,24 @@ The hostile site may do with its own signed operations what the policy of a type
 list of sites of its own resources. Nothing else that it sends may have an effect. So all that honest sites keep is the
 operations that honest sites made, unchanged, and operations of the hostile site. All keep the same. The state of each
 application is what the rules give for these operations, without seals: a seal may take the effect of an operation of
-the hostile site, and of one that an honest site acknowledged only if that site reports it.
+the hostile site, and never that of one that an honest site acknowledged.
 """
 
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from cheops.engine.contents import FALSE_SEAL
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall, status
 from cheops.log.causality import contains
 from cheops.log.names import command_problem
-from cheops.log.operation import Operation, OpId
+from cheops.log.operation import Operation, OpId, precedence
 from cheops.sim.byzantine import ByzantineWorld, app_of
 from cheops.sim.forger import BAD_IDS
 from cheops.sim.invariants import reference_effective, replayed
 from cheops.sim.wire import CLOCK_SKEW_S
 
 _MOST_MATRICES = 60  # that a site may keep: the histories have a handful
-_REPORTS = ("estranged", FALSE_SEAL)
 _MOST_ORIGINS = 60  # in a vector
 
 
@@ -82,7 +80,7 @@ def _resource_problems(world: ByzantineWorld, resource: str) -> Iterator[str]:
 
 def _is_named(world: ByzantineWorld, resource: str, site: str) -> bool:
     ops = (op for contents in world.contents[resource].values() for op in contents.values())
-    return any(op.sites and site in op.sites for op in ops)
+    return site in world.named.get(resource, ()) or any(op.sites and site in op.sites for op in ops)
 
 
 def _forgeries(world: ByzantineWorld, resource: str) -> Iterator[str]:
@@ -99,10 +97,11 @@ def _forgeries(world: ByzantineWorld, resource: str) -> Iterator[str]:
 
 def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Iterator[str]:
     history = replica.history
+    met = _met(world, replica.resource, name)
     for id_ in sorted(world.acknowledged.get(replica.resource, ())):
-        if not contains(history.known, id_):
+        if not contains(history.known, id_) and id_.origin.site in met:
             yield f"{name} lost {id_}, which was acknowledged"
-        elif id_ in history.orphans and not _is_reported(world, replica, id_):
+        elif id_ in history.orphans:
             yield f"{name} set {id_} aside, which was acknowledged"
     made_here = max((id_.seq for id_ in world.contents[replica.resource] if id_.origin == replica.origin), default=0)
     if history.known.get(replica.origin, 0) > made_here:
@@ -120,15 +119,20 @@ def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Ite
             yield f"{name} does not take {id_} of an honest site: {why}"
 
 
-def _is_reported(world: ByzantineWorld, replica: Replica, id_: OpId) -> bool:
-    """A false seal can orphan what another site accepts at the same moment (docs/adr/0017-what-a-site-believes.md). All
-    sites must agree on that, and the site that accepted it must report it."""
-    by = replica.history.orphans[id_].by
-    reported = any(
-        site == id_.origin.site and (notice.resource, notice.op) == (replica.resource, id_) and notice.what in _REPORTS
-        for site, notice in world.notices
-    )
-    return reported and by is not None and by.origin.site == world.hostile
+def _met(world: ByzantineWorld, resource: str, name: str) -> set[str]:
+    """The honest sites that a chain of lists connects with one. Others have another resource of that name, which the
+    hostile site made without them: the two stay apart."""
+    listed: dict[str, set[str]] = {site: set() for site in world.honest}
+    for site in world.honest:
+        if replica := world.nodes[site].replica(resource):
+            for other in replica.history.ever_listed.intersection(world.honest):
+                listed[site].add(other)
+                listed[other].add(site)
+    met, new = {name}, {name}
+    while new:
+        new = {other for site in new for other in listed[site]} - met
+        met |= new
+    return met
 
 
 def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[str, Replica]) -> Iterator[str]:
@@ -138,7 +142,8 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
         if replicas[name].history.known != replicas[first].history.known:
             yield f"{name} knows {_short(replicas[name])}, {first} {_short(replicas[first])}"
             return
-    app = app_of(next(op.rtype for op in _standing(world, resource, set())))
+    known = replicas[first].history.known
+    app = app_of(next(op.rtype for op in _standing(world, resource, set()) if contains(known, op.id)))
     states = {name: world.nodes[name].states.get(resource, app.start) for name in replicas}
     # A command of the hostile site may fail everywhere else although it says OK, and then in another state at each
     # site. That is for the operator, who must see it.
@@ -151,7 +156,7 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
                 yield f"{name} says that it is CONVERGED, and the states differ: {states}"
         return
     orphans = {id_ for replica in replicas.values() for id_ in replica.history.orphans}
-    ops = _standing(world, resource, orphans)
+    ops = [op for op in _standing(world, resource, orphans) if contains(known, op.id)]
     if failed or len({op.matrix.hash for op in ops}) != 1 or app.name == "pcounter" or command_problem(resource):
         return
     effective = reference_effective(ops, replicas[first].matrix.entries)
@@ -162,9 +167,9 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
 
 
 def _standing(world: ByzantineWorld, resource: str, without: set[OpId]) -> list[Operation]:
-    """Of each operation the content with the smallest hash that an honest site has, without its seal."""
+    """Of each operation the content that stands, of those that an honest site has, without its seal."""
     return [
-        replace(contents[min(contents)], seal=None)
+        replace(min(contents.values(), key=precedence), seal=None)
         for id_, contents in world.contents[resource].items()
         if id_ not in without
     ]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from hashlib import sha256
 from random import Random
 
-from cheops.engine.documents import Message
+from cheops.engine.documents import Message, Proof
 from cheops.engine.events import (
     Answer,
     Event,
@@ -62,6 +62,8 @@ class ByzantineWorld(World):
         # Every content that an honest site has saved of an operation, by its hash.
         self.contents: dict[str, dict[OpId, dict[bytes, Operation]]] = {}
         self.made: dict[tuple[str, OpId], bytes] = {}  # the hash of each operation that an honest site made
+        # Sites that a content which does not stand names, where every site may name sites.
+        self.named: dict[str, set[str]] = {}
         self.meshes: Meshes | None = None
         self.open_requests: set[str] = set()  # of clients at honest sites after the end of the hostile one
         self.late: list[str] = []  # honest sites that the decision did not reach in time
@@ -111,6 +113,8 @@ class ByzantineWorld(World):
             return
         super().note_saved(node, save)
         for document in save.documents:
+            if isinstance(document, Proof) and document.other and not self._restricted:
+                self.named.setdefault(document.resource, set()).update(document.other.sites or ())
             if isinstance(document, Operation) and document.verdict is not None:
                 of_id = self.contents.setdefault(document.resource, {}).setdefault(document.id, {})
                 digest = sha256(content_of(document)).digest()

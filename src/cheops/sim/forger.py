@@ -83,7 +83,7 @@ class Forger:
             (
                 {"type": type_, "payload": Command(line)},
                 {"payload": Command("fail")},
-                {"payload": Command(line, (FileRef("f", "0" * 64, self.number(5)),))},
+                {"type": type_, "payload": Command(line, (FileRef("f", "0" * 64, self.number(5)),))},
                 self._kind(op.rtype, self._random.choice(tuple(Kind)), op.payload),
                 {"deps": self.wrong(op.deps)},
                 {"stamp": op.stamp._replace(time_ms=max(0, self._random.choice(stamps)))},

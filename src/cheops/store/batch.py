@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 
 from cheops.engine.documents import Document, Key, Ledger, key_of
 from cheops.engine.events import Save
-from cheops.log.operation import Operation, Origin, Reply
+from cheops.log.operation import Operation, Origin, Reply, Statement
 from cheops.security.signatures import Sign
 from cheops.store.codec import MAX_DOCUMENT_BYTES, encode, id_of, is_shared, resource_of, signed
 from cheops.store.interface import CodecError, Store
@@ -103,10 +103,10 @@ class DocumentSigner:
     def needs_signature(self, document: Document | None) -> bool:
         """Whether a document comes from this site and lacks the signature that it needs."""
         return (
-            isinstance(document, Operation | Reply)
+            isinstance(document, Operation | Reply | Statement)
             and not document.signature
             and document.origin == self.origin
-            and is_shared(document)
+            and (is_shared(document) or isinstance(document, Statement))  # which other sites get inside of a seal
         )
 
     def signed(self, writes: Sequence[tuple[Document | None, Write]]) -> list[Write]:
@@ -115,7 +115,9 @@ class DocumentSigner:
         due = [
             (index, document, write)
             for index, (document, write) in enumerate(writes)
-            if isinstance(write, Put) and isinstance(document, Operation | Reply) and self.needs_signature(document)
+            if isinstance(write, Put)
+            and isinstance(document, Operation | Reply | Statement)
+            and self.needs_signature(document)
         ]
         if not due:
             return signed_writes

@@ -11,7 +11,8 @@ documents give equal bytes, so a hash or a signature covers their content.
 The id of a document is its key as text:
 
     op/<resource>/<site>/<incarnation>/<seq>   reply/<resource>/<site>/<incarnation>/<n>
-    proof/<resource>/<site>/<incarnation>/<seq>   matrix/<hash>   started/<resource>   ledger/<resource>   clock   peers
+    proof/<resource>/<site>/<incarnation>/<seq>   matrix/<hash>   statement/<resource>
+    started/<resource>   ledger/<resource>   clock   peers
 
 Each part is percent-encoded, so any name is possible. A key has one spelling, and any other is refused: otherwise one
 document could be stored under two ids.
@@ -34,6 +35,7 @@ from cheops.log.operation import (
     Operation,
     Origin,
     Reply,
+    Statement,
     encode_value,
     parse_origin,
     signature_member,
@@ -94,7 +96,7 @@ def _decode_value(type_: type, value: Any) -> object:
 
 # Deterministic: dictionaries and sets are sorted, so equal documents have equal bytes at every site.
 _encoder = msgspec.json.Encoder(enc_hook=_encode_value, order="deterministic")
-_Decoded: TypeAlias = Operation | Reply | _MatrixDocument | Started | Ledger | Proof | SiteClock | Peers
+_Decoded: TypeAlias = Operation | Reply | _MatrixDocument | Statement | Started | Ledger | Proof | SiteClock | Peers
 _documents: msgspec.json.Decoder[_Decoded] = msgspec.json.Decoder(_Decoded, dec_hook=_decode_value)
 _messages = msgspec.json.Decoder(Message, dec_hook=_decode_value)
 
@@ -119,7 +121,7 @@ def from_json(obj: Mapping[str, Any]) -> Document:
     return decode(encode_plain(obj))
 
 
-def content_of(document: Operation | Reply) -> bytes:
+def content_of(document: Operation | Reply | Statement) -> bytes:
     """The bytes that the signature of a document covers."""
     if isinstance(document, Operation):
         return operation.content_of(document)
@@ -164,7 +166,7 @@ def _decode_message(data: bytes) -> Message:
     message = _messages.decode(data)
     if not all(map(is_shared, message.ops)):
         raise ValueError("it holds a draft: an operation goes to others with its verdict")
-    documents: tuple[Operation | Reply, ...] = (*message.ops, *message.replies)
+    documents: tuple[Operation | Reply | Statement, ...] = (*message.ops, *message.replies, *message.statements)
     others = {document.resource for document in documents} - {message.resource}
     if others:
         raise ValueError(f"it is about '{message.resource}' and holds a document of '{others.pop()}'")
@@ -234,7 +236,7 @@ def decode_plain(data: bytes) -> dict[str, Any]:
 _MAX_ID_CHARACTERS = 50_000  # three names of the greatest length, every byte of them encoded
 _NUMBER = re.compile("[1-9][0-9]{0,15}")
 _NUMBERED = {kind: kind for kind in ("op", "reply", "proof")}
-_NAMED = {kind: kind for kind in ("matrix", "started", "ledger")}
+_NAMED = {kind: kind for kind in ("matrix", "statement", "started", "ledger")}
 _SINGLE = {kind: kind for kind in ("clock", "peers")}
 _PARTS = {**dict.fromkeys(_NUMBERED, 5), **dict.fromkeys(_NAMED, 2), **dict.fromkeys(_SINGLE, 1)}
 
