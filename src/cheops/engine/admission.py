@@ -10,9 +10,6 @@ acknowledged: sites that have the operation keep sending it, and it is checked a
 Types without a policy are open to every site.
 """
 
-from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
-
 from cheops.engine import retention
 from cheops.engine.documents import Message, Snapshot
 from cheops.engine.events import Effects, Notify, Submitted
@@ -29,8 +26,7 @@ from cheops.log.policy import (
     order_problem,
     violation,
 )
-from cheops.log.seals import sealed_by, standing, without_statement
-from cheops.text import in_words
+from cheops.log.seals import sealed_by
 
 REFUSED = "refused"
 FALSE_SNAPSHOT = "false snapshot"
@@ -50,8 +46,6 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     others = [one.other for id_, one in replica.proofs.items() if one.other and contains(op.deps, id_)]
     if problem is None and policy is not None:
         problem = operation_violation(op, policy, replica.history, endorsed=endorsed, others=others)
-    if problem is None and op.seal is not None:
-        problem = seal_problem(op, replica.history.listing_before(op), replica.gone, others)
     if problem is None:
         replica.inbox.admit(op)
         return True
@@ -66,23 +60,6 @@ def files_problem(payload: Command, limits: Limits) -> str | None:
     if total <= limits.file_bytes:
         return None
     return f"its files have {total:,} bytes together, and limits.file_size of this site is {limits.file_bytes:,}"
-
-
-def seal_problem(
-    op: Operation, listing: Operation | None, gone: AbstractSet[str], others: Iterable[Operation] = ()
-) -> str | None:
-    """Why the seal that an operation carries does not count, or None. `listing` set the list that its author knew.
-
-    It needs the statements of all sites on that list, whatever the policy: a seal is about all of them. Which sites
-    were forgotten for good may not be known here yet, so the operation is checked again when it is sent again. If the
-    list is one of two contents under one id, the sites of both count: nobody can leave sites out by a second content.
-    """
-    if listing is None:
-        return "it carries a seal, and the list of sites that its author knew is not known here"
-    sites = {site for one in (listing, *others) if one.id == listing.id for site in one.sites or ()}
-    if missing := without_statement(op, sites - gone):
-        return f"it carries a seal without the statement of {in_words(missing)}"
-    return None
 
 
 def note_endorsement(replica: Replica, peer: str, op: Operation) -> None:
@@ -148,22 +125,6 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
     lost = next((op for op in history.effective if op.origin == own and contains(base, op.id)), None)
     if lost is not None and replica.is_involved and not history.folded:
         return f"its checkpoint would take the place of {lost.id}, which is in effect here"
-    return _false_seal_in(replica, message)
-
-
-def _false_seal_in(replica: Replica, message: Message) -> str | None:
-    """What is wrong with a seal in a snapshot, which brings the lists of sites with it that its seals need."""
-    history = replica.history
-    known = {op.id: op for op in (*message.ops, *history.ops.values())}.values()
-    listings = [op for op in known if op.sites is not None]
-    for op in message.ops:
-        if op.seal is not None and op.id not in history.ops:
-            before = (listing for listing in listings if listing.is_before(op))
-            listing = max(before, key=lambda one: one.stamp, default=None)
-            # Where a seal is kept only as a proof of the floor, its list is forgotten: then a senior seal overrules it.
-            is_overruled = listing is None and op not in standing(one for one in known if one.seal)
-            if not is_overruled and (problem := seal_problem(op, listing, replica.gone)):
-                return f"it has {op.id}, and {problem}"
     return None
 
 

@@ -18,6 +18,7 @@ from cheops.log.history import Epoch
 from cheops.log.matrix import Matrix
 from cheops.log.operation import (
     MAX_ORIGINS,
+    MAX_SITES,
     Command,
     DocumentBase,
     Incarnation,
@@ -208,6 +209,7 @@ class Message(DocumentBase, frozen=True, tag="message"):
     wanted: Annotated[tuple[Name, ...], Meta(max_length=MAX_WANTED)] = ()  # hashes of matrices that the sender needs
     snapshot: Snapshot | None = None
     seal_wanted: Vector = field(default_factory=dict)  # the sender wants to seal this, and asks for a statement
+    seal_sites: Annotated[tuple[Name, ...], Meta(max_length=MAX_SITES)] = ()  # for these sites
     statements: Annotated[tuple[Statement, ...], Meta(max_length=1)] = ()  # the sender's own
 
 
@@ -220,6 +222,6 @@ def document_size(document: Operation | Reply) -> int:
     # The constants are what the other fields take in JSON. An estimate is enough to limit a message, and
     # encoding every document twice would be slow.
     if isinstance(document, Operation):
-        proofs = document.seal.proofs if document.seal else ()
-        return 500 + len(document.payload.line) + 100 * len(document.payload.files) + 400 * len(proofs)
+        statements = len(document.seal.statements) if document.seal else 0
+        return 500 + len(document.payload.line) + 100 * len(document.payload.files) + 400 * statements
     return 400 + len(document.output) + len(document.detail) + 100 * len(document.applied)

@@ -7,7 +7,8 @@ checks names and numbers that no correct site would send. The types themselves b
 - the id of the resource, the types, and the names of sites are readable text;
 - a stamp is one of the origin itself, with a time that a clock can show, and not before the matrix or the seal's root
   that the operation refers to: a reference to the future would outdo everything that is made until then;
-- an operation follows the one that its origin made before it, and seals only what its author knows.
+- an operation follows the one that its origin made before it; its seal covers only what its author knows, and has the
+  statement of every site that it names.
 
 The engine screens every message (`screened`), so these rules hold for the channel between agents, for CouchDB's
 protocol, for snapshots and in the simulator alike. What fails costs its sender that one document, and the count by
@@ -24,9 +25,11 @@ from cheops.engine.documents import Message
 from cheops.log.causality import Vector, covers
 from cheops.log.names import resource_problem
 from cheops.log.operation import Kind, Operation, Origin, Reply
-from cheops.text import is_invisible, printable, shortened
+from cheops.log.seals import without_statement
+from cheops.text import in_words, is_invisible, printable, shortened
 
 BAD_NAME, BAD_NUMBER, FUTURE_STAMP, FOREIGN_STAMP = "bad name", "bad number", "future stamp", "stamp of another site"
+UNPROVEN_SEAL = "unproven seal"
 LATEST_MS = 253_402_300_799_999  # the end of the year 9999: no clock is beyond it, and later times leave room to count
 TOO_FAR_MS = 24 * 3600 * 1000  # stamps further ahead are refused for good
 _RESERVED_MARKS = ("!", "*")  # of the keys of special kinds, and of "everything"; no type begins with them
@@ -72,10 +75,21 @@ def _number_objection(op: Operation) -> Objection | None:
         return Objection(BAD_NUMBER, f"number {op.seq} of its origin does not follow the one before it")
     if op.matrix.introduced > op.stamp:
         return Objection(BAD_NUMBER, "it names a matrix that was introduced after it")
-    if op.seal is not None and not covers(op.deps, op.seal.stable):
+    return _seal_objection(op) if op.seal is not None else None
+
+
+def _seal_objection(op: Operation) -> Objection | None:
+    seal = op.seal
+    if seal is None:
+        return None
+    if not covers(op.deps, seal.stable):
         return Objection(BAD_NUMBER, "it seals operations that its author did not know")
-    if op.seal is not None and op.seal.root > op.stamp:
+    if seal.root > op.stamp:
         return Objection(BAD_NUMBER, "its seal refers to a later one")
+    if op.origin.site not in seal.sites or not all(map(_is_readable, seal.sites)):
+        return Objection(BAD_NAME, "its seal does not name its author among the sites")
+    if missing := without_statement(op):
+        return Objection(UNPROVEN_SEAL, f"its seal lacks the statement of {in_words(missing)}")
     return None
 
 

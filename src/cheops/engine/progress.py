@@ -11,7 +11,7 @@ from cheops.bounded import BoundedMap
 from cheops.engine.documents import Message
 from cheops.engine.settings import Limits, RetryTimer
 from cheops.log.causality import NOTHING, Vector, covers, joined
-from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp, Statement, vector_hash
+from cheops.log.operation import Operation, OpId, Origin, Reply, Stamp, Statement, seal_hash
 
 _REFUSALS = 100  # remembered for one resource: enough to report each once, and bounded if a hostile site sends many
 
@@ -119,21 +119,29 @@ class SealRequest:
     """What this site wants to seal, and the statements of other sites for that. See sealing.py."""
 
     def __init__(self, limits: Limits) -> None:
-        self.vector: Vector = NOTHING  # empty: nothing
+        self.stable: Vector = NOTHING  # empty: nothing
+        self.sites: tuple[str, ...] = ()
+        self.root: Stamp | None = None
         self.statements: dict[str, Statement] = {}  # by site
         self.timer = RetryTimer(limits.resend_ms, limits.resend_most_ms)  # when the sites may be asked again
         self._hash = ""
 
-    def begin(self, vector: Vector) -> None:
-        self.vector, self.statements, self._hash = vector, {}, vector_hash(vector)
+    def begin(self, stable: Vector, sites: tuple[str, ...], root: Stamp | None) -> None:
+        self.stable, self.sites, self.root, self.statements = stable, sites, root, {}
+        self._hash = seal_hash(stable, sites, root)
 
     def drop(self) -> None:
-        self.vector, self.statements, self._hash = NOTHING, {}, ""
+        self.stable, self.sites, self.root, self.statements, self._hash = NOTHING, (), None, {}, ""
 
     def keep(self, statement: Statement) -> None:
-        """Keep a statement, if it is one for this vector."""
-        if self.vector and statement.stable == self._hash:
+        """Keep a statement, if it is one for this seal."""
+        if statement.seal == self._hash:
             self.statements[statement.origin.site] = statement
+
+    @property
+    def unanswered(self) -> set[str]:
+        """The sites whose statement is missing; the own one is among them."""
+        return set(self.sites).difference(self.statements)
 
 
 class Inbox:

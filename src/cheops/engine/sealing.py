@@ -2,14 +2,17 @@
 
 A seal says something about every site of the resource, so it must carry the word of each (cheops.log.seals). The first
 site by name does this, so that not all of them do it at the same time. When a seal is due (`retention.seal_due`), it
-sends the vector to the other sites. Each answers with a statement if that is true there. The next operation of a client
-carries the seal; if none comes, the site submits one of its own. All of this is lost in a crash, and asked again.
+sends the vector and the list of sites to the others. Each answers with a statement if that is true there. The next
+operation of a client carries the seal; if none comes, the site submits one of its own. All of this is lost in a crash,
+and asked again.
 
 A site that asks may be a stolen one. So a site states only what keeps everything that it knows in effect:
 
+- the resource is at these sites by its own list, and it is one of them;
 - it has settled all of the vector, so all that it will ever make depends on it;
 - the vector includes all that is known here of origins that cannot speak for themselves any more: sites that are not on
-  the list, and stores that were replaced. The author of a seal must know what it seals, so it cannot leave them out.
+  the list, and stores that were replaced. The author of a seal must know what it seals, so it cannot leave them out;
+- no other site is known to have another content of an operation.
 """
 
 from collections.abc import Container
@@ -18,8 +21,8 @@ from cheops.engine import exchange, retention
 from cheops.engine.documents import Message, key_of
 from cheops.engine.events import Effects
 from cheops.engine.replica import Replica
-from cheops.log.causality import Vector, covers
-from cheops.log.operation import Origin, Seal, Stamp, Statement, vector_hash
+from cheops.log.causality import covers
+from cheops.log.operation import Origin, Seal, Stamp, Statement, seal_hash
 
 
 def ask(replica: Replica, up: Container[str], out: Effects, now_ms: int) -> None:
@@ -30,26 +33,35 @@ def ask(replica: Replica, up: Container[str], out: Effects, now_ms: int) -> None
         request.drop()
         return
     is_due = request.timer.is_due(now_ms)
-    if not request.vector or (is_due and request.vector != due and unanswered(replica)):
-        request.begin(due)
+    if not _is_current(replica) or (is_due and request.stable != due and unanswered(replica)):
+        request.begin(due, _sites(replica), replica.history.root)
     if is_due and (missing := unanswered(replica)):
         request.timer.back_off(now_ms)
         for peer in sorted(missing):
             if peer in up:
-                exchange.ask_for_statement(replica, peer, request.vector, out)
+                exchange.ask_for_statement(replica, peer, request.stable, request.sites, out)
+
+
+def _sites(replica: Replica) -> tuple[str, ...]:
+    return tuple(sorted(replica.sites))
+
+
+def _is_current(replica: Replica) -> bool:
+    """Whether what this site asked for is still what it would seal."""
+    request = replica.seal_request
+    return bool(request.stable) and (request.sites, request.root) == (_sites(replica), replica.history.root)
 
 
 def unanswered(replica: Replica) -> set[str]:
-    """The sites whose statement is missing for the seal that this site wants to make."""
-    request = replica.seal_request
-    return set(replica.sites) - {replica.site, *request.statements} if request.vector else set()
+    """The other sites whose statement is missing for the seal that this site wants to make."""
+    return replica.seal_request.unanswered - {replica.site}
 
 
 def is_ready(replica: Replica) -> bool:
     """Whether a seal can be made: all statements are here, and all operations that they count."""
     request, known = replica.seal_request, replica.history.known
     return (
-        bool(request.vector)
+        _is_current(replica)
         and not unanswered(replica)
         and all(one.made <= known.get(one.origin, 0) for one in request.statements.values())
         # A draft may change the list: then the seal would need the statements of other sites.
@@ -62,9 +74,8 @@ def seal_for(replica: Replica, stamp: Stamp) -> Seal | None:
     if not is_ready(replica):
         return None
     request = replica.seal_request
-    statements = request.statements
-    proofs = tuple(statements[site] for site in sorted(statements) if site in replica.sites)
-    seal = Seal(request.vector, replica.history.root or stamp, proofs)
+    statements = tuple(request.statements[site] for site in request.sites if site != replica.site)
+    seal = Seal(request.stable, request.root or stamp, request.sites, statements)
     request.drop()
     request.timer.reset_delay()
     return seal
@@ -72,30 +83,31 @@ def seal_for(replica: Replica, stamp: Stamp) -> Seal | None:
 
 def take(replica: Replica, peer: str, message: Message) -> None:
     """Keep the statement in an answer of a peer."""
-    request = replica.seal_request
     for one in message.statements:
         if one.origin == Origin(peer, message.incarnation) and one.resource == replica.resource:
-            request.keep(one)
+            replica.seal_request.keep(one)
 
 
-def answer(replica: Replica, peer: str, vector: Vector, out: Effects) -> None:
+def answer(replica: Replica, peer: str, message: Message, out: Effects) -> None:
     """State what a site asks for, if it is true. Otherwise it asks again."""
-    if peer not in replica.sites or not _may_state(replica, vector):
+    if peer not in replica.sites or not _is_true(replica, message):
         return
-    stable = vector_hash(vector)
+    said = seal_hash(message.seal_wanted, message.seal_sites, replica.history.root)
     made = max([replica.history.known.get(replica.origin, 0), *(draft.seq for draft in replica.drafts)])
     last = replica.statement
     # The same question gets the same answer, which needs no other signature; what was true then is true now.
-    if last is None or last.stable != stable or not last.signature:
-        last = replica.statement = Statement(replica.resource, replica.origin, stable, made)
+    if last is None or last.seal != said or not last.signature:
+        last = replica.statement = Statement(replica.resource, replica.origin, said, made)
         out.documents[key_of(last)] = last  # signed when it is stored, which is before it is sent
     exchange.send_statement(replica, peer, last, out)
 
 
-def _may_state(replica: Replica, vector: Vector) -> bool:
-    if not replica.is_involved or not covers(replica.applied.settled, vector):
+def _is_true(replica: Replica, message: Message) -> bool:
+    if not replica.is_involved or tuple(message.seal_sites) != _sites(replica):
         return False
     views = {site: replica.peers[site] for site in replica.sites if site in replica.peers}
+    if not covers(replica.applied.settled, message.seal_wanted) or any(view.differs for view in views.values()):
+        return False
     speaking = {replica.origin, *(Origin(site, view.incarnation) for site, view in views.items())}
     silent = {origin: n for origin, n in replica.history.known.items() if origin not in speaking}
-    return covers(vector, silent)
+    return covers(message.seal_wanted, silent)

@@ -463,7 +463,7 @@ class Site:
         sealing.take(replica, peer, message)
         scheduler.advance(replica, out, self._now_ms)
         if message.seal_wanted:
-            sealing.answer(replica, peer, message.seal_wanted, out)
+            sealing.answer(replica, peer, message, out)
         if message.ask or missing:
             replica.outbox.acknowledge(peer, missing)
         elif message.ops or message.replies:

@@ -375,11 +375,9 @@ class History:
         if introducer is not None and not contains(stable, introducer.id):
             return []  # a concurrent matrix may still arrive, and needs them
         without_effect = dict.fromkeys((*self.fates, *self._silent))  # few: they are forgotten as soon as possible
-        seals = self._needed_seals(joined(self.floor, stable))
-        # Each seal that is kept with its list of sites: another site checks by it whose statements the seal needs.
-        listings = (self.listing_before(self.ops[id_]) for id_ in seals)
-        kept = (self.site_list_op, introducer, self._listing_in(stable), *listings)
-        needed = seals.union(op.id for op in kept if op)
+        needed = self._needed_seals(joined(self.floor, stable)) | {
+            op.id for op in (self.site_list_op, introducer, self._listing_in(stable)) if op
+        }
         idle = (self.ops[id_] for id_ in without_effect if id_ in self.ops and id_ not in needed)
         return [op for op in idle if self._is_within(op, stable)]
 
@@ -412,8 +410,7 @@ class History:
 
         The operations that set the list of sites and the matrix are kept, without effect on the application.
         """
-        seal = latest(self.seals)
-        kept = (self.site_list_op, self._matrix_introducer(), seal, self.listing_before(seal) if seal else None)
+        kept = (self.site_list_op, self._matrix_introducer(), latest(self.seals))
         gone = [op.id for op in self.ops.values() if op not in kept]
         for id_ in gone:
             del self.ops[id_]

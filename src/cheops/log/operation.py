@@ -13,7 +13,7 @@ limits in the annotations are checked when a document is decoded (see cheops.sto
 the core makes a document: the codec checks again what it encodes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
@@ -182,12 +182,12 @@ class DocumentBase(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
 
 
 class Statement(DocumentBase, frozen=True, tag="statement"):
-    """What a site signs for a seal: it has settled everything up to the vector with this hash, and `made` is the number
-    of its last operation on the resource. So each later operation of this origin depends on all of that vector."""
+    """What a site signs for a seal: the resource is at these sites, this site has settled everything up to that vector,
+    and `made` is the number of its last operation. So each later operation of this origin depends on all of it."""
 
     resource: Name
     origin: Origin
-    stable: FileHash  # see `vector_hash`; the vector itself is in the seal, once for all statements
+    seal: FileHash  # what the seal says, see `seal_hash`; the seal itself has it once for all statements
     made: Count
     signature: Signature = ""  # of its origin, over all the rest; the last that is written, see codec.unsigned
 
@@ -197,12 +197,14 @@ class Seal(NamedTuple):
 
     Only what is under a seal that all sites know may be forgotten, see seals.py. `root` is the stamp of the
     resource's first seal. It distinguishes two resources that two sites created under one name without knowing of
-    each other. `proofs` are the statements of the other sites; the signature of the operation is that of its author.
+    each other. `sites` are the sites involved, the author of the seal included, in their order. Each of the others has
+    signed a statement; the author signs the operation that carries the seal.
     """
 
     stable: Vector
     root: Stamp
-    proofs: Annotated[tuple[Statement, ...], Meta(max_length=MAX_SITES)] = ()
+    sites: Annotated[tuple[Name, ...], Meta(max_length=MAX_SITES)]
+    statements: Annotated[tuple[Statement, ...], Meta(max_length=MAX_SITES)] = ()
 
 
 class _Derived:
@@ -325,9 +327,9 @@ def precedence(op: Operation) -> tuple[Stamp, int]:
     return op.stamp, content_hash(op)
 
 
-def vector_hash(vector: Vector) -> str:
-    """A text that stands for a vector: the same at every site."""
-    return sha256(_encoder.encode(dict(vector))).hexdigest()
+def seal_hash(stable: Vector, sites: Collection[str], root: Stamp | None) -> str:
+    """A text that stands for what a seal says: the same at every site. The first seal of a resource has no root yet."""
+    return sha256(_encoder.encode((dict(stable), sorted(sites), root))).hexdigest()
 
 
 def unsigned(body: bytes, signature: str) -> bytes:

@@ -9,20 +9,20 @@ and nothing is forgotten before every site knows the seal. An operation is *orph
 know it, and it does not depend on what is sealed: it has no effect at any site, whether that site has forgotten
 anything or not. It is kept and shown like a superseded operation.
 
-A seal speaks for all sites, so it carries a signed statement of each (`Statement`), and counts only with all of them
-(`without_statement`). So no site can seal alone. What a site made before its statement is known to the seal's author,
-and what it makes afterwards depends on what is sealed: an operation of a site that signed is never orphaned. What is
-orphaned comes from a site that was not on the list, from an earlier or later store of one that was, or from a site that
-broke its own signed statement (`broke_statement`).
+A seal speaks for all sites, so it names them, and carries a signed statement of each (`without_statement`). No site can
+seal alone what others take part in. What a site made before its statement is known to the author of the seal, and what
+it makes afterwards depends on what is sealed: an operation of a site that signed is never orphaned. What is orphaned
+comes from a site that was not on the list, from an earlier or later store of one that was, or from a site that broke
+its own statement (`broke_statement`).
 
 Two seals of one resource never orphan each other. If they do, two resources of one name have met: the one that was
 sealed first (`root`) stands, and the other gives way.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from cheops.log.causality import Vector, contains, covers, joined
-from cheops.log.operation import Operation, Origin, vector_hash
+from cheops.log.operation import Operation, Origin, seal_hash
 
 
 def excludes(sealing: Operation, op: Operation) -> bool:
@@ -39,27 +39,25 @@ def excluding_seal(op: Operation, seals: Iterable[Operation]) -> Operation | Non
     return max(excluding, key=lambda sealing: sealing.stamp, default=None)
 
 
-def without_statement(sealing: Operation, sites: Collection[str]) -> list[str]:
+def without_statement(sealing: Operation) -> list[str]:
     """The sites whose statement an operation's seal needs and does not have. Its author signs the operation itself."""
     seal = sealing.seal
-    needed = set(sites) - {sealing.origin.site}
-    if seal is None or not needed:
+    if seal is None:
         return []
-    stable = vector_hash(seal.stable)
-    return sorted(
-        needed.difference(
-            one.origin.site
-            for one in seal.proofs
-            if one.resource == sealing.resource and one.stable == stable and one.made <= sealing.deps.get(one.origin, 0)
-        )
-    )
+    said = seal_hash(seal.stable, seal.sites, None if seal.root == sealing.stamp else seal.root)
+    stated = {
+        one.origin.site
+        for one in seal.statements
+        if one.resource == sealing.resource and one.seal == said and one.made <= sealing.deps.get(one.origin, 0)
+    }
+    return sorted(set(seal.sites) - stated - {sealing.origin.site})
 
 
 def broke_statement(op: Operation, sealing: Operation) -> bool:
     """Whether the origin of an orphaned operation had stated, for the seal that orphans it, that it would make no such
     operation: it knows what is sealed, and the operation does not depend on it."""
-    proofs = sealing.seal.proofs if sealing.seal else ()
-    stated = {one.origin: one.made for one in proofs} | {sealing.origin: sealing.seq}
+    statements = sealing.seal.statements if sealing.seal else ()
+    stated = {one.origin: one.made for one in statements} | {sealing.origin: sealing.seq}
     return op.origin in stated and op.seq > stated[op.origin] and excludes(sealing, op)
 
 

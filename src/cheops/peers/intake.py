@@ -130,7 +130,7 @@ class DocumentVerifier:
     def _missing_keys(self, documents: Iterable[SignedDocument | Statement]) -> dict[str, set[str]]:
         """The keys that are not known yet, by site."""
         missing: dict[str, set[str]] = {}
-        for document in _with_proofs(documents):
+        for document in _with_statements(documents):
             try:
                 wanted = signatures.read(document.signature).key_id
             except signatures.SignatureError:
@@ -143,7 +143,7 @@ class DocumentVerifier:
     def _objection(self, document: SignedDocument) -> Objection | None:
         if objection := document_objection(document):  # before the signature, which costs far more
             return objection
-        for signed in _with_proofs((document,)):
+        for signed in _with_statements((document,)):
             if objection := self._signature_objection(signed):
                 return objection
         # After the signature: a wrong clock is the fault of the origin, and only it can prove that.
@@ -186,12 +186,12 @@ class DocumentVerifier:
         return await self._is_involved(sender, document.resource)
 
 
-def _with_proofs(documents: Iterable[SignedDocument | Statement]) -> Iterator[SignedDocument | Statement]:
+def _with_statements(documents: Iterable[SignedDocument | Statement]) -> Iterator[SignedDocument | Statement]:
     """The documents, each with the statements of other sites that its seal carries."""
     for document in documents:
         yield document
         if isinstance(document, Operation) and document.seal is not None:
-            yield from document.seal.proofs
+            yield from document.seal.statements
 
 
 def _name(document: SignedDocument | Statement) -> str:

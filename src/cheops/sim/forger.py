@@ -167,7 +167,8 @@ class Forger:
     def seal(self, deps: Vector, stamp: Stamp) -> Seal:
         """A claim that all sites have settled what its author knows, or more."""
         some = {origin: self._random.randint(1, n) for origin, n in deps.items() if self._random.random() < 0.7}
-        return Seal(self._random.choice((dict(deps), some, self.wrong(deps))), self.root(stamp))
+        stable = self._random.choice((dict(deps), some, self.wrong(deps)))
+        return Seal(stable, self.root(stamp), self._random.choice(((self._site,), self.site_list())))
 
     def root(self, stamp: Stamp) -> Stamp:
         return self._random.choice((stamp, Stamp(1, 0, self._node.origin), *self._roots))
