@@ -20,10 +20,12 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp
 from cheops.log.policy import (
     Action,
+    beginning_violation,
     creation_violation,
     is_participant,
     operation_violation,
     order_problem,
+    seal_violation,
     violation,
 )
 from cheops.log.seals import sealed_by
@@ -45,13 +47,28 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
         problem = order_problem(op, replica.history)
     others = [one.other for id_, one in replica.proofs.items() if one.other and contains(op.deps, id_)]
     if problem is None and policy is not None:
-        problem = operation_violation(op, policy, replica.history, endorsed=endorsed, others=others)
+        problem = (
+            _absence(replica, op)
+            or operation_violation(op, policy, replica.history, endorsed=endorsed, others=others, gone=replica.gone)
+            or seal_violation(op, replica.history.listing_before(op), replica.history, replica.gone)
+        )
     if problem is None:
         replica.inbox.admit(op)
         return True
     if replica.inbox.refuse(op, problem):
         out.others.append(Notify(replica.resource, REFUSED, op.id, problem))
     return False
+
+
+def _absence(replica: Replica, op: Operation) -> str | None:
+    """Why a resource that is not known here does not concern this site: nothing that has arrived names it. Otherwise a
+    site could take the name of a resource at sites that it does not even list."""
+    if replica.history.ops or replica.history.known:
+        return None
+    listings = (op, *replica.inbox.waiting.values())
+    if any(replica.site in (one.sites or ()) for one in listings):
+        return None
+    return f"no list of sites that has arrived names {replica.site}"
 
 
 def files_problem(payload: Command, limits: Limits) -> str | None:
@@ -125,6 +142,25 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
     lost = next((op for op in history.effective if op.origin == own and contains(base, op.id)), None)
     if lost is not None and replica.is_involved and not history.folded:
         return f"its checkpoint would take the place of {lost.id}, which is in effect here"
+    return _unfounded(replica, message)
+
+
+def _unfounded(replica: Replica, message: Message) -> str | None:
+    """What is wrong with a seal or a beginning that a snapshot brings with it. The rest was settled by those who sealed
+    it. A snapshot may be the first that arrives, so nothing that it refers to need be here."""
+    history = replica.history
+    known = {op.id: op for op in (*message.ops, *history.ops.values())}.values()
+    for op in message.ops:
+        policy = replica.policy_of(op.rtype)
+        if policy is None or contains(history.known, op.id):
+            continue
+        before = (one for one in known if one.sites is not None and one.is_before(op))
+        listing = max(before, key=lambda one: one.stamp, default=None)
+        problem = seal_violation(op, listing, history, replica.gone)
+        if problem is None and not op.deps and history.known:
+            problem = beginning_violation(op, policy, history, gone=replica.gone)
+        if problem is not None:
+            return f"it has {op.id}, and {problem}"
     return None
 
 

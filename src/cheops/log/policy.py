@@ -33,7 +33,7 @@ from msgspec.structs import replace
 
 from cheops.log.history import History
 from cheops.log.operation import Kind, MatrixRef, Operation, OpId
-from cheops.log.seals import excluding_seal
+from cheops.log.seals import excluding_seal, standing
 from cheops.text import in_words
 
 
@@ -77,17 +77,24 @@ def order_problem(op: Operation, history: History) -> str | None:
 
 
 def operation_violation(
-    op: Operation, policy: Policy, history: History, *, endorsed: bool = False, others: Sequence[Operation] = ()
+    op: Operation,
+    policy: Policy,
+    history: History,
+    *,
+    endorsed: bool = False,
+    others: Sequence[Operation] = (),
+    gone: Collection[str] = (),
 ) -> str | None:
     """Why another site's operation is refused, or None. Everything it depends on must be here. It is endorsed if a site
-    of the resource has accepted it. `others` are second contents of operations that it depends on."""
+    of the resource has accepted it. `others` are second contents of operations that it depends on, `gone` are sites
+    that were removed for good."""
     if excluding_seal(op, history.seals):
         return None
     listing = history.listing_before(op)
     if listing is None or history.may_have_forgotten_newer(listing):
         listing = _substitute_listing(op, listing, history, endorsed=endorsed)
     if listing is None:
-        return _beginning_violation(op, policy, history, endorsed=endorsed)
+        return beginning_violation(op, policy, history, endorsed=endorsed, gone=gone)
     listings = (listing, *(other for other in others if other.id == listing.id and other.sites is not None))
     problems = [_violation_by(one, op, policy, history, others) for one in listings]
     return None if None in problems else problems[0]
@@ -101,6 +108,22 @@ def _violation_by(
     introduces = op.matrix.introduced == op.stamp
     changes = op.kind is Kind.SITES or (op.sites is not None and op.sites != listing.sites)
     return violation(Action(op.origin.site, op.kind, changes, introduces), policy, listing)
+
+
+def seal_violation(op: Operation, listing: Operation | None, history: History, gone: Collection[str]) -> str | None:
+    """Why the seal of another site's operation is refused, or None. `listing` set the list of sites that its author
+    knew; `gone` are sites that were removed for good.
+
+    Where several sites signed a seal, each has stated that these are all sites. A site that seals alone must be the
+    only one by the list that it knew, and its resource does not take the place of another one that is sealed."""
+    if op.seal is None or len(op.seal.sites) > 1:
+        return None
+    others = set((listing.sites or ()) if listing else ()).difference(op.seal.sites, gone)
+    if others:
+        return f"its seal leaves out {in_words(sorted(others))}, which its list of sites names"
+    if any(other not in standing((*history.seals, op)) for other in history.seals):
+        return "its seal would end another resource of this name that is sealed"
+    return None
 
 
 def _substitute_listing(
@@ -150,9 +173,10 @@ def is_participant(site: str, history: History) -> bool:
     return site in history.ever_listed or any(origin.site == site for origin in history.known)
 
 
-def _beginning_violation(  # noqa: PLR0911 - one per reason
-    op: Operation, policy: Policy, history: History, *, endorsed: bool
+def beginning_violation(  # noqa: PLR0911 - one per reason
+    op: Operation, policy: Policy, history: History, *, endorsed: bool = False, gone: Collection[str] = ()
 ) -> str | None:
+    """Why another site may not begin a resource, or None."""
     site = op.origin.site
     if policy.operate is SiteGroup.MESH:
         return None
@@ -160,6 +184,8 @@ def _beginning_violation(  # noqa: PLR0911 - one per reason
         return f"{site} is not one of the sites of this resource"
     if problem := creation_violation(site, op.sites, policy):
         return problem
+    if all(origin.site in gone for origin in history.known):
+        return None  # what only forgotten sites made does not keep others from the name
     if history.ever_listed and not endorsed and not is_participant(site, history):
         where = in_words(sorted(history.ever_listed))
         return (

@@ -70,12 +70,20 @@ def _resource_problems(world: ByzantineWorld, resource: str) -> Iterator[str]:
         if not involved:
             continue
         for name in world.honest:
-            if name in site_list and name not in involved:
+            if name in site_list and name not in involved and not _is_apart(world, replicas, involved[0], name):
                 known = replicas[name].history.site_list if name in replicas else "nothing"
                 yield f"{name} is involved according to {involved[0]}, and knows {known}"
         for name in involved:
             yield from _replica_problems(world, name, replicas[name])
         yield from _difference_problems(world, resource, {name: replicas[name] for name in involved})
+
+
+def _is_apart(world: ByzantineWorld, replicas: dict[str, Replica], here: str, there: str) -> bool:
+    """Whether two sites have different resources of one name, because the hostile site made one of them."""
+    listing = replicas[here].history.site_list_op
+    if there not in replicas or listing is None or listing.origin.site != world.hostile:
+        return False
+    return not replicas[there].history.known.keys() >= replicas[here].history.known.keys()
 
 
 def _is_named(world: ByzantineWorld, resource: str, site: str) -> bool:
@@ -97,11 +105,10 @@ def _forgeries(world: ByzantineWorld, resource: str) -> Iterator[str]:
 
 def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Iterator[str]:
     history = replica.history
-    met = _met(world, replica.resource, name)
     for id_ in sorted(world.acknowledged.get(replica.resource, ())):
-        if not contains(history.known, id_) and id_.origin.site in met:
+        if not contains(history.known, id_) and _is_shared(world, replica, id_.origin.site):
             yield f"{name} lost {id_}, which was acknowledged"
-        elif id_ in history.orphans:
+        elif id_ in history.orphans and not _is_reported(world, replica, id_):
             yield f"{name} set {id_} aside, which was acknowledged"
     made_here = max((id_.seq for id_ in world.contents[replica.resource] if id_.origin == replica.origin), default=0)
     if history.known.get(replica.origin, 0) > made_here:
@@ -114,25 +121,34 @@ def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Ite
         yield f"{name} is not at rest"
     kept_out = [*replica.inbox.waiting, *replica.inbox.refused, *replica.applied.failed]
     for id_ in kept_out:
-        if id_.origin.site != world.hostile:
+        if id_.origin.site != world.hostile and not (id_ in replica.applied.failed and _is_shown(world, replica)):
             why = replica.inbox.refused.get(id_) or replica.applied.failed.get(id_) or "it waits"
             yield f"{name} does not take {id_} of an honest site: {why}"
 
 
-def _met(world: ByzantineWorld, resource: str, name: str) -> set[str]:
-    """The honest sites that a chain of lists connects with one. Others have another resource of that name, which the
-    hostile site made without them: the two stay apart."""
-    listed: dict[str, set[str]] = {site: set() for site in world.honest}
-    for site in world.honest:
-        if replica := world.nodes[site].replica(resource):
-            for other in replica.history.ever_listed.intersection(world.honest):
-                listed[site].add(other)
-                listed[other].add(site)
-    met, new = {name}, {name}
-    while new:
-        new = {other for site in new for other in listed[site]} - met
-        met |= new
-    return met
+def _is_shown(world: ByzantineWorld, replica: Replica) -> bool:
+    """Whether a site has proof that the hostile one sent two contents, and does not say that all is well. With two
+    contents of a beginning, say of two types, the command of an operation that fitted the one may fail by the other."""
+    return bool(replica.proofs) and status(replica, set(world.honest)).overall is Overall.DIVERGED
+
+
+def _is_shared(world: ByzantineWorld, replica: Replica, site: str) -> bool:
+    """Whether another honest site has the resource with this one. Where the hostile site made a resource of that name
+    elsewhere, which others refuse, the two stay apart."""
+    other = world.nodes[site].replica(replica.resource)
+    return other is not None and replica.site in other.history.site_list
+
+
+def _is_reported(world: ByzantineWorld, replica: Replica, id_: OpId) -> bool:
+    """A site that was not on the list may make the resource a second time, without knowledge of what the sites of the
+    first one have sealed (docs/adr/0009-seals.md). These must have signed that, and it must report it."""
+    by = replica.history.ops.get(replica.history.orphans[id_].by or id_)
+    signed = by.seal.sites if by is not None and by.seal else ()
+    reported = any(
+        site == id_.origin.site and (notice.resource, notice.op, notice.what) == (replica.resource, id_, "estranged")
+        for site, notice in world.notices
+    )
+    return reported and id_.origin.site not in signed and any(site in world.honest for site in signed)
 
 
 def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[str, Replica]) -> Iterator[str]:

@@ -133,6 +133,22 @@ class Forger:
         )
         return self._wire.signed(op, self._site)
 
+    def own_history(self, resource: str) -> tuple[Operation, ...]:
+        """The beginning of a resource, by a new store of this site, and a seal of it. Most are stamped early."""
+        origin = Origin(self._site, f"h{self._numbers.total()}")
+        sites = self._random.choice(((self._site,), (self._site, *self._others), self.site_list()))
+        first = replace(self.operation(resource, origin, kind=Kind.NORMAL, sites=sites), deps={}, sites=sites)
+        time_ms = self._random.choice((1, 1, self.now_ms - 60_000, self.now_ms))
+        stamp = Stamp(time_ms, 0, origin)
+        ref = self._random.choice((first.matrix._replace(introduced=stamp), first.matrix))
+        first = replace(first, stamp=stamp, matrix=ref)
+        later = stamp._replace(counter=1)
+        seal = Seal({origin: 1}, self._random.choice((later, later, self.root(later))), (self._site,))
+        sealing = replace(
+            self.operation(resource, origin, kind=Kind.SEAL), deps={origin: 1}, stamp=later, matrix=ref, sites=None
+        )
+        return tuple(self._wire.signed(op, self._site) for op in (first, replace(sealing, seal=seal)))
+
     def _kind(self, rtype: str, kind: Kind, payload: Command) -> dict[str, Any]:
         """A kind with a command that does what the kind says. The rules rest on that for every operation, whichever
         site it comes from: no site can see what a command does."""

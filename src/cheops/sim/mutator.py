@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from cheops.engine.documents import Message
+from cheops.engine.documents import Message, Snapshot
 from cheops.errors import CheopsError
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import MAX_NUMBER, Applied, Kind, Operation, OpId, Origin, Reply, Stamp, Status
@@ -27,7 +27,7 @@ _MOST_HEARD = 400
 TACTICS = (
     "drop", "duplicate", "withhold", "claim", "change own operations", "equivocate", "forge", "forge replies",
     "snapshot", "seal", "mutate bytes", "operate", "bad id", "two contents", "lying seal", "far stamp", "flood",
-    "matrices", "replay", "unasked snapshot", "own replies",
+    "matrices", "replay", "unasked snapshot", "own replies", "own history",
 )  # fmt: skip
 
 Body = tuple[str, bytes]  # a receiver, and what is sent to it
@@ -72,6 +72,7 @@ class Mutator:
             "replay": self._replay,
             "unasked snapshot": self._send_snapshot,
             "own replies": self._reply,
+            "own history": self._begin_anew,
         }
         names = [*mutations, *inventions]
         self.tactics = sorted(set(random.sample(names, random.randint(2, 7))) - spared)
@@ -244,6 +245,19 @@ class Mutator:
         op = self._wire.signed(replace(op, seal=self._forger.seal(op.deps, op.stamp)), self._site)
         for peer in self._some_peers():
             yield peer, self._forger.about(resource, (op,))
+
+    def _begin_anew(self) -> Iterator[tuple[str, Message]]:
+        """A beginning of its own for a resource that others have, with a seal of it, as if it had been first."""
+        resource = self._forger.resource()
+        ops = self._forger.own_history(resource)
+        floor = {op.origin: op.seq for op in ops}
+        message = replace(self._forger.about(resource, ops), known=floor, settled=floor)
+        if self._random.random() < 0.3:
+            seal = ops[-1].seal
+            snapshot = Snapshot(floor, {}, None, ops[0].matrix, (), root=seal.root if seal else None)
+            message = replace(message, snapshot=snapshot)
+        for peer in self._some_peers():
+            yield peer, message
 
     def _operate_far_away(self) -> Iterator[tuple[str, Message]]:
         """Stamps at the bounds of time and of the counter."""
