@@ -20,12 +20,12 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp
 from cheops.log.policy import (
     Action,
-    beginning_violation,
     creation_violation,
     is_participant,
     operation_violation,
     order_problem,
     seal_violation,
+    snapshot_violation,
     violation,
 )
 from cheops.log.seals import sealed_by
@@ -146,7 +146,7 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
 
 
 def _unfounded(replica: Replica, message: Message) -> str | None:
-    """What is wrong with a seal or a beginning that a snapshot brings with it. The rest was settled by those who sealed
+    """What is wrong with a seal or a list of sites that a snapshot brings with it. The rest was settled by those who sealed
     it. A snapshot may be the first that arrives, so nothing that it refers to need be here."""
     history = replica.history
     known = {op.id: op for op in (*message.ops, *history.ops.values())}.values()
@@ -156,11 +156,12 @@ def _unfounded(replica: Replica, message: Message) -> str | None:
             continue
         before = (one for one in known if one.sites is not None and one.is_before(op))
         listing = max(before, key=lambda one: one.stamp, default=None)
-        problem = seal_violation(op, listing, history, replica.gone)
-        if problem is None and not op.deps and history.known:
-            problem = beginning_violation(op, policy, history, gone=replica.gone)
-        if problem is not None:
+        if problem := seal_violation(op, listing, history, replica.gone):
             return f"it has {op.id}, and {problem}"
+    newest = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
+    policy = replica.policy_of(newest.rtype) if newest else None
+    if newest is not None and policy is not None:
+        return snapshot_violation(newest, policy, history, replica.gone)
     return None
 
 
@@ -226,6 +227,8 @@ def refusal(replica: Replica, event: Submitted) -> str | None:  # noqa: PLR0911 
         return full
     if problem := files_problem(event.payload, replica.limits):
         return problem
+    if event.rtype and replica.history.ops and event.rtype != replica.type.name:
+        return f"the resource is of type '{replica.type.name}', not '{event.rtype}'"
     if changes and not site_list:
         return "no such resource is known here"
     if not event.sites and (changes or not site_list):

@@ -118,6 +118,7 @@ class Ledger(DocumentBase, frozen=True, tag="ledger"):
     epochs: tuple[EpochRecord, ...] = ()
     rejected_matrices: frozenset[Stamp] = field(default_factory=frozenset)
     contents: Contents = field(default_factory=dict)  # of everything up to `floor`
+    dirty: tuple[OptionalName, ...] = ()  # keys of which the application may hold parts until something wipes them
 
 
 class Proof(DocumentBase, frozen=True, tag="proof"):

@@ -73,6 +73,8 @@ def _name_objection(op: Operation) -> Objection | None:
 def _number_objection(op: Operation) -> Objection | None:
     if op.deps.get(op.origin, 0) != op.seq - 1:
         return Objection(BAD_NUMBER, f"number {op.seq} of its origin does not follow the one before it")
+    if op.is_silent and not op.deps:
+        return Objection(BAD_NUMBER, "it begins a resource, and does nothing")
     if op.matrix.introduced > op.stamp:
         return Objection(BAD_NUMBER, "it names a matrix that was introduced after it")
     return _seal_objection(op) if op.seal is not None else None

@@ -77,6 +77,7 @@ class Replica:
         # What the saved ledger says, so that it is written again only when that changes.
         self.is_saved_unsynced = False
         self._saved_rejections = 0
+        self._saved_dirty: tuple[str, ...] = ()
 
     # -- lookups -------------------------------------------------------------------------------------------
 
@@ -204,6 +205,8 @@ class Replica:
             if reply.origin == self.origin:
                 self.applied.load_reply(reply)
         self.applied.drop_stale_failures()
+        if self._saved_dirty:
+            self.applied.mark_dirty(self._saved_dirty)
         self.statement = next((d for d in documents if isinstance(d, Statement)), None)
         for proof in (d for d in documents if isinstance(d, Proof)):
             self.keep_proof(proof)
@@ -223,9 +226,10 @@ class Replica:
         self.applied.load_base(ledger.base, applied=ledger.base_applied)
         self.is_saved_unsynced = ledger.unsynced
         self._saved_rejections = len(ledger.rejected_matrices)
+        self._saved_dirty = ledger.dirty
 
     def save_ledger(self, out: Effects) -> None:
-        self._saved_rejections = len(self.history.rejected_matrices)
+        self._saved_rejections, self._saved_dirty = len(self.history.rejected_matrices), self.applied.dirty
         ledger = Ledger(
             self.resource,
             unsynced=self.is_saved_unsynced,
@@ -237,6 +241,7 @@ class Replica:
             epochs=epoch_records(self.history.epochs),
             rejected_matrices=frozenset(self.history.rejected_matrices),
             contents=written(self.history.contents.floor),
+            dirty=self.applied.dirty,
         )
         out.documents[key_of(ledger)] = ledger
 
@@ -246,9 +251,12 @@ class Replica:
             self.is_saved_unsynced = unsynced
             self.save_ledger(out)
 
-    def save_rejected_matrices(self, out: Effects) -> None:
-        # Without this, a rejected matrix could be in force again after a restart, once its operation is forgotten.
-        if len(self.history.rejected_matrices) != self._saved_rejections:
+    def save_changes(self, out: Effects) -> None:
+        """Save the ledger if something changed in this step that must outlive a crash."""
+        # Without this, a rejected matrix could be in force again after a restart, once its operation is forgotten; and
+        # nobody would know that the application still holds something that no operation stands for.
+        rejections = len(self.history.rejected_matrices)
+        if (rejections, self.applied.dirty) != (self._saved_rejections, self._saved_dirty):
             self.save_ledger(out)
 
     def save_unfinished_replay(self, out: Effects, dirty: tuple[str, ...] = (), *, from_start: bool = False) -> None:

@@ -280,7 +280,7 @@ class AppliedState:
     def mark_dirty(self, keys: tuple[str, ...]) -> None:
         """The application may hold anything of these keys, until they are wiped."""
         self.record_run(None, "", keys)
-        self.dirty = keys
+        self.dirty = tuple(dict.fromkeys((*self.dirty, *keys)))
 
     def invalidate_replay(self, wanted: Plan) -> tuple[str, ...]:
         """A replay was interrupted: what its base wipes counts as not applied. Return the keys that are dirty now."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from cheops.engine import contents, exchange, outcome, retention, scheduler, sealing
@@ -335,10 +336,13 @@ class Site:
         return self.matrices[hash_]
 
     def _learn_type(self, replica: Replica) -> None:
-        # The first operation names the type, and later ones take it from there.
-        for op in (*replica.history.ops.values(), *replica.drafts):
+        # The first operation names the type, and later ones take it from there. What a forgotten site made does not
+        # decide for others.
+        ops = chain(replica.history.ops.values(), replica.drafts)
+        first = next(ops, None)
+        op = next((one for one in chain((first,), ops) if one and one.origin.site not in self.gone), first)
+        if op is not None:
             replica.set_type(self.settings.type_named(op.rtype))
-            return
 
     def _complete_step(self, replica: Replica, out: Effects) -> None:
         """End a step of a resource: report to clients, forget, send, and note what is left to do."""
@@ -347,7 +351,7 @@ class Site:
         retention.prune(replica, out)
         self._seal_if_due(replica, out)
         exchange.send_pending(replica, out, self._now_ms)
-        replica.save_rejected_matrices(out)
+        replica.save_changes(out)
         slot, applied = replica.slot, replica.applied
         busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
         at_work = busy or replica.outbox.has_deferred or not applied.is_settled

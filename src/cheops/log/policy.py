@@ -31,6 +31,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from cheops.log.causality import contains
 from cheops.log.history import History
 from cheops.log.operation import Kind, MatrixRef, Operation, OpId
 from cheops.log.seals import excluding_seal, standing
@@ -76,7 +77,7 @@ def order_problem(op: Operation, history: History) -> str | None:
     return f"it is stamped earlier than {late.id}, which it depends on" if late else None
 
 
-def operation_violation(
+def operation_violation(  # noqa: PLR0913 - an operation, and what it is judged by
     op: Operation,
     policy: Policy,
     history: History,
@@ -95,7 +96,11 @@ def operation_violation(
         listing = _substitute_listing(op, listing, history, endorsed=endorsed)
     if listing is None:
         return beginning_violation(op, policy, history, endorsed=endorsed, gone=gone)
-    listings = (listing, *(other for other in others if other.id == listing.id and other.sites is not None))
+    # Another content of the operation that set the list may have set another one, or none.
+    contents = [other for other in others if other.id == listing.id]
+    listings = [listing, *(other for other in contents if other.sites is not None)]
+    if len(listings) <= len(contents) and (before := history.listing_before(listing)):
+        listings.append(before)
     problems = [_violation_by(one, op, policy, history, others) for one in listings]
     return None if None in problems else problems[0]
 
@@ -195,10 +200,38 @@ def beginning_violation(  # noqa: PLR0911 - one per reason
     held = history.ops.get(op.id)
     if held is not None and not held.deps:
         return None  # a second content: the list that it would leave out may be that of the first
-    missing = set(history.site_list).difference(op.sites)
-    if missing and not endorsed and not history.has_listing_within(op.sites):
+    return _list_problem(op.sites, history, gone, endorsed=endorsed) or _type_problem(op, history, gone)
+
+
+def _list_problem(
+    sites: Collection[str], history: History, gone: Collection[str], *, endorsed: bool = False
+) -> str | None:
+    """Why a list of sites that nothing here leads to does not count, or None."""
+    listing = history.site_list_op
+    if endorsed or listing is None or listing.origin.site in gone or history.has_listing_within(sites):
+        return None
+    if missing := set(history.site_list).difference(sites):
         return f"a resource of this name is also at {in_words(sorted(missing))}, which its list of sites leaves out"
     return None
+
+
+def _type_problem(op: Operation, history: History, gone: Collection[str]) -> str | None:
+    other = next((one for one in history.ops.values() if one.origin.site not in gone), op)
+    if other.rtype == op.rtype:
+        return None
+    return f"it is of type '{op.rtype}', and a resource of this name is of type '{other.rtype}'"
+
+
+def snapshot_violation(listing: Operation, policy: Policy, history: History, gone: Collection[str]) -> str | None:
+    """Why the newest list of sites in a snapshot does not count here, or None: it leaves out sites that are known here,
+    and its author may not change the list."""
+    ours = history.site_list_op
+    if ours is None or contains(history.known, listing.id) or listing.stamp < ours.stamp:
+        return None
+    act = Action(listing.origin.site, listing.kind, changes_sites=True)
+    if violation(act, policy, ours) is None:
+        return None
+    return _list_problem(listing.sites or (), history, gone)
 
 
 def _inconsistency(op: Operation, listing: Operation, history: History, others: Sequence[Operation]) -> str | None:

@@ -16,6 +16,7 @@ from cheops.engine.status import Overall, status
 from cheops.log.causality import contains
 from cheops.log.names import command_problem
 from cheops.log.operation import Operation, OpId, precedence
+from cheops.log.seals import excluding_seal, standing
 from cheops.sim.byzantine import ByzantineWorld, app_of
 from cheops.sim.forger import BAD_IDS
 from cheops.sim.invariants import reference_effective, replayed
@@ -121,7 +122,9 @@ def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Ite
         yield f"{name} is not at rest"
     kept_out = [*replica.inbox.waiting, *replica.inbox.refused, *replica.applied.failed]
     for id_ in kept_out:
-        if id_.origin.site != world.hostile and not (id_ in replica.applied.failed and _is_shown(world, replica)):
+        if id_.origin.site == world.hostile or not _is_shared(world, replica, id_.origin.site):
+            continue
+        if not (id_ in replica.applied.failed and _is_shown(world, replica)):
             why = replica.inbox.refused.get(id_) or replica.applied.failed.get(id_) or "it waits"
             yield f"{name} does not take {id_} of an honest site: {why}"
 
@@ -163,7 +166,8 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
     states = {name: world.nodes[name].states.get(resource, app.start) for name in replicas}
     # A command of the hostile site may fail everywhere else although it says OK, and then in another state at each
     # site. That is for the operator, who must see it.
-    failed = any(replica.applied.failed or replica.applied.order_not_enforced for replica in replicas.values())
+    applied = [replica.applied for replica in replicas.values()]
+    failed = any(one.failed or one.order_not_enforced or one.dirty for one in applied)
     if any(state != states[first] for state in states.values()):
         if not failed:
             yield f"the application's states differ: {states}"
@@ -173,6 +177,9 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
         return
     orphans = {id_ for replica in replicas.values() for id_ in replica.history.orphans}
     ops = [op for op in _standing(world, resource, orphans) if contains(known, op.id)]
+    # Its own seals take the effect of operations of the hostile site, which may be forgotten since.
+    seals = standing(op for op in ops if op.seal)
+    ops = [replace(op, seal=None) for op in ops if op.origin.site != world.hostile or not excluding_seal(op, seals)]
     if failed or len({op.matrix.hash for op in ops}) != 1 or app.name == "pcounter" or command_problem(resource):
         return
     effective = reference_effective(ops, replicas[first].matrix.entries)
@@ -183,9 +190,9 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
 
 
 def _standing(world: ByzantineWorld, resource: str, without: set[OpId]) -> list[Operation]:
-    """Of each operation the content that stands, of those that an honest site has, without its seal."""
+    """Of each operation the content that stands, of those that an honest site has."""
     return [
-        replace(min(contents.values(), key=precedence), seal=None)
+        min(contents.values(), key=precedence)
         for id_, contents in world.contents[resource].items()
         if id_ not in without
     ]
