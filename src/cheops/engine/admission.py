@@ -49,7 +49,7 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     if problem is None and policy is not None:
         problem = (
             _absence(replica, op)
-            or operation_violation(op, policy, replica.history, endorsed=endorsed, others=others, gone=replica.gone)
+            or operation_violation(op, policy, replica.history, endorsed=endorsed, others=others)
             or seal_violation(op, replica.history.listing_before(op), replica.history, replica.gone)
         )
     if problem is None:
@@ -146,8 +146,8 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
 
 
 def _unfounded(replica: Replica, message: Message) -> str | None:
-    """What is wrong with a seal or a list of sites that a snapshot brings with it. The rest was settled by those who sealed
-    it. A snapshot may be the first that arrives, so nothing that it refers to need be here."""
+    """What is wrong with a seal or a list of sites that a snapshot brings with it. The sites that signed a seal have
+    settled the rest. A snapshot may be the first that arrives, so nothing that it refers to need be here."""
     history = replica.history
     known = {op.id: op for op in (*message.ops, *history.ops.values())}.values()
     for op in message.ops:
@@ -161,7 +161,7 @@ def _unfounded(replica: Replica, message: Message) -> str | None:
     newest = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
     policy = replica.policy_of(newest.rtype) if newest else None
     if newest is not None and policy is not None:
-        return snapshot_violation(newest, policy, history, replica.gone)
+        return snapshot_violation(newest, policy, history)
     return None
 
 
@@ -180,7 +180,7 @@ def _may_send_snapshot(replica: Replica, peer: str, message: Message) -> bool:
         return True
     ours = history.site_list_op
     if peer not in (listing.sites or ()) or ours is None:
-        return peer in (listing.sites or ()) and not history.ops
+        return {peer, replica.site}.issubset(listing.sites or ()) and not history.ops
     act = Action(listing.origin.site, listing.kind, changes_sites=True)
     return listing.stamp > ours.stamp and violation(act, policy, ours) is None
 

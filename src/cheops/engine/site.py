@@ -336,12 +336,8 @@ class Site:
         return self.matrices[hash_]
 
     def _learn_type(self, replica: Replica) -> None:
-        # The first operation names the type, and later ones take it from there. What a forgotten site made does not
-        # decide for others.
-        ops = chain(replica.history.ops.values(), replica.drafts)
-        first = next(ops, None)
-        op = next((one for one in chain((first,), ops) if one and one.origin.site not in self.gone), first)
-        if op is not None:
+        # The first operation names the type, and later ones take it from there.
+        if op := next(chain(replica.history.ops.values(), replica.drafts), None):
             replica.set_type(self.settings.type_named(op.rtype))
 
     def _complete_step(self, replica: Replica, out: Effects) -> None:

@@ -284,8 +284,17 @@ class History:
 
     def listing_before(self, op: Operation) -> Operation | None:
         """The operation that set the list of sites that the author of another one knew."""
-        if self.site_list_op is not None and self.site_list_op.is_before(op):
-            return self.site_list_op  # the usual case
+        newest = self.site_list_op
+        # The usual case, unless the author of the operation knew a newer list, and not the seal that orphans that.
+        if (
+            newest is not None
+            and newest.is_before(op)
+            and not any(
+                other.id in self.orphans and other.is_before(op) and other.stamp > newest.stamp
+                for other in self._listings
+            )
+        ):
+            return newest
         seals = [sealing for sealing in self.seals if sealing.is_before(op)]
         past = (other for other in self._listings if other.is_before(op) and not excluding_seal(other, seals))
         return max(past, key=_stamp, default=None)

@@ -77,25 +77,18 @@ def order_problem(op: Operation, history: History) -> str | None:
     return f"it is stamped earlier than {late.id}, which it depends on" if late else None
 
 
-def operation_violation(  # noqa: PLR0913 - an operation, and what it is judged by
-    op: Operation,
-    policy: Policy,
-    history: History,
-    *,
-    endorsed: bool = False,
-    others: Sequence[Operation] = (),
-    gone: Collection[str] = (),
+def operation_violation(
+    op: Operation, policy: Policy, history: History, *, endorsed: bool = False, others: Sequence[Operation] = ()
 ) -> str | None:
     """Why another site's operation is refused, or None. Everything it depends on must be here. It is endorsed if a site
-    of the resource has accepted it. `others` are second contents of operations that it depends on, `gone` are sites
-    that were removed for good."""
+    of the resource has accepted it. `others` are second contents of operations that it depends on."""
     if excluding_seal(op, history.seals):
         return None
     listing = history.listing_before(op)
     if listing is None or history.may_have_forgotten_newer(listing):
         listing = _substitute_listing(op, listing, history, endorsed=endorsed)
     if listing is None:
-        return beginning_violation(op, policy, history, endorsed=endorsed, gone=gone)
+        return _beginning_violation(op, policy, history, endorsed=endorsed)
     # Another content of the operation that set the list may have set another one, or none.
     contents = [other for other in others if other.id == listing.id]
     listings = [listing, *(other for other in contents if other.sites is not None)]
@@ -178,8 +171,8 @@ def is_participant(site: str, history: History) -> bool:
     return site in history.ever_listed or any(origin.site == site for origin in history.known)
 
 
-def beginning_violation(  # noqa: PLR0911 - one per reason
-    op: Operation, policy: Policy, history: History, *, endorsed: bool = False, gone: Collection[str] = ()
+def _beginning_violation(  # noqa: PLR0911 - one per reason
+    op: Operation, policy: Policy, history: History, *, endorsed: bool
 ) -> str | None:
     """Why another site may not begin a resource, or None."""
     site = op.origin.site
@@ -189,8 +182,6 @@ def beginning_violation(  # noqa: PLR0911 - one per reason
         return f"{site} is not one of the sites of this resource"
     if problem := creation_violation(site, op.sites, policy):
         return problem
-    if all(origin.site in gone for origin in history.known):
-        return None  # what only forgotten sites made does not keep others from the name
     if history.ever_listed and not endorsed and not is_participant(site, history):
         where = in_words(sorted(history.ever_listed))
         return (
@@ -200,29 +191,21 @@ def beginning_violation(  # noqa: PLR0911 - one per reason
     held = history.ops.get(op.id)
     if held is not None and not held.deps:
         return None  # a second content: the list that it would leave out may be that of the first
-    return _list_problem(op.sites, history, gone, endorsed=endorsed) or _type_problem(op, history, gone)
+    other = next(iter(history.ops.values()), op)
+    if other.rtype != op.rtype:
+        return f"it is of type '{op.rtype}', and a resource of this name is of type '{other.rtype}'"
+    return None if endorsed else _list_problem(op.sites, history)
 
 
-def _list_problem(
-    sites: Collection[str], history: History, gone: Collection[str], *, endorsed: bool = False
-) -> str | None:
+def _list_problem(sites: Collection[str], history: History) -> str | None:
     """Why a list of sites that nothing here leads to does not count, or None."""
-    listing = history.site_list_op
-    if endorsed or listing is None or listing.origin.site in gone or history.has_listing_within(sites):
+    missing = set(history.site_list).difference(sites)
+    if not missing or history.has_listing_within(sites):
         return None
-    if missing := set(history.site_list).difference(sites):
-        return f"a resource of this name is also at {in_words(sorted(missing))}, which its list of sites leaves out"
-    return None
+    return f"a resource of this name is also at {in_words(sorted(missing))}, which its list of sites leaves out"
 
 
-def _type_problem(op: Operation, history: History, gone: Collection[str]) -> str | None:
-    other = next((one for one in history.ops.values() if one.origin.site not in gone), op)
-    if other.rtype == op.rtype:
-        return None
-    return f"it is of type '{op.rtype}', and a resource of this name is of type '{other.rtype}'"
-
-
-def snapshot_violation(listing: Operation, policy: Policy, history: History, gone: Collection[str]) -> str | None:
+def snapshot_violation(listing: Operation, policy: Policy, history: History) -> str | None:
     """Why the newest list of sites in a snapshot does not count here, or None: it leaves out sites that are known here,
     and its author may not change the list."""
     ours = history.site_list_op
@@ -231,7 +214,7 @@ def snapshot_violation(listing: Operation, policy: Policy, history: History, gon
     act = Action(listing.origin.site, listing.kind, changes_sites=True)
     if violation(act, policy, ours) is None:
         return None
-    return _list_problem(listing.sites or (), history, gone)
+    return _list_problem(listing.sites or (), history)
 
 
 def _inconsistency(op: Operation, listing: Operation, history: History, others: Sequence[Operation]) -> str | None:

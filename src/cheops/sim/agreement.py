@@ -71,7 +71,7 @@ def _resource_problems(world: ByzantineWorld, resource: str) -> Iterator[str]:
         if not involved:
             continue
         for name in world.honest:
-            if name in site_list and name not in involved and not _is_apart(world, replicas, involved[0], name):
+            if name in site_list and name not in involved and not _is_apart(world, replicas[involved[0]], name):
                 known = replicas[name].history.site_list if name in replicas else "nothing"
                 yield f"{name} is involved according to {involved[0]}, and knows {known}"
         for name in involved:
@@ -79,12 +79,20 @@ def _resource_problems(world: ByzantineWorld, resource: str) -> Iterator[str]:
         yield from _difference_problems(world, resource, {name: replicas[name] for name in involved})
 
 
-def _is_apart(world: ByzantineWorld, replicas: dict[str, Replica], here: str, there: str) -> bool:
-    """Whether two sites have different resources of one name, because the hostile site made one of them."""
-    listing = replicas[here].history.site_list_op
-    if there not in replicas or listing is None or listing.origin.site != world.hostile:
-        return False
-    return not replicas[there].history.known.keys() >= replicas[here].history.known.keys()
+def _is_apart(world: ByzantineWorld, replica: Replica, site: str) -> bool:
+    """Whether another honest site has a different resource of this name. The hostile site may take names at sites that
+    have nothing of that name yet: then these refuse what others begin later, and the two stay apart."""
+    other = world.nodes[site].replica(replica.resource)
+    begun, begun_there = _beginnings(world, replica), _beginnings(world, other) if other else set()
+    mixed = {id_.origin.site for id_ in begun ^ begun_there}
+    return other is not None and not begun & begun_there and world.hostile in mixed
+
+
+def _beginnings(world: ByzantineWorld, replica: Replica) -> set[OpId]:
+    """The operations that begin what a site has, forgotten ones included."""
+    contents = world.contents.get(replica.resource, {})
+    known = (id_ for id_ in contents if contains(replica.history.known, id_))
+    return {id_ for id_ in known if not all(op.deps for op in contents[id_].values())}
 
 
 def _is_named(world: ByzantineWorld, resource: str, site: str) -> bool:
@@ -120,8 +128,11 @@ def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Ite
             yield f"{name} accepted {op.id}, whose files are larger than {most:,} bytes"
     if replica.slot.running or replica.drafts or replica.applied.unknown:
         yield f"{name} is not at rest"
-    kept_out = [*replica.inbox.waiting, *replica.inbox.refused, *replica.applied.failed]
-    for id_ in kept_out:
+    yield from _refusal_problems(world, name, replica)
+
+
+def _refusal_problems(world: ByzantineWorld, name: str, replica: Replica) -> Iterator[str]:
+    for id_ in (*replica.inbox.waiting, *replica.inbox.refused, *replica.applied.failed):
         if id_.origin.site == world.hostile or not _is_shared(world, replica, id_.origin.site):
             continue
         if not (id_ in replica.applied.failed and _is_shown(world, replica)):
@@ -139,7 +150,9 @@ def _is_shared(world: ByzantineWorld, replica: Replica, site: str) -> bool:
     """Whether another honest site has the resource with this one. Where the hostile site made a resource of that name
     elsewhere, which others refuse, the two stay apart."""
     other = world.nodes[site].replica(replica.resource)
-    return other is not None and replica.site in other.history.site_list
+    if other is None or replica.site not in other.history.site_list:
+        return False
+    return not _is_apart(world, replica, site)
 
 
 def _is_reported(world: ByzantineWorld, replica: Replica, id_: OpId) -> bool:

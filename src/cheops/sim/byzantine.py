@@ -217,6 +217,8 @@ class ByzantineWorld(World):
                 replica = self.nodes[name].replica(resource)
                 if replica is None or name not in replica.history.site_list:
                     continue
+                if any(op.rtype != app.name for op in replica.history.ops.values()):
+                    continue  # the hostile site took the name for another type: clients are refused, with the reason
                 type_, line = app.invent(self.random)
                 request = f"{resource}#last-{name}"
                 self.open_requests.add(request)

@@ -99,6 +99,8 @@ class Forger:
                 {"why": "x" * 100},
             )
         )
+        if op.kind in (Kind.DELETE, Kind.FORCE) and changes.get("payload", op.payload).line != "fail":
+            changes |= self._kind(op.rtype, changes.get("kind", op.kind), changes.get("payload", op.payload))
         return replace(op, **changes)
 
     def operation(self, resource: str, origin: Origin | None = None, **changes: Any) -> Operation:
