@@ -81,6 +81,8 @@ class _MatrixDocument(DocumentBase, frozen=True, tag="matrix"):
 
 
 def _encode_value(value: object) -> object:
+    if isinstance(value, Origin):  # first: there are several in every document
+        return str(value)
     return _MatrixDocument(value.hash, value.entries) if isinstance(value, Matrix) else encode_value(value)
 
 
@@ -133,7 +135,7 @@ def signed(body: bytes, signature: str) -> bytes:
 
 def is_shared(document: Document) -> bool:
     """Whether the document goes to other sites: drafts and a site's own notes do not."""
-    return isinstance(document, Reply | Matrix) or (isinstance(document, Operation) and document.verdict is not None)
+    return document.verdict is not None if isinstance(document, Operation) else isinstance(document, Reply | Matrix)
 
 
 # -- messages --------------------------------------------------------------------------------------------
@@ -153,6 +155,8 @@ def decode_message(data: bytes) -> Message:
 
 def _decode_document(data: bytes) -> Document:
     document = _documents.decode(data)
+    if isinstance(document, Operation):  # first: most are
+        return document
     if isinstance(document, _MatrixDocument):
         return document.to_matrix()
     if isinstance(document, Ledger):
