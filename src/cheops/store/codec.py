@@ -47,6 +47,8 @@ VERSION = 1  # of the format, see DocumentBase
 MAX_DOCUMENT_BYTES = 8_000_000  # CouchDB's default limit
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
+_MOST_KNOWN_MATRICES, _MOST_KNOWN_ENTRIES = 128, 100  # remembered, and the entries of one: larger ones are rare
+
 _T = TypeVar("_T")
 _DOCUMENT_TYPES = get_args(Document)
 # What msgspec and the constructors of our types raise for bad data; RecursionError is for deep nesting.
@@ -69,15 +71,24 @@ class _MatrixDocument(DocumentBase, frozen=True, tag="matrix"):
 
     def to_matrix(self) -> Matrix:
         """Raises ValueError or MatrixError."""
-        types = {name for entry in self.entries for name in (entry.before, entry.after)}
-        if len(types) > MAX_TYPES:
-            raise ValueError(f"a matrix has at most {MAX_TYPES} types, not {len(types):,}")
-        if problem := next(filter(None, map(type_problem, types)), None):
-            raise ValueError(problem)
-        matrix = Matrix(self.entries)
+        is_small = len(self.entries) <= _MOST_KNOWN_ENTRIES
+        matrix = _known_matrix(self.entries) if is_small else _matrix(self.entries)
         if matrix.hash != self.hash:
             raise ValueError(f"the entries of matrix {self.hash} give another hash, {matrix.hash}")
         return matrix
+
+
+def _matrix(entries: tuple[Entry, ...]) -> Matrix:
+    types = {name for entry in entries for name in (entry.before, entry.after)}
+    if len(types) > MAX_TYPES:
+        raise ValueError(f"a matrix has at most {MAX_TYPES} types, not {len(types):,}")
+    if problem := next(filter(None, map(type_problem, types)), None):
+        raise ValueError(problem)
+    return Matrix(entries)
+
+
+# Every message about a new resource has its matrix, and a site knows few different ones.
+_known_matrix = lru_cache(maxsize=_MOST_KNOWN_MATRICES)(_matrix)
 
 
 def _encode_value(value: object) -> object:
