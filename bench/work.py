@@ -1,6 +1,7 @@
 """The processor time of one signed operation: to submit it durably, and to take it from another site.
 
     python bench/work.py submit|channel     prints microseconds; in any checkout, with that checkout's own code
+    python bench/work.py parts              those of the channel, one by one (PARTS)
 
 It uses only what does not change from one version to the next, so that `python -m bench security` can compare this
 checkout with an earlier one (CHEOPS_BENCH_BASE): in turns, in processes of their own. Processor time, because other
@@ -8,6 +9,7 @@ programs on the machine change it little.
 """
 
 import asyncio
+import gc
 import sys
 import time
 from collections.abc import Mapping
@@ -40,13 +42,14 @@ from cheops.store.codec import content_of, encode
 
 _CLIENTS, _OPERATIONS = 32, 40
 _MESSAGES, _TOGETHER = 60, 8
+PARTS = ("pack", "unpack", "verify", "engine", "encode")
 _NOW_MS = 1_700_000_100_000
 _KEY = Ed25519PrivateKey.from_private_bytes(b"a key of benchmarks, no secret..")
 _HERE, _THERE = Origin("site1", "1"), Origin("site2", "2")
 _RULES = Matrix([Entry("set", "set", Result.TAKE_ONE), Entry("inc", "inc", Result.TAKE_BOTH)])
 
 
-async def submit_us() -> float:
+async def submit_us() -> list[float]:
     """Engine, pump, store and signatures, for many clients at once."""
     with temporary_folder() as place:
         async with running_site(place / "store.db", Signer(_KEY).sign) as site:
@@ -58,7 +61,7 @@ async def submit_us() -> float:
             await asyncio.gather(*(client(number, 3) for number in range(_CLIENTS)))
             began_s = time.process_time()
             await asyncio.gather(*(client(number, _OPERATIONS) for number in range(_CLIENTS)))
-            return (time.process_time() - began_s) / (_CLIENTS * _OPERATIONS) * 1e6
+            return [(time.process_time() - began_s) / (_CLIENTS * _OPERATIONS) * 1e6]
 
 
 class _Keys:
@@ -91,7 +94,11 @@ def _operation(n: int) -> Operation:
     return Operation(**fields, sites=("site1", "site2") if n == 1 else None)
 
 
-async def channel_us() -> float:
+async def channel_us() -> list[float]:
+    return [sum(await parts_us())]
+
+
+async def parts_us() -> list[float]:
     """From the messages of one engine to what another wants saved: packed, unpacked, verified, taken, encoded."""
     operations = _operations()
     site = Site(_HERE, Settings({"t": ResourceType("t")}))
@@ -104,25 +111,39 @@ async def channel_us() -> float:
         _Keys(), log, lambda _site: None, is_involved, clock_skew_s=60, now_s=lambda: _NOW_MS / 1000
     )
     site.step(PeerUp("site2", "2"), _NOW_MS)
-    began_s = time.process_time()
+    parts_s = dict.fromkeys(PARTS, 0.0)
+    last_s = time.process_time()
+
+    def note(part: str) -> None:
+        nonlocal last_s
+        now_s = time.process_time()
+        parts_s[part] += now_s - last_s
+        last_s = now_s
+
     for start in range(0, len(operations), _TOGETHER):
         some = tuple(operations[start : start + _TOGETHER])
         message = Message("counter", "2", some, matrices=(_RULES,), known={_THERE: some[-1].seq})
-        messages = unpack(pack("site2", [message]))[1]
-        for one in await verifier.verify("site2", messages):
-            effects = site.step(Received("site2", one), _NOW_MS)
-            for load in [effect for effect in effects if isinstance(effect, Load)]:
-                effects += site.step(Loaded(load.resource, ()), _NOW_MS)
-            for effect in effects:
-                for document in effect.documents if isinstance(effect, Save) else ():
-                    encode(document)
-    took_s = time.process_time() - began_s
+        body = pack("site2", [message])
+        note("pack")
+        messages = unpack(body)[1]
+        note("unpack")
+        (verified,) = await verifier.verify("site2", messages)
+        note("verify")
+        effects = site.step(Received("site2", verified), _NOW_MS)
+        for load in [effect for effect in effects if isinstance(effect, Load)]:
+            effects += site.step(Loaded(load.resource, ()), _NOW_MS)
+        note("engine")
+        for effect in effects:
+            for document in effect.documents if isinstance(effect, Save) else ():
+                encode(document)
+        note("encode")
     if site.replicas["counter"].history.known.get(_THERE) != len(operations):
         raise RuntimeError("the operations were not taken, so the measurement is invalid")
-    return took_s / len(operations) * 1e6
+    return [part_s / len(operations) * 1e6 for part_s in parts_s.values()]
 
 
-MEASURES = {"submit": submit_us, "channel": channel_us}
+MEASURES = {"submit": submit_us, "channel": channel_us, "parts": parts_us}
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{uvloop.run(MEASURES[sys.argv[1]]()):.2f}\n")
+    gc.freeze()  # as an agent does: one collection of everything imported would cost a third of the whole channel
+    sys.stdout.write(" ".join(f"{us:.2f}" for us in uvloop.run(MEASURES[sys.argv[1]]())) + "\n")

@@ -18,13 +18,14 @@ which this site would acknowledge it. The edge adds what needs keys or a clock (
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from msgspec.structs import replace
 
 from cheops.engine.documents import Message
+from cheops.log import names
 from cheops.log.causality import Vector, covers
-from cheops.log.names import resource_problem
-from cheops.log.operation import Kind, Operation, Origin, Reply
+from cheops.log.operation import Kind, Operation, Origin, Reply, Seal
 from cheops.log.seals import without_statement
 from cheops.text import in_words, is_invisible, printable, shortened
 
@@ -32,6 +33,7 @@ BAD_NAME, BAD_NUMBER, FUTURE_STAMP, FOREIGN_STAMP = "bad name", "bad number", "f
 UNPROVEN_SEAL = "unproven seal"
 LATEST_MS = 253_402_300_799_999  # the end of the year 9999: no clock is beyond it, and later times leave room to count
 TOO_FAR_MS = 24 * 3600 * 1000  # stamps further ahead are refused for good
+_MOST_NAMES = 1_024  # remembered, of at most 1,000 characters each
 _RESERVED_MARKS = ("!", "*")  # of the keys of special kinds, and of "everything"; no type begins with them
 
 SignedDocument = Operation | Reply
@@ -46,21 +48,26 @@ class Objection:
     later: bool = False  # it may be taken when it is sent again
 
 
+# The edge and the engine check each document, and very many documents share few names: each name is looked at once.
+resource_problem = lru_cache(maxsize=_MOST_NAMES)(names.resource_problem)
+
+
 def document_objection(document: SignedDocument) -> Objection | None:
     """Why a document of another site is not taken, or None."""
     if problem := resource_problem(document.resource):
         return Objection(BAD_NAME, problem)
     if isinstance(document, Operation):
-        return _name_objection(document) or _number_objection(document) or _stamp_objection(document)
+        return _name_objection(document) or _number_objection(document)
     return None if _is_readable(document.key) else Objection(BAD_NAME, "its key has an invisible character")
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def _is_readable(name: str) -> bool:
     return name.isprintable() if name.isascii() else not any(map(is_invisible, name))
 
 
 def _name_objection(op: Operation) -> Objection | None:
-    for name in (op.rtype, op.type, *(op.sites or ())):
+    for name in (op.rtype, op.type, *op.sites) if op.sites else (op.rtype, op.type):
         if not _is_readable(name):
             return Objection(BAD_NAME, f"the name '{printable(shortened(name))}' has an invisible character")
     if op.kind is Kind.NORMAL and op.type.startswith(_RESERVED_MARKS):
@@ -77,13 +84,14 @@ def _number_objection(op: Operation) -> Objection | None:
         return Objection(BAD_NUMBER, "it begins a resource, and does nothing")
     if op.matrix.introduced > op.stamp:
         return Objection(BAD_NUMBER, "it names a matrix that was introduced after it")
-    return _seal_objection(op) if op.seal is not None else None
+    if op.stamp.origin != op.origin:
+        return Objection(FOREIGN_STAMP, f"it has a stamp of '{op.stamp.origin.site}'")
+    if op.stamp.time_ms > LATEST_MS:
+        return Objection(BAD_NUMBER, "it is stamped after the year 9999")
+    return None if op.seal is None else _seal_objection(op, op.seal)
 
 
-def _seal_objection(op: Operation) -> Objection | None:
-    seal = op.seal
-    if seal is None:
-        return None
+def _seal_objection(op: Operation, seal: Seal) -> Objection | None:
     if not covers(op.deps, seal.stable):
         return Objection(BAD_NUMBER, "it seals operations that its author did not know")
     if seal.root > op.stamp:
@@ -92,14 +100,6 @@ def _seal_objection(op: Operation) -> Objection | None:
         return Objection(BAD_NAME, "its seal does not name its author among the sites")
     if missing := without_statement(op):
         return Objection(UNPROVEN_SEAL, f"its seal lacks the statement of {in_words(missing)}")
-    return None
-
-
-def _stamp_objection(op: Operation) -> Objection | None:
-    if op.stamp.origin != op.origin:
-        return Objection(FOREIGN_STAMP, f"it has a stamp of '{op.stamp.origin.site}'")
-    if op.stamp.time_ms > LATEST_MS:
-        return Objection(BAD_NUMBER, "it is stamped after the year 9999")
     return None
 
 

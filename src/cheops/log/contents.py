@@ -9,7 +9,7 @@ from hashlib import sha256
 from cheops.log.causality import Vector
 from cheops.log.operation import CONTENT_MASK, Operation, Origin, content_hash
 
-_MOST_UNCOUNTED = 1_000  # changes; more would keep operations in memory that are forgotten
+_MOST_UNCOUNTED = 1_000  # operations, changes; more would keep operations in memory that are forgotten
 
 
 class ContentSums:
@@ -34,7 +34,9 @@ class ContentSums:
     def add(self, op: Operation) -> None:
         """An operation above the floor is known now."""
         self._new.append(op)
-        self.note_change()
+        self._summary = ""
+        if len(self._new) >= _MOST_UNCOUNTED:  # many may have no effect, and would never be among the changes
+            self._count()
 
     def add_effective(self, op: Operation, sign: int = 1) -> None:
         self._changes.append((op, sign))

@@ -11,7 +11,7 @@ made in knowledge of them would otherwise wait here for ever.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,6 +37,7 @@ from cheops.log.operation import Operation, Reply, Statement
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.security import signatures
 from cheops.security.refusals import RefusalLog
+from cheops.security.signatures import Signature
 from cheops.store.codec import content_of
 
 if TYPE_CHECKING:
@@ -87,31 +88,38 @@ class DocumentVerifier:
         for message in messages:
             documents += [*message.ops, *message.replies]
         statements = [one for message in messages for one in message.statements]
-        await self._keys.learn(self._missing_keys(statements), sender)
-        bad = await self.objections(sender, documents)
+        bad = await self.objections(sender, documents, statements)
         messages = [without(message, bad) for message in messages] if bad else list(messages)
         return [self._with_true_statements(sender, message) for message in messages] if statements else messages
 
     def _with_true_statements(self, sender: str, message: Message) -> Message:
         """A message without statements that their origins have not signed: a seal with one of them would be refused."""
-        problems = [(one, self._signature_objection(one)) for one in message.statements]
+        problems = [(one, self._signature_objection(one, _signature(one))) for one in message.statements]
         for one, problem in problems:
             if problem is not None:
                 self._count(sender, one, problem)
         return replace(message, statements=tuple(one for one, problem in problems if problem is None))
 
-    async def objections(self, sender: str, documents: Sequence[SignedDocument]) -> dict[int, Objection]:
-        """The objections to documents, by the `id` of the object. Each is counted as a refusal."""
-        await self._keys.learn(self._missing_keys(documents), sender)
+    async def objections(
+        self, sender: str, documents: Sequence[SignedDocument], statements: Sequence[Statement] = ()
+    ) -> dict[int, Objection]:
+        """The objections to documents, by the `id` of the object. Each is counted as a refusal. The keys for these
+        statements are learned with those of the documents, in one request."""
+        read = [_signature(document) for document in documents]
+        stated = [*statements, *_statements(documents)]
+        signed = [*documents, *stated]
+        await self._keys.learn(self._missing_keys(signed, [*read, *map(_signature, stated)]), sender)
         objections: dict[int, Objection] = {}
         checked = self._verifier.checked
-        for document in documents:
+        for document, signature in zip(documents, read, strict=True):
             if len(objections) >= _MOST_WRONG:
                 problem: Objection | None = Objection(
                     WRONG_SIGNATURE, "too many documents of this request failed the check", True
                 )
             else:
-                problem = self._objection(document) or await self._objection_to_forgotten(sender, document)
+                problem = self._objection(document, signature)
+                if problem is None and (member := self._member_of(document.origin.site)) is not None:
+                    problem = await self._objection_to_forgotten(sender, document, member)
             if problem is not None:
                 objections[id(document)] = problem
                 self._count(sender, document, problem)
@@ -127,33 +135,40 @@ class DocumentVerifier:
         culprit = origin if problem.reason == FUTURE_STAMP else sender or origin
         self._refusal_log.document(problem.reason, culprit, _name(document), document.resource, problem.detail)
 
-    def _missing_keys(self, documents: Iterable[SignedDocument | Statement]) -> dict[str, set[str]]:
+    def _missing_keys(
+        self, documents: Sequence[SignedDocument | Statement], read: Sequence[Signature | Objection]
+    ) -> dict[str, set[str]]:
         """The keys that are not known yet, by site."""
+        wanted = {
+            (document.origin.site, signature.key_id)
+            for document, signature in zip(documents, read, strict=True)
+            if isinstance(signature, Signature)
+        }
         missing: dict[str, set[str]] = {}
-        for document in _with_statements(documents):
-            try:
-                wanted = signatures.read(document.signature).key_id
-            except signatures.SignatureError:
-                continue
-            # One request for all documents of a site, before the first is checked.
-            if self._keys.get(document.origin.site, wanted) is None:
-                missing.setdefault(document.origin.site, set()).add(wanted)
+        # One request for all documents of a site, before the first is checked.
+        for site, key in wanted:
+            if self._keys.get(site, key) is None:
+                missing.setdefault(site, set()).add(key)
         return missing
 
-    def _objection(self, document: SignedDocument) -> Objection | None:
+    def _objection(self, document: SignedDocument, signature: Signature | Objection) -> Objection | None:
         if objection := document_objection(document):  # before the signature, which costs far more
             return objection
-        for signed in _with_statements((document,)):
-            if objection := self._signature_objection(signed):
-                return objection
+        if objection := self._signature_objection(document, signature):
+            return objection
+        if isinstance(document, Operation) and document.seal is not None:
+            for one in document.seal.statements:
+                if objection := self._signature_objection(one, _signature(one)):
+                    return objection
         # After the signature: a wrong clock is the fault of the origin, and only it can prove that.
         return future_objection(document, int(self._now_s() * 1000), self._skew_ms)
 
-    def _signature_objection(self, document: SignedDocument | Statement) -> Objection | None:
-        if not document.signature:
-            return Objection(NOT_SIGNED, f"'{document.origin.site}' has not signed it")
+    def _signature_objection(
+        self, document: SignedDocument | Statement, signature: Signature | Objection
+    ) -> Objection | None:
+        if isinstance(signature, Objection):
+            return signature
         try:
-            signature = signatures.read(document.signature)
             identity = self._keys.get(document.origin.site, signature.key_id)
             if identity is None:
                 detail = f"no certificate of '{document.origin.site}' for the key {signature.key_id} is available"
@@ -163,12 +178,11 @@ class DocumentVerifier:
             return Objection(WRONG_SIGNATURE, str(error))
         return None
 
-    async def _objection_to_forgotten(self, sender: str, document: SignedDocument) -> Objection | None:
+    async def _objection_to_forgotten(
+        self, sender: str, document: SignedDocument, member: MembershipRecord
+    ) -> Objection | None:
         """To a document that a forgotten site made after it was forgotten."""
         site = document.origin.site
-        member = self._member_of(site)
-        if member is None:
-            return None
         identity = self._keys.get(site, signatures.read(document.signature).key_id)
         # An older key than the decision, and a document made after it.
         made_ms = document.stamp.time_ms if isinstance(document, Operation) else document.timing.at_ms
@@ -186,12 +200,19 @@ class DocumentVerifier:
         return await self._is_involved(sender, document.resource)
 
 
-def _with_statements(documents: Iterable[SignedDocument | Statement]) -> Iterator[SignedDocument | Statement]:
-    """The documents, each with the statements of other sites that its seal carries."""
-    for document in documents:
-        yield document
-        if isinstance(document, Operation) and document.seal is not None:
-            yield from document.seal.statements
+def _statements(documents: Iterable[SignedDocument]) -> list[Statement]:
+    """The statements of other sites that the seals among these documents carry."""
+    seals = (document.seal for document in documents if isinstance(document, Operation) and document.seal)
+    return [one for seal in seals for one in seal.statements]
+
+
+def _signature(document: SignedDocument | Statement) -> Signature | Objection:
+    if not document.signature:
+        return Objection(NOT_SIGNED, f"'{document.origin.site}' has not signed it")
+    try:
+        return signatures.read(document.signature)
+    except signatures.SignatureError as error:
+        return Objection(WRONG_SIGNATURE, str(error))
 
 
 def _name(document: SignedDocument | Statement) -> str:
@@ -249,8 +270,14 @@ class DocumentIntake:
         """The operations on resources whose ids the backend that would run them here does not take, by the `id` of the
         object: a peer must not reach a backend under the name of a type that takes more elsewhere."""
         unfit = {}
+        problems: dict[tuple[str, str], str | None] = {}  # the operations of a message have few types and resources
         for op in documents:
-            if isinstance(op, Operation) and (problem := self._resource_problem(op.rtype, op.resource)):
+            if not isinstance(op, Operation):
+                continue
+            kind = (op.rtype, op.resource)
+            if kind not in problems:
+                problems[kind] = self._resource_problem(*kind)
+            if problem := problems[kind]:
                 unfit[id(op)] = Objection(BAD_NAME, problem)
                 self._refusal_log.document(BAD_NAME, peer or op.origin.site, str(op.id), op.resource, problem)
         return unfit

@@ -14,6 +14,7 @@ receiver checks a root once and remembers it; every further document of the tree
 from binascii import Error as BinasciiError
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +32,7 @@ _KEY_ID_BYTES, _SIGNATURE_BYTES, _STEP_BYTES = 8, 64, 33
 _HEAD_BYTES = _KEY_ID_BYTES + _SIGNATURE_BYTES
 _LEFT, _RIGHT = b"\x00", b"\x01"  # the side of the neighbour
 _MOST_ROOTS = 4_096  # remembered
+_MOST_NODES = 1_024  # remembered
 
 Sign = Callable[[Sequence[bytes]], Sequence[str]]
 
@@ -66,7 +68,7 @@ def read(text: str) -> Signature:
     if rest or not 0 <= levels <= MOST_LEVELS or 3 * len(text) != 4 * len(data):  # padding, blanks
         raise SignatureError("its signature cannot be read")
     path = data[_HEAD_BYTES:]
-    if any(side not in (0, 1) for side in path[::_STEP_BYTES]):
+    if path[::_STEP_BYTES].translate(None, _LEFT + _RIGHT):  # anything but a side
         raise SignatureError("its signature cannot be read")
     return Signature(data[:_KEY_ID_BYTES].hex(), data[_KEY_ID_BYTES:_HEAD_BYTES], path)
 
@@ -82,11 +84,14 @@ def node_hash(left: bytes, right: bytes) -> bytes:
     return sha256(_NODE + left + right).digest()
 
 
+_known_node = lru_cache(maxsize=_MOST_NODES)(node_hash)  # the documents of a tree share the nodes above them
+
+
 def root_above(leaf: bytes, path: bytes) -> bytes:
     """The root that a path leads to from the hash of a leaf."""
     for start in range(0, len(path), _STEP_BYTES):
         beside = path[start + 1 : start + _STEP_BYTES]
-        leaf = node_hash(leaf, beside) if path[start] else node_hash(beside, leaf)
+        leaf = _known_node(leaf, beside) if path[start] else _known_node(beside, leaf)
     return leaf
 
 
@@ -144,9 +149,11 @@ class Verifier:
         """Raises SignatureError unless this is what the key's owner signed."""
         root = root_above(leaf_hash(content), signature.path)
         known = (public_key, root, signature.root)
-        if known not in self._roots:
+        if known in self._roots:
+            self._roots.touch(known)  # a root that is used stays
+        else:
             self._check_root(root, signature.root, public_key)
-        self._roots[known] = None  # also if it is there: a root that is used stays
+            self._roots[known] = None
 
     def _check_root(self, root: bytes, signature: bytes, public_key: bytes) -> None:
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - slow to import

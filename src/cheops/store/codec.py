@@ -49,6 +49,8 @@ VERSION = 1  # of the format, see DocumentBase
 MAX_DOCUMENT_BYTES = 8_000_000  # CouchDB's default limit
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
+_MOST_KNOWN_MATRICES, _MOST_KNOWN_ENTRIES = 128, 100  # remembered, and the entries of one: larger ones are rare
+
 _T = TypeVar("_T")
 _DOCUMENT_TYPES = get_args(Document)
 # What msgspec and the constructors of our types raise for bad data; RecursionError is for deep nesting.
@@ -71,18 +73,29 @@ class _MatrixDocument(DocumentBase, frozen=True, tag="matrix"):
 
     def to_matrix(self) -> Matrix:
         """Raises ValueError or MatrixError."""
-        types = {name for entry in self.entries for name in (entry.before, entry.after)}
-        if len(types) > MAX_TYPES:
-            raise ValueError(f"a matrix has at most {MAX_TYPES} types, not {len(types):,}")
-        if problem := next(filter(None, map(type_problem, types)), None):
-            raise ValueError(problem)
-        matrix = Matrix(self.entries)
+        is_small = len(self.entries) <= _MOST_KNOWN_ENTRIES
+        matrix = _known_matrix(self.entries) if is_small else _matrix(self.entries)
         if matrix.hash != self.hash:
             raise ValueError(f"the entries of matrix {self.hash} give another hash, {matrix.hash}")
         return matrix
 
 
+def _matrix(entries: tuple[Entry, ...]) -> Matrix:
+    types = {name for entry in entries for name in (entry.before, entry.after)}
+    if len(types) > MAX_TYPES:
+        raise ValueError(f"a matrix has at most {MAX_TYPES} types, not {len(types):,}")
+    if problem := next(filter(None, map(type_problem, types)), None):
+        raise ValueError(problem)
+    return Matrix(entries)
+
+
+# Every message about a new resource has its matrix, and a site knows few different ones.
+_known_matrix = lru_cache(maxsize=_MOST_KNOWN_MATRICES)(_matrix)
+
+
 def _encode_value(value: object) -> object:
+    if isinstance(value, Origin):  # first: there are several in every document
+        return str(value)
     return _MatrixDocument(value.hash, value.entries) if isinstance(value, Matrix) else encode_value(value)
 
 
@@ -135,7 +148,7 @@ def signed(body: bytes, signature: str) -> bytes:
 
 def is_shared(document: Document) -> bool:
     """Whether the document goes to other sites: drafts and a site's own notes do not."""
-    return isinstance(document, Reply | Matrix) or (isinstance(document, Operation) and document.verdict is not None)
+    return document.verdict is not None if isinstance(document, Operation) else isinstance(document, Reply | Matrix)
 
 
 # -- messages --------------------------------------------------------------------------------------------
@@ -155,6 +168,8 @@ def decode_message(data: bytes) -> Message:
 
 def _decode_document(data: bytes) -> Document:
     document = _documents.decode(data)
+    if isinstance(document, Operation):  # first: most are
+        return document
     if isinstance(document, _MatrixDocument):
         return document.to_matrix()
     if isinstance(document, Ledger):
