@@ -16,6 +16,7 @@ from cheops.security.keyring import (
     FILES,
     KEY,
     SIGNING_KEY,
+    KeyFolder,
     known_authorities,
     load_authority_folder,
     load_key_folder,
@@ -101,6 +102,44 @@ def test_a_site_whose_keys_were_exposed_gets_new_ones(rig: Rig, tmp_path: Path) 
     until(lambda: [tally(rig, site, "stock") for site in rig.names] == [2, 2], "for the operations of meanwhile")
     assert answer(rig, "site1", believing(rig, thief), "POST", "/peer/renewal")[0] == 403
     assert is_well(rig, "site1")
+
+
+@pytest.mark.parametrize("again", [(), ("--again",)], ids=["invite", "invite --again"])
+def test_a_new_invitation_ends_the_certificate_of_a_thief_that_used_the_first(
+    rig: Rig, tmp_path: Path, again: tuple[str, ...]
+) -> None:
+    """The thief has started no agent, so no site has heard of the name. All sites refuse it, not only the inviting."""
+    rig.start()
+    all_up(rig)
+    words = ("site", "invite", "site3", "--url", f"unix://{rig.folder('site1') / 'data' / 'agent.sock'}")
+    ran = cheops(rig, "site1", *words)
+    assert (ran.code, "refused from now on" in ran.err) == (0, False), ran
+    listen = f"127.0.0.1:{free_port()}"
+    assert run_process("site", "join", "--listen", listen, stdin=ran.out, cwd=new_folder(tmp_path / "thief")).code == 0
+    thief = load_key_folder(tmp_path / "thief" / "tls", "site3")
+    for site in rig.names:
+        assert answer(rig, site, believing(rig, thief), "POST", "/peer/heartbeat", body=heartbeat("site3"))[0] == 200
+    ran = cheops(rig, "site1", *words, *again)
+    assert (ran.code, "is refused from now on" in ran.err) == (0, True), ran
+    for site in rig.names:
+        until(lambda site=site: is_refused(rig, site, thief), f"for {site} to refuse the thief")  # type: ignore[misc]
+    ran = run_process("site", "join", "--listen", listen, stdin=ran.out, cwd=new_folder(tmp_path / "true"))
+    assert ran.code == 0, ran
+    true = load_key_folder(tmp_path / "true" / "tls", "site3")
+    for site in rig.names:
+        assert answer(rig, site, believing(rig, true), "POST", "/peer/heartbeat", body=heartbeat("site3"))[0] == 200
+        assert is_refused(rig, site, thief), site
+
+
+def new_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def is_refused(rig: Rig, site: str, keys: KeyFolder) -> bool:
+    """Whether a site refuses these keys, even to renew their certificate."""
+    asked = [answer(rig, site, believing(rig, keys), "POST", f"/peer/{path}") for path in ("heartbeat", "renewal")]
+    return all(status == 403 and "so it needs a new one" in said["detail"] for status, said in asked)
 
 
 def test_a_site_that_was_forgotten_comes_back(rig: Rig) -> None:

@@ -42,6 +42,10 @@ class Invitation(Struct, frozen=True, kw_only=True):
         str, doc("The code for 'cheops site join' or 'rejoin' at that site. It is a secret.", "cheops-join-lNo…")
     ]
     expires_ms: Annotated[int, doc("When it expires, in milliseconds since 1970.", 1_794_816_000_000)]
+    ends_certificates: Annotated[
+        bool,
+        doc("Whether the site was invited before: every certificate that an earlier code gave is refused now.", True),
+    ] = False
 
 
 class SiteView(Struct, frozen=True, kw_only=True):
