@@ -1,8 +1,10 @@
 """What a stolen site signs itself, and sends to real agents: names, numbers, floors, seals, and one id twice."""
 
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -91,6 +93,12 @@ def checks(rig: Rig, site: str) -> list[str]:
     return [one["name"] for one in json.loads(rig.request(site, "GET", "/api/v1/check"))["checks"] if not one["ok"]]
 
 
+def alarms_in_store(rig: Rig, site: str) -> list[str]:
+    path = rig.folder(site) / "data" / "store.db"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
+        return [body for (body,) in store.execute("SELECT body FROM notes WHERE name = 'alarms'")]
+
+
 def test_what_no_correct_site_sends_costs_its_sender_that_document(rig: Rig, thief: Rogue) -> None:
     first = begun(rig, "names")
     before = {reason: refused(rig, "site2", reason) for reason in (BAD_NAME, BAD_NUMBER)}
@@ -162,6 +170,12 @@ def test_a_false_seal_is_an_alarm(rig: Rig, thief: Rogue) -> None:
         thief.send(site, hidden, seal)
     until(lambda: refused(rig, "site2", FALSE_SEAL), "for the origin to notice")
     assert any("site3 misbehaves" in name for name in checks(rig, "site2"))
+    until(lambda: alarms_in_store(rig, "site2"), "for the alarm to be saved")
+    rig.kill("site2")
+    rig.start("site2")
+    found = [name for name in checks(rig, "site2") if "site3 misbehaves (false seal) on 'sealed'" in name]
+    assert len(found) == 1, "the check is right before any resource is loaded"
+    all_up(rig)
     assert {"site2:2", "site3:1"} <= operations(rig, "site1", "sealed").keys(), "nothing is lost from the log"
 
 

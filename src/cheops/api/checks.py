@@ -399,9 +399,12 @@ def fault_checks(node: Node) -> Iterator[Check]:
         hint = "this is a bug in Cheops: report it with the agent's log"
         name = f"{node.faults.count} events failed because of a fault in this agent"
         yield _check("store", name, node.faults.last, hint)
-    for one in list(node.alarms.values())[:_MAX_HELD]:
+    for one in node.alarms.open(node.mesh.member_of)[:_MAX_HELD]:
         name = f"{printable(one.by)} misbehaves ({one.what}) on '{printable(shortened(one.resource))}'"
-        hint = f"if its keys are in the wrong hands: cheops site forget {one.by} --force"
+        hint = (
+            f"if its keys are in the wrong hands: 'cheops site forget {one.by} --force', or new keys with "
+            f"'cheops site invite {one.by} --again'. Either ends this alarm"
+        )
         yield _check("security", name, one.detail, hint)
 
 
