@@ -177,7 +177,7 @@ def _filled(path: str, names: tuple[str, ...]) -> str:
     return filled
 
 
-_MEANING = {"id": "the id of the resource", "op": "the id of the operation", "token": "the id of the token"}
+_MEANING = {"id": "the id of the resource", "op": "the id of the operation"}
 
 
 def segment(name: str, parameter: str = "id") -> str:
