@@ -115,6 +115,23 @@ def test_errors_go_to_standard_error_without_a_traceback(argv: list[str | bytes]
     assert "\x1b" not in ran.err
 
 
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["exec", "--id", "", "--type", "set", "--command", "true"], "the id of the resource is empty"),
+        (["exec", "--id", "", "--type", "set", "--command", "true", "--dry-run"], "the id of the resource is empty"),
+        (["show", "--id", ""], "the id of the resource is empty"),
+        (["status", ""], "the id of the resource is empty"),
+        (["delete", "", "--command", "true"], "the id of the resource is empty"),
+        (["site", "forget", ""], "the name is empty"),
+    ],
+)
+def test_an_empty_id_or_name_is_named_before_an_agent_is_asked(argv: list[str], message: str) -> None:
+    """An agent would say only that it does not know the path."""
+    ran = run_here(*argv, "--url", "http://127.0.0.1:1")
+    assert (ran.code, ran.out, ran.err) == (1, "", f"error: {message}\n")
+
+
 def test_a_scope_is_read_from_standard_input() -> None:
     assert "canonical: a & b\n" in run_process("scope", "parse", "-", stdin="a&b\n").out
 

@@ -13,6 +13,7 @@ from cheops.engine.intake import (
     FOREIGN_STAMP,
     FUTURE_STAMP,
     LATEST_MS,
+    UNPROVEN_SEAL,
     document_objection,
     future_objection,
 )
@@ -31,8 +32,10 @@ from cheops.log.operation import (
     Reply,
     Seal,
     Stamp,
+    Statement,
     Status,
     Verdict,
+    seal_hash,
 )
 from cheops.sim.apps import COUNTER
 from cheops.store import codec
@@ -55,10 +58,36 @@ OP = Operation(
     sites=("a", "b"),
     verdict=Verdict.OK,
 )
+STATEMENT = Statement("n", Origin("a", "1"), seal_hash({}, ("a", "b"), None), 0)
 
 
 def test_an_ordinary_operation_is_taken() -> None:
     assert document_objection(OP) is None
+
+
+def test_a_seal_with_the_statements_of_all_its_sites_is_taken() -> None:
+    assert document_objection(replace(OP, seal=Seal({}, NOW, ("b",)))) is None
+    assert document_objection(replace(OP, seal=Seal({}, NOW, ("a", "b"), (STATEMENT,)))) is None
+    earlier = Stamp(900_000, 0, B)  # it is not the first seal of its resource
+    stated = replace(STATEMENT, seal=seal_hash({}, ("a", "b"), earlier))
+    assert document_objection(replace(OP, seal=Seal({}, earlier, ("a", "b"), (stated,)))) is None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        replace(STATEMENT, resource="other"),
+        replace(STATEMENT, origin=Origin("c", "1")),
+        replace(STATEMENT, made=1),  # an operation that the author of the seal did not know
+        replace(STATEMENT, seal=seal_hash({B: 1}, ("a", "b"), None)),
+        replace(STATEMENT, seal=seal_hash({}, ("a", "b", "c"), None)),
+        replace(STATEMENT, seal=seal_hash({}, ("a", "b"), NOW)),
+    ],
+)
+def test_a_statement_counts_for_what_it_states(statement: Statement) -> None:
+    objection = document_objection(replace(OP, seal=Seal({}, NOW, ("a", "b"), (statement,))))
+    assert objection is not None
+    assert objection.reason == UNPROVEN_SEAL
 
 
 @pytest.mark.parametrize(
@@ -75,8 +104,14 @@ def test_an_ordinary_operation_is_taken() -> None:
         ({"seq": 2}, BAD_NUMBER),
         ({"deps": {B: 7}}, BAD_NUMBER),
         ({"matrix": MatrixRef("m", Stamp(2_000_000, 0, B))}, BAD_NUMBER),
-        ({"seal": Seal({Origin("a", "1"): 3}, NOW)}, BAD_NUMBER),
-        ({"seal": Seal({}, Stamp(2_000_000, 0, B))}, BAD_NUMBER),
+        ({"seal": Seal({Origin("a", "1"): 3}, NOW, ("b",))}, BAD_NUMBER),
+        ({"seal": Seal({}, Stamp(2_000_000, 0, B), ("b",))}, BAD_NUMBER),
+        ({"seal": Seal({}, NOW, ("a",))}, BAD_NAME),
+        ({"seal": Seal({}, NOW, ())}, BAD_NAME),
+        ({"seal": Seal({}, NOW, ("b", "a\n"))}, BAD_NAME),
+        ({"seal": Seal({}, NOW, ("a", "b"))}, UNPROVEN_SEAL),
+        ({"seal": Seal({}, NOW, ("a", "b"), (replace(STATEMENT, made=1),))}, UNPROVEN_SEAL),
+        ({"kind": Kind.SEAL}, BAD_NUMBER),
         ({"stamp": Stamp(LATEST_MS + 1, 0, B)}, BAD_NUMBER),
         ({"stamp": Stamp(1_000_000, 0, Origin("a", "1"))}, FOREIGN_STAMP),
     ],

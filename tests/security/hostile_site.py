@@ -314,12 +314,18 @@ class HostileSite(Rogue):
         self.tell("site2", right)
 
     def send_false_seal(self, page: str, how: str) -> None:
-        """Say that something is settled for good of which other sites have not heard, so that theirs comes too late."""
+        """Say that something is settled for good of which other sites have not heard, so that theirs comes too late.
+        Alone, or in the name of all sites, whose statements it does not have."""
         own, known = {self.origin: 1}, self.known(page)
-        begun = self.line(page, "before-the-seal", deps={}, sites=(self.name, *NAMES))
+        alone = how.startswith("alone")
+        sites = (self.name,) if alone else (self.name, *NAMES)
+        early = {"stamp": Stamp(1, 0, self.origin)} if how == "alone, of old" else {}
+        begun = self.line(page, "before-the-seal", deps={}, sites=sites, **early)
         root, oldest = begun.stamp, Stamp(0, 0, self.origin)
         far = {origin: seq + 50 for origin, seq in known.items()}
         stable, deps, sealed_root = {
+            "alone": (own, own, root),
+            "alone, of old": (own, own, root),
             "apart": (own, own, root),
             "apart, of old": (own, own, oldest),
             "after all": (own, {**known, **own}, root),
@@ -330,8 +336,10 @@ class HostileSite(Rogue):
         }[how]
         self.tell_all(begun)
         given = {"origin": self.origin, "seq": 2, "kind": Kind.SEAL, "type": "seal", "deps": deps}
-        made = self.operation(begun, "", stamp=Stamp(now_ms(), 2, self.origin), seal=Seal(stable, sealed_root), **given)
-        self.tell_all(made, known={**known, self.origin: 2}, settled={**known, self.origin: 2})
+        stamp = root._replace(counter=2) if early else Stamp(now_ms(), 2, self.origin)
+        for signers in {sites, (self.name,)}:
+            made = self.operation(begun, "", stamp=stamp, seal=Seal(stable, sealed_root, signers), **given)
+            self.tell_all(made, known={**known, self.origin: 2}, settled={**known, self.origin: 2})
 
     def send_false_progress(self, page: str) -> None:
         """Say that it has settled everything and more, under digests of its own."""

@@ -1,20 +1,21 @@
 """What a stolen site signs itself, and sends to real agents: names, numbers, floors, seals, and one id twice."""
 
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from cheops.engine.contents import EQUIVOCATION
 from cheops.engine.documents import Message, Snapshot
-from cheops.engine.intake import BAD_NAME, BAD_NUMBER
+from cheops.engine.intake import BAD_NAME, BAD_NUMBER, UNPROVEN_SEAL
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import MAX_COUNTER, Command, Kind, MatrixRef, Operation, Origin, Seal, Stamp, content_hash
 from cheops.peers import links
 from cheops.peers.links import INVALID
-from cheops.security.refusals import AGAINST_POLICY
 from cheops.security.tls import client_context
 from tests.agent.rig import Rig, until
 from tests.security.rogue import Rogue, operations
@@ -92,6 +93,13 @@ def checks(rig: Rig, site: str) -> list[str]:
     return [one["name"] for one in json.loads(rig.request(site, "GET", "/api/v1/check"))["checks"] if not one["ok"]]
 
 
+def is_alarm_saved(rig: Rig, site: str, resource: str) -> bool:
+    path = rig.folder(site) / "data" / "store.db"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
+        rows = store.execute("SELECT body FROM notes WHERE name = 'alarms'").fetchall()
+    return any(alarm[0] == resource for (body,) in rows for alarm in json.loads(body)["alarms"])
+
+
 def test_what_no_correct_site_sends_costs_its_sender_that_document(rig: Rig, thief: Rogue) -> None:
     first = begun(rig, "names")
     before = {reason: refused(rig, "site2", reason) for reason in (BAD_NAME, BAD_NUMBER)}
@@ -132,6 +140,12 @@ def test_two_operations_under_one_id_are_proof(rig: Rig, thief: Rogue) -> None:
         until(lambda site=site: any("site3 misbehaves" in name for name in checks(rig, site)), "for the check to fail")  # type: ignore[misc]
     until(lambda: sizes(rig, "twice") == [expected] * 3, "for the smaller hash to stand everywhere")
     goes_on(rig, "twice", expected)
+    until(lambda: is_alarm_saved(rig, "site2", "twice"), "for the alarm to be saved")
+    rig.kill("site2")
+    rig.start("site2")
+    found = [name for name in checks(rig, "site2") if "site3 misbehaves (equivocation) on 'twice'" in name]
+    assert len(found) == 1, "the check is right before any resource is loaded"
+    all_up(rig)
 
 
 def test_a_false_floor_erases_nothing(rig: Rig, thief: Rogue) -> None:
@@ -154,7 +168,7 @@ def test_a_false_seal_is_refused(rig: Rig, thief: Rogue) -> None:
     hidden = thief.operation(first, ADD, deps=known)
     rig.exec("site2", "sealed", "inc", ADD, **TALLY)  # acknowledged, and without knowledge of what the seal covers
     stamp = Stamp(int(time.time() * 1000), 1, ROGUE)
-    sealing = Seal({**known, ROGUE: 1}, stamp)
+    sealing = Seal({**known, ROGUE: 1}, stamp, NAMES)
     deps = {**known, ROGUE: 1}
     seal = thief.operation(
         first, "", seq=2, deps=deps, stamp=stamp, kind=Kind.SEAL, type="seal", payload=Command(""), seal=sealing
@@ -162,7 +176,7 @@ def test_a_false_seal_is_refused(rig: Rig, thief: Rogue) -> None:
     for site in ("site1", "site2"):
         thief.send(site, hidden, seal)
     for site in ("site1", "site2"):
-        until(lambda site=site: refused(rig, site, AGAINST_POLICY), "for the seal to be refused")  # type: ignore[misc]
+        until(lambda site=site: refused(rig, site, UNPROVEN_SEAL), "for the seal to be refused")  # type: ignore[misc]
     until(lambda: sizes(rig, "sealed") == [4] * 3, "for all acknowledged operations to have their effect")
     goes_on(rig, "sealed", 4)
 

@@ -109,7 +109,17 @@ def test_two_contents_under_one_id_end_as_one_and_as_an_alarm(honest: HonestSite
     honest.forget_and_take_back(thief)
 
 
-SEALS = ("after all", "after all, of old", "of all", "beyond", "highest")
+SEALS = (
+    "alone",
+    "alone, of old",
+    "apart",
+    "apart, of old",
+    "after all",
+    "after all, of old",
+    "of all",
+    "beyond",
+    "highest",
+)
 
 
 def test_a_seal_of_what_nobody_settled_makes_nobody_late(honest: HonestSites, thief: HostileSite) -> None:

@@ -285,7 +285,7 @@ def snapshot_of(lab: Lab, **changes: Any) -> dict[str, Any]:
 def test_what_is_left_is_believed_of_sites_of_the_resource_only() -> None:
     lab = lab_with(Policy())
     stamp = Stamp(lab.now_ms, 0, Origin("y", "y"))
-    sealing = made(lab, "a", origin=stamp.origin, seq=1, stamp=stamp, kind=Kind.SEAL, seal=Seal({}, stamp))
+    sealing = made(lab, "a", origin=stamp.origin, seq=1, stamp=stamp, kind=Kind.SEAL, seal=Seal({}, stamp, ("y",)))
     ops = (*lab.at("a", "n").history.ops.values(), sealing)
     hand(lab, "b", "d", *ops, **snapshot_of(lab))
     assert told(lab, "d sent a snapshot of this resource")

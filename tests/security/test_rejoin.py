@@ -1,8 +1,10 @@
 """New keys for a site of the mesh: one command at each end, which change certificates and nothing else."""
 
+import hashlib
 import json
 import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from cheops.security.keyring import (
     FILES,
     KEY,
     SIGNING_KEY,
+    KeyFolder,
     known_authorities,
     load_authority_folder,
     load_key_folder,
@@ -101,6 +104,44 @@ def test_a_site_whose_keys_were_exposed_gets_new_ones(rig: Rig, tmp_path: Path) 
     until(lambda: [tally(rig, site, "stock") for site in rig.names] == [2, 2], "for the operations of meanwhile")
     assert answer(rig, "site1", believing(rig, thief), "POST", "/peer/renewal")[0] == 403
     assert is_well(rig, "site1")
+
+
+@pytest.mark.parametrize("again", [(), ("--again",)], ids=["invite", "invite --again"])
+def test_a_new_invitation_ends_the_certificate_of_a_thief_that_used_the_first(
+    rig: Rig, tmp_path: Path, again: tuple[str, ...]
+) -> None:
+    """The thief has started no agent, so no site has heard of the name. All sites refuse it, not only the inviting."""
+    rig.start()
+    all_up(rig)
+    words = ("site", "invite", "site3", "--url", f"unix://{rig.folder('site1') / 'data' / 'agent.sock'}")
+    ran = cheops(rig, "site1", *words)
+    assert (ran.code, "refused from now on" in ran.err) == (0, False), ran
+    listen = f"127.0.0.1:{free_port()}"
+    assert run_process("site", "join", "--listen", listen, stdin=ran.out, cwd=new_folder(tmp_path / "thief")).code == 0
+    thief = load_key_folder(tmp_path / "thief" / "tls", "site3")
+    for site in rig.names:
+        assert answer(rig, site, believing(rig, thief), "POST", "/peer/heartbeat", body=heartbeat("site3"))[0] == 200
+    ran = cheops(rig, "site1", *words, *again)
+    assert (ran.code, "is refused from now on" in ran.err) == (0, True), ran
+    for site in rig.names:
+        until(lambda site=site: is_refused(rig, site, thief), f"for {site} to refuse the thief")  # type: ignore[misc]
+    ran = run_process("site", "join", "--listen", listen, stdin=ran.out, cwd=new_folder(tmp_path / "true"))
+    assert ran.code == 0, ran
+    true = load_key_folder(tmp_path / "true" / "tls", "site3")
+    for site in rig.names:
+        assert answer(rig, site, believing(rig, true), "POST", "/peer/heartbeat", body=heartbeat("site3"))[0] == 200
+        assert is_refused(rig, site, thief), site
+
+
+def new_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def is_refused(rig: Rig, site: str, keys: KeyFolder) -> bool:
+    """Whether a site refuses these keys, even to renew their certificate."""
+    asked = [answer(rig, site, believing(rig, keys), "POST", f"/peer/{path}") for path in ("heartbeat", "renewal")]
+    return all(status == 403 and "so it needs a new one" in said["detail"] for status, said in asked)
 
 
 def test_a_site_that_was_forgotten_comes_back(rig: Rig) -> None:
@@ -244,3 +285,44 @@ def test_after_a_change_the_folder_of_the_authority_has_the_key_and_the_certific
     assert load_key_folder(rig.folder("site1") / "tls-site3", "site3").authorities.certificates == (new,)
     ran = cheops(rig, "site2", "ca", "trust", "../site1/ca-new", "--config", "site.yaml")
     assert (ran.code, "site.yaml has no security.ca_key" in ran.err) == (1, True)
+
+
+# -- two agents of one name ------------------------------------------------------------------------------------
+
+
+def named_twice(rig: Rig, site: str) -> str:
+    """What `cheops check` says of two agents of one name; empty if it says nothing."""
+    ran = cheops(rig, site, "check", "--url", f"unix://{rig.folder(site) / 'data' / 'agent.sock'}")
+    return ran.out.partition("two agents are called site2")[2]
+
+
+def test_check_notices_a_second_agent_with_other_keys_until_the_site_is_invited_again(rig: Rig) -> None:
+    """Every site notices, the two themselves included. The invitation cuts both off."""
+    assert rig.pki
+    rig.start()
+    all_up(rig)
+    thief = rig.folder("thief")
+    shutil.copytree(rig.folder("site2"), thief, ignore=shutil.ignore_patterns("data", "tls", "*.sock"))
+    keys = rig.pki.site(thief / "tls", "site2", "127.0.0.1")
+    settings = yaml.safe_load((thief / "site.yaml").read_text())
+    url, peers = f"127.0.0.1:{free_port()}", {"site1": rig.url("site1")}
+    (thief / "site.yaml").write_text(yaml.safe_dump({**settings, "listen": url, "peers": peers}))
+    process = rig.start_beside("site2", [sys.executable, "-m", "cheops", "agent", "--config", str(thief / "site.yaml")])
+    try:
+        for site in ("site1", "site2"):
+            until(lambda site=site: named_twice(rig, site), f"for {site} to notice")  # type: ignore[misc]
+        said = named_twice(rig, "site1")
+        fingerprint = hashlib.sha256(keys.identity.der).hexdigest()[:16]
+        assert f"https://{url} (certificate {fingerprint})" in said
+        assert rig.url("site2") in said
+        assert "'cheops site invite site2 --again' ends the certificates of both" in " ".join(said.split())
+        code = invite_again(rig, "site2")
+        assert not named_twice(rig, "site1")
+        assert rejoin(rig, "site2", code).code == 0
+        restart(rig, "site2")
+        all_up(rig)
+        assert is_refused(rig, "site1", keys)
+        assert not named_twice(rig, "site1")
+    finally:
+        process.terminate()
+        process.wait(30)

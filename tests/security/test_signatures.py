@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import force_setattr
 
-from cheops.engine.documents import Started, key_of
+from cheops.engine.documents import Message, Started, key_of
 from cheops.engine.events import Save
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Reply, Seal, Stamp, Status, Verdict
 from cheops.peers.couchdb.documents import couch_document, parse_document
@@ -27,7 +27,7 @@ from cheops.security.signatures import (
     tree,
 )
 from cheops.store.batch import DocumentSigner, sign_stored_documents
-from cheops.store.codec import content_of, decode, encode
+from cheops.store.codec import content_of, decode, decode_message, encode, encode_message
 from cheops.store.interface import StoreError
 from cheops.store.memory import MemoryStore
 
@@ -246,11 +246,37 @@ def test_each_field_of_an_operation_is_signed(field: str) -> None:
         "parallel": True,
         "verdict": Verdict.VOID,
         "why": "x",
-        "seal": Seal({B: 1}, Stamp(1, 0, A)),
+        "seal": Seal({B: 1}, Stamp(1, 0, A), ("b",)),
         "signature": op.signature,
     }[field]
     force_setattr(op, field, changed)
     assert is_good(op) is (field == "signature")
+
+
+def test_an_origin_twice_in_a_vector_is_the_signed_document_or_no_good() -> None:
+    """JSON may have a key twice, and the last one counts. The signature covers the document as it was read and is
+    encoded again, not the bytes that came: so the last one must be what was signed, and nothing else is stored."""
+    op = operation(B)
+    force_setattr(op, "deps", {A: 7})
+    force_setattr(op, "signature", SIGNER.sign([content_of(op)])[0])
+    text = encode(op)
+    once = b'"deps":{"a/1":7}'
+    assert text.count(once) == 1
+    harmless = decode(text.replace(once, b'"deps":{"a/1":9,"a/1":7}'))
+    assert (harmless, encode(harmless), is_good(harmless)) == (op, text, True)  # type: ignore[arg-type]
+    for forged in (b'"deps":{"a/1":7,"a/1":9}', b'"deps":{"a/1":7,"a/1":6}', once + b',"deps":{"a/1":9}'):
+        assert not is_good(decode(text.replace(once, forged)))  # type: ignore[arg-type]
+
+
+def test_an_origin_twice_in_an_unsigned_part_of_a_message_is_what_its_sender_could_say_anyway() -> None:
+    """The vectors of a message are what its sender says of itself, to one receiver. Two numbers say what the last one
+    says; the engine gets one vector, and sends on none of these bytes."""
+    names = [field for field in Message.__struct_fields__ if isinstance(getattr(Message("r", "i"), field), dict)]
+    assert names == ["known", "known_replies", "replies_after", "settled"]
+    for name in names:
+        honest = encode_message(Message("r", "i", **{name: {A: 7}}))  # type: ignore[arg-type]
+        twice = decode_message(honest.replace(b'{"a/1":7}', b'{"a/1":9,"a/1":7}'))
+        assert (twice, encode_message(twice)) == (decode_message(honest), honest), name
 
 
 def test_what_was_kept_before_there_was_a_key_is_signed_once() -> None:

@@ -396,3 +396,15 @@ def test_what_others_say_takes_no_site_down_that_shares_resources_and_answers() 
     assert "b" in mesh.up
     world.kill("b")
     world.run_until(lambda: PeerDown("b") in world.events("a", since_ms), periods=20)
+
+
+def test_a_site_that_is_down_is_shown_as_of_its_last_answer_not_of_the_last_probe() -> None:
+    world = World()
+    three(world)
+    world.run(5)
+    world.kill("b")
+    world.run(60)
+    assert world.state("a", "b") == "down"
+    shown = world.mesh("a").state_of("b", world.at("a")).as_of_ms
+    assert shown is not None
+    assert shown > 50_000

@@ -29,6 +29,7 @@ from cheops.gateway.server import Gateway
 from cheops.node.node import Node
 from cheops.peers import intake, links
 from cheops.peers.liveness import SiteState
+from cheops.peers.name_conflicts import NameConflict
 from cheops.peers.prober import now
 from cheops.peers.views import SiteView
 from cheops.security.refusals import AGAINST_POLICY, Refused
@@ -136,6 +137,26 @@ def _peers(node: Node, peers: list[SiteView]) -> Iterator[Check]:
             yield _check("peers", f"{peer.name} is {peer.state.value}", seen, hint)
     for text in node.mesh.problems():
         yield _check("peers", "sites disagree on an identity", text, "see 'cheops site list'")
+    yield from map(_name_conflict, node.mesh.name_conflicts())
+
+
+def _name_conflict(conflict: NameConflict) -> Check:
+    """Two agents of one name. With different certificates one may be a thief's; with the same it is a copy."""
+    site = conflict.site
+    if conflict.has_several_certificates:
+        shown = [f"{printable(agent.url)} (certificate {agent.certificate})" for agent in conflict.agents]
+        hint = (
+            f"stop the agent that should not run. If it is not yours: 'cheops site invite {site} --again' ends the "
+            "certificates of both, and the code is for your machine "
+            "(docs/certificates-trouble.md#two-agents-of-one-name)"
+        )
+    else:
+        shown = [f"{printable(agent.url)} (store {printable(agent.incarnation)})" for agent in conflict.agents]
+        hint = (
+            "the folder of this site was copied: stop the agent that should not run, and do not start it again "
+            "(docs/certificates-trouble.md#two-agents-of-one-name)"
+        )
+    return _check("peers", f"two agents are called {site}", f"at {listed(shown)}", hint)
 
 
 async def _data_plane(gateway: Gateway | None) -> list[Check]:
@@ -378,9 +399,12 @@ def fault_checks(node: Node) -> Iterator[Check]:
         hint = "this is a bug in Cheops: report it with the agent's log"
         name = f"{node.faults.count} events failed because of a fault in this agent"
         yield _check("store", name, node.faults.last, hint)
-    for one in list(node.alarms.values())[:_MAX_HELD]:
+    for one in node.alarms.open(node.mesh.member_of)[:_MAX_HELD]:
         name = f"{printable(one.by)} misbehaves ({one.what}) on '{printable(shortened(one.resource))}'"
-        hint = f"if its keys are in the wrong hands: cheops site forget {one.by} --force"
+        hint = (
+            f"if its keys are in the wrong hands: 'cheops site forget {one.by} --force', or new keys with "
+            f"'cheops site invite {one.by} --again'. Either ends this alarm"
+        )
         yield _check("security", name, one.detail, hint)
 
 

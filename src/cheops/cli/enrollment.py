@@ -108,7 +108,11 @@ def invite_command(  # noqa: PLR0913, PLR0917 - one per option
 def _draw_invitation(out: "Console", response: "Invitation", *, again: bool) -> None:
     """The code alone goes to standard output, so that it can go straight into a file or to the other machine."""
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(response.expires_ms / 1000))
-    ended = " Its current certificate is refused from now on." if again else ""
+    ended = ""
+    if again:
+        ended = " Its current certificate is refused from now on."
+    elif response.ends_certificates:
+        ended = " A certificate from an earlier code for this name is refused from now on."
     command = "rejoin" if again else "join"
     console(stderr=True).print(
         f"{printable(response.site)} may {command} once, until {until}.{ended} "

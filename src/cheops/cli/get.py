@@ -234,8 +234,9 @@ def draw_requests(out: Console, response: "Sequence[ServedRequest]", *, wide: bo
 
 
 def _state(one: "ResourceSummary | ReplicantView") -> Text:
-    """The status; `deleted` if it is deleted at every site."""
-    return styled_status("deleted" if one.deleted and one.overall == "CONVERGED" else one.overall)
+    """The status; `deleted` if it is deleted at every site, and `void` if it was never created."""
+    word = "void" if one.void else "deleted" if one.deleted else ""
+    return styled_status(word if word and one.overall == "CONVERGED" else one.overall)
 
 
 def draw_operations(out: Console, response: "Sequence[OperationView]", *, wide: bool = False) -> None:

@@ -111,6 +111,7 @@ from cheops.api.models.site import (
     TokenList,
     TokenView,
 )
+from cheops.errors import ClientError
 from cheops.notify.event import Event
 
 T = TypeVar("T")
@@ -170,14 +171,20 @@ def call_of(
 def _filled(path: str, names: tuple[str, ...]) -> str:
     parts = path.split("/")
     values = iter(names)
-    filled = "/".join(segment(next(values)) if part.startswith("{") else part for part in parts)
+    filled = "/".join(segment(next(values), part[1:-1]) if part.startswith("{") else part for part in parts)
     if rest := list(values):
         raise TypeError(f"{path} has no parameters for {rest}")
     return filled
 
 
-def segment(name: str) -> str:
-    """A name as one segment of a path, whatever it contains. Proxies remove segments that are only dots."""
+_MEANING = {"id": "the id of the resource", "op": "the id of the operation"}
+
+
+def segment(name: str, parameter: str = "id") -> str:
+    """A name as one segment of a path, whatever it contains. Proxies remove segments that are only dots. An empty one
+    would be another path, so it raises ClientError."""
+    if not name:
+        raise ClientError(f"{_MEANING.get(parameter, 'the name')} is empty")
     return quote(name, safe="").replace(".", "%2E") if set(name) == {"."} else quote(name, safe="")
 
 

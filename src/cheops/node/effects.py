@@ -5,6 +5,7 @@ The pump calls the executor after the commit, so everything that happens here re
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -51,7 +52,7 @@ class EffectExecutor:
             reason = effect.reason or AGAINST_POLICY
             self._node.refusal_log.document(reason, site, document, effect.resource, effect.detail)
         elif effect.what in (EQUIVOCATION, BROKEN_STATEMENT):
-            self._node.alarms[effect.resource, effect.op] = effect
+            self._node.alarms.add(effect, time.time_ns() // 1_000_000)
             self._node.refusal_log.document(effect.what, effect.by, str(effect.op), effect.resource, effect.detail)
         self._node.notifier.report(effect)
 

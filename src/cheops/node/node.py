@@ -27,12 +27,13 @@ from cheops import __version__
 from cheops.backends.command.runner import CommandRunner
 from cheops.backends.command.user_files import PASSABLE, has_other_users
 from cheops.backoff import jittered
-from cheops.bounded import BoundedMap
 from cheops.config.site import SiteConfig
-from cheops.engine.events import ClientLeft, Notify, Ran, Run, SitesRemoved, Submitted, Tick
+from cheops.engine.events import ClientLeft, Ran, Run, SitesRemoved, Submitted, Tick
 from cheops.engine.site import Site
 from cheops.errors import CheopsError
-from cheops.log.operation import Kind, OpId, Origin
+from cheops.log.operation import Kind, Origin
+from cheops.node import alarms
+from cheops.node.alarms import Alarms
 from cheops.node.backends import Backends
 from cheops.node.effects import Answers, EffectExecutor, Faults, PendingRequests
 from cheops.node.limits import ClockCheck, DiskQuota
@@ -71,7 +72,6 @@ _MOST_BACKLOG = 20_000  # steps of the engine whose effects wait to be carried o
 _SNAPSHOT_MS = 1_000
 _MOST_KEY_SOURCES = 2  # further sites to ask for a certificate; each costs a request, and the sender mostly has it
 _STOP_S = 10.0
-_MOST_ALARMS = 1_000
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class Node:
         self.pending_requests = PendingRequests(lambda resource, op: self.pump.post(ClientLeft(resource, op)))
         self.faults = Faults()
         # By resource and operation: what only a site in the wrong hands does.
-        self.alarms: BoundedMap[tuple[str, OpId | None], Notify] = BoundedMap(_MOST_ALARMS)
+        self.alarms = Alarms()
         # Refusals, and how often a sender may send requests. One limiter for a client's requests to the API and to
         # /peer/, so that another path is no second budget.
         self.refusals = Refusals()
@@ -161,6 +161,7 @@ class Node:
         )
         await self._start_enrollment()
         await self._start_verification()
+        self.alarms.restore(await self._write(self.store.note, alarms.NOTE))
         # The engine. Its first event is what the store recovered; runs that a crash cut short are settled by it.
         site = Site(Origin(self.name, self.store.incarnation), self.backends.settings(self.config.engine))
         self.pump = Pump(site, self.store, EffectExecutor(self), self._writer)
@@ -314,6 +315,8 @@ class Node:
                     self.pump.post(SitesRemoved(forgotten))
                 if self.mesh.decisions != self._saved_decisions:
                     self._start_job(self._save_mesh())  # a revocation that came by gossip must survive a crash
+                if not self.alarms.is_saved:
+                    self._start_job(self._save_alarms(self.alarms.note()))
                 self.pump.post(Tick())
             await asyncio.sleep(_TICK_S)
 
@@ -350,6 +353,13 @@ class Node:
             await self._write(self.store.put_note, name, note)
         except StoreError as error:
             _log.warning("cannot save the note '%s': %s", name, error)
+
+    async def _save_alarms(self, note: dict[str, Any]) -> None:
+        try:
+            await self._write(self.store.put_note, alarms.NOTE, note)
+        except StoreError as error:
+            self.alarms.is_saved = False  # again at the next tick after the store has recovered
+            _log.warning("cannot save the alarms of 'cheops check': %s", error)
 
     async def _save_tokens(self, note: dict[str, Any]) -> None:
         """Raises StoreError: a token that a client gets must survive a restart."""

@@ -4,8 +4,8 @@ Only a site with the authority's key invites and issues. An invitation is marked
 certificate is issued: it never works twice, whatever happens in between. A new site gets a certificate for the name
 that was invited. It gets no address that another site of the mesh has, unless the invitation names that address.
 
-A site of the mesh that needs new keys is invited again, which ends its certificates. Renewal (renewal.py) keeps the
-keys.
+Each invitation ends the certificates that the name had before (the caller decides so): if somebody else used an earlier
+code, a new one is enough. A site of the mesh that needs new keys is invited again. Renewal (renewal.py) keeps the keys.
 """
 
 import asyncio
@@ -54,7 +54,8 @@ class Enrollment:
         self._lock = asyncio.Lock()
 
     async def invite(self, site: str, addresses: tuple[str, ...], valid_for_s: float) -> tuple[Code, int]:
-        """The code for a new site, and when it expires; raises CheopsError."""
+        """The code for a new site, and when it expires; raises CheopsError. The caller then ends the certificates that
+        earlier codes for this name gave."""
         self._issuing()
         self._check_name(site)
         member = self._mesh.member_of(site)

@@ -30,6 +30,7 @@ from cheops.peers.heartbeat import (
 )
 from cheops.peers.liveness import HeartbeatCounters
 from cheops.peers.membership import Catalogue, Membership, record_rank
+from cheops.peers.name_conflicts import NameConflicts
 from cheops.peers.proofs import Proofs, RecordError
 from cheops.peers.settings import MeshSettings, Now
 from cheops.text import printable, shortened
@@ -80,6 +81,7 @@ class GossipState:
         # Each site starts its turn elsewhere, or all would gossip about the same sites first.
         self.beats = HeartbeatCounters(turn=blake2b(own.name.encode(), digest_size=1).digest()[0])
         self.distances = Distances(own.name, settings)
+        self.conflicts = NameConflicts()
         self.names: list[str] = []  # all other sites, by configuration or gossip, without the forgotten ones
         self._listed: set[str] = set()
         for name in self.seeds:
@@ -197,7 +199,9 @@ class GossipState:
         if self.beat < heartbeat.seen[1] <= latest_ms:
             self.beat = heartbeat.seen[1] + 1
         own_latest_ms = self._settings.latest_ms(max(wall_ms, heartbeat.sent_ms))
-        self._take_each(sender, heartbeat.entries, lambda entry: self._take_entry(entry, latest_ms, own_latest_ms))
+        self._take_each(
+            sender, heartbeat.entries, lambda entry: self._take_entry(entry, latest_ms, own_latest_ms, now_ms)
+        )
         names, distances = self.catalogue.names, self.distances
         beats = ((sender, heartbeat.beat), *heartbeat.beats)
         returning = self.beats.take(((site, beat) for site, beat in beats if beat <= latest_ms), now_ms)
@@ -219,7 +223,7 @@ class GossipState:
         latest_ms = self._settings.latest_ms(wall_ms)
         for entry in entries:
             try:
-                self._take_entry(entry, latest_ms, latest_ms, old=True)
+                self._take_entry(entry, latest_ms, latest_ms, None)
             except MeshError as error:
                 self._refuse("", error)  # no site has sent it; its authority may be one from before
 
@@ -238,18 +242,25 @@ class GossipState:
     def _refuse(self, sender: str, error: MeshError) -> None:
         self.refused.append(RefusedRecord(sender, error.reason, str(error)))
 
-    def _take_entry(self, entry: SiteRecord, latest_ms: float, own_latest_ms: float, *, old: bool = False) -> None:
+    def _take_entry(self, entry: SiteRecord, latest_ms: float, own_latest_ms: float, now_ms: float | None) -> None:
         """Raises MeshError. `latest_ms` bounds revisions; `own_latest_ms` those of our own record, which may be from
-        before our clock was set back."""
+        before our clock was set back. `now_ms` is None for a record from the disk, which is no news."""
         if entry.name == self.own.name:
             if record_rank(entry) > record_rank(self.own) and entry.revision <= own_latest_ms:
                 self._check_proof(entry)  # only this site's own signature makes it continue from there
+                self._note_agents((self.own, entry), now_ms)
                 self.describe(msgspec.structs.replace(self.own, revision=entry.revision + 1))
         elif not self.membership.is_forgotten(entry.name) and self.catalogue.is_news(entry):
             self._check_entry(entry, latest_ms)
-            if self.catalogue.take(entry, old=old):
+            if self.catalogue.take(entry, old=now_ms is None):
+                self._note_agents((entry,), now_ms)
                 self.beats.watch(entry.name)
                 self._list(entry.name)
+
+    def _note_agents(self, records: Iterable[SiteRecord], now_ms: float | None) -> None:
+        if now_ms is not None:
+            for record in records:
+                self.conflicts.note(record, now_ms)
 
     def _check_entry(self, entry: SiteRecord, latest_ms: float) -> None:
         shown = printable(shortened(entry.name))
@@ -267,6 +278,7 @@ class GossipState:
     def _apply(self, member: MembershipRecord) -> None:
         """Carry out a decision about a site."""
         site = member.name
+        self.conflicts.drop(site)
         if site == self.own.name:
             return
         if member.forgotten or self._is_revoked(member):

@@ -206,12 +206,12 @@ def _misses_allowed(loss: float, settings: MeshSettings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The state of a site, how old the evidence is, and whether it is our own."""
+    """The state of a site, when it was last heard of, and whether the evidence is our own."""
 
     state: SiteState
     direct: bool
     only_through_others: bool = False  # others see it, we cannot reach it
-    as_of_ms: float | None = None  # an age
+    as_of_ms: float | None = None  # how long ago the site was last heard of, not when it last failed to answer
 
     @property
     def is_up(self) -> bool:
@@ -227,7 +227,7 @@ def assess(
     if link.state is SiteState.DOWN:
         # Even if others reach it: messages of the engine go directly.
         others = _others_see_it(link, beat_age_ms, now_ms, settings.suspect_ms(sites) / 2)
-        return Assessment(SiteState.DOWN, direct=True, only_through_others=others, as_of_ms=result_age_ms)
+        return Assessment(SiteState.DOWN, direct=True, only_through_others=others, as_of_ms=contact_age_ms)
     ages = [age for age in (contact_age_ms, beat_age_ms) if age is not None]
     if not ages:
         return Assessment(SiteState.UNKNOWN, direct=False)

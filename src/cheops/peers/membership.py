@@ -8,8 +8,8 @@ the whole mesh page by page, and two equal catalogues cost nothing.
 The greater (revision, incarnation) of a site counts, so merging is commutative, associative and idempotent. A
 peer from the configuration file has no record until its first heartbeat; its address is kept elsewhere.
 
-A membership record exists for each site that was ever forgotten. The greater stamp counts, and of two with the
-same stamp the one that forgets. A live site does not refute its record; only a later decision (`admit`) does.
+A membership record exists for each site that was ever forgotten or invited. The greater stamp counts, and of two with
+the same stamp the one that forgets. A live site does not refute its record; only a later decision (`admit`) does.
 So old gossip cannot bring a removed site back. The records also revoke the site's certificates (enrollment.py).
 
 With security on, only the authority's key makes a decision (proofs.py), and a stamp is not ahead of our clock by more

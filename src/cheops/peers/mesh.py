@@ -23,6 +23,7 @@ from cheops.peers.distances import Distance
 from cheops.peers.gossip import GossipState, HeartbeatOptions, RefusedRecord
 from cheops.peers.heartbeat import Heartbeat, MembershipRecord, MeshError, SavedMesh, SiteRecord
 from cheops.peers.liveness import Assessment, SiteState, assess
+from cheops.peers.name_conflicts import NameConflict
 from cheops.peers.probes import (
     Announcements,
     AnswerLoad,
@@ -327,6 +328,10 @@ class Mesh:
             problems.append(f"another agent calls itself '{self.own.name}' too (incarnation {self._duplicate})")
         return problems
 
+    def name_conflicts(self) -> list[NameConflict]:
+        """The names of sites that several agents use now."""
+        return self._known.conflicts.all()
+
     # -- periods -----------------------------------------------------------------------------------------
 
     def _new_period(self, now_ms: float, wall_ms: float, draw: Draw) -> list[str]:
@@ -345,6 +350,7 @@ class Mesh:
         known, settings = self._known, self.settings
         known.distances.expire(now_ms, 4 * settings.row_periods(len(known.names)) * settings.period_ms)
         known.distances.trim_row()
+        known.conflicts.expire(now_ms)
         for site in known.seeds:
             if site not in self._announced.up:
                 # Gossip never reaches a part of the mesh that no site here has met: a configured address does.

@@ -20,7 +20,7 @@ class SiteView:
     state: SiteState
     direct: bool  # by own probes; otherwise by what others say
     only_through_others: bool  # others see it, we cannot reach it
-    as_of_ms: float | None  # how old the evidence for `state` is
+    as_of_ms: float | None  # how long ago it was last heard of
     contact_ms: float | None  # how long ago a probe of ours was answered
     incarnation: str | None
     url: str

@@ -63,6 +63,25 @@ def test_a_busy_service_is_asked_again(make_sites: MakeSites) -> None:
     assert [len(sites.images(site)) for site in ("site1", "site2")] == [1, 1]
 
 
+def test_what_the_first_service_refuses_is_pending_nowhere_and_listed_as_void(make_sites: MakeSites) -> None:
+    sites = make_sites("site1", "site2")
+    sites.start()
+    fault(sites, "site1", status=422, times=1, method="POST")
+    answer = sites.call("site1", "POST", "/images", {"name": "refused"}, PAIR, Cheops_Wait="all")
+    assert (answer.status, answer.headers["Cheops-Replicas"]) == (422, "site1; status=KO")
+    assert [len(sites.images(site)) for site in ("site1", "site2")] == [0, 0]
+    url = sites.rig.url("site1")
+    for kind in ("resources", "replicants"):
+        said = run_here("get", kind, "--url", url)
+        (row,) = said.out.splitlines()[1:]
+        assert ("void" in row.split(), "CONVERGED" in row) == (True, False), said.out
+    (one,) = json.loads(run_here("get", "resources", "--url", url, "-o", "json").out)
+    assert "nothing was created: every operation failed" in run_here("status", one["id"], "--url", url).out
+    meta_id = sites.create("site1", PAIR, name="taken")
+    rows = {row.split()[0]: row for row in run_here("get", "resources", "--url", url).out.splitlines()[1:]}
+    assert "CONVERGED" in rows[meta_id] or "CONVERGING" in rows[meta_id]
+
+
 def test_a_service_that_is_down_gets_it_when_it_is_back(make_sites: MakeSites) -> None:
     sites = make_sites("site1", "site2")
     sites.start()

@@ -198,6 +198,7 @@ def _view(node: Node, replica: Replica) -> ReplicantView:
         overall=state.overall,
         deleted=state.deleted,
         waits=_doubt(replica) or backend.waits.get(replica.resource),
+        void=state.void,
     )
 
 

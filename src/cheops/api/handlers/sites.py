@@ -199,10 +199,12 @@ async def invite_site(request: ApiRequest[NoParameters, InviteRequest]) -> Invit
     wanted = await request.body()
     node, site = request.node, normal(wanted.site)
     invite = node.enrollment.invite_again if wanted.again else node.enrollment.invite
+    is_renewed = wanted.again or node.mesh.member_of(site) is not None
     code, expires_ms = await invite(site, tuple(wanted.addresses), wanted.valid_for_s)
-    if wanted.again:
-        await node.end_certificates(site)
-    return Invitation(site=code.site, code=str(code), expires_ms=expires_ms)
+    # Also for a name that no site has shown yet: somebody else may have used an earlier code, here or at another site
+    # that issues, and wait with the certificate. So each invitation decides that only later certificates count.
+    await node.end_certificates(site)
+    return Invitation(site=code.site, code=str(code), expires_ms=expires_ms, ends_certificates=is_renewed)
 
 
 # -- shared resources and pending operations --------------------------------------------------------------------

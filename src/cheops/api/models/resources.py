@@ -25,6 +25,9 @@ class ResourceSummary(Struct, frozen=True, kw_only=True):
     last_outcome: Annotated[Status, doc("The worst outcome of the newest operation, over all sites.", "OK")] = (
         Status.PENDING
     )
+    void: Annotated[
+        bool, doc("Whether nothing was ever created: every operation failed at the site that submitted it.", False)
+    ] = False
 
 
 class Resources(Struct, frozen=True, kw_only=True):
@@ -117,6 +120,9 @@ class ReplicantView(Struct, frozen=True, kw_only=True):
         dict[str, str | None],
         doc("Only for one replicant: its id in the service of each site; null: none, or not known now.", {}),
     ] = {}
+    void: Annotated[
+        bool, doc("Whether nothing was ever created: every operation failed at the site that submitted it.", False)
+    ] = False
 
 
 class Replicants(Struct, frozen=True, kw_only=True):

@@ -42,6 +42,10 @@ class Invitation(Struct, frozen=True, kw_only=True):
         str, doc("The code for 'cheops site join' or 'rejoin' at that site. It is a secret.", "cheops-join-lNo…")
     ]
     expires_ms: Annotated[int, doc("When it expires, in milliseconds since 1970.", 1_794_816_000_000)]
+    ends_certificates: Annotated[
+        bool,
+        doc("Whether the site was invited before: every certificate that an earlier code gave is refused now.", True),
+    ] = False
 
 
 class SiteView(Struct, frozen=True, kw_only=True):
@@ -51,7 +55,7 @@ class SiteView(Struct, frozen=True, kw_only=True):
     url: Annotated[str, doc("The address of its agent.", "http://10.0.0.2:8079")]
     state: Annotated[str, doc("up, suspect, down, unknown or forgotten.", "up")]
     here: Annotated[bool, doc("Whether this is the agent's own site.", False)]
-    as_of_s: Annotated[float | None, doc("How many seconds old the evidence for `state` is; null: there is none.", 0.4)]
+    as_of_s: Annotated[float | None, doc("How many seconds ago the site was last heard of; null: never.", 0.4)]
     rtt_ms: Annotated[float | None, doc("The round-trip time, smoothed.", 12.5)]
     rtt_measured: Annotated[bool, doc("Whether it was measured from here; false: estimated or not known.", True)]
     incarnation: Annotated[

@@ -14,7 +14,7 @@ from cheops.engine.admission import waiting_for_refused
 from cheops.engine.replica import Replica
 from cheops.engine.status import Overall
 from cheops.errors import ClientError
-from cheops.log.operation import Kind, OpId, Status
+from cheops.log.operation import Kind, OpId, Status, Verdict
 from cheops.peers import views
 from cheops.peers.mesh import Mesh
 from cheops.peers.settings import Now
@@ -23,6 +23,7 @@ from cheops.text import in_words, listed, nearest, printable, shortened
 
 AddressOf = Callable[[str], str | None]
 _MOST_NAMED = 5
+_NOTHING = "nothing was created: every operation failed at the site that submitted it"
 # Without SUPERSEDED: that another operation replaced it is no failure.
 _WORST_FIRST = (Status.UNKNOWN, Status.KO, Status.VOID, Status.RUNNING, Status.PENDING)
 
@@ -98,7 +99,7 @@ def resource_status(replica: Replica, up: set[str], now_ms: int) -> ResourceStat
     return ResourceStatus(
         id=replica.resource,
         overall=word(verdict.overall),
-        sentence=_with_blocked(sentence(verdict, now_ms), replica),
+        sentence=_with_blocked(_NOTHING if is_void(replica) else sentence(verdict, now_ms), replica),
         unreachable=verdict.unreachable,
         order_not_enforced=verdict.order_not_enforced,
         sites=tuple(_site(replica, site, now_ms) for site in verdict.sites),
@@ -115,6 +116,7 @@ def summary(replica: Replica, up: set[str]) -> ResourceSummary:
         operations=len(replica.history.ops) + len(replica.drafts),
         last_change=_last_change(replica),
         last_outcome=last_outcome(replica),
+        void=is_void(replica),
     )
 
 
@@ -245,6 +247,15 @@ def _differences(verdict: engine.ResourceStatus) -> list[str]:
 def word(overall: Overall) -> OverallName:
     name: OverallName = overall.value
     return name
+
+
+def is_void(replica: Replica) -> bool:
+    """Whether nothing was ever created: its sites agree, but on nothing. The log keeps the operations that failed."""
+    history = replica.history
+    if history.effective or replica.drafts or replica.applied.base:
+        return False
+    ops = [op for op in history.ops.values() if op.kind is not Kind.SEAL]
+    return bool(ops) and all(op.verdict is Verdict.VOID for op in ops)
 
 
 def is_deleted(replica: Replica) -> bool:

@@ -74,7 +74,12 @@ class SubmissionResult:
         """An operation that failed at its first site runs nowhere else, so no other site will reply."""
         if self.decided is None:
             return False
-        return self.decided.status is not Status.OK or len(self.answers) >= self.wait.needed(len(self.sites))
+        return self.has_failed or len(self.answers) >= self.wait.needed(len(self.sites))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its first site has decided, and not for it."""
+        return self.decided is not None and self.decided.status is not Status.OK
 
 
 async def submit(node: Node, change: Change, preferences: Preferences) -> SubmissionResult:
@@ -256,8 +261,10 @@ def response_to(
 
 def _operation_headers(result: SubmissionResult, where: str) -> Headers:
     words = {site: answer.status.value for site, answer in result.answers.items() if answer.status}
-    shown = (f"{quote(site)}; status={words.get(site, 'PENDING')}" for site in result.sites[:_MAX_NAMED])
-    sites = ", ".join([*shown, *(["..."] if len(result.sites) > _MAX_NAMED else [])])
+    # What failed at its first site goes to no other one: nothing is pending there.
+    named = [site for site in result.sites if site in words] if result.has_failed else list(result.sites)
+    shown = (f"{quote(site)}; status={words.get(site, 'PENDING')}" for site in named[:_MAX_NAMED])
+    sites = ", ".join([*shown, *(["..."] if len(named) > _MAX_NAMED else [])])
     return (
         (OPERATION, quote(str(result.op), safe=":")),
         (REPLICAS, sites),

@@ -20,7 +20,8 @@ const HEALTH = {
 };
 const STATES = { up: "ok", suspect: "warn", down: "bad" };
 
-export function syncBadge(overall, deleted = false) {
+export function syncBadge(overall, deleted = false, isVoid = false) {
+  if (isVoid && overall === "CONVERGED") return h("span", { class: "badge", title: "Never created: its operations failed" }, "Void");
   if (deleted && overall === "CONVERGED") return h("span", { class: "badge", title: "Deleted at every site" }, "Deleted");
   const [kind, text, title] = SYNC[overall] ?? ["", overall, ""];
   return h("span", { class: `badge ${kind}`, title, "data-sync": overall }, text);

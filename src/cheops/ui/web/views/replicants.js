@@ -60,7 +60,7 @@ function table(replicants, sites, local) {
             { "data-id": one.id },
             h("td", {}, h("a", { href: resourcePath(one.id), class: "mono" }, cut(one.id)), one.path && h("span", { class: "muted small" }, cut(one.path.replace(one.id, "…")))),
             h("td", {}, cut(one.service)),
-            h("td", {}, syncBadge(one.overall, one.deleted)),
+            h("td", {}, syncBadge(one.overall, one.deleted, one.void)),
             sites.map((site) => h("td", { "data-site": site }, localId(one, site, local))),
             h("td", {}, one.waits ? cut(one.waits) : h("span", { class: "muted" }, "–")),
           ),

@@ -134,7 +134,7 @@ function row(one) {
     { "data-id": one.id },
     h("td", {}, h("a", { href: resourcePath(one.id) }, cut(one.id))),
     h("td", {}, cut(one.type)),
-    h("td", {}, syncBadge(one.overall, one.deleted)),
+    h("td", {}, syncBadge(one.overall, one.deleted, one.void)),
     h("td", {}, healthBadge(one.last_outcome)),
     h("td", {}, cut(sites, { title: one.sites.join(", ") })),
     h("td", { class: "num" }, number(one.operations)),
