@@ -180,14 +180,13 @@ def test_a_stamp_that_is_not_later_than_what_it_depends_on_is_refused(restricted
 
 
 @pytest.mark.parametrize(
-    "change", [{"rtype": "other"}, {"sites": ("a", "b", "c", "m", "x")}, {"sites": ("a", "c", "m")}], ids=str
+    "change", [{"why": "x"}, {"sites": ("a", "b", "c", "m", "x")}, {"sites": ("a", "c", "m")}], ids=str
 )
 @pytest.mark.parametrize("restricted", [False, True])
 def test_two_contents_of_the_beginning_cost_nobody_an_operation(restricted: bool, change: dict[str, Any]) -> None:
     """Each honest site operates on the content that it got; when they meet, all have all of it."""
     lab = Lab("abcm")
     lab.make("n", COUNTER, "abcm", checkpoint=None, **({"policy": Policy()} if restricted else {}))
-    lab.settings.types["other"] = replace_type(lab.settings.types["n"], name="other")
     lab.partition("ab", "c", "m")
     lab.submit("m", "n", "set 1")
     lab.run()
@@ -208,6 +207,22 @@ def test_two_contents_of_the_beginning_cost_nobody_an_operation(restricted: bool
         known = lab.at(site, "n").history.known
         assert known.get(lab.nodes["a"].origin) == known.get(lab.nodes["c"].origin) == 1
         assert not lab.at(site, "n").inbox.refused
+
+
+def test_a_client_that_means_another_type_is_refused() -> None:
+    """A stolen site may have taken the name for a resource of its own."""
+    lab = Lab("abm")
+    lab.make("n", COUNTER, "abm", checkpoint=None, policy=Policy())
+    lab.settings.types["other"] = replace_type(lab.settings.types["n"], name="other")
+    lab.partition("a", "b", "m")
+    lab.submit("m", "n", "set 1")
+    lab.run()
+    made = next(iter(lab.at("m", "n").history.ops.values()))
+    send(lab, "a", replace(made, rtype="other"), matrices=(COUNTER.matrix,))
+    lab.submit("a", "n", "inc 10")
+    run(lab, 3)
+    assert any("the resource is of type 'other', not 'n'" in line for line in lab.output)
+    assert lab.states("n", "a") == [1]
 
 
 def test_nobody_else_makes_operations_of_this_site() -> None:

@@ -319,8 +319,10 @@ class HostileSite(Rogue):
         own, known = {self.origin: 1}, self.known(page)
         alone = how.startswith("alone")
         sites = (self.name,) if alone else (self.name, *NAMES)
-        early = {"stamp": Stamp(1, 0, self.origin)} if how == "alone, of old" else {}
-        begun = self.line(page, "before-the-seal", deps={}, sites=sites, **early)
+        early = how == "alone, of old"
+        begun = self.line(page, "before-the-seal", deps={}, sites=sites)
+        if early:
+            begun = self.operation(begun, begun.payload.line, stamp=Stamp(1, 0, self.origin), deps={}, sites=sites)
         root, oldest = begun.stamp, Stamp(0, 0, self.origin)
         far = {origin: seq + 50 for origin, seq in known.items()}
         stable, deps, sealed_root = {

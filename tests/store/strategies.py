@@ -22,6 +22,7 @@ from cheops.log.operation import (
     Reply,
     Seal,
     Stamp,
+    Statement,
     Status,
     Timing,
     Verdict,
@@ -63,10 +64,16 @@ op_ids = st.builds(OpId, origins, ordinals)
 stamps = st.builds(Stamp, numbers, counters, origins)
 vectors = st.dictionaries(origins, counts, max_size=3)
 refs = st.builds(MatrixRef, names, stamps)
-seals = st.builds(Seal, vectors, stamps)
 key_tuples = st.lists(texts, max_size=3).map(tuple)
 name_tuples = st.lists(names, max_size=3).map(tuple)
 hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)
+
+
+def statements(resources: st.SearchStrategy[str] = names) -> st.SearchStrategy[Statement]:
+    return st.builds(Statement, resource=resources, origin=origins, seal=hashes, made=counts)
+
+
+seals = st.builds(Seal, vectors, stamps, name_tuples, st.lists(statements(), max_size=2).map(tuple))
 commands = st.builds(Command, texts, st.lists(st.builds(FileRef, names, hashes, numbers), max_size=2).map(tuple))
 fates = st.builds(Fate, st.sampled_from(Rule), st.none() | op_ids)
 epochs = st.dictionaries(stamps, st.builds(Epoch, vectors, st.dictionaries(op_ids, fates, max_size=2)), max_size=2).map(
@@ -141,10 +148,13 @@ ledgers = st.builds(
     adopted=st.none() | refs,
     epochs=epochs,
     rejected_matrices=rejected_matrices,
+    dirty=key_tuples,
 )
 clocks = st.builds(SiteClock, st.builds(Clock, numbers, counters))
 peers = st.builds(Peers, st.dictionaries(names, names, max_size=3))
-documents: st.SearchStrategy[Document] = st.one_of(operations(), replies(), matrices, runs, ledgers, clocks, peers)
+documents: st.SearchStrategy[Document] = st.one_of(
+    operations(), replies(), matrices, statements(), runs, ledgers, clocks, peers
+)
 snapshots = st.builds(
     Snapshot,
     floor=vectors,
@@ -178,6 +188,9 @@ def messages(draw: st.DrawFn) -> Message:
             ask=flags,
             wanted=name_tuples,
             snapshot=st.none() | snapshots,
+            seal_wanted=vectors,
+            seal_sites=name_tuples,
+            statements=st.lists(statements(resource), max_size=1).map(tuple),
         )
     )
 
