@@ -105,6 +105,11 @@ def _with_key(signature: str, key: bytes) -> str:
     return b64encode(key + b64decode(signature)[8:]).decode()
 
 
+def on_its_way(rig: Rig, id_: str, to: str = "site2") -> Operation:
+    """The first operation of a resource, which no other site than site1 has yet."""
+    return Rogue.of(rig, "site1").begin(id_, "tally", ADD, "site1", to)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -112,14 +117,14 @@ def _with_key(signature: str, key: bytes) -> str:
         {"verdict": Verdict.VOID, "why": "never"},
         {"type": "set"},
         {"kind": Kind.DELETE},
-        {"sites": ("site1", "site2")},
+        {"sites": ("site1", "site2", "site3")},
     ],
     ids=["payload", "verdict", "type", "kind", "sites"],
 )
 def test_nothing_can_be_altered_on_its_way(rig: Rig, mallory: Rogue, changes: dict[str, Any]) -> None:
     """Of a resource that site2 does not know, so that nothing else keeps it from taking the operation."""
     id_ = f"altered-{next(iter(changes))}"
-    op = begun(rig, id_, sites="site1")
+    op = on_its_way(rig, id_)
     before = refused(rig, "site2", WRONG_SIGNATURE)
     mallory.send("site2", changed(op, **changes))
     counted(rig, "site2", WRONG_SIGNATURE, before)
@@ -129,7 +134,7 @@ def test_nothing_can_be_altered_on_its_way(rig: Rig, mallory: Rogue, changes: di
 
 
 def test_the_rest_of_a_message_is_taken(rig: Rig, mallory: Rogue) -> None:
-    good, bad = begun(rig, "rest", sites="site1"), mallory.begin("rest", "tally", ADD, "mallory", "site2")
+    good, bad = on_its_way(rig, "rest"), mallory.begin("rest", "tally", ADD, "mallory", "site2")
     before = refused(rig, "site2", WRONG_SIGNATURE)
     mallory.send("site2", changed(bad, payload=Command(MORE)), good)
     counted(rig, "site2", WRONG_SIGNATURE, before)
@@ -263,7 +268,7 @@ def test_a_stamp_far_in_the_future_is_not_taken(rig: Rig) -> None:
 
 def test_documents_by_way_of_another_database_are_checked_too(rig: Rig, mallory: Rogue) -> None:
     """As CouchDB's protocol has it: each document that is refused is named, with the reason."""
-    op = begun(rig, "couch", sites="site1")
+    op = on_its_way(rig, "couch", "site3")
 
     def put(*some: Any) -> list[dict[str, str]]:
         raws = [json.loads(bytes(couch_document(one).as_couch())) for one in some]

@@ -13,7 +13,21 @@ from cheops.engine.documents import Base, Message, Snapshot
 from cheops.engine.events import Received
 from cheops.engine.replica import Replica
 from cheops.log.matrix import Entry, Matrix, Result
-from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Seal, Stamp, Status, Verdict
+from cheops.log.operation import (
+    Command,
+    Kind,
+    MatrixRef,
+    Operation,
+    OpId,
+    Origin,
+    Reply,
+    Seal,
+    Stamp,
+    Statement,
+    Status,
+    Verdict,
+    seal_hash,
+)
 from cheops.log.policy import Policy, SiteGroup, operation_violation
 from cheops.sim import world
 from cheops.sim.apps import COUNTER
@@ -285,7 +299,11 @@ def snapshot_of(lab: Lab, **changes: Any) -> dict[str, Any]:
 def test_what_is_left_is_believed_of_sites_of_the_resource_only() -> None:
     lab = lab_with(Policy())
     stamp = Stamp(lab.now_ms, 0, Origin("y", "y"))
-    sealing = made(lab, "a", origin=stamp.origin, seq=1, stamp=stamp, kind=Kind.SEAL, seal=Seal({}, stamp, ("y",)))
+    sites = ("a", "b", "c", "y")
+    stated = seal_hash({}, sites, None)
+    statements = tuple(Statement("n", Origin(site, "1"), stated, 0) for site in "abc")
+    seal = Seal({}, stamp, sites, statements)
+    sealing = made(lab, "a", origin=stamp.origin, seq=1, stamp=stamp, kind=Kind.SEAL, seal=seal)
     ops = (*lab.at("a", "n").history.ops.values(), sealing)
     hand(lab, "b", "d", *ops, **snapshot_of(lab))
     assert told(lab, "d sent a snapshot of this resource")
