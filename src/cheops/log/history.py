@@ -16,6 +16,7 @@ the matrix. If a seal comes after what it orphans, everything is judged again.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -304,9 +305,9 @@ class History:
         kept, and older ones only for other reasons."""
         return any(contains(self.floor, other.id) and other.stamp > listing.stamp for other in self._listings)
 
-    def has_listing_within(self, sites: Iterable[str]) -> bool:
-        """Whether a list of sites that is kept here names no site beside these."""
-        return any(set(op.sites or ()).issubset(sites) for op in self._listings if op.id not in self.orphans)
+    def has_listing(self, sites: AbstractSet[str]) -> bool:
+        """Whether a list of sites that is kept here names these."""
+        return any(sites == set(op.sites or ()) for op in self._listings if op.id not in self.orphans)
 
     @property
     def oldest_listing(self) -> Operation | None:

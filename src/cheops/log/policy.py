@@ -14,9 +14,9 @@ created the resource, and no site has to remember it beside the list. The same h
 **Beginnings.** An operation with nothing before it begins a resource. Where another resource of that name exists, it is
 taken only from one of that resource's sites, or if such a site has taken it (*endorsed* it). Two sites may create the
 same resource at the same time, and a site that was just added may create it before it learns of that; but a site that
-has nothing to do with it cannot take it over. Nor can a site that has: its list must name all sites of a list that is
-known here, or it could begin the resource anew without them, and seal it alone. Here the decision does depend on what
-is known: where two unrelated sites choose one name for two resources, the resources stay apart, visibly.
+has nothing to do with it cannot take it over. Nor can a site that has, unless it may change the list anyway: its list
+must be one that is known here, and its type the same. Here the decision does depend on what is known: where two
+unrelated sites choose one name for two resources, the resources stay apart, visibly.
 
 **Two contents.** A site whose keys are stolen may sign two operations under one id (see engine/contents.py). The author
 of a later operation may have known the one that does not stand. So an operation is taken if it is right by either.
@@ -194,27 +194,25 @@ def _beginning_violation(  # noqa: PLR0911 - one per reason
     other = next(iter(history.ops.values()), op)
     if other.rtype != op.rtype:
         return f"it is of type '{op.rtype}', and a resource of this name is of type '{other.rtype}'"
-    return None if endorsed else _list_problem(op.sites, history)
+    return None if endorsed else _list_problem(op, policy, history)
 
 
-def _list_problem(sites: Collection[str], history: History) -> str | None:
-    """Why a list of sites that nothing here leads to does not count, or None."""
-    missing = set(history.site_list).difference(sites)
-    if not missing or history.has_listing_within(sites):
+def _list_problem(listing: Operation, policy: Policy, history: History) -> str | None:
+    """Why a list of sites that nothing here leads to does not count, or None: it is another one, and its author may not
+    change the list."""
+    sites, ours = set(listing.sites or ()), history.site_list_op
+    if ours is None or history.has_listing(sites):
         return None
-    return f"a resource of this name is also at {in_words(sorted(missing))}, which its list of sites leaves out"
+    problem = violation(Action(listing.origin.site, listing.kind, changes_sites=True), policy, ours)
+    return f"a resource of this name has another list of sites, and {problem}" if problem else None
 
 
 def snapshot_violation(listing: Operation, policy: Policy, history: History) -> str | None:
-    """Why the newest list of sites in a snapshot does not count here, or None: it leaves out sites that are known here,
-    and its author may not change the list."""
+    """Why the newest list of sites in a snapshot does not count here, or None."""
     ours = history.site_list_op
     if ours is None or contains(history.known, listing.id) or listing.stamp < ours.stamp:
         return None
-    act = Action(listing.origin.site, listing.kind, changes_sites=True)
-    if violation(act, policy, ours) is None:
-        return None
-    return _list_problem(listing.sites or (), history)
+    return _list_problem(listing, policy, history)
 
 
 def _inconsistency(op: Operation, listing: Operation, history: History, others: Sequence[Operation]) -> str | None:

@@ -288,7 +288,7 @@ class Node:
         )
 
     async def _is_involved(self, site: str, resource: str) -> bool:
-        return site in (await self.pump.replica(resource)).history.site_list
+        return site in (await self.pump.replica(resource)).history.ever_listed
 
     def _key_sources(self) -> list[str]:
         return sorted(self.mesh.up)[:_MOST_KEY_SOURCES]

@@ -111,7 +111,7 @@ class Wire:
 
             async def is_involved(site: str, resource: str) -> bool:
                 replica = node.replica(resource)
-                return replica is not None and site in replica.history.site_list
+                return replica is not None and site in replica.history.ever_listed
 
             self._verifiers[node.name] = DocumentVerifier(
                 self._keys,
