@@ -172,6 +172,8 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
     first, *others = replicas
     for name in others:
         if replicas[name].history.known != replicas[first].history.known:
+            if _is_apart(world, replicas[first], name):
+                return  # the hostile site made two resources of one name
             yield f"{name} knows {_short(replicas[name])}, {first} {_short(replicas[first])}"
             return
     known = replicas[first].history.known

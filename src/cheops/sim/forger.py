@@ -35,6 +35,7 @@ from cheops.sim.workload import reset_line
 # Ids that mean another file, an option, or nothing that a terminal shows.
 BAD_IDS = ("../../../../x", "/etc/x", "-rf", "a/../../x", "a\nb", "x\x1b[2J", "\u202egnp", "..", "a//b", "x" * 900)
 NUMBERS = (0, 1, 2, 3, 7, MAX_COUNTER, MAX_COUNTER, (1 << 31) - 1, MAX_NUMBER - 1, MAX_NUMBER)
+_WIPING = (Kind.DELETE, Kind.FORCE, Kind.SITES)  # the command of SITES deletes the copy of a site that leaves
 _MOST_INCARNATIONS = 8
 _MOST_INVENTED = 60  # operations in one history: an honest site keeps each that it accepts
 
@@ -99,7 +100,7 @@ class Forger:
                 {"why": "x" * 100},
             )
         )
-        if op.kind in (Kind.DELETE, Kind.FORCE) and changes.get("payload", op.payload).line != "fail":
+        if op.kind in _WIPING and changes.get("payload", op.payload).line != "fail":
             changes |= self._kind(op.rtype, changes.get("kind", op.kind), changes.get("payload", op.payload))
         return replace(op, **changes)
 
@@ -155,7 +156,7 @@ class Forger:
         """A kind with a command that does what the kind says. The rules rest on that for every operation, whichever
         site it comes from: no site can see what a command does."""
         app = APPS.get(rtype) or APPS["counter"]
-        wipes = kind in (Kind.DELETE, Kind.FORCE)
+        wipes = kind in _WIPING
         return {"kind": kind, "payload": Command(reset_line(app)) if wipes else payload}
 
     def about(self, resource: str, ops: tuple[Operation, ...] = ()) -> Message:
