@@ -171,6 +171,12 @@ def is_participant(site: str, history: History) -> bool:
     return site in history.ever_listed or any(origin.site == site for origin in history.known)
 
 
+def may_have_taken(site: str, history: History) -> bool:
+    """Whether a site may have taken operations of a resource, as far as is known here: it was on a list, or nothing is
+    known of the resource yet, not even who has it."""
+    return not history.known or site in history.ever_listed
+
+
 def _beginning_violation(  # noqa: PLR0911 - one per reason
     op: Operation, policy: Policy, history: History, *, endorsed: bool
 ) -> str | None:

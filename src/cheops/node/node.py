@@ -32,6 +32,7 @@ from cheops.engine.events import ClientLeft, Ran, Run, SitesRemoved, Submitted, 
 from cheops.engine.site import Site
 from cheops.errors import CheopsError
 from cheops.log.operation import Kind, Origin
+from cheops.log.policy import may_have_taken
 from cheops.node import alarms
 from cheops.node.alarms import Alarms
 from cheops.node.backends import Backends
@@ -288,7 +289,7 @@ class Node:
         )
 
     async def _is_involved(self, site: str, resource: str) -> bool:
-        return site in (await self.pump.replica(resource)).history.ever_listed
+        return may_have_taken(site, (await self.pump.replica(resource)).history)
 
     def _key_sources(self) -> list[str]:
         return sorted(self.mesh.up)[:_MOST_KEY_SOURCES]

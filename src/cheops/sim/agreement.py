@@ -115,7 +115,9 @@ def _forgeries(world: ByzantineWorld, resource: str) -> Iterator[str]:
 def _replica_problems(world: ByzantineWorld, name: str, replica: Replica) -> Iterator[str]:
     history = replica.history
     for id_ in sorted(world.acknowledged.get(replica.resource, ())):
-        if not contains(history.known, id_) and _is_shared(world, replica, id_.origin.site):
+        if not _is_shared(world, replica, id_.origin.site):
+            continue
+        if not contains(history.known, id_):
             yield f"{name} lost {id_}, which was acknowledged"
         elif id_ in history.orphans and not _is_reported(world, replica, id_):
             yield f"{name} set {id_} aside, which was acknowledged"

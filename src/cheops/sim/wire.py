@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from cheops.engine.documents import Message
 from cheops.engine.events import Save
 from cheops.log.operation import Operation, Reply
+from cheops.log.policy import may_have_taken
 from cheops.peers import links
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.peers.intake import DocumentVerifier
@@ -111,7 +112,7 @@ class Wire:
 
             async def is_involved(site: str, resource: str) -> bool:
                 replica = node.replica(resource)
-                return replica is not None and site in replica.history.ever_listed
+                return replica is None or may_have_taken(site, replica.history)
 
             self._verifiers[node.name] = DocumentVerifier(
                 self._keys,
