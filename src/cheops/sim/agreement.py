@@ -89,10 +89,10 @@ def _is_apart(world: ByzantineWorld, replica: Replica, site: str) -> bool:
 
 
 def _beginnings(world: ByzantineWorld, replica: Replica) -> set[OpId]:
-    """The operations that begin what a site has, forgotten ones included."""
-    contents = world.contents.get(replica.resource, {})
-    known = (id_ for id_ in contents if contains(replica.history.known, id_))
-    return {id_ for id_ in known if not all(op.deps for op in contents[id_].values())}
+    """The operations that begin what a site has, forgotten ones included, without those that a seal orphans."""
+    known = {op.id: op for op in _standing(world, replica.resource, set()) if contains(replica.history.known, op.id)}
+    seals = standing(op for op in known.values() if op.seal)
+    return {id_ for id_, op in known.items() if not op.deps and not excluding_seal(op, seals)}
 
 
 def _is_named(world: ByzantineWorld, resource: str, site: str) -> bool:
