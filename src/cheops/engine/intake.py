@@ -91,13 +91,17 @@ def _number_objection(op: Operation) -> Objection | None:
     return None if op.seal is None else _seal_objection(op, op.seal)
 
 
-def _seal_objection(op: Operation, seal: Seal) -> Objection | None:
+def _seal_objection(op: Operation, seal: Seal) -> Objection | None:  # noqa: PLR0911 - one per reason
     if not covers(op.deps, seal.stable):
         return Objection(BAD_NUMBER, "it seals operations that its author did not know")
     if seal.root > op.stamp:
         return Objection(BAD_NUMBER, "its seal refers to a later one")
     if op.origin.site not in seal.sites or not all(map(_is_readable, seal.sites)):
         return Objection(BAD_NAME, "its seal does not name its author among the sites")
+    if len(set(seal.sites)) < len(seal.sites):  # the number of sites decides what a seal may orphan
+        return Objection(BAD_NAME, "its seal names a site twice")
+    if len(seal.statements) >= len(seal.sites):  # each costs a signature to check
+        return Objection(BAD_NUMBER, "its seal has more statements than it names other sites")
     if missing := without_statement(op):
         return Objection(UNPROVEN_SEAL, f"its seal lacks the statement of {in_words(missing)}")
     return None
