@@ -117,7 +117,7 @@ def _superseded_that_supersedes() -> AbstractContextManager[object]:
 @contextmanager
 def _fold_too_early() -> Iterator[None]:
     """A site makes checkpoints by what it has settled itself, and waits for no seal. (That it takes everything for
-    stable does no harm alone: without the statements of the others there is no seal, and nothing is forgotten.)"""
+    stable was not found alone: without the statements of the others there is no seal, and nothing is forgotten.)"""
     with (
         patch.object(retention, "_stable", lambda replica: dict(replica.history.known)),
         patch.object(retention, "is_sealed", lambda _replica: True),
@@ -380,8 +380,8 @@ def _seals_without_statements() -> AbstractContextManager[object]:
 
 @contextmanager
 def _lone_seals_orphan_others() -> Iterator[None]:
-    """What a site sealed alone takes the effect of what other sites made. (Each of the two rules is enough here: such
-    a seal is refused where the list names other sites, and no other resource of a history is at one site.)"""
+    """What a site sealed alone takes the effect of what other sites made. (The rule
+    of `excludes` alone was not seen to matter: such a seal is refused where the list names other sites.)"""
 
     def excludes(by: Operation, op: Operation) -> bool:
         if by.seal is None or op == by or contains(by.deps, op.id):
