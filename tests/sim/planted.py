@@ -6,13 +6,22 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from cheops.engine import admission, contents, exchange, intake, outcome, replies, retention, scheduler
+from cheops.engine import (
+    admission,
+    contents,
+    exchange,
+    intake,
+    outcome,
+    replies,
+    retention,
+    scheduler,
+)
 from cheops.engine.documents import Snapshot, key_of
-from cheops.engine.events import Effect, Effects, Save, Send
+from cheops.engine.events import Effect, Effects, Outcome, Save, Send
 from cheops.engine.matrices import Matrices
 from cheops.engine.progress import PeerProgress
 from cheops.engine.replica import Replica
-from cheops.log import history, names, plan, policy, rules
+from cheops.log import history, names, plan, policy, rules, seals
 from cheops.log.causality import Clock, Vector, contains, covers
 from cheops.log.history import History
 from cheops.log.matrix import Matrix
@@ -105,8 +114,15 @@ def _superseded_that_supersedes() -> AbstractContextManager[object]:
     return patch.object(History, "heads", all_ever)
 
 
-def _fold_too_early() -> AbstractContextManager[object]:
-    return patch.object(retention, "_stable", lambda replica: dict(replica.history.known))
+@contextmanager
+def _fold_too_early() -> Iterator[None]:
+    """A site makes checkpoints by what it has settled itself, and waits for no seal. (That it takes everything for
+    stable was not found alone: without the statements of the others there is no seal, and nothing is forgotten.)"""
+    with (
+        patch.object(retention, "_stable", lambda replica: dict(replica.history.known)),
+        patch.object(retention, "is_sealed", lambda _replica: True),
+    ):
+        yield
 
 
 def _prune_what_others_lack() -> AbstractContextManager[object]:
@@ -142,7 +158,7 @@ def _clock_ignores_others() -> AbstractContextManager[object]:
 
 def _everybody_hears() -> AbstractContextManager[object]:
     def everybody(self: Replica) -> list[str]:
-        return [f"site{n}" for n in range(1, 6) if f"site{n}" != self.site]
+        return [f"site{n}" for n in range(1, 4) if f"site{n}" != self.site]  # of 3
 
     return patch.object(Replica, "targets", everybody)
 
@@ -166,8 +182,8 @@ def _newcomers_are_taken_to_know_everything() -> AbstractContextManager[object]:
 
 
 def _failure_elsewhere_is_passed_over() -> AbstractContextManager[object]:
-    def pretend(replica: Replica, op: Operation, why: str, out: Effects) -> None:
-        replica.outbox.push(replies=(outcome._apply(replica, op, out, detail=why),))
+    def pretend(replica: Replica, op: Operation, ran: Outcome, out: Effects) -> None:
+        replica.outbox.push(replies=(outcome._apply(replica, op, out, detail=ran.output),))
 
     return patch.object(outcome, "_handle_failure", pretend)
 
@@ -325,7 +341,7 @@ def _files_of_any_size() -> AbstractContextManager[object]:
 def _digests_without_contents() -> Iterator[None]:
     """Operations with the same id are taken for the same."""
     with (
-        patch.object(contents, "compare", lambda *_: None),
+        patch.object(contents, "compare", lambda *_: ()),
         patch.object(contents, "note_summary", lambda *_: None),
     ):
         yield
@@ -347,6 +363,49 @@ def _every_matrix_kept() -> AbstractContextManager[object]:
     return patch.object(Matrices, "save_used", keep)
 
 
+# -- what seals with statements prevent ----------------------------------------------------------------------
+#
+# Not planted, because no history that was tried shows them:
+# - A site states what it has not settled (`sealing._is_true`): the hostile site has no tactic that asks for statements,
+#   and a correct one asks only for what the others have settled.
+# - A site takes a resource that lists other sites only (`admission._absence`), or a second beginning of another type or
+#   without known sites (`policy._beginning_violation`): it shows only where a site is added to a resource whose name
+#   the hostile site took there before.
+
+
+def _seals_without_statements() -> AbstractContextManager[object]:
+    """A seal speaks for sites that have not signed it."""
+    return patch.object(intake, "without_statement", lambda _sealing: [])
+
+
+@contextmanager
+def _lone_seals_orphan_others() -> Iterator[None]:
+    """What a site sealed alone takes the effect of what other sites made. (The rule
+    of `excludes` alone was not seen to matter: such a seal is refused where the list names other sites.)"""
+
+    def excludes(by: Operation, op: Operation) -> bool:
+        if by.seal is None or op == by or contains(by.deps, op.id):
+            return False
+        return not covers(op.deps, by.seal.stable)
+
+    with (
+        patch.object(seals, "excludes", excludes),
+        patch.object(history, "excludes", excludes),
+        patch.object(admission, "seal_violation", lambda *_: None),
+    ):
+        yield
+
+
+def _dirty_keys_forgotten() -> AbstractContextManager[object]:
+    """That the application holds something which no operation stands for is forgotten with a restart."""
+
+    def save(self: Replica, out: Effects) -> None:
+        if len(self.history.rejected_matrices) != self._saved_rejections:
+            self.save_ledger(out)
+
+    return patch.object(Replica, "save_changes", save)
+
+
 class Planted(NamedTuple):
     plant: Bug
     profile: str  # of a history that shows it at once, with its seed and its number of sites
@@ -355,40 +414,43 @@ class Planted(NamedTuple):
 
 
 BUGS = {
-    "no causal wait": Planted(_no_causal_wait, "hostile", 0, 3),
+    "no causal wait": Planted(_no_causal_wait, "hostile", 11, 3),
     "duplicates taken": Planted(_duplicates_taken, "hostile", 1, 3),
-    "save after send": Planted(_save_after_send, "hostile", 18, 3),
-    "answer before save": Planted(_answer_before_save, "rules", 2, 3),
+    "save after send": Planted(_save_after_send, "moving", 25, 4),
+    "answer before save": Planted(_answer_before_save, "crashes", 57, 3),
     "stamp ties unbroken": Planted(_stamp_ties_unbroken, "hostile", 0, 3),
     "replay without the base": Planted(_replay_without_the_base, "rules", 1, 3),
     "void that supersedes": Planted(_void_that_supersedes, "hostile", 1, 3),
     "superseded that supersedes": Planted(_superseded_that_supersedes, "crashes", 11, 3),
-    "checkpoint too early": Planted(_fold_too_early, "moving", 1, 4),
+    "checkpoint too early": Planted(_fold_too_early, "moving", 157, 4),
     "prune what others lack": Planted(_prune_what_others_lack, "moving", 0, 4),
     "undefined pairs commute": Planted(_undefined_pairs_commute, "hostile", 1, 3),
-    "crash forgets what was running": Planted(_crash_forgets_what_was_running, "hostile", 1, 3),
+    "crash forgets what was running": Planted(_crash_forgets_what_was_running, "crashes", 2, 3),
     "a timeout is simply retried": Planted(_timeout_is_simply_retried, "crashes", 1, 3),
     "the clock ignores others": Planted(_clock_ignores_others, "crashes", 0, 3),
-    "everybody hears": Planted(_everybody_hears, "rules", 0, 3),
+    "everybody hears": Planted(_everybody_hears, "rules", 2, 3),
     "nothing is sent again": Planted(_never_sent_again, "crashes", 0, 3),
     "newcomers are taken to know everything": Planted(_newcomers_are_taken_to_know_everything, "crashes", 2, 3),
-    "a failure elsewhere is passed over": Planted(_failure_elsewhere_is_passed_over, "hostile", 35, 3),
+    "a failure elsewhere is passed over": Planted(_failure_elsewhere_is_passed_over, "hostile", 62, 3),
     "own operations run twice": Planted(_own_drafts_run_twice, "crashes", 2, 3),
-    "concurrent operations by stamp alone": Planted(_concurrent_by_stamp_alone, "crashes", 0, 3),
-    "a new matrix is never adopted": Planted(_new_matrix_never_adopted, "crashes", 30, 3),
-    "what was superseded before is judged anew": Planted(_settled_fates_judged_anew, "rules", 1, 3),
+    "concurrent operations by stamp alone": Planted(_concurrent_by_stamp_alone, "crashes", 11, 3),
+    "a new matrix is never adopted": Planted(_new_matrix_never_adopted, "rules", 45, 3),
+    "what was superseded before is judged anew": Planted(_settled_fates_judged_anew, "rules", 18, 3),
     "settled means passed over": Planted(_settled_means_passed_over, "hostile", 0, 3),
     "copies stay": Planted(_copies_stay, "moving", 3, 4),
-    "nobody vouches": Planted(_nobody_vouches, "policed", 156, 4),
-    "forgotten lists never were": Planted(_forgotten_lists_never_were, "policed", 204, 4),
+    "nobody vouches": Planted(_nobody_vouches, "policed", 8, 4),
+    "forgotten lists never were": Planted(_forgotten_lists_never_were, "policed", 37, 4),
     "ids are not checked": Planted(_ids_unchecked, "byzantine", 3, 5),
     "revocations are evicted": Planted(_revocations_evicted, "byzantine", 1, 5),
     "decisions are not signed": Planted(_decisions_unsigned, "byzantine", 1, 5),
-    "floors are believed": Planted(_floors_believed, "byzantine", 51, 5),
-    "the counter does not carry": Planted(_counter_without_carry, "byzantine", 17, 5),
+    "floors are believed": Planted(_floors_believed, "byzantine", 67, 5),
+    "the counter does not carry": Planted(_counter_without_carry, "byzantine", 30, 5),
     "site records are not signed": Planted(_records_unsigned, "byzantine", 1, 5),
     "files of any size": Planted(_files_of_any_size, "byzantine", 163, 5),
-    "digests without contents": Planted(_digests_without_contents, "byzantine", 0, 5),
+    "digests without contents": Planted(_digests_without_contents, "byzantine", 1, 5),
     "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 0, 5),
-    "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 4, 5),
+    "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 6, 5),
+    "seals without statements": Planted(_seals_without_statements, "byzantine", 133, 5),
+    "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 111, 5),
+    "dirty keys are forgotten": Planted(_dirty_keys_forgotten, "byzantine", 203, 5),
 }
