@@ -10,7 +10,18 @@ from cheops.engine.contents import EQUIVOCATION
 from cheops.engine.documents import Base, Message, Proof, Snapshot, written
 from cheops.engine.events import Received
 from cheops.engine.status import Overall
-from cheops.log.operation import Command, Kind, Operation, OpId, Origin, Seal, Stamp, content_hash
+from cheops.log.operation import (
+    Command,
+    Kind,
+    Operation,
+    OpId,
+    Origin,
+    Seal,
+    Stamp,
+    Statement,
+    content_hash,
+    seal_hash,
+)
 from cheops.log.policy import Policy
 from cheops.sim.apps import COUNTER, App
 from tests.engine.lab import Lab
@@ -257,6 +268,15 @@ def lying_seal(lab: Lab, stable: dict[Origin, int], sites: str = "m") -> Operati
     return stolen(lab, "seal", kind=Kind.SEAL, payload=Command(""), deps=deps, stamp=stamp, seal=seal)
 
 
+def signed_by_all(op: Operation) -> Operation:
+    """The seal with statements of all its sites, as if they had made them."""
+    assert op.seal is not None
+    said = seal_hash(op.seal.stable, op.seal.sites, None)
+    others = (site for site in op.seal.sites if site != op.origin.site)
+    statements = tuple(Statement("n", Origin(site, "1"), said, 0) for site in others)
+    return replace(op, seal=op.seal._replace(statements=statements))
+
+
 def test_a_floor_that_no_seal_covers_is_refused() -> None:
     lab = lab_of()
     without_m(lab)
@@ -299,7 +319,7 @@ def test_a_checkpoint_does_not_take_the_place_of_what_this_site_has_acknowledged
     lab = lab_of()
     without_m(lab)
     a, m = lab.nodes["a"].origin, lab.nodes["m"].origin
-    seal = lying_seal(lab, {a: 1})
+    seal = signed_by_all(lying_seal(lab, {a: 1}, "abcm"))
     listing = next(op for op in lab.at("m", "n").history.ops.values() if op.sites)
     base = Base({a: 1, m: 1}, Command("write 666"))
     lab.take("a", Received("m", snapshot_of(lab, {a: 1, m: 1}, (listing, seal), base=base)))

@@ -22,6 +22,7 @@ from cheops.log.policy import (
     Action,
     creation_violation,
     is_participant,
+    lone_seal_violation,
     operation_violation,
     order_problem,
     seal_violation,
@@ -35,6 +36,7 @@ FALSE_SNAPSHOT = "false snapshot"
 # Of `limits.waiting`, sites that were never on the list of the resource get one hundredth: a newly added site, whose
 # list is still on its way, needs a few places, and a hostile one must not be able to fill the queue.
 _UNLISTED_SHARE = 100
+_MOST_STORES = 100  # of one site, that take part in one resource: a vector must not grow without end
 _LEAST_SHARES = 2  # of which each site of a resource gets one
 
 
@@ -42,7 +44,7 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     """Whether the origin of an operation may submit it. Everything the operation depends on must be here."""
     policy = replica.policy_of(op.rtype)
     endorsed = op.id in replica.inbox.endorsed
-    problem = files_problem(op.payload, replica.limits)
+    problem = files_problem(op.payload, replica.limits) or _stores_problem(replica, op)
     if problem is None and not endorsed:  # a site that has forgotten what the stamp contradicts has taken it: it counts
         problem = order_problem(op, replica.history)
     others = [one.other for id_, one in replica.proofs.items() if one.other and contains(op.deps, id_)]
@@ -50,7 +52,8 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
         problem = (
             _absence(replica, op)
             or operation_violation(op, policy, replica.history, endorsed=endorsed, others=others)
-            or seal_violation(op, replica.history.listing_before(op), replica.history, replica.gone)
+            or seal_violation(op, replica.history.listing_before(op), replica.gone)
+            or lone_seal_violation(op, replica.history)
         )
     if problem is None:
         replica.inbox.admit(op)
@@ -69,6 +72,15 @@ def _absence(replica: Replica, op: Operation) -> str | None:
     if any(replica.site in (one.sites or ()) for one in listings):
         return None
     return f"no list of sites that has arrived names {replica.site}"
+
+
+def _stores_problem(replica: Replica, op: Operation) -> str | None:
+    known, site = replica.history.known, op.origin.site
+    if op.origin in known or len(known) < _MOST_STORES:  # the usual cases
+        return None
+    if sum(origin.site == site for origin in known) < _MOST_STORES:
+        return None
+    return f"{site} has used {_MOST_STORES} stores for this resource already"
 
 
 def files_problem(payload: Command, limits: Limits) -> str | None:
@@ -136,7 +148,9 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
         return "it counts replies of this site that this site has not made"
     if not covers(snapshot.floor, base):
         return "its checkpoint holds operations that are not forgotten"
-    sealed = sealed_by((*message.ops, *history.ops.values()))
+    # Where something is known here, a site that sealed alone proves nothing that is not.
+    proving = [op for op in message.ops if not (history.ops and op.seal and len(op.seal.sites) == 1)]
+    sealed = sealed_by((*proving, *history.ops.values()))
     if not covers(joined(history.known, sealed), snapshot.floor):
         return "operations count as forgotten that no seal covers"
     lost = next((op for op in history.effective if op.origin == own and contains(base, op.id)), None)
@@ -156,7 +170,10 @@ def _unfounded(replica: Replica, message: Message) -> str | None:
             continue
         before = (one for one in known if one.sites is not None and one.is_before(op))
         listing = max(before, key=lambda one: one.stamp, default=None)
-        if problem := seal_violation(op, listing, history, replica.gone):
+        # The list that several signers knew may be forgotten, and sites of it may be back: each has stated the list.
+        alone = op.seal is not None and len(op.seal.sites) == 1
+        problem = (seal_violation(op, listing, replica.gone) if alone else None) or lone_seal_violation(op, history)
+        if problem:
             return f"it has {op.id}, and {problem}"
     newest = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
     policy = replica.policy_of(newest.rtype) if newest else None

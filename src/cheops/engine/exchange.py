@@ -224,7 +224,7 @@ def _message(  # noqa: PLR0913 - a message's fields
 
 def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, Matrix], out: Effects) -> set[str]:
     """Take what is new in a message and return the hashes of matrices that are missing."""
-    if message.snapshot and not covers(replica.history.known, message.snapshot.floor):
+    if message.snapshot and _is_needed(replica, message, message.snapshot):
         if not admission.admits_snapshot(replica, peer, message, message.snapshot, out):
             return set()
         if missing := _hashes_in(message, message.snapshot) - matrices.keys():
@@ -247,6 +247,20 @@ def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, M
             batch, _ = _batch(answer, replica.limits)
             _send(replica, peer, _message(replica, ops=tuple(batch)), out)
     return missing
+
+
+def _is_needed(replica: Replica, message: Message, snapshot: Snapshot) -> bool:
+    """Whether this site cannot do without a snapshot. Where the operations in the message fill the gap, they are taken
+    one by one, and checked like any others: a snapshot replaces more than it adds."""
+    known = dict(replica.history.known)
+    if covers(known, snapshot.floor):
+        return False
+    if not replica.history.ops:
+        return True
+    for op in sorted(message.ops, key=lambda op: op.seq):
+        if known.get(op.origin, 0) == op.seq - 1:
+            known[op.origin] = op.seq
+    return not covers(known, snapshot.floor)
 
 
 def _compare_later(replica: Replica, peer: str, message: Message) -> None:

@@ -30,7 +30,8 @@ def ask(replica: Replica, up: Container[str], out: Effects, now_ms: int) -> None
     request = replica.seal_request
     due = retention.seal_due(replica)
     if due is None:
-        request.drop()
+        if request.stable:
+            request.drop()
         return
     is_due = request.timer.is_due(now_ms)
     if not _is_current(replica) or (is_due and request.stable != due and unanswered(replica)):
@@ -105,6 +106,8 @@ def answer(replica: Replica, peer: str, message: Message, out: Effects) -> None:
 def _is_true(replica: Replica, message: Message) -> bool:
     if not replica.is_involved or tuple(message.seal_sites) != _sites(replica):
         return False
+    if not set(replica.targets()).issubset(replica.sites):
+        return False  # a site that left may have made operations that are not known here
     views = {site: replica.peers[site] for site in replica.sites if site in replica.peers}
     if not covers(replica.applied.settled, message.seal_wanted) or any(view.differs for view in views.values()):
         return False

@@ -108,17 +108,19 @@ def _violation_by(
     return violation(Action(op.origin.site, op.kind, changes, introduces), policy, listing)
 
 
-def seal_violation(op: Operation, listing: Operation | None, history: History, gone: Collection[str]) -> str | None:
+def seal_violation(op: Operation, listing: Operation | None, gone: Collection[str]) -> str | None:
     """Why the seal of another site's operation is refused, or None. `listing` set the list of sites that its author
-    knew; `gone` are sites that were removed for good.
+    knew; `gone` are sites that were removed for good."""
+    named = (listing.sites or ()) if listing else ()
+    others = set(named).difference(op.seal.sites, gone) if op.seal else set()
+    return f"its seal leaves out {in_words(sorted(others))}, which its list of sites names" if others else None
 
-    Where several sites signed a seal, each has stated that these are all sites. A site that seals alone must be the
-    only one by the list that it knew, and its resource does not take the place of another one that is sealed."""
+
+def lone_seal_violation(op: Operation, history: History) -> str | None:
+    """Why the seal of a single site is refused, or None: no other site signed it, so its resource does not take the
+    place of another one that is sealed."""
     if op.seal is None or len(op.seal.sites) > 1:
         return None
-    others = set((listing.sites or ()) if listing else ()).difference(op.seal.sites, gone)
-    if others:
-        return f"its seal leaves out {in_words(sorted(others))}, which its list of sites names"
     if any(other not in standing((*history.seals, op)) for other in history.seals):
         return "its seal would end another resource of this name that is sealed"
     return None

@@ -18,9 +18,8 @@ its own statement (`broke_statement`).
 The seal of a resource at a single site speaks for that site alone: it orphans nothing that other sites made. Such an
 operation comes after the checkpoint of that site, at every site: nobody else has what the checkpoint holds.
 
-Two seals of one resource never orphan each other. If they do, two resources of one name have met: one that several
-sites sealed stands before one that a single site sealed, then the one that was sealed first (`root`); the other gives
-way.
+Two seals of one resource never orphan each other. If they do, two resources of one name have met: the one that more
+sites sealed stands, then the one that was sealed first (`root`); the other gives way.
 """
 
 from collections.abc import Iterable, Sequence
@@ -81,11 +80,13 @@ def latest(seals: Sequence[Operation]) -> Operation | None:
 
 
 def sealed_by(ops: Iterable[Operation]) -> dict[Origin, int]:
-    """What the seals among these operations cover, themselves included."""
+    """What the seals among these operations cover; themselves too, unless operations of their author are in between:
+    nobody need have seen those."""
     sealed: dict[Origin, int] = {}
-    for op in ops:
-        if op.seal is not None:
-            sealed = joined(joined(sealed, op.seal.stable), {op.origin: op.seq})
+    for op in sorted((op for op in ops if op.seal), key=lambda op: op.stamp):
+        sealed = joined(sealed, op.seal.stable) if op.seal else sealed
+        if sealed.get(op.origin, 0) == op.seq - 1:
+            sealed = joined(sealed, {op.origin: op.seq})
     return sealed
 
 
@@ -104,4 +105,4 @@ def proving_seals(sealing: Iterable[Operation], floor: Vector) -> list[Operation
 
 def _rank(op: Operation) -> tuple[object, ...]:
     assert op.seal is not None  # noqa: S101 - callers pass only operations with a seal
-    return (len(op.seal.sites) == 1, op.seal.root, op.stamp)
+    return (-len(op.seal.sites), op.seal.root, op.stamp)
