@@ -319,10 +319,11 @@ def test_a_checkpoint_does_not_take_the_place_of_what_this_site_has_acknowledged
     lab = lab_of()
     without_m(lab)
     a, m = lab.nodes["a"].origin, lab.nodes["m"].origin
-    seal = signed_by_all(lying_seal(lab, {a: 1}, "abcm"))
+    seal = lying_seal(lab, {a: 1, m: 1}, "abcm")
+    seal = signed_by_all(replace(seal, seq=2, deps={a: 1, m: 1}))  # m:1 is forgotten, says the thief
     listing = next(op for op in lab.at("m", "n").history.ops.values() if op.sites)
-    base = Base({a: 1, m: 1}, Command("write 666"))
-    lab.take("a", Received("m", snapshot_of(lab, {a: 1, m: 1}, (listing, seal), base=base)))
+    base = Base({a: 1, m: 2}, Command("write 666"))
+    lab.take("a", Received("m", snapshot_of(lab, {a: 1, m: 2}, (listing, seal), base=base)))
     run(lab, 3)
     assert lab.states("n", "a") == [1]
     assert any("its checkpoint would take the place of a:1" in line for line in lab.output)

@@ -366,7 +366,7 @@ def _every_matrix_kept() -> AbstractContextManager[object]:
 # -- what seals with statements prevent ----------------------------------------------------------------------
 #
 # Not planted, because no history that was tried shows them:
-# - A site states what it has not settled (`sealing._is_true`): the hostile site has no tactic that asks for statements,
+# - A site states what it has not settled (`statements._is_true`): the hostile site has no tactic that asks for statements,
 #   and a correct one asks only for what the others have settled.
 # - A site takes a resource that lists other sites only (`admission._absence`), or a second beginning of another type or
 #   without known sites (`policy._beginning_violation`): it shows only where a site is added to a resource whose name

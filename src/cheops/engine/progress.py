@@ -116,7 +116,7 @@ class PeerProgress:
 
 
 class SealRequest:
-    """What this site wants to seal, and the statements of other sites for that. See sealing.py."""
+    """What this site wants to seal, and the statements of other sites for that. See statements.py."""
 
     def __init__(self, limits: Limits) -> None:
         self.stable: Vector = NOTHING  # empty: nothing

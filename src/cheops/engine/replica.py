@@ -71,7 +71,7 @@ class Replica:
         self.outbox = Outbox()
         self.clients = WaitingClients()
         self.seal_request = SealRequest(limits)
-        self.statement: Statement | None = None  # the last of this site, see sealing.py
+        self.statement: Statement | None = None  # the last of this site, see statements.py
         # Ids that two operations have; at most `MAX_PROOFS`.
         self.proofs: dict[OpId, Proof] = {}
         # What the saved ledger says, so that it is written again only when that changes.

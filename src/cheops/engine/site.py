@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from cheops.engine import contents, exchange, outcome, retention, scheduler, sealing
+from cheops.engine import contents, exchange, outcome, retention, scheduler, statements
 from cheops.engine.admission import NO_RULES, REFUSED, matrix_in_force, refusal
 from cheops.engine.documents import Message, Peers, SiteClock, key_of
 from cheops.engine.events import (
@@ -352,7 +352,7 @@ class Site:
         busy = slot.running or slot.is_retrying or replica.drafts or replica.inbox.waiting or applied.unknown
         at_work = busy or replica.outbox.has_deferred or not applied.is_settled
         behind = {peer for peer in replica.targets() if replica.is_behind(peer) or replica.peer(peer).must_compare}
-        behind |= sealing.unanswered(replica)
+        behind |= statements.unanswered(replica)
         self._active.discard(replica.resource)
         self._parked.pop(replica.resource, None)
         if at_work or behind:
@@ -364,8 +364,8 @@ class Site:
 
     def _seal_if_due(self, replica: Replica, out: Effects) -> None:
         """Submit a seal as an operation of its own, where no client's operation comes that could carry it."""
-        sealing.ask(replica, self.up, out, self._now_ms)
-        if replica.drafts or replica.slot.running or not sealing.is_ready(replica):
+        statements.ask(replica, self.up, out, self._now_ms)
+        if replica.drafts or replica.slot.running or not statements.is_ready(replica):
             return
         seal = self._draft(replica, Submitted("", replica.resource, "seal", Command(""), Kind.SEAL), out)
         self._save_clock(out)
@@ -419,7 +419,7 @@ class Site:
             event.sites if (own == 0 and not replica.history.site_list) or event.kind is Kind.SITES else None,
             parallel,
             Verdict.OK if parallel else None,
-            seal=sealing.seal_for(replica, stamp),
+            seal=statements.seal_for(replica, stamp),
         )
 
     def _matrix_ref(self, replica: Replica, event: Submitted, new: MatrixRef, out: Effects) -> MatrixRef:
@@ -460,10 +460,10 @@ class Site:
         if self._seen.get(peer, message.incarnation) == message.incarnation:
             replica.peer(peer).observe(message, self._now_ms)
             contents.note_summary(replica, replica.peer(peer), message)
-        sealing.take(replica, peer, message)
+        statements.take(replica, peer, message)
         scheduler.advance(replica, out, self._now_ms)
         if message.seal_wanted:
-            sealing.answer(replica, peer, message, out)
+            statements.answer(replica, peer, message, out)
         if message.ask or missing:
             replica.outbox.acknowledge(peer, missing)
         elif message.ops or message.replies:
