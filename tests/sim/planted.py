@@ -392,6 +392,7 @@ def _lone_seals_orphan_others() -> Iterator[None]:
         patch.object(seals, "excludes", excludes),
         patch.object(history, "excludes", excludes),
         patch.object(admission, "seal_violation", lambda *_: None),
+        patch.object(admission, "lone_seal_violation", lambda *_: None),
     ):
         yield
 

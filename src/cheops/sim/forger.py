@@ -95,7 +95,7 @@ class Forger:
                 {"rtype": self._random.choice((*APPS, "", "other"))},
                 {"matrix": op.matrix._replace(hash=Matrix().hash)},
                 {"matrix": op.matrix._replace(introduced=op.stamp)},
-                {"seal": self.seal(op.deps, op.stamp)},
+                {"seal": self.seal(op.resource, op.deps, op.stamp)},
                 {"parallel": True},
                 {"why": "x" * 100},
             )
@@ -183,11 +183,14 @@ class Forger:
             self._random.choice((None, stamp, self.root(stamp))),
         )
 
-    def seal(self, deps: Vector, stamp: Stamp) -> Seal:
-        """A claim that all sites have settled what its author knows, or more."""
+    def seal(self, resource: str, deps: Vector, stamp: Stamp) -> Seal:
+        """A claim that all sites have settled what its author knows, or more: in its own name, or in that of others."""
         some = {origin: self._random.randint(1, n) for origin, n in deps.items() if self._random.random() < 0.7}
         stable = self._random.choice((dict(deps), some, self.wrong(deps)))
-        return Seal(stable, self.root(stamp), self._random.choice(((self._site,), self.site_list())))
+        replica = self._replica(resource)
+        listed = tuple(sorted(replica.history.site_list)) if replica else ()
+        sites = self._random.choice(((self._site,), self.site_list(), listed or (self._site,)))
+        return Seal(stable, self.root(stamp), sites)
 
     def root(self, stamp: Stamp) -> Stamp:
         return self._random.choice((stamp, Stamp(1, 0, self._node.origin), *self._roots))

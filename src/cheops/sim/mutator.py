@@ -205,7 +205,7 @@ class Mutator:
         """An operation of this site gets a seal that claims too much."""
         for op in message.ops:
             if op.origin.site == self._site and (op.resource, op.id) not in self._versions:
-                sealed = replace(op, seal=self._forger.seal(op.deps, op.stamp))
+                sealed = replace(op, seal=self._forger.seal(op.resource, op.deps, op.stamp))
                 self._versions[op.resource, op.id] = (self._wire.signed(sealed, self._site),)
         yield self._as_sent(peer, message)
 
@@ -242,7 +242,7 @@ class Mutator:
     def _operate_with_seal(self) -> Iterator[tuple[str, Message]]:
         resource = self._forger.resource()
         op = self._forger.operation(resource, kind=self._random.choice((Kind.SEAL, Kind.NORMAL)))
-        op = self._wire.signed(replace(op, seal=self._forger.seal(op.deps, op.stamp)), self._site)
+        op = self._wire.signed(replace(op, seal=self._forger.seal(op.resource, op.deps, op.stamp)), self._site)
         for peer in self._some_peers():
             yield peer, self._forger.about(resource, (op,))
 
