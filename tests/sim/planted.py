@@ -439,7 +439,7 @@ BUGS = {
     "what was superseded before is judged anew": Planted(_settled_fates_judged_anew, "rules", 18, 3),
     "settled means passed over": Planted(_settled_means_passed_over, "hostile", 0, 3),
     "copies stay": Planted(_copies_stay, "moving", 3, 4),
-    "nobody vouches": Planted(_nobody_vouches, "policed", 8, 4),
+    "nobody vouches": Planted(_nobody_vouches, "policed", 362, 4),
     "forgotten lists never were": Planted(_forgotten_lists_never_were, "policed", 37, 4),
     "ids are not checked": Planted(_ids_unchecked, "byzantine", 3, 5),
     "revocations are evicted": Planted(_revocations_evicted, "byzantine", 1, 5),
@@ -451,7 +451,7 @@ BUGS = {
     "digests without contents": Planted(_digests_without_contents, "byzantine", 1, 5),
     "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 0, 5),
     "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 6, 5),
-    "seals without statements": Planted(_seals_without_statements, "byzantine", 133, 5),
+    "seals without statements": Planted(_seals_without_statements, "byzantine", 47, 5),
     "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 111, 5),
     "dirty keys are forgotten": Planted(_dirty_keys_forgotten, "byzantine", 203, 5),
 }
