@@ -58,11 +58,18 @@ def compare(
         if _may_take(replica, op, matrices, out):
             if precedence(op) < precedence(held):
                 _replace(replica, held, op, out)
-            # The sites that the loser names may have taken it, and must learn that it does not stand.
-            replica.history.ever_listed.update(op.sites or ())
+            if _is_proof(replica, op):
+                # The sites that the loser names may have taken it, and must learn that it does not stand.
+                replica.history.ever_listed.update(op.sites or ())
     proof = replica.proofs.get(op.id)
     known = (replica.history.ops.get(op.id), proof.other) if proof else ()
     return tuple(one for one in known if one is not None and content_hash(one) != content_hash(op))
+
+
+def _is_proof(replica: Replica, op: Operation) -> bool:
+    """Whether this content is kept as a proof. Of more than two contents of one id, the others are not."""
+    proof = replica.proofs.get(op.id)
+    return proof is not None and proof.other is not None and content_hash(proof.other) == content_hash(op)
 
 
 def refuse_own(replica: Replica, peer: str, op: Operation, out: Effects) -> None:

@@ -162,6 +162,7 @@ class Replica:
 
     def add(self, op: Operation) -> None:
         """Add a decided operation to the history. The caller saves it."""
+        self.inbox.admit(op)
         self.applied.history_changed(self.history.add(op))
 
     def keep_proof(self, proof: Proof) -> None:
