@@ -13,7 +13,7 @@ from msgspec import structs
 from cheops.engine.documents import Message, Snapshot
 from cheops.engine.intake import FUTURE_STAMP, Objection
 from cheops.errors import CheopsError
-from cheops.log.operation import Operation, Origin, Reply, Stamp, Status, Timing
+from cheops.log.operation import Operation, Origin, Reply, Seal, Stamp, Statement, Status, Timing, seal_hash
 from cheops.peers.heartbeat import MembershipRecord
 from cheops.peers.intake import (
     FORGOTTEN_ORIGIN,
@@ -95,6 +95,37 @@ def answered(folder: KeyFolder, at_ms: int = NOW_MS - 5_000, n: int = 1) -> Repl
 def reasons(judge: DocumentVerifier, *documents: Operation | Reply, sender: str = "b") -> list[str | None]:
     found: dict[int, Objection] = asyncio.run(judge.objections(sender, documents))
     return [found[id(one)].reason if id(one) in found else None for one in documents]
+
+
+def stating(folder: KeyFolder | None, op: Operation) -> Statement:
+    """What site b states for a seal of this operation, signed with the keys in a folder."""
+    statement = Statement(op.resource, Origin("b", "1"), seal_hash({}, ("a", "b"), None), 0)
+    found: Statement = signed(statement, folder) if folder else statement
+    return found
+
+
+def test_a_seal_is_judged_by_the_keys_of_all_its_sites(folders: dict[str, KeyFolder]) -> None:
+    a, b = folders["a"], folders["b"]
+    judge = trust(Keys(a.identity, b.identity))
+    op = operation()
+
+    def sealing(statement: Statement) -> Operation:
+        stamp = Stamp(NOW_MS - 5_000, 0, op.origin)
+        return stamped(a, seal=Seal({}, stamp, ("a", "b"), (statement,)))
+
+    good = stating(b, op)
+    forged = structs.replace(good, signature=stating(a, op).signature)
+    altered = structs.replace(stating(b, op), signature=signed(structs.replace(good, made=3), b).signature)
+    found = reasons(judge, sealing(good), sealing(stating(None, op)), sealing(forged), sealing(altered))
+    assert found == [None, NOT_SIGNED, UNKNOWN_KEY, WRONG_SIGNATURE]
+
+
+def test_a_statement_that_its_site_has_not_signed_is_not_kept(folders: dict[str, KeyFolder]) -> None:
+    judge = trust(Keys(folders["a"].identity, folders["b"].identity))
+    good, bad = stating(folders["b"], operation()), stating(None, operation())
+    messages = [Message(good.resource, "1", statements=(one,)) for one in (good, bad)]
+    taken = asyncio.run(judge.verify("b", messages))
+    assert [message.statements for message in taken] == [(good,), ()]
 
 
 def test_each_document_is_judged_by_the_key_of_its_origin(folders: dict[str, KeyFolder]) -> None:
