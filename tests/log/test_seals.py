@@ -36,7 +36,8 @@ def test_a_seal_of_one_site_orphans_operations_of_that_site_only() -> None:
     seal = sealed(A, "a")
     assert not excludes(seal, made(C, 1, {}, 20))
     assert excludes(seal, made(Origin("a", "2"), 1, {}, 20)), "the site lost its store, and began again"
-    assert excludes(seal, sealed(C, "c")), "two resources of one name: one gives way as a whole"
+    assert not excludes(seal, sealed(C, "c"))
+    assert standing([seal, sealed(C, "c", 1)]) == [sealed(C, "c", 1), seal]
 
 
 def test_the_resource_that_more_sites_sealed_stands_however_early_the_other_is_stamped() -> None:

@@ -22,7 +22,6 @@ from cheops.log.policy import (
     Action,
     creation_violation,
     is_participant,
-    lone_seal_violation,
     operation_violation,
     order_problem,
     seal_violation,
@@ -53,7 +52,6 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
             _absence(replica, op)
             or operation_violation(op, policy, replica.history, endorsed=endorsed, others=others)
             or seal_violation(op, replica.history.listing_before(op), replica.gone)
-            or lone_seal_violation(op, replica.history)
         )
     if problem is None:
         replica.inbox.admit(op)
@@ -172,8 +170,7 @@ def _unfounded(replica: Replica, message: Message) -> str | None:
         listing = max(before, key=lambda one: one.stamp, default=None)
         # The list that several signers knew may be forgotten, and sites of it may be back: each has stated the list.
         alone = op.seal is not None and len(op.seal.sites) == 1
-        problem = (seal_violation(op, listing, replica.gone) if alone else None) or lone_seal_violation(op, history)
-        if problem:
+        if alone and (problem := seal_violation(op, listing, replica.gone)):
             return f"it has {op.id}, and {problem}"
     newest = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
     policy = replica.policy_of(newest.rtype) if newest else None

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from cheops.log.causality import contains
 from cheops.log.history import History
 from cheops.log.operation import Kind, MatrixRef, Operation, OpId
-from cheops.log.seals import excluding_seal, standing
+from cheops.log.seals import excluding_seal
 from cheops.text import in_words
 
 
@@ -114,16 +114,6 @@ def seal_violation(op: Operation, listing: Operation | None, gone: Collection[st
     named = (listing.sites or ()) if listing else ()
     others = set(named).difference(op.seal.sites, gone) if op.seal else set()
     return f"its seal leaves out {in_words(sorted(others))}, which its list of sites names" if others else None
-
-
-def lone_seal_violation(op: Operation, history: History) -> str | None:
-    """Why the seal of a single site is refused, or None: no other site signed it, so its resource does not take the
-    place of another one that is sealed."""
-    if op.seal is None or len(op.seal.sites) > 1:
-        return None
-    if any(other not in standing((*history.seals, op)) for other in history.seals):
-        return "its seal would end another resource of this name that is sealed"
-    return None
 
 
 def _substitute_listing(

@@ -15,8 +15,9 @@ it makes afterwards depends on what is sealed: an operation of a site that signe
 comes from a site that was not on the list, from an earlier or later store of one that was, or from a site that broke
 its own statement (`broke_statement`).
 
-The seal of a resource at a single site speaks for that site alone: it orphans nothing that other sites made. Such an
-operation comes after the checkpoint of that site, at every site: nobody else has what the checkpoint holds.
+The seal of a resource at a single site speaks for that site alone: it orphans nothing that other sites made, seals
+included. Such an operation comes after the checkpoint of that site, at every site: nobody else has what the checkpoint
+holds.
 
 Two seals of one resource never orphan each other. If they do, two resources of one name have met: the one that more
 sites sealed stands, then the one that was sealed first (`root`); the other gives way.
@@ -33,7 +34,7 @@ def excludes(sealing: Operation, op: Operation) -> bool:
     seal = sealing.seal
     if seal is None or op == sealing or contains(sealing.deps, op.id):
         return False
-    if len(seal.sites) == 1 and op.origin.site not in seal.sites and op.seal is None:
+    if len(seal.sites) == 1 and op.origin.site not in seal.sites:
         return False  # no other site has folded what is sealed: there, the operation simply comes on top
     return not covers(op.deps, seal.stable)
 
