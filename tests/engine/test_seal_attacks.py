@@ -709,6 +709,7 @@ def test_statements_for_an_earlier_list_do_not_outlive_it() -> None:
         assert OpId(b, 1) in effective(lab, site)
 
 
+@pytest.mark.xfail(strict=True, reason="the creator of a resource undoes its own lists of sites by a seal")
 def test_a_seal_of_one_site_is_taken_by_all_or_by_none() -> None:
     """m created the resource alone, moved it to a, which sealed alone, and then added c. A seal of another
     origin of m, in whose past m is alone, would end a's seals, so a refuses it; c, which does not have these, takes it.
