@@ -452,5 +452,5 @@ BUGS = {
     "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 6, 5),
     "seals without statements": Planted(_seals_without_statements, "byzantine", 47, 5),
     "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 111, 5),
-    "dirty keys are forgotten": Planted(_dirty_keys_forgotten, "byzantine", 203, 5),
+    "dirty keys are forgotten": Planted(_dirty_keys_forgotten, "byzantine", 1323, 5),
 }
