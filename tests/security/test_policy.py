@@ -291,7 +291,7 @@ def test_replies_of_strangers_are_not_kept() -> None:
 def snapshot_of(lab: Lab, **changes: Any) -> dict[str, Any]:
     """All is forgotten, says the sender; the state is 666."""
     history = lab.at("a", "n").history
-    floor = {**history.known, Origin("y", "y"): 1}
+    floor = {**history.known, Origin("y", "y"): 2}
     parts = Snapshot(floor, {}, Base(floor, Command("set 666")), history.adopted, ())
     return {"snapshot": structs.replace(parts, **changes)}
 
@@ -300,10 +300,12 @@ def test_what_is_left_is_believed_of_sites_of_the_resource_only() -> None:
     lab = lab_with(Policy())
     stamp = Stamp(lab.now_ms, 0, Origin("y", "y"))
     sites = ("a", "b", "c", "y")
-    stated = seal_hash({}, sites, None)
+    stable = {stamp.origin: 1}  # which is forgotten
+    stated = seal_hash(stable, sites, None)
     statements = tuple(Statement("n", Origin(site, "1"), stated, 0) for site in "abc")
-    seal = Seal({}, stamp, sites, statements)
-    sealing = made(lab, "a", origin=stamp.origin, seq=1, stamp=stamp, kind=Kind.SEAL, seal=seal)
+    seal = Seal(stable, stamp, sites, statements)
+    deps = {**lab.at("a", "n").history.known, **stable}
+    sealing = made(lab, "a", origin=stamp.origin, seq=2, deps=deps, stamp=stamp, kind=Kind.SEAL, seal=seal)
     ops = (*lab.at("a", "n").history.ops.values(), sealing)
     hand(lab, "b", "d", *ops, **snapshot_of(lab))
     assert told(lab, "d sent a snapshot of this resource")

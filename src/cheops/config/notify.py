@@ -56,6 +56,7 @@ class EventKind(StrEnum):
     RESET_FAILED = "reset-failed"
     COPY_NOT_DELETED = "copy-not-deleted"  # a site could not delete its copy of a resource that left it
     EQUIVOCATION = "equivocation"  # a site gave one id to two operations: its keys may be stolen
+    BROKEN_STATEMENT = "broken-statement"  # a site made an operation against its statement in a seal: likewise
     SITE_UP = "site-up"
     SITE_DOWN = "site-down"
     SUMMARY = "summary"  # an operation is finished at all sites

@@ -32,7 +32,7 @@ from cheops.log.operation import Operation, OpId, content_hash, precedence
 from cheops.log.rules import Rule
 from cheops.log.seals import broke_statement
 
-EQUIVOCATION, BROKEN_STATEMENT = "equivocation", "broken statement"
+EQUIVOCATION, BROKEN_STATEMENT = "equivocation", "broken-statement"
 MAX_PROOFS = 100  # of one resource
 _MAX_PROOF_BYTES = 1_000_000  # an operation beyond this is not kept as a proof: its hash is
 

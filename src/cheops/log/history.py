@@ -286,16 +286,10 @@ class History:
     def listing_before(self, op: Operation) -> Operation | None:
         """The operation that set the list of sites that the author of another one knew."""
         newest = self.site_list_op
-        # The usual case, unless the author of the operation knew a newer list, and not the seal that orphans that.
-        if (
-            newest is not None
-            and newest.is_before(op)
-            and not any(
-                other.id in self.orphans and other.is_before(op) and other.stamp > newest.stamp
-                for other in self._listings
-            )
-        ):
-            return newest
+        if newest is not None and newest.is_before(op):
+            late = (other for other in self._listings if other.id in self.orphans and other.stamp > newest.stamp)
+            if not any(other.is_before(op) for other in late):  # its author may not have known the seal
+                return newest  # the usual case
         seals = [sealing for sealing in self.seals if sealing.is_before(op)]
         past = (other for other in self._listings if other.is_before(op) and not excluding_seal(other, seals))
         return max(past, key=_stamp, default=None)
@@ -306,7 +300,7 @@ class History:
         return any(contains(self.floor, other.id) and other.stamp > listing.stamp for other in self._listings)
 
     def has_listing(self, sites: AbstractSet[str]) -> bool:
-        """Whether a list of sites that is kept here names these."""
+        """Whether a list that is kept here names these sites."""
         return any(sites == set(op.sites or ()) for op in self._listings if op.id not in self.orphans)
 
     @property

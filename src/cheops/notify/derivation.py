@@ -33,6 +33,7 @@ NOTICES = {
         EventKind.RESET_FAILED,
         EventKind.COPY_NOT_DELETED,
         EventKind.EQUIVOCATION,
+        EventKind.BROKEN_STATEMENT,
     )
 }
 # Fates that are reported with the decision of the operation, or that are nothing new.

@@ -132,7 +132,7 @@ def test_a_stamp_of_the_future_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_operation_that_nobody_signed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def no_objections(_self: object, _sender: str, _documents: object) -> dict[int, object]:
+    async def no_objections(_self: object, _sender: str, *_documents: object) -> dict[int, object]:
         return {}
 
     monkeypatch.setattr(intake.DocumentVerifier, "objections", no_objections)
