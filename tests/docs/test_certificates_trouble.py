@@ -3,6 +3,7 @@
 import contextlib
 import re
 import shutil
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,12 @@ class CarefulReader(Reader):
 def lines(text: str) -> list[str]:
     for pattern, word in _VARYING:
         text = pattern.sub(word, text)
-    return normalized_lines(text)
+    # Replies of sites come in the order in which they arrive.
+    found: list[str] = []
+    for is_reply, group in groupby(normalized_lines(text), key=lambda line: line.startswith("OK ")):
+        together = list(group)
+        found += sorted(together) if is_reply else together
+    return found
 
 
 @pytest.mark.timeout(600)
