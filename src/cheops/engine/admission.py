@@ -20,7 +20,9 @@ from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp
 from cheops.log.policy import (
     Action,
+    Policy,
     creation_violation,
+    draft_violation,
     is_participant,
     operation_violation,
     order_problem,
@@ -50,6 +52,7 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     if problem is None and policy is not None:
         problem = (
             _absence(replica, op)
+            or _rivalry(replica, op, policy)
             or operation_violation(op, policy, replica.history, endorsed=endorsed, others=others)
             or seal_violation(op, replica.history.listing_before(op), replica.gone)
         )
@@ -70,6 +73,13 @@ def _absence(replica: Replica, op: Operation) -> str | None:
     if any(replica.site in (one.sites or ()) for one in listings):
         return None
     return f"no list of sites that has arrived names {replica.site}"
+
+
+def _rivalry(replica: Replica, op: Operation, policy: Policy) -> str | None:
+    """Why a resource does not begin here with an operation of another site: this site is just beginning it itself."""
+    if replica.history.ops or op.deps or not replica.drafts:
+        return None
+    return draft_violation(op, replica.drafts[0], policy)
 
 
 def _stores_problem(replica: Replica, op: Operation) -> str | None:

@@ -205,6 +205,16 @@ def _list_problem(listing: Operation, policy: Policy, history: History) -> str |
     return f"a resource of this name has another list of sites, and {problem}" if problem else None
 
 
+def draft_violation(op: Operation, draft: Operation, policy: Policy) -> str | None:
+    """Why another site may not begin a resource that this site is just beginning with a draft, or None."""
+    if op.rtype != draft.rtype:
+        return f"it is of type '{op.rtype}', and this site begins a resource of this name of type '{draft.rtype}'"
+    if set(op.sites or ()) == set(draft.sites or ()):
+        return None
+    problem = violation(Action(op.origin.site, op.kind, changes_sites=True), policy, draft)
+    return f"this site begins a resource of this name with another list of sites, and {problem}" if problem else None
+
+
 def snapshot_violation(listing: Operation, policy: Policy, history: History) -> str | None:
     """Why the newest list of sites in a snapshot does not count here, or None."""
     ours = history.site_list_op
