@@ -236,6 +236,24 @@ def test_a_client_that_means_another_type_is_refused() -> None:
     assert lab.states("n", "a") == [1]
 
 
+@pytest.mark.parametrize("change", [{"rtype": "other"}, {"sites": ("a", "m")}], ids=str)
+def test_nobody_takes_the_name_of_a_resource_that_this_site_is_just_beginning(change: dict[str, Any]) -> None:
+    lab = Lab("abm")
+    lab.make("n", COUNTER, "abm", checkpoint=None, policy=Policy())
+    lab.settings.types["other"] = replace_type(lab.settings.types["n"], name="other")
+    lab.partition("a", "b", "m")
+    lab.submit("m", "n", "set 1")
+    lab.run()
+    made = next(iter(lab.at("m", "n").history.ops.values()))
+    lab.benches["a"].paused = True
+    lab.submit("a", "n", "set 2")  # and it has not run yet
+    send(lab, "a", replace(made, **change), matrices=(COUNTER.matrix,))
+    assert made.id in lab.at("a", "n").inbox.refused
+    lab.resume("a")
+    lab.run()
+    assert lab.states("n", "a") == [2]
+
+
 def test_nobody_else_makes_operations_of_this_site() -> None:
     lab = lab_of()
     own = lab.nodes["a"].origin
