@@ -36,7 +36,6 @@ from tests.engine.test_contents import run, send, stolen, without_m
 
 Vector = dict[Origin, int]
 _WAITED_FOR = pytest.mark.xfail(strict=True, reason="sites wait for one that only a second content names")
-_NOT_SEALED = pytest.mark.xfail(strict=True, reason="a new site believes the list of the first site that reaches it")
 
 
 def begun(sites: str = "abcm", by: str = "a", known: str = "", **changes: Any) -> Lab:
@@ -610,7 +609,7 @@ def test_a_site_that_begins_the_resource_anew_does_not_own_its_matrix() -> None:
     assert lab.states("n", "abc") == [6, 6, 6]
 
 
-@pytest.mark.parametrize("sealed", [pytest.param(False, marks=_NOT_SEALED), True])
+@pytest.mark.parametrize("sealed", [False, True])
 def test_a_new_site_does_not_sign_away_what_the_others_have(sealed: bool) -> None:
     """d is added, and m is the first to talk to it: it begins the resource at d and m alone, with a stamp of long
     ago, and d signs the seal of that. The root of that seal is the earliest, so all others give way."""

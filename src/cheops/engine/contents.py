@@ -98,9 +98,11 @@ def _recover(replica: Replica, op: Operation, matrices: Mapping[str, Matrix], ou
 
 
 def _replace(replica: Replica, held: Operation, op: Operation, out: Effects) -> None:
+    # After a crash, what had run is not known until all is settled again.
+    may_have_run = not held.is_silent and not contains(replica.applied.settled, held.id)
     replica.applied.history_changed(replica.history.replace(op))
     out.documents[key_of(op)] = op
-    if replica.applied.content_replaced(op.id):
+    if replica.applied.content_replaced(op.id) or may_have_run:
         # The application holds the effect of the other one. Something that wipes it must run before anything else.
         outcome.mark_dirty(replica, (held.key,), out)
 

@@ -192,7 +192,7 @@ def _beginning_violation(  # noqa: PLR0911 - one per reason
     other = next(iter(history.ops.values()), op)
     if other.rtype != op.rtype:
         return f"it is of type '{op.rtype}', and a resource of this name is of type '{other.rtype}'"
-    return None if endorsed else _list_problem(op, policy, history)
+    return _list_problem(op, policy, history)  # an endorsement says nothing about the list
 
 
 def _list_problem(listing: Operation, policy: Policy, history: History) -> str | None:
