@@ -192,7 +192,9 @@ def _beginning_violation(  # noqa: PLR0911 - one per reason
     other = next(iter(history.ops.values()), op)
     if other.rtype != op.rtype:
         return f"it is of type '{op.rtype}', and a resource of this name is of type '{other.rtype}'"
-    return _list_problem(op, policy, history)  # an endorsement says nothing about the list
+    if endorsed and policy.sites is not SiteGroup.CREATOR:
+        return None  # the site that has taken it may change the list too
+    return _list_problem(op, policy, history)
 
 
 def _list_problem(listing: Operation, policy: Policy, history: History) -> str | None:
