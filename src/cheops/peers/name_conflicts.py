@@ -5,7 +5,7 @@ greater record of "itself", and announces a still greater one. So every site see
 as both run. A record that was replaced by one of another agent, and then follows it, is such a turn. One turn proves
 nothing: an operator may change an address and take that back, or old records may come late. Several in a short time do.
 
-An agent is told apart by its certificate, the incarnation of its store and its address. An agent that restarts, moves,
+Certificate, incarnation of the store and address distinguish agents. An agent that restarts, moves,
 renews its certificate or gets new keys changes these once, and does not go back and forth.
 """
 
