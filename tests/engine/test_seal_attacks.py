@@ -757,3 +757,41 @@ def test_a_statement_that_another_question_overtakes_is_signed_too() -> None:
     writes_of([Save((one,)), Save((other,))], signer.signed)  # two steps, one commit
     assert other.signature
     assert one.signature
+
+
+def test_a_seal_that_comes_after_a_list_that_is_known_does_not_orphan_what_others_made() -> None:
+    """As before, but the others get m's beginning and its wider list first, and the seal, which is of another origin
+    of m, afterwards."""
+    lab = Lab("abcdm", seal_after=1_000)
+    lab.make("n", COUNTER, "abcm", policy=Policy(), checkpoint=None)
+    lab.submit("a", "n", "set 1")
+    lab.run()
+    for _ in range(20):
+        lab.submit("b", "n", "inc 1")
+        lab.run()
+    run(lab, 3)
+    expected = lab.states("n", "abc")
+    lab.partition("abc", "d", "m")
+    lab.move("a", "n", "abcdm")
+    lab.run()
+    x, y = Origin("m", "x"), Origin("m", "y")
+    stamp = Stamp(1, 0, x)
+    rules = MatrixRef(COUNTER.matrix.hash, stamp)
+    begin = stolen(lab, "inc 0", origin=x, deps={}, sites=("d", "m"), stamp=stamp, matrix=rules)
+    send(lab, "d", begin, matrices=(COUNTER.matrix,))
+    lab.run()
+    one = ask(lab, "d", {x: 1}, "dm")
+    fields: dict[str, Any] = {"kind": Kind.SITES, "payload": Command(""), "matrix": rules}
+    wider = stolen(
+        lab, "sites", 2, origin=x, deps={x: 1}, sites=tuple("abcdm"), stamp=stamp._replace(counter=2), **fields
+    )
+    assert one is not None
+    seal = sealing(lab, {x: 1}, "dm", (one,), origin=y, seq=1, deps={x: 1}, stamp=Stamp(1, 1, y), matrix=rules)
+    for site in "abc":
+        send(lab, site, begin, wider, matrices=(COUNTER.matrix,))
+    lab.run()
+    for site in "abc":
+        send(lab, site, seal)
+    lab.set_cut({(site, "m") for site in "abcd"} | {("m", site) for site in "abcd"})
+    run_on(lab)
+    assert lab.states("n", "abc") == expected

@@ -53,8 +53,15 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
         problem = (
             _absence(replica, op)
             or _rivalry(replica, op, policy)
-            or operation_violation(op, policy, replica.history, endorsed=endorsed, others=others)
-            or seal_violation(op, replica.history.listing_before(op), replica.gone)
+            or operation_violation(
+                op,
+                policy,
+                replica.history,
+                endorsed=endorsed,
+                others=others,
+                waiting=replica.inbox.waiting.values(),
+            )
+            or seal_violation(op, replica.history.listing_before(op), replica.gone, replica.history)
         )
     if problem is None:
         replica.inbox.admit(op)
@@ -180,7 +187,7 @@ def _unfounded(replica: Replica, message: Message) -> str | None:
         listing = max(before, key=lambda one: one.stamp, default=None)
         # The list that several signers knew may be forgotten, and sites of it may be back: each has stated the list.
         alone = op.seal is not None and len(op.seal.sites) == 1
-        if alone and (problem := seal_violation(op, listing, replica.gone)):
+        if alone and (problem := seal_violation(op, listing, replica.gone, history)):
             return f"it has {op.id}, and {problem}"
     newest = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
     policy = replica.policy_of(newest.rtype) if newest else None

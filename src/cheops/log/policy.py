@@ -14,9 +14,10 @@ created the resource, and no site has to remember it beside the list. The same h
 **Beginnings.** An operation with nothing before it begins a resource. Where another resource of that name exists, it is
 taken only from one of that resource's sites, or if such a site has taken it (*endorsed* it). Two sites may create the
 same resource at the same time, and a site that was just added may create it before it learns of that; but a site that
-has nothing to do with it cannot take it over. Nor can a site that has, unless it may change the list anyway: its list
-must be one that is known here, and its type the same. Here the decision does depend on what is known: where two
-unrelated sites choose one name for two resources, the resources stay apart, visibly.
+has nothing to do with it cannot take it over. Nor can a site that has, unless it may change the list anyway: its type
+must be the same, and its list one that is known here, or that was changed to one that is known here. Here the decision
+does depend on what is known: where two unrelated sites choose one name for two resources, the resources stay apart,
+visibly.
 
 **Two contents.** A site whose keys are stolen may sign two operations under one id (see engine/contents.py). The author
 of a later operation may have known the one that does not stand. So an operation is taken if it is right by either.
@@ -34,7 +35,7 @@ from msgspec.structs import replace
 from cheops.log.causality import contains
 from cheops.log.history import History
 from cheops.log.operation import Kind, MatrixRef, Operation, OpId
-from cheops.log.seals import excluding_seal
+from cheops.log.seals import excludes, excluding_seal
 from cheops.text import in_words
 
 
@@ -78,17 +79,25 @@ def order_problem(op: Operation, history: History) -> str | None:
 
 
 def operation_violation(
-    op: Operation, policy: Policy, history: History, *, endorsed: bool = False, others: Sequence[Operation] = ()
+    op: Operation,
+    policy: Policy,
+    history: History,
+    *,
+    endorsed: bool = False,
+    others: Sequence[Operation] = (),
+    waiting: Iterable[Operation] = (),
 ) -> str | None:
     """Why another site's operation is refused, or None. Everything it depends on must be here. It is endorsed if a site
-    of the resource has accepted it. `others` are second contents of operations that it depends on."""
+    of the resource has accepted it. `others` are second contents of operations that it depends on, `waiting` are
+    operations that may depend on it."""
     if excluding_seal(op, history.seals):
         return None
     listing = history.listing_before(op)
     if listing is None or history.may_have_forgotten_newer(listing):
         listing = _substitute_listing(op, listing, history, endorsed=endorsed)
     if listing is None:
-        return _beginning_violation(op, policy, history, endorsed=endorsed)
+        problem = _beginning_violation(op, policy, history, endorsed=endorsed)
+        return problem or _beginning_list_problem(op, policy, history, waiting, endorsed=endorsed)
     # Another content of the operation that set the list may have set another one, or none.
     contents = [other for other in others if other.id == listing.id]
     listings = [listing, *(other for other in contents if other.sites is not None)]
@@ -108,12 +117,18 @@ def _violation_by(
     return violation(Action(op.origin.site, op.kind, changes, introduces), policy, listing)
 
 
-def seal_violation(op: Operation, listing: Operation | None, gone: Collection[str]) -> str | None:
+def seal_violation(op: Operation, listing: Operation | None, gone: Collection[str], history: History) -> str | None:
     """Why the seal of another site's operation is refused, or None. `listing` set the list of sites that its author
     knew; `gone` are sites that were removed for good."""
+    if op.seal is None:
+        return None
     named = (listing.sites or ()) if listing else ()
-    others = set(named).difference(op.seal.sites, gone) if op.seal else set()
-    return f"its seal leaves out {in_words(sorted(others))}, which its list of sites names" if others else None
+    if others := set(named).difference(op.seal.sites, gone):
+        return f"its seal leaves out {in_words(sorted(others))}, which its list of sites names"
+    # A site that did not sign must not lose what it made: it began the resource before it was added to another one of
+    # that name, or the other one is an attempt to replace what is here.
+    lost = next((one for one in history.effective if excludes(op, one) and one.origin.site not in op.seal.sites), None)
+    return f"its seal would take the effect of {lost.id}, and {lost.origin.site} did not sign it" if lost else None
 
 
 def _substitute_listing(
@@ -169,7 +184,7 @@ def may_have_taken(site: str, history: History) -> bool:
     return not history.known or site in history.ever_listed
 
 
-def _beginning_violation(  # noqa: PLR0911 - one per reason
+def _beginning_violation(
     op: Operation, policy: Policy, history: History, *, endorsed: bool
 ) -> str | None:
     """Why another site may not begin a resource, or None."""
@@ -186,15 +201,34 @@ def _beginning_violation(  # noqa: PLR0911 - one per reason
             f"another resource of this name is at {where}, and {site} is not one of its sites. "
             f"If the two are to be one, put {site} on its list: cheops sites add"
         )
-    held = history.ops.get(op.id)
-    if held is not None and not held.deps:
-        return None  # a second content: the list that it would leave out may be that of the first
-    other = next(iter(history.ops.values()), op)
-    if other.rtype != op.rtype:
+    held, other = history.ops.get(op.id), next(iter(history.ops.values()), op)
+    if other.rtype != op.rtype and (held is None or held.deps):
         return f"it is of type '{op.rtype}', and a resource of this name is of type '{other.rtype}'"
+    return None
+
+
+def _beginning_list_problem(
+    op: Operation, policy: Policy, history: History, waiting: Iterable[Operation], *, endorsed: bool
+) -> str | None:
+    """Why the list of sites of another beginning does not count, or None."""
+    held = history.ops.get(op.id)
+    if policy.operate is SiteGroup.MESH or (held is not None and not held.deps):
+        return None  # of a second content, the list that it would leave out may be that of the first
     if endorsed and policy.sites is not SiteGroup.CREATOR:
         return None  # the site that has taken it may change the list too
+    if _leads_to_known_list(op, waiting, history):
+        return None
     return _list_problem(op, policy, history)
+
+
+def _leads_to_known_list(op: Operation, waiting: Iterable[Operation], history: History) -> bool:
+    """Whether a beginning and what waits for it can become one with what is here. A site that was added may have begun
+    the resource before it learned of that: then both lead to the same list. What is here must keep its effect: anyone
+    can begin a resource, seal it, and then name a list that is known."""
+    after = [other for other in waiting if op.is_before(other)]
+    if any(excludes(sealing, one) for sealing in after if sealing.seal for one in history.effective):
+        return False
+    return any(history.has_listing(set(other.sites)) for other in after if other.sites is not None)
 
 
 def _list_problem(listing: Operation, policy: Policy, history: History) -> str | None:

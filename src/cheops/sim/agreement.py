@@ -7,7 +7,7 @@ application is what the rules give for these operations, without seals: a seal m
 the hostile site, and never that of one that an honest site acknowledged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -193,7 +193,8 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
                 yield f"{name} says that it is CONVERGED, and the states differ: {states}"
         return
     orphans = {id_ for replica in replicas.values() for id_ in replica.history.orphans}
-    ops = [op for op in _standing(world, resource, orphans) if contains(known, op.id)]
+    held = _held(replicas.values())
+    ops = [held.get(op.id, op) for op in _standing(world, resource, orphans) if contains(known, op.id)]
     # Its own seals take the effect of operations of the hostile site, which may be forgotten since.
     seals = standing(op for op in ops if op.seal)
     ops = [replace(op, seal=None) for op in ops if op.origin.site != world.hostile or not excluding_seal(op, seals)]
@@ -213,6 +214,17 @@ def _standing(world: ByzantineWorld, resource: str, without: set[OpId]) -> list[
         for id_, contents in world.contents[resource].items()
         if id_ not in without
     ]
+
+
+def _held(replicas: Iterable[Replica]) -> dict[OpId, Operation]:
+    """Of each operation that one of these sites keeps, the content that stands. A site that has left the resource may
+    have another, which it does not send any more."""
+    held: dict[OpId, Operation] = {}
+    for replica in replicas:
+        seconds = (proof.other for proof in replica.proofs.values() if proof.other)
+        for op in (*replica.history.ops.values(), *seconds):
+            held[op.id] = min(held.get(op.id, op), op, key=precedence)
+    return held
 
 
 def _short(replica: Replica) -> str:
