@@ -78,7 +78,7 @@ def order_problem(op: Operation, history: History) -> str | None:
     return f"it is stamped earlier than {late.id}, which it depends on" if late else None
 
 
-def operation_violation(
+def operation_violation(  # noqa: PLR0913 - what a site knows beside the operation
     op: Operation,
     policy: Policy,
     history: History,
@@ -184,9 +184,7 @@ def may_have_taken(site: str, history: History) -> bool:
     return not history.known or site in history.ever_listed
 
 
-def _beginning_violation(
-    op: Operation, policy: Policy, history: History, *, endorsed: bool
-) -> str | None:
+def _beginning_violation(op: Operation, policy: Policy, history: History, *, endorsed: bool) -> str | None:
     """Why another site may not begin a resource, or None."""
     site = op.origin.site
     if policy.operate is SiteGroup.MESH:
