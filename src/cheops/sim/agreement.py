@@ -221,8 +221,9 @@ def _held(replicas: Iterable[Replica]) -> dict[OpId, Operation]:
     have another, which it does not send any more."""
     held: dict[OpId, Operation] = {}
     for replica in replicas:
-        seconds = (proof.other for proof in replica.proofs.values() if proof.other)
-        for op in (*replica.history.ops.values(), *seconds):
+        kept = replica.history.ops
+        seconds = (proof.other for id_, proof in replica.proofs.items() if proof.other and id_ in kept)
+        for op in (*kept.values(), *seconds):
             held[op.id] = min(held.get(op.id, op), op, key=precedence)
     return held
 
