@@ -19,6 +19,7 @@ from typing import ClassVar, Self
 from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.gateway import ServiceListener
 from cheops.config.request_rules import LOGINS, NEVER, RULES, SECRETS, RequestRule, SecretMembers
+from cheops.config.service_rules import SERVICE_RULES, ServiceRules
 from cheops.config.settings import REQUIRED, Section, inline, is_set, place, section, setting
 from cheops.config.types import HTTP_BACKEND, HTTP_POLICY, TypeConfig
 from cheops.config.values import (
@@ -55,7 +56,7 @@ _NAME_IN_BODY = re.compile(r"\{([A-Za-z_][\w.-]*)\}")
 # PUT replaces, PATCH is ordered, DELETE wins over everything (it is a kind of operation of its own), and all else is
 # ordered. `base` runs nothing: it marks the state from which PATCHes are run again in the right order. See
 # docs/replication.md.
-PUT, PATCH, STEPS, BASE = "put", "patch", "patch-steps", "base"
+CREATE, CREATE_NAMED, PUT, PATCH, STEPS, BASE = "create", "create-named", "put", "patch", "patch-steps", "base"
 BUILTIN_MATRIX = (
     Entry(PUT, PUT, Result.TAKE_ONE),
     Entry(PUT, PATCH, Result.KEEP_ORDER),
@@ -63,6 +64,12 @@ BUILTIN_MATRIX = (
     Entry(PUT, BASE, Result.KEEP_ORDER),
     Entry(BASE, BASE, Result.TAKE_ONE),
     Entry(BASE, PATCH, Result.KEEP_ORDER, concurrent_both=True),
+    # Parts of a resource: a PUT replaces, or a DELETE removes, what was there.
+    Entry("put *", "put *", Result.TAKE_ONE),
+    Entry("put *", "delete *", Result.TAKE_ONE),
+    Entry("delete *", "delete *", Result.TAKE_ONE),
+    # Two sites that create what clients name have made one resource.
+    Entry(CREATE_NAMED, CREATE_NAMED, Result.TAKE_ONE),
 )
 
 
@@ -92,6 +99,23 @@ def _read_items(value: Value) -> tuple[tuple[str, str], ...]:
             raise at.fail("it has more * than the path; each * repeats one of the path")
         items.append((path.rstrip("/"), item))
     return tuple(items)
+
+
+def _read_members(value: Value) -> frozenset[tuple[str, ...]]:
+    paths = []
+    for one in value.items():
+        text = one.string()
+        if not (found := _ID_PATH.fullmatch(text)):
+            raise one.fail(f"expected a member, such as $.metadata.uid, found '{printable(shortened(text))}'")
+        paths.append(tuple(found[1].split(".")[1:]))
+    return frozenset(paths)
+
+
+def _write_members(paths: frozenset[tuple[str, ...]]) -> str:
+    return f"[{', '.join(sorted('.'.join(('$', *path)) for path in paths))}]"
+
+
+_MEMBERS = ValueType("list of members", _read_members, _write_members)
 
 
 def _read_refs(value: Value) -> tuple[tuple[str, str], ...]:
@@ -264,6 +288,26 @@ class ReplicationConfig(Section):
         Matrix(BUILTIN_MATRIX),
         "[How requests combine](replication.md#requests-that-meet): entries that extend or replace the built-in ones.",
         shown="built in",
+    )
+    rules: ServiceRules = setting(
+        SERVICE_RULES,
+        ServiceRules(),
+        "[What a request is about](replication.md#what-a-request-is-about): rules, the name of a set of rules, or "
+        "both. A request that no rule matches is plain REST.",
+        shown="`[]`",
+    )
+    local: frozenset[tuple[str, ...]] = setting(
+        _MEMBERS,
+        frozenset(),
+        "Members of JSON bodies that belong to one site, such as `$.metadata.uid`: they are removed from a body before "
+        "another site runs the request, and `cheops verify` does not compare them.",
+        shown="`[]`",
+    )
+    ignore: frozenset[tuple[str, ...]] = setting(
+        _MEMBERS,
+        frozenset(),
+        "Further members that `cheops verify` does not compare, such as `$.updated_at`.",
+        shown="`[]`",
     )
     exists: str = setting(
         choice(EXISTS, str),

@@ -6,6 +6,11 @@ into classes: within one, types replace each other; between classes the relation
 topmost class holds two reserved keys, `delete` and forced operations: both leave nothing of what was.
 
 Only an explicit take-both says that two types commute. A pair that is not defined is ordered (rule 7).
+
+**Patterns.** The types of an entry may have a `*`, which stands for any text, and for the same text in both: by
+(put *, put *) take-one, `put tags/x` replaces `put tags/x`. Two types that fit such an entry with different texts are
+about different parts, so they commute; unless one part contains the other (`tags` and `tags/x`): these are ordered. An
+entry without a `*` counts more than a pattern for the same pair.
 """
 
 import hashlib
@@ -15,11 +20,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from cheops.bounded import BoundedMap
 from cheops.errors import ClientError
 from cheops.log.operation import RESERVED_KEYS, Kind
 
 FORCE_KEY, DELETE_KEY = RESERVED_KEYS[Kind.FORCE], RESERVED_KEYS[Kind.DELETE]
 _RESERVED = frozenset((FORCE_KEY, DELETE_KEY))
+ANY = "*"
+_MOST_KNOWN = 4_096  # types, and pairs of texts, that a matrix with patterns remembers
 
 
 class Result(StrEnum):
@@ -76,17 +84,21 @@ class Matrix:
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = tuple(entries)
-        self._table = _with_mirrors(self.entries)
-        self._replaced = _closure(self._table)
-        _check_closure(self.entries, self._replaced)
-        self._concurrent_both = frozenset(_overrides(self.entries))
+        self._patterns = tuple(entry for entry in self.entries if ANY in entry.before + entry.after)
+        # With the patterns as they are written: any text is as good as another to find a contradiction.
+        self._general = _Relations(self.entries)
+        self._literal = _Relations(entry for entry in self.entries if entry not in self._patterns)
+        self._by_texts: BoundedMap[frozenset[str], _Relations] = BoundedMap(_MOST_KNOWN)
+        self._texts: BoundedMap[str, frozenset[str]] = BoundedMap(_MOST_KNOWN)
+        for entry in self._literal.entries if self._patterns else ():
+            self._about(entry.before, entry.after)  # raises for contradictions of both kinds
 
     @cached_property
     def hash(self) -> str:
         """Equal for equal rules, however they were written: in any order, with or without mirrors."""
         rules = [
-            sorted([*pair, result.value] for pair, result in self._table.items()),
-            sorted(self._concurrent_both),
+            sorted([*pair, result.value] for pair, result in self._general.table.items()),
+            sorted(self._general.concurrent_both),
         ]
         return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
 
@@ -110,33 +122,34 @@ class Matrix:
 
     def result(self, before: str, after: str) -> Result | None:
         """What was written for the pair or its mirror; None where it is not defined."""
-        return self._table.get((before, after))
+        found = self._about(before, after).table.get((before, after))
+        return Result.TAKE_BOTH if found is None and self._are_apart(before, after) else found
 
     def replaces(self, after: str, before: str) -> bool:
         """Whether an operation of `after` wipes what one of `before` did."""
         if after in _RESERVED:
             return True
-        return before in self._replaced.get(after, ())
+        return before in self._about(after, before).replaced.get(after, ())
 
     def is_replace_type(self, name: str) -> bool:
-        return name in _RESERVED or name in self._replaced
+        return name in _RESERVED or name in self._about(name).replaced
 
     def commutes(self, one: str, other: str) -> bool:
         """Rule 7: whether the order of two operations does not matter. Only an explicit take-both says so."""
-        return self._table.get((one, other)) is Result.TAKE_BOTH
+        return self.result(one, other) is Result.TAKE_BOTH
 
     def both_stay_when_concurrent(self, after: str, before: str) -> bool:
-        return (after, before) in self._concurrent_both
+        return (after, before) in self._about(after, before).concurrent_both
 
     @property
     def has_overrides(self) -> bool:
-        return bool(self._concurrent_both)
+        return bool(self._general.concurrent_both)
 
     def wiped_by(self, name: str) -> tuple[str, ...]:
-        """Everything that a run of this key wipes, in a form that can be stored with the run."""
+        """Everything that a run of this key wipes, in a form that can be stored with the run: keys and patterns."""
         if name in _RESERVED:
-            return ("*",)
-        return tuple(sorted(self._replaced.get(name, ())))
+            return (ANY,)
+        return tuple(sorted(self._about(name, ANY).replaced.get(name, ())))
 
     def class_of_pair(self, one: str, other: str) -> int:
         """The papers' classes: 1 commutes, 2 one replaces the other, 3 ordered."""
@@ -144,10 +157,72 @@ class Matrix:
             return 2
         return 1 if self.commutes(one, other) else 3
 
+    # -- patterns ------------------------------------------------------------------------------------------
+
+    def _about(self, *names: str) -> "_Relations":
+        """What the entries say about these types. `*` itself is a text: that of the patterns as they are written."""
+        if not self._patterns:
+            return self._literal
+        texts = frozenset().union(*(frozenset((ANY,)) if name == ANY else self._texts_of(name) for name in names))
+        if not texts:
+            return self._literal
+        found = self._by_texts.get(texts)
+        if found is None:
+            found = self._by_texts[texts] = _Relations((*self._literal.entries, *self._written_out(texts)))
+        return found
+
+    def _texts_of(self, name: str) -> frozenset[str]:
+        """What the `*` of the patterns stands for in a type."""
+        found = self._texts.get(name)
+        if found is None:
+            sides = {side for entry in self._patterns for side in (entry.before, entry.after)}
+            found = self._texts[name] = frozenset(text for side in sides if (text := text_in(side, name)))
+        return found
+
+    def _written_out(self, texts: frozenset[str]) -> Iterable[Entry]:
+        given = {frozenset((entry.before, entry.after)) for entry in self._literal.entries}
+        for entry in self._patterns:
+            for text in sorted(texts):
+                before, after = entry.before.replace(ANY, text), entry.after.replace(ANY, text)
+                if frozenset((before, after)) not in given:
+                    yield Entry(before, after, entry.result, entry.concurrent_both)
+
+    def _are_apart(self, one: str, other: str) -> bool:
+        """Whether two types are about different parts, neither of which contains the other."""
+        for entry in self._patterns:
+            for first, second in ((entry.before, entry.after), (entry.after, entry.before)):
+                text, text_of_other = text_in(first, one), text_in(second, other)
+                if text and text_of_other and not _contains(text, text_of_other):
+                    return True
+        return False
+
+
+class _Relations:
+    """What follows from entries whose types are taken as they are written."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.entries = tuple(entries)
+        self.table = _with_mirrors(self.entries)
+        self.replaced = _closure(self.table)
+        _check_closure(self.entries, self.replaced)
+        self.concurrent_both = frozenset(_overrides(self.entries))
+
+
+def text_in(pattern: str, name: str) -> str:
+    """What the `*` of a pattern stands for in a name; empty if the name does not fit."""
+    start, star, end = pattern.partition(ANY)
+    fits = star and len(name) > len(start) + len(end) and name.startswith(start) and name.endswith(end)
+    return name[len(start) : len(name) - len(end)] if fits else ""
+
+
+def _contains(one: str, other: str) -> bool:
+    """Whether one of two paths is the other, or above it."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
 
 def is_wiped(wiped: tuple[str, ...], name: str) -> bool:
     """Whether a run that wiped these keys wiped this one."""
-    return name in wiped or "*" in wiped
+    return name in wiped or ANY in wiped or any(text_in(key, name) for key in wiped if ANY in key)
 
 
 def _with_mirrors(entries: tuple[Entry, ...]) -> dict[tuple[str, str], Result]:

@@ -20,6 +20,8 @@ from cheops.backends.http.copies import Copies
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
+from cheops.backends.http.meaning import check_meaning, drop_members, failure, rule_for
+from cheops.backends.http.paths import joined
 from cheops.backends.http.payload import (
     BODY,
     Header,
@@ -30,12 +32,13 @@ from cheops.backends.http.payload import (
     result_in_doubt,
 )
 from cheops.backends.http.rules import check_place, check_rules
-from cheops.backends.http.sender import Identity, OfClient, OfSite, OperationSender
+from cheops.backends.http.sender import Identity, OfClient, OfSite, OperationSender, ServiceReply
 from cheops.backends.http.submission import deletion_command
 from cheops.backends.protocol import Backend, BackendContext, Finding
 from cheops.bounded import BoundedMap
 from cheops.config.address import address_of_url
-from cheops.config.services import READ, ServiceConfig, service_of
+from cheops.config.service_rules import Success
+from cheops.config.services import CREATE, READ, ServiceConfig, service_of
 from cheops.config.types import HTTP_BACKEND
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
@@ -67,6 +70,7 @@ class HttpBackend(Backend):
         self.copies = Copies(context.config.data / FILE)
         self.tickets = Tickets()
         self.waits: BoundedMap[str, str] = BoundedMap(_MAX_WAITS)  # why the next operation of a resource cannot run yet
+        self._in_doubt: BoundedMap[str, None] = BoundedMap(_MAX_WAITS)  # operations that may have had an effect
         self.guard: RunGuard | None = None
         auths = {name: service.replication.auth for name, service in self._services.items()}
         providers = {name: CredentialProvider(name, auth, context.commands) for name, auth in auths.items() if auth}
@@ -115,7 +119,9 @@ class HttpBackend(Backend):
         except (NoCopyError, CredentialsError) as error:
             return Outcome(Result.RETRY, str(error))
         except UpstreamError as error:
-            in_doubt = result_in_doubt(request.method, may_repeat=bool(request.key))
+            if error.may_have_had_effect:
+                self._in_doubt[str(step.op)] = None
+            in_doubt = result_in_doubt(request.method, may_repeat=request.may_repeat)
             return Outcome(in_doubt if error.may_have_had_effect else Result.RETRY, str(error))
         if task.is_of_client and outcome.result in (Result.OK, Result.KO):
             self.tickets.forget(request.ticket)
@@ -129,7 +135,11 @@ class HttpBackend(Backend):
         if ended := self._result_without_request(run.resource, request, identity):
             return ended
         body = self._body(run, step, request, is_base=run.replay and step is run.steps[0])
-        return body if isinstance(body, Outcome) else Task(service, run.resource, request, identity, str(step.op), body)
+        if isinstance(body, Outcome):
+            return body
+        if request.kind and (problem := check_meaning(service, request, run.resource, _content(body))):
+            raise PayloadError(problem)
+        return Task(service, run.resource, request, identity, str(step.op), body)
 
     def _identity(self, service: ServiceConfig, resource: str, step: Step, request: Request) -> Identity | Outcome:
         """With whose credentials an operation runs; or its outcome, if those are gone. Raises CredentialsError."""
@@ -159,7 +169,7 @@ class HttpBackend(Backend):
             return Outcome(Result.KO, _THERE_IS_ONE) if of_client else nothing_to_do("there is a copy already")
         if not has_copy and request.within and request.within not in self.copies.index.copies:
             raise NoCopyError(request.within)
-        if has_copy or request.creates:
+        if has_copy or request.binds:
             return None
         if request.deletes and not of_client:
             return nothing_to_do("there is no copy")
@@ -184,23 +194,30 @@ class HttpBackend(Backend):
 
     async def _send(self, task: Task) -> Outcome:
         request = task.request
+        copy = self.copies.index.copies.get(task.meta_id)
+        if copy and request.kind == CREATE and not task.is_of_client:
+            return await self._existing.overwrite(task, copy)  # it was created at two sites: this is the later one
         path = text_to_local(request.path, self.copies.index.local_of, Form.URL)
         only_if_new = request.named and request.exists in ("abort", "adopt")
         more = _ONLY_IF_NEW if only_if_new else ()
         reply = await self.sender.send(task.service, request, path, task.body, task.identity, more=more)
         if may_exist(request, reply.status):
+            if request.kind == CREATE and task.op in self._in_doubt:
+                return await self._existing.overwrite_named(task)  # perhaps it was made by the attempt before
             return await self._existing.resolve(task, path, reply)
-        result = task.result(request.method, reply.status)
-        if result is Result.OK and request.creates:
+        result, note = self._judged(task, reply)
+        if result is Result.OK and request.binds:
             copy = self.sender.new_copy(task.service, task.meta_id, request, reply)
             if copy is not None:
                 await self.copies.bind(copy, task.approved)
-                path = self.sender.local_path(copy)
+                path = self.sender.local_path(copy) if request.creates else path
+            else:
+                result, note = Result.KO, _without_id(task, self.context.config.name)
         kept = self.sender.kept(task.service, path, reply)
-        if request.method == "POST" and not request.creates and kept.status == _CREATED:
+        if request.method == "POST" and not request.binds and kept.status == _CREATED:
             where = f"services.{task.service.name}.items"
             note = f"what was created has an id of its own at each site; {where} would make it a replicant"
-            kept = msgspec.structs.replace(kept, note=note)
+        kept = msgspec.structs.replace(kept, note=note or kept.note)
         if task.is_of_client and result in (Result.OK, Result.KO):
             whole = msgspec.structs.replace(self.sender.public(task.service, path, reply), note=kept.note)
             if whole != kept:
@@ -208,6 +225,22 @@ class HttpBackend(Backend):
         if result is Result.OK and request.deletes:
             await self.copies.unbind(task.meta_id, task.approved)
         return outcome_of(task, result, kept)
+
+    @staticmethod
+    def _judged(task: Task, reply: ServiceReply) -> tuple[Result, str]:
+        """What a response means, by the rule of the request if it has one; and a note for people."""
+        request = task.request
+        result = task.result(request.method, reply.status)
+        found = rule_for(task.service.replication.rules, request.method, joined(request.path, request.query))
+        if found is None or found[0].ok == Success():
+            return result, ""
+        why = failure(found[0].ok, reply.status, reply.headers, reply.body)
+        if why is None:
+            return Result.OK, ""
+        if result is not Result.OK:
+            return result, ""
+        # Its client gets the response as it is: it knows the service.
+        return Result.KO, "" if task.is_of_client else f"by the rule '{found[0]}' it failed: {why}"
 
     # -- the rest of the protocol --------------------------------------------------------------------------
 
@@ -227,7 +260,8 @@ class HttpBackend(Backend):
         except (NoCopyError, UpstreamError, CredentialsError) as error:
             return Outcome(Result.KO, str(error))
         kept = self.sender.kept(service, path, reply)
-        return Outcome(Result.OK if reply.status < 300 else Result.KO, _canonical(kept))
+        compared = service.replication.local | service.replication.ignore
+        return Outcome(Result.OK if reply.status < 300 else Result.KO, _canonical(kept, compared))
 
     def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:
         """Changes come through the gateway; without it a client may only delete, as the backend itself would."""
@@ -269,6 +303,23 @@ def of_site(service: ServiceConfig, client: str) -> OfSite:
     return OfSite(client)
 
 
+def _content(body: bytes | Path) -> bytes:
+    return body if isinstance(body, bytes) else body.read_bytes()
+
+
+def _without_id(task: Task, site: str) -> str:
+    """Nobody could change or delete the copy later, and no other site knows what belongs together."""
+    config = f"services.{task.service.name}"
+    place = ".".join(("$", *task.service.replication.id)) if task.service.replication.id else "Location"
+    done = "ran at this site only and is not replicated" if task.is_of_client else f"ran at {site}"
+    return (
+        f"{task.request.method} {task.request.path} {done}: the response of the service names no id ({place} of "
+        f"{config}.id, or a Location). If it creates something, say where its id or name is; if it does something "
+        f'else, add a rule to {config}.rules, such as {{match: "{task.request.method} {task.request.path}", is: put, '
+        'of: "$.key"}'
+    )
+
+
 def answer_key(meta_id: str, op: str) -> str:
     """Under which the response with secrets waits for its client (`Tickets`)."""
     return f"{meta_id} {op}"
@@ -292,13 +343,15 @@ def http_backend(node: Node) -> HttpBackend:
     return backend
 
 
-def _canonical(kept: KeptResponse) -> str:
-    """A state that can be compared between sites: sorted names, no spacing."""
+def _canonical(kept: KeptResponse, without: frozenset[tuple[str, ...]]) -> str:
+    """A state that can be compared between sites: sorted names, no spacing, and without what differs at each site."""
     if kept.status >= 300:
         return f"the service answers {kept.status}: {kept.text[:1000]}"
     if kept.cut_bytes:
         return f"{kept.cut_bytes} bytes"
     try:
-        return msgspec.json.encode(msgspec.json.decode(kept.body), order="sorted").decode()
+        content = msgspec.json.decode(kept.body)
+        drop_members(content, without)
+        return msgspec.json.encode(content, order="sorted").decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return kept.text or kept.base64

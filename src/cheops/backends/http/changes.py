@@ -17,7 +17,6 @@ from cheops.backends.http.locations import Locations, nearest_first
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http.payload import (
     BASE_REQUEST,
-    CREATE,
     NAMING,
     KeptResponse,
     Request,
@@ -51,7 +50,7 @@ from cheops.backends.http.submission import (
     wait_for_previous,
 )
 from cheops.backends.http.translation import form_of, translate_body
-from cheops.config.services import BASE, EXISTS, PATCH, ReplicationConfig, ServiceConfig, type_name
+from cheops.config.services import BASE, CREATE, EXISTS, PATCH, ReplicationConfig, ServiceConfig, type_name
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import RequestHead, first, without
@@ -219,6 +218,14 @@ class ChangeHandler:
             return await self.forward(service, incoming, tuple(site for site in sites if site != self._node.name))
         return await self._submit(service, incoming, target, preferences_of(incoming.head), None)
 
+    async def change_by_rule(
+        self, service: str, incoming: IncomingRequest, target: Target, sites: tuple[str, ...]
+    ) -> Response:
+        """A change of what a rule says; `sites` are those of the resource, or of the scope if it is new."""
+        if self._node.name not in sites:
+            return await self.forward(service, incoming, sites)
+        return await self._submit(service, incoming, target, preferences_of(incoming.head), sites)
+
     def check(self, service: str, head: RequestHead, target: Target | None) -> None:
         """Raises ClientError for a change that must not become an operation; `target` is None for a new resource."""
         if target is None:
@@ -361,7 +368,7 @@ class ChangeHandler:
             query=self._public_query(query),
             headers=end_to_end(head.headers, config),
             file_bytes=spooled.size if spooled.file_hash else None,
-            item=target.item if _names_item(head, target, creates=creates) else "",
+            item=target.item if target.meaning or _names_item(head, target, creates=creates) else "",
             named=target.is_named,
             within=target.within,
             exists=preferences.exists,
@@ -369,6 +376,8 @@ class ChangeHandler:
             ticket=self._backend.tickets.issue(credentials),
             scope=_scope_of_others(first(head, "Scope"), service, self._functions),
             client=client,
+            kind=target.meaning.kind.value if target.meaning else "",
+            part=target.meaning.part if target.meaning else "",
         )
         if not spooled.file_hash:
             request = with_body(request, spooled.inline)
@@ -419,6 +428,8 @@ def _scope_of_others(header: str | None, service: str, functions: Functions) -> 
 def _type_and_kind(head: RequestHead, target: Target, *, creates: bool) -> tuple[str, Kind]:
     if creates:
         return CREATE, Kind.NORMAL
+    if target.meaning and not (target.meaning.type == PATCH and head.method == "PATCH"):
+        return target.meaning.type, Kind.DELETE if target.meaning.is_deletion else Kind.NORMAL
     type_ = operation_type(head.method, target.sub_path, first(head, "Content-Type") or "")
     is_deletion = head.method == "DELETE" and not target.sub_path
     return type_, Kind.DELETE if is_deletion else Kind.NORMAL

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from cheops.backends.http.copies import Copies, Copy
-from cheops.backends.http.paths import split_target
+from cheops.backends.http.paths import last_segment, split_target, trimmed
 from cheops.backends.http.payload import (
     KeptResponse,
     Request,
@@ -53,7 +53,7 @@ class Task:
         return self.op if self.is_of_client else ""
 
     def result(self, method: str, status: int) -> Result:
-        return result_of(method, status, may_repeat=bool(self.request.key), of_client=self.is_of_client)
+        return result_of(method, status, may_repeat=self.request.may_repeat, of_client=self.is_of_client)
 
 
 def nothing_to_do(note: str) -> Outcome:
@@ -117,7 +117,7 @@ class ExistingResources:
                 return Outcome(Result.KO, encode_response(kept))
             await self._copies.bind(copy, task.approved)
             return nothing_to_do("it existed, and was adopted")
-        return await self._overwrite(task, copy)
+        return await self.overwrite(task, copy)
 
     async def _is_there(self, task: Task, path: str) -> bool:
         """Whether the service has this collection, by WebDAV's PROPFIND."""
@@ -157,7 +157,12 @@ class ExistingResources:
             return None
         return first_id_in(reply.body, task.service.replication.id or ("id",))
 
-    async def _overwrite(self, task: Task, copy: Copy) -> Outcome:
+    async def overwrite_named(self, task: Task) -> Outcome:
+        """Overwrite what exists under the name of a create."""
+        copy = self._copies.index.copies.get(task.meta_id) or _named_copy(task)
+        return await self.overwrite(task, copy)
+
+    async def overwrite(self, task: Task, copy: Copy) -> Outcome:
         path = self._sender.local_path(copy)
         for method in ("PUT", "PATCH"):
             reply = await self._sender.send(task.service, task.request, path, task.body, task.identity, method=method)
@@ -168,3 +173,8 @@ class ExistingResources:
             await self._copies.bind(copy, task.approved)
         kept = self._sender.kept(task.service, path, reply)
         return outcome_of(task, result, msgspec.structs.replace(kept, note="it existed, and was overwritten"))
+
+
+def _named_copy(task: Task) -> Copy:
+    item = trimmed(task.request.item)
+    return Copy(task.meta_id, task.service.name, item, last_segment(item), is_named=True, client=task.request.client)

@@ -17,13 +17,14 @@ any other 5xx, a timeout, a broken connection after the request went out
 """
 
 import base64
+import hashlib
 import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
 import msgspec
 
-from cheops.config.services import PATCH, PUT, STEPS, ReplicationConfig
+from cheops.config.services import CREATE, PATCH, PUT, STEPS, ReplicationConfig
 from cheops.engine.events import Result
 from cheops.errors import ClientError
 from cheops.gateway.headers import IDEMPOTENT_METHODS, SAFE_METHODS
@@ -132,7 +133,7 @@ def _items(found: object, depth: int) -> list[object] | None:
 BODY = "body"  # the name of the file
 MAX_INLINE_BYTES = 32 * 1024
 MAX_LINE_BYTES = 128 * 1024
-CREATE, DELETE = "create", "delete"
+DELETE = "delete"
 COLLECTING = frozenset(("MKCOL", "MKCALENDAR"))  # methods that create a collection under a name of the client's choice
 NAMING = COLLECTING | {"PUT"}  # methods that create anything under such a name
 _MAX_TYPE_CHARACTERS = 100
@@ -189,10 +190,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     within: str = ""  # the replicated collection that will contain it, which must exist first
     scope: str = ""  # for the calls that the application makes to other services
     client: str = ""  # who the client is, as the site that took it found out: for `replicate_as: mapped`
+    kind: str = ""  # what it does to `part` of the resource, by a rule; see meaning.py
+    part: str = ""
 
     @property
     def creates(self) -> bool:
+        if self.kind:
+            return self.kind == CREATE
         return bool(self.item) and self.method != "DELETE"
+
+    @property
+    def binds(self) -> bool:
+        """Whether this site has a copy of the resource once it has run."""
+        return bool(self.item) and not self.deletes
 
     @property
     def creates_collection(self) -> bool:
@@ -201,6 +211,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     @property
     def deletes(self) -> bool:
         """Whether nothing is left of the resource after it: not so for a DELETE of something below it."""
+        if self.kind:
+            return self.kind == DELETE and not self.part
         return bool(self.item) and self.method == "DELETE"
 
     @property
@@ -220,7 +232,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         """Whether running it again, in its place in the order, gives the same state."""
         if self.method == "PATCH":
             return not _is_stepwise(header(self.headers, "content-type"))
-        return self.base or self.method in IDEMPOTENT_METHODS
+        return self.base or self.may_repeat or self.method in IDEMPOTENT_METHODS
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether it may be sent a second time, whatever its method: the service knows it by its key, or a rule says
+        that it sets or deletes something."""
+        return bool(self.key) or self.kind in (PUT, DELETE)
 
 
 def command_of(request: Request, file_hash: str = "") -> Command:
@@ -313,12 +331,20 @@ def is_json(content_type: str) -> bool:
 def operation_type(method: str, sub_path: str, content_type: str) -> str:
     """What the matrix calls a request to an item, or to something below it (`put tags/x`)."""
     if sub_path:
-        name = f"{method.lower()} {sub_path}"
-        return name if len(name) <= _MAX_TYPE_CHARACTERS else name[: _MAX_TYPE_CHARACTERS - 1] + "…"
+        return part_name(method.lower(), sub_path)
     if method == "PATCH":
         return STEPS if _is_stepwise(content_type) else PATCH
     known = {"PUT": PUT, "DELETE": DELETE, **dict.fromkeys(COLLECTING, CREATE)}
     return known.get(method, method.lower())
+
+
+def part_name(word: str, part: str) -> str:
+    """The type of an operation on a part of a resource. Two parts must never have one name."""
+    name = f"{word} {part}"
+    if len(name) <= _MAX_TYPE_CHARACTERS:
+        return name
+    mark = hashlib.sha256(part.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return f"{name[: _MAX_TYPE_CHARACTERS - len(mark) - 1]}…{mark}"
 
 
 BASE_REQUEST = Request(base=True)

@@ -13,7 +13,16 @@ from cheops.backends.http.backend import http_backend
 from cheops.backends.http.changes import ChangeHandler
 from cheops.backends.http.ids import META_ID, meta_id_of
 from cheops.backends.http.locations import Locations
-from cheops.backends.http.paths import canonical, is_listed, split_target, trimmed
+from cheops.backends.http.meaning import (
+    BufferedRequest,
+    Meaning,
+    buffered,
+    meaning_of,
+    needs_body,
+    refuse_unexplained_query,
+    rule_for,
+)
+from cheops.backends.http.paths import canonical, is_listed, joined, split_target, trimmed
 from cheops.backends.http.payload import COLLECTING, NAMING, is_json, media_type
 from cheops.backends.http.reads import ReadHandler
 from cheops.backends.http.request import (
@@ -24,6 +33,7 @@ from cheops.backends.http.request import (
 )
 from cheops.backends.http.submission import is_collection
 from cheops.config.request_rules import first_match
+from cheops.config.service_rules import RuleKind, ServiceRules
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import SAFE_METHODS, RequestHead, first
 from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
@@ -69,8 +79,19 @@ class HttpReplication:
     async def handle(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
         if route is not None:
             self._check(service, route)
-        head = incoming.head
+        if incoming.head.method not in SAFE_METHODS:
+            incoming = await self._with_what_it_is_about(service, incoming)
+            meaning = self._meaning(service, incoming)
+            if meaning is not None and (meaning.kind is RuleKind.READ or meaning.item):
+                return await self._handle_by_rule(service, incoming, route, meaning)
+        return await self._handle_plain(service, incoming, route)
+
+    async def _handle_plain(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
+        """What no rule explains is plain REST."""
+        head, rules = incoming.head, self._rules(service)
         target = self._target(service, head, route)
+        if head.method not in SAFE_METHODS and (target or (route and head.method in NAMING)):
+            refuse_unexplained_query(service, rules, head, target.item if target else head.target.partition("?")[0])
         if target is None:
             return await self._handle_unknown(service, incoming, route)
         if head.method in SAFE_METHODS:
@@ -84,6 +105,39 @@ class HttpReplication:
             within = target.meta_id if target.is_named else ""
             return await self._changes.create(service, incoming, sites, within)
         return await self._changes.change(service, incoming, target)
+
+    def _rules(self, service: str) -> ServiceRules:
+        return self._node.config.services[service].replication.rules
+
+    async def _with_what_it_is_about(self, service: str, incoming: IncomingRequest) -> IncomingRequest:
+        """The request, with its body in memory if a rule needs that."""
+        found = rule_for(self._rules(service), incoming.head.method, incoming.head.target)
+        return await buffered(incoming, found[0]) if found and needs_body(found[0]) else incoming
+
+    def _meaning(self, service: str, incoming: IncomingRequest) -> Meaning | None:
+        """Raises ClientError."""
+        head, body = incoming.head, incoming.content if isinstance(incoming, BufferedRequest) else None
+        rules = self._rules(service)
+        target = joined(
+            self._copies.index.path_with_meta_ids(service, canonical(split_target(head.target)[0])),
+            split_target(head.target)[1],
+        )
+        return meaning_of(rules, head.method, target, head.headers, body)
+
+    async def _handle_by_rule(
+        self, service: str, incoming: IncomingRequest, route: Replicas | None, meaning: Meaning
+    ) -> Response:
+        if meaning.kind is RuleKind.READ:  # it goes to one site, and is not logged
+            if route is None or self._node.name in route.sites:
+                return await self._reads.local(service, incoming.head, incoming)
+            return await self._reads.at_nearest(service, incoming, route.sites, incoming.head.target)
+        meta_id = meaning.meta_id(service)
+        sites = await self._locations.known_here(meta_id)
+        if not sites and route is None:
+            return await self._reads.local(service, incoming.head, incoming)  # nothing of it is replicated
+        path = canonical(split_target(incoming.head.target)[0])
+        target = Target(meta_id, path, meaning.item, meaning.part, is_named=True, meaning=meaning)
+        return await self._changes.change_by_rule(service, incoming, target, sites or (route.sites if route else ()))
 
     async def dry_run(self, service: str, head: RequestHead, route: Replicas | None) -> DryRunResult | None:
         if route is not None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from cheops.backends.http.copies import Copy, Index
 from cheops.backends.http.ids import is_meta_id
+from cheops.backends.http.meaning import Meaning
 from cheops.backends.http.paths import ID, below, canonical, collection_of, prefixes, split_target, trimmed
 from cheops.config.services import EXISTS
 from cheops.errors import ClientError
@@ -128,6 +129,7 @@ class Target:
     sub_path: str = ""
     is_named: bool = False
     within: str = ""  # of what is to be created: the replicated collection that it is in
+    meaning: Meaning | None = None  # by a rule
 
 
 def target_of(index: Index, service: str, path: str) -> Target | None:

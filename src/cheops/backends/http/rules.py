@@ -35,9 +35,13 @@ def refuse_never(service: ServiceConfig, method: str, path: str) -> None:
 
 
 def check_place(service: ServiceConfig, request: Request, meta_id: str, copy: Copy | None) -> None:
-    """Raises PayloadError for an operation that would change something else than its own resource."""
+    """Raises PayloadError for an operation that would change something else than its own resource. What a rule
+    explains is checked by that rule, once its body is here: `meaning.check_meaning`."""
     path = trimmed(request.path)
-    if request.item and request.named:
+    if request.kind:
+        own = trimmed(request.item)
+        is_own = request.named and meta_id == meta_id_of("path", service.name, own)
+    elif request.item and request.named:
         own = trimmed(request.item)
         is_own = path == own and meta_id == meta_id_of("path", service.name, own)
     elif request.deletes:

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider
 from cheops.backends.http.ids import Form, LocalIdTranslator, text_to_local, to_local, to_meta
+from cheops.backends.http.meaning import id_at, rule_id, without_members
 from cheops.backends.http.paths import ID, collection_of, filled, joined, last_segment, trimmed
 from cheops.backends.http.payload import KeptResponse, Request, id_in, is_json, kept_response
 from cheops.backends.http.secrets import masked
@@ -145,7 +146,7 @@ class OperationSender:
 
             async def exchange(credentials: tuple[Header, ...]) -> ServiceReply:
                 headers = (*_without(carried, credentials), *key, *more, *credentials)
-                ready = await self._ready(body, _form(request))
+                ready = await self._ready(_of_any_site(body, service, request, identity), _form(request))
                 return await self._exchange(service, method or request.method, joined(path, query), headers, ready)
 
             reply = await exchange(credentials)
@@ -227,6 +228,9 @@ class OperationSender:
         if request.named:
             local_id = last_segment(request.item)
             return Copy(meta_id, service.name, trimmed(request.item), local_id, is_named=True, client=request.client)
+        if place := rule_id(service.replication.rules, request):
+            id_ = id_at(place, reply.headers, reply.body)
+            return Copy(meta_id, service.name, request.item, id_, client=request.client) if id_ else None
         found = id_in(reply.body, service.replication.id) if service.replication.id else None
         if found is not None:
             is_number = isinstance(found, int)
@@ -277,6 +281,14 @@ class OperationSender:
     def local_path(self, copy: Copy) -> str:
         item = copy.item if copy.is_named else filled(copy.item, copy.local_id)
         return text_to_local(item, self._copies.index.local_of, Form.URL)
+
+
+def _of_any_site(body: bytes | Path, service: ServiceConfig, request: Request, identity: Identity) -> bytes | Path:
+    """A body without members that belong to the site where its client sent it."""
+    local = service.replication.local
+    if not local or not request.is_json or isinstance(identity, OfClient):
+        return body
+    return without_members(body if isinstance(body, bytes) else body.read_bytes(), local)
 
 
 def below_base(service: ServiceConfig, location: str) -> str:

@@ -1,0 +1,282 @@
+"""What a request is about, by the rules of its service: what it does, to which resource, and to which part of it.
+
+The rules are data (cheops.config.service_rules); this module applies them to one request. Every site does so again
+before it runs an operation: its own rules must say the same.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from html import unescape
+from urllib.parse import parse_qsl, quote
+
+import msgspec
+
+from cheops.backends.http.ids import meta_id_of
+from cheops.backends.http.paths import canonical, joined, last_segment, split_target, trimmed
+from cheops.backends.http.payload import Header, Request, header, media_type, part_name
+from cheops.config.service_rules import SERVICE, Rule, RuleKind, ServiceRules, Success, fill_in, references
+from cheops.config.services import CREATE_NAMED, ServiceConfig
+from cheops.errors import ClientError
+from cheops.gateway.headers import SAFE_METHODS, ForwardingInfo, RequestHead
+from cheops.gateway.interfaces import IncomingRequest
+from cheops.text import in_words, printable, shortened
+
+MAX_BODY_BYTES = 4 * 1024 * 1024  # of a request whose body says what it is about
+WHOLE = "/"  # the resource that is a whole service
+_FORM = "application/x-www-form-urlencoded"
+_PLAIN_KINDS = {"PUT": RuleKind.PUT, "PATCH": RuleKind.PATCH, "DELETE": RuleKind.DELETE}
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a request does, and to what. `item` is the path by which its resource is known at every site; empty if the
+    service gives it an id."""
+
+    kind: RuleKind
+    item: str = ""
+    part: str = ""
+    rule: Rule | None = None
+
+    def meta_id(self, service: str) -> str:
+        return meta_id_of("path", service, self.item)
+
+    @property
+    def type(self) -> str:
+        """What the matrix calls it."""
+        if self.kind is RuleKind.CREATE and self.item:
+            return CREATE_NAMED
+        return part_name(self.kind.value, self.part) if self.part else self.kind.value
+
+    @property
+    def is_deletion(self) -> bool:
+        """Whether nothing is left of the resource."""
+        return self.kind is RuleKind.DELETE and not self.part
+
+
+def rule_for(rules: ServiceRules, method: str, target: str) -> tuple[Rule, dict[str, str]] | None:
+    path, query = split_target(target)
+    return rules.first(method, canonical(path), query)
+
+
+def needs_body(rule: Rule) -> bool:
+    """Whether the body of a request says what it is about."""
+    return bool(rule.name) or any(one.startswith(("$.", "form:")) for one in references(rule.of))
+
+
+def meaning_of(
+    rules: ServiceRules, method: str, target: str, headers: tuple[Header, ...], body: bytes | None
+) -> Meaning | None:
+    """What the rules say about a request; None if they say nothing. Raises ClientError if the request lacks what its
+    rule refers to. `body` is needed only if `needs_body`."""
+    path, query = split_target(target)
+    found = rules.first(method, canonical(path), query)
+    if found is None:
+        return _plain(rules, method, path)
+    rule, values = found
+    if rule.kind is RuleKind.READ:
+        return Meaning(rule.kind, rule=rule)
+    part = fill_in(rule.part, values)
+    if rule.of == SERVICE:
+        return Meaning(rule.kind, WHOLE, part, rule)
+    if rule.name:
+        name = _member(rule, "$." + ".".join(rule.name), headers, query, body)
+        item = f"{trimmed(canonical(path)).rstrip('/')}/{quote(name, safe='')}"
+    elif rule.of:
+        members = {one: _member(rule, one, headers, query, body) for one in references(rule.of) if one not in values}
+        spelled = {one: quote(text, safe="/" if one in values else "") for one, text in (values | members).items()}
+        item = trimmed(canonical(fill_in(rule.of, spelled)))
+    else:
+        item = "" if rule.kind is RuleKind.CREATE else trimmed(canonical(path))
+    if not rules.is_whole:
+        return Meaning(rule.kind, item, part, rule)
+    # Everything that the service does has one order, so each of its resources is a part of one.
+    within = "/".join(one for one in (item.strip("/") or trimmed(path).strip("/"), part) if one)
+    return Meaning(rule.kind, WHOLE, within, rule)
+
+
+def _plain(rules: ServiceRules, method: str, path: str) -> Meaning | None:
+    """A request without a rule, to a service that is one resource."""
+    if not rules.is_whole or method in SAFE_METHODS:
+        return None
+    return Meaning(_PLAIN_KINDS.get(method, RuleKind.ACTION), WHOLE, trimmed(canonical(path)).strip("/"))
+
+
+def _member(rule: Rule, place: str, headers: tuple[Header, ...], query: str, body: bytes | None) -> str:
+    """The value at a place of a request."""
+    kind, _, name = place.partition(":")
+    if kind == "header":
+        found = header(headers, name.lower())
+    elif kind == "query":
+        found = dict(parse_qsl(query, keep_blank_values=True)).get(name, "")
+    elif kind == "form":
+        is_form = media_type(header(headers, "content-type")) == _FORM
+        found = dict(parse_qsl((body or b"").decode("utf-8", "replace"))).get(name, "") if is_form else ""
+    else:
+        found = text_at(body or b"", tuple(place.split(".")[1:]))
+    if not found:
+        raise ClientError(
+            f"'{rule}' is about {place} of the request, and there is none, or it is no text or number: without it "
+            "nobody can say what is changed, so the request is not replicated",
+            status=422,
+        )
+    return found
+
+
+def text_at(body: bytes, names: tuple[str, ...]) -> str:
+    """The text or number at a place of a JSON body; empty if there is none."""
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    for name in names:
+        found = found.get(name) if isinstance(found, dict) else None
+    return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else ""
+
+
+def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: bytes | None) -> str | None:
+    """Why an operation of another site is not what this site's rules say about it; None if it is."""
+    target = joined(request.path, request.query)
+    try:
+        meaning = meaning_of(service.replication.rules, request.method, target, request.headers, body)
+    except ClientError as error:
+        return str(error)
+    where = f"services.{service.name}.rules"
+    if meaning is None or meaning.kind is RuleKind.READ:
+        return f"{where} of this site have no rule for it; they must be the same at all sites of the resource"
+    if (meaning.kind.value, meaning.part) != (request.kind, request.part) or meaning.meta_id(service.name) != meta_id:
+        return f"{where} of this site say that it is something else; they must be the same at all sites of the resource"
+    return None
+
+
+# -- success ---------------------------------------------------------------------------------------------------
+
+
+def failure(ok: Success, status: int, headers: tuple[Header, ...], body: bytes) -> str | None:
+    """Why a response does not mean success by the conditions of a rule; None if it does."""
+    done = status in ok.statuses if ok.statuses else 200 <= status < 300 or status == 303
+    if not done:
+        return f"its status is {status}"
+    for name, text in ok.header:
+        if text not in header(headers, name.lower()):
+            return f"its header {name} does not have '{text}'"
+    shown = body.decode("utf-8", "replace")
+    for text in ok.has:
+        if text not in shown:
+            return f"its body does not have '{text}'"
+    for text in ok.lacks:
+        if text in shown:
+            return f"its body has '{text}'"
+    for names, value in ok.members:
+        if _json_text(body, names) != value:
+            return f"$.{'.'.join(names)} is not {value}"
+    return None
+
+
+def _json_text(body: bytes, names: tuple[str, ...]) -> str:
+    """A member as the configuration writes it: texts without quotes."""
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    for name in names:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else msgspec.json.encode(found).decode()
+
+
+def rule_id(rules: ServiceRules, request: Request) -> str:
+    """Where a rule says that the response to a create has the new id; empty if none does."""
+    found = rule_for(rules, request.method, joined(request.path, request.query))
+    return found[0].id if found else ""
+
+
+def id_at(place: str, headers: tuple[Header, ...], body: bytes) -> str:
+    """The id at a place of a response; empty if there is none."""
+    kind, _, name = place.partition(":")
+    if kind == "header":
+        return last_segment(header(headers, name.lower()))
+    if kind == "xml":
+        found = re.search(rf"<(?:\w+:)?{re.escape(name)}>([^<]+)<", body.decode("utf-8", "replace"))
+        return unescape(found[1].strip()) if found else ""
+    return text_at(body, tuple(place.split(".")[1:]))
+
+
+# -- what nothing explains -------------------------------------------------------------------------------------
+
+
+def refuse_unexplained_query(service: str, rules: ServiceRules, head: RequestHead, item: str) -> None:
+    """Raises ClientError for a change with a query that no rule explains: it may be about a part of the resource, or
+    about something else."""
+    path, query = split_target(head.target)
+    names = [name for name, _ in parse_qsl(query, keep_blank_values=True) if name not in rules.selects]
+    if not names:
+        return
+    members = "&".join(dict.fromkeys(names))
+    shown = printable(shortened(members))
+    raise ClientError(
+        f"nothing says what of {printable(shortened(trimmed(path)))} a {head.method} with the query '{shown}' changes, "
+        f'so it is not replicated. Add a rule to services.{service}.rules, for example {{match: "{head.method} '
+        f'{printable(shortened(item))}?{shown}", is: {head.method.lower()} {printable(shortened(names[0]))}}}, or '
+        f"{{query: [{', '.join(dict.fromkeys(names))}]}} if {in_words(dict.fromkeys(names))} changes nothing of what "
+        "the request is about",
+        status=422,
+    )
+
+
+class BufferedRequest:
+    """A request whose body was read as a whole; implements `IncomingRequest`."""
+
+    def __init__(self, incoming: IncomingRequest, content: bytes) -> None:
+        self.head = incoming.head
+        self.peer = incoming.peer
+        self.forwarding: ForwardingInfo = incoming.forwarding
+        self.is_forwarded = incoming.is_forwarded
+        self.size: int | None = len(content)
+        self.content = content
+
+    async def body(self) -> AsyncIterator[bytes]:
+        if self.content:
+            yield self.content
+
+
+async def buffered(incoming: IncomingRequest, why: Rule) -> BufferedRequest:
+    """Raises ClientError if the body is too large to be looked into."""
+    if isinstance(incoming, BufferedRequest):
+        return incoming
+    pieces, size = [], 0
+    if incoming.size != 0:
+        async for piece in incoming.body():
+            size += len(piece)
+            if size > MAX_BODY_BYTES:
+                raise ClientError(
+                    f"'{why}' is about a member of the body, and the body has more than {MAX_BODY_BYTES // 2**20} MiB",
+                    status=413,
+                )
+            pieces.append(piece)
+    return BufferedRequest(incoming, b"".join(pieces))
+
+
+def without_members(body: bytes, local: frozenset[tuple[str, ...]]) -> bytes:
+    """A JSON body without members that belong to one site."""
+    try:
+        content = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return body
+    return msgspec.json.encode(content) if drop_members(content, local) else body
+
+
+def drop_members(content: object, local: frozenset[tuple[str, ...]]) -> bool:
+    """Remove members by their paths, also from each item of a list; whether there were any."""
+    if isinstance(content, list):
+        return sum(drop_members(one, local) for one in content) > 0
+    if not isinstance(content, dict):
+        return False
+    here = [path[0] for path in local if len(path) == 1 and path[0] in content]
+    for name in here:
+        del content[name]
+    below: dict[str, set[tuple[str, ...]]] = {}
+    for path in local:
+        if len(path) > 1:
+            below.setdefault(path[0], set()).add(path[1:])
+    dropped = [drop_members(content[name], frozenset(paths)) for name, paths in below.items() if name in content]
+    return bool(here) or any(dropped)

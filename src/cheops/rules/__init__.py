@@ -1,0 +1,1 @@
+"""Rules for well-known APIs, in the form in which users write them; see cheops.config.service_rules."""
