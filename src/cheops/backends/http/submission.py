@@ -35,6 +35,8 @@ from cheops.node.node import Node
 
 _ACCEPTED_S = 5.0
 _LOOK_S = 0.1
+_BAD_REQUEST = 400
+_UNEXPLAINED = 422  # the service has done it, and nobody knows what to make of its response
 _FINAL = (Status.OK, Status.KO, Status.SUPERSEDED)
 
 
@@ -288,7 +290,8 @@ def _refused(kept: KeptResponse | None, detail: str, own: Headers) -> Response:
     if kept is None:
         return _problem(409, detail, own)
     if kept.note:
-        return _problem(kept.status, f"{kept.note}. The service responds: {kept.text[:1000]}", own)
+        status = kept.status if kept.status >= _BAD_REQUEST else _UNEXPLAINED
+        return _problem(status, f"{kept.note}. The service responds: {kept.text[:1000]}", own)
     return Response(kept.status, (*kept.headers, *_dated(), *own), kept.body)
 
 
