@@ -4,8 +4,13 @@ from cheops.backends.command.backend import CommandBackend
 from cheops.backends.command.runner import CommandRunner
 from cheops.backends.protocol import BackendContext, FileAccess
 from cheops.config.site import SiteConfig
+from cheops.engine.replica import Replica
 from cheops.store.files import FileStore
 from cheops.store.room import DiskRoom
+
+
+async def no_replica(resource: str) -> Replica:
+    raise AssertionError(f"{resource} is not loaded in these tests")
 
 
 def command_backend(config: SiteConfig) -> CommandBackend:
@@ -17,5 +22,7 @@ def command_backend(config: SiteConfig) -> CommandBackend:
         lambda _resource, _hash: None,
     )
     return CommandBackend(
-        BackendContext(config, config.types, access, CommandRunner(), lambda _resource: None, lambda _site, _why: None)
+        BackendContext(
+            config, config.types, access, CommandRunner(), lambda _resource: None, lambda _site, _why: None, no_replica
+        )
     )

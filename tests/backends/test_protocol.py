@@ -15,6 +15,7 @@ from cheops.log.operation import Command, FileRef, OpId, Origin
 from cheops.node.backends import Backends
 from cheops.store.files import FileStore
 from cheops.store.room import DiskRoom
+from tests.backends.contexts import no_replica
 
 OUTCOMES = {"ok": Result.OK, "ko": Result.KO, "retry": Result.RETRY, "maybe": Result.MAYBE}
 
@@ -50,7 +51,9 @@ class Scene:
             lambda _hash: None, lambda _resource, _hash: False, lambda *wanted: self.fetched.append(wanted)
         )
         report = lambda *refusal: self.refusals.append(refusal)  # noqa: E731 - it has no other name
-        self.backend = kind(BackendContext(config, config.types, files, CommandRunner(), lambda _id: None, report))
+        self.backend = kind(
+            BackendContext(config, config.types, files, CommandRunner(), lambda _id: None, report, no_replica)
+        )
 
     def run(self, *lines: str, until_failure: bool = False, files: tuple[FileRef, ...] = ()) -> list[Outcome]:
         op = OpId(Origin("there", "1"), 1)

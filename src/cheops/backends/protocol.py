@@ -7,7 +7,7 @@ first run and `close` after the last. Runs of one resource never overlap; runs o
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -61,6 +61,7 @@ class BackendContext:
     commands: "CommandRunner"  # runs programs with limits, and leaves no process behind
     replica: Callable[[str], Replica | None]  # the engine's state of a resource; None if it is not in memory
     report_refusal: ReportRefusal  # counts and audits an operation of another site that was refused here
+    load: Callable[[str], Awaitable[Replica]]  # the engine's state of a resource, loaded from the store if need be
 
 
 @dataclass(frozen=True, slots=True)

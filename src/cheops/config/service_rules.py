@@ -229,7 +229,7 @@ def _read_match(value: Value) -> tuple[str, str, tuple[tuple[str, str], ...]]:
 def _read_kind(value: Value) -> tuple[RuleKind, str]:
     word, _, part = value.string().strip().partition(" ")
     if word not in tuple(RuleKind):
-        known = listed(kind.value for kind in RuleKind)
+        known = ", ".join(RuleKind)
         raise value.fail(f"expected what a request does: {known}; found '{printable(shortened(word))}'")
     if part and not _PART.fullmatch(part.strip()):
         raise value.fail("the part of a resource has no '*', and at most 60 characters")

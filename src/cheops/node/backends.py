@@ -60,6 +60,7 @@ class Backends:
                     commands,
                     self._replica,
                     report_refusal,
+                    self._load,
                 ),
             )
             for name in names
@@ -121,6 +122,10 @@ class Backends:
 
     def _replica(self, resource: str) -> Replica | None:
         return self._pump.site.replicas.get(resource) if self._pump else None
+
+    async def _load(self, resource: str) -> Replica:
+        assert self._pump is not None  # noqa: S101 - `start` comes first
+        return await self._pump.replica(resource)
 
     def _path(self, hash_: str) -> Path | None:
         return self._files.path(hash_) if self._files.has(hash_) else None

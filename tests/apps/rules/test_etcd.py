@@ -102,6 +102,17 @@ def test_a_lock_is_granted_once_and_never_twice_unseen(make_sites: MakeSites, wa
     assert [state(sites, site) for site in SITES] == [{"lock": "one"}] * 3
 
 
+def test_what_no_rule_explains_is_refused_before_it_runs(make_sites: MakeSites, wan: Wan) -> None:
+    sites = started(make_sites, wan, rules="etcd")
+    assert sites.call("site1", "POST", "/v3/lease/grant", {"TTL": 60}).status == 200  # nothing is replicated yet
+    for scope in (EVERYWHERE, ""):
+        assert put(sites, "site1", "k", "v") == 200
+        answer = sites.call("site1", "POST", "/v3/lease/grant", {"TTL": 60}, scope)
+        assert answer.status == 422
+        assert '{match: "POST /v3/lease/grant", is: action, of: service}' in answer.json["detail"]
+    assert len(sites.direct("site1", "POST", "/v3/lease/leases", {}).json["leases"]) == 1
+
+
 def test_a_lock_that_both_sides_of_a_cut_took_is_shown(make_sites: MakeSites, wan: Wan) -> None:
     """Without a quorum nobody can prevent it. But nobody must believe that the sites agree."""
     sites = started(make_sites, wan, rules="etcd")

@@ -21,6 +21,7 @@ from cheops.backends.http.credentials import CredentialProvider, CredentialsErro
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.meaning import check_meaning, drop_members, failure, rule_for
+from cheops.backends.http.order import is_settled, waits_here
 from cheops.backends.http.paths import joined
 from cheops.backends.http.payload import (
     BODY,
@@ -111,6 +112,8 @@ class HttpBackend(Backend):
             return nothing_to_do("no request to the service is needed")
         check_rules(service, request)
         check_place(service, request, run.resource, self.copies.index.copies.get(run.resource))
+        if before := await self._unsettled(run, step, request):
+            return Outcome(Result.RETRY, f"it comes after an operation on {before} that has not run here yet")
         try:
             task = self._task(run, step, service, request)
             if isinstance(task, Outcome):
@@ -126,6 +129,18 @@ class HttpBackend(Backend):
         if task.is_of_client and outcome.result in (Result.OK, Result.KO):
             self.tickets.forget(request.ticket)
         return outcome
+
+    async def _unsettled(self, run: Run, step: Step, request: Request) -> str:
+        """The resource that an operation of another site has to wait for; empty if there is none."""
+        if step.op is None or step.op.origin.site == self.context.config.name:
+            return ""
+        own = self.context.replica(run.resource)
+        if own is not None and step.op.origin.site in own.gone:
+            return ""  # it may name what will never come
+        for before in waits_here(self.context.config.name, request):
+            if not is_settled(await self.context.load(before.resource), before):
+                return before.resource
+        return ""
 
     def _task(self, run: Run, step: Step, service: ServiceConfig, request: Request) -> Task | Outcome:
         """What to send; or the outcome, if nothing can be sent, or need be. Raises NoCopyError, CredentialsError."""

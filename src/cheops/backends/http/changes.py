@@ -10,10 +10,13 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from cheops.backends.http.backend import answer_key, http_backend
 from cheops.backends.http.identity import ClientIdentifier
 from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, meta_ids_in, new_meta_id
 from cheops.backends.http.locations import Locations, nearest_first
+from cheops.backends.http.order import after, touched
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http.payload import (
     BASE_REQUEST,
@@ -382,7 +385,9 @@ class ChangeHandler:
         if not spooled.file_hash:
             request = with_body(request, spooled.inline)
         self._check_references(request, target)
-        return request, spooled.file_hash
+        others = touched(self._backend.copies.index, service, request, target.meta_id)
+        befores = [after(await self._node.pump.replica(one)) for one in others]
+        return msgspec.structs.replace(request, after=tuple(filter(None, befores))), spooled.file_hash
 
     def _check_references(self, request: Request, target: Target) -> None:
         """The replicants that a request names must be at this site; other sites may get them later."""

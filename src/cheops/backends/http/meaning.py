@@ -18,14 +18,13 @@ from cheops.backends.http.payload import Header, Request, header, media_type, pa
 from cheops.config.service_rules import SERVICE, Rule, RuleKind, ServiceRules, Success, fill_in, references
 from cheops.config.services import CREATE_NAMED, ServiceConfig
 from cheops.errors import ClientError
-from cheops.gateway.headers import SAFE_METHODS, ForwardingInfo, RequestHead
+from cheops.gateway.headers import ForwardingInfo, RequestHead
 from cheops.gateway.interfaces import IncomingRequest
 from cheops.text import in_words, printable, shortened
 
 MAX_BODY_BYTES = 4 * 1024 * 1024  # of a request whose body says what it is about
 WHOLE = "/"  # the resource that is a whole service
 _FORM = "application/x-www-form-urlencoded"
-_PLAIN_KINDS = {"PUT": RuleKind.PUT, "PATCH": RuleKind.PATCH, "DELETE": RuleKind.DELETE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def meaning_of(
     path, query = split_target(target)
     found = rules.first(method, canonical(path), query)
     if found is None:
-        return _plain(rules, method, path)
+        return None
     rule, values = found
     if rule.kind is RuleKind.READ:
         return Meaning(rule.kind, rule=rule)
@@ -93,13 +92,6 @@ def meaning_of(
     # Everything that the service does has one order, so each of its resources is a part of one.
     within = "/".join(one for one in (item.strip("/") or trimmed(path).strip("/"), part) if one)
     return Meaning(rule.kind, WHOLE, within, rule)
-
-
-def _plain(rules: ServiceRules, method: str, path: str) -> Meaning | None:
-    """A request without a rule, to a service that is one resource."""
-    if not rules.is_whole or method in SAFE_METHODS:
-        return None
-    return Meaning(_PLAIN_KINDS.get(method, RuleKind.ACTION), WHOLE, trimmed(canonical(path)).strip("/"))
 
 
 def _member(rule: Rule, place: str, headers: tuple[Header, ...], query: str, body: bytes | None) -> str:
@@ -202,6 +194,17 @@ def id_at(place: str, headers: tuple[Header, ...], body: bytes) -> str:
 
 
 # -- what nothing explains -------------------------------------------------------------------------------------
+
+
+def refuse_unexplained(service: str, head: RequestHead) -> None:
+    """Raises ClientError: nobody knows what a request changes of a service whose changes have one order."""
+    path = printable(shortened(trimmed(split_target(head.target)[0])))
+    raise ClientError(
+        f"no rule of services.{service}.rules says what {head.method} {path} does, so it is not replicated. Add one: "
+        f'{{match: "{head.method} {path}", is: action, of: service}} if every site can run it with the same result, or '
+        "is: read if it changes nothing",
+        status=422,
+    )
 
 
 def refuse_unexplained_query(service: str, rules: ServiceRules, head: RequestHead, item: str) -> None:

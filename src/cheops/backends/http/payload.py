@@ -170,6 +170,14 @@ class PayloadError(ClientError):
     reason = "payload"
 
 
+class After(msgspec.Struct, frozen=True, array_like=True):
+    """How far an operation's origin was with another resource that the operation touches; see order.py."""
+
+    resource: str
+    ops: tuple[tuple[str, str, int], ...]  # site, incarnation, number
+    sites: tuple[str, ...]  # of that resource
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A request that each site sends to its service. `item` is the path of the resource once it exists: with `{id}` if
     the service gives the id, complete if the client chose the name."""
@@ -192,6 +200,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     client: str = ""  # who the client is, as the site that took it found out: for `replicate_as: mapped`
     kind: str = ""  # what it does to `part` of the resource, by a rule; see meaning.py
     part: str = ""
+    after: tuple[After, ...] = ()
 
     @property
     def creates(self) -> bool:

@@ -14,11 +14,13 @@ from cheops.backends.http.changes import ChangeHandler
 from cheops.backends.http.ids import META_ID, meta_id_of
 from cheops.backends.http.locations import Locations
 from cheops.backends.http.meaning import (
+    WHOLE,
     BufferedRequest,
     Meaning,
     buffered,
     meaning_of,
     needs_body,
+    refuse_unexplained,
     refuse_unexplained_query,
     rule_for,
 )
@@ -84,6 +86,8 @@ class HttpReplication:
             meaning = self._meaning(service, incoming)
             if meaning is not None and (meaning.kind is RuleKind.READ or meaning.item):
                 return await self._handle_by_rule(service, incoming, route, meaning)
+            if self._rules(service).is_whole and (route or self._copies.index.is_at(service, WHOLE)):
+                refuse_unexplained(service, incoming.head)
         return await self._handle_plain(service, incoming, route)
 
     async def _handle_plain(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:

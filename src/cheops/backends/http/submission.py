@@ -225,7 +225,7 @@ def find_previous(replica: Replica, command: Command) -> OpId | None:
 
 def _content(request: Request, command: Command) -> tuple[Request, tuple[FileRef, ...]]:
     """What makes two requests the same; headers may differ."""
-    return msgspec.structs.replace(request, ticket="", headers=()), command.files
+    return msgspec.structs.replace(request, ticket="", headers=(), after=()), command.files
 
 
 OPERATION = "Cheops-Operation"

@@ -1,0 +1,56 @@
+"""Order across resources: an operation waits at each site for what its origin had done before to what it touches.
+
+A child comes after its parent, and what refers to a replicant after that one was created. So an operation names the
+other replicants that it touches, and how far its origin was with each (`After`). A site runs it when it has settled
+that much itself. Only what touches waits.
+
+Stamps of one origin grow, and within a resource operations run by stamp. So an operation waits only for earlier ones,
+and no two wait for each other.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from cheops.backends.http.copies import Index
+from cheops.backends.http.ids import is_meta_id, meta_ids_in
+from cheops.backends.http.paths import collection_of, prefixes
+from cheops.backends.http.payload import After, Request
+from cheops.engine.replica import Replica
+from cheops.log.causality import covers
+from cheops.log.operation import Origin
+
+
+def touched(index: Index, service: str, request: Request, own: str) -> list[str]:
+    """The other replicants that a request touches: those that its path is below, and those that it names."""
+    headers = " ".join(value for _, value in request.headers)
+    named = meta_ids_in(f"{request.path} {request.query} {headers} {request.text}")
+    above = (index.whose_path(service, prefix) for prefix in _above(request))
+    return [one for one in dict.fromkeys((*named, *filter(None, above))) if one != own and one in index.copies]
+
+
+def _above(request: Request) -> Iterator[str]:
+    place = request.item if request.named else request.path
+    if place.startswith("/") and place != "/":
+        yield from prefixes(collection_of(place))
+
+
+def after(replica: Replica) -> After | None:
+    """What an operation of this site waits for that touches a replicant; None if all of its sites have settled it."""
+    known = dict(replica.history.known)
+    for draft in replica.drafts:
+        known[draft.origin] = max(known.get(draft.origin, 0), draft.seq)
+    others = [replica.peers.get(site) for site in replica.sites if site != replica.site]
+    if not known or all(view is not None and covers(view.settled, known) for view in others):
+        return None
+    ops = tuple((origin.site, origin.incarnation, n) for origin, n in sorted(known.items()))
+    return After(replica.resource, ops, replica.sites)
+
+
+def is_settled(replica: Replica, before: After) -> bool:
+    """Whether a site has settled what an operation waits for."""
+    wanted = {Origin(site, incarnation): n for site, incarnation, n in before.ops}
+    return covers(replica.applied.settled, wanted)
+
+
+def waits_here(site: str, request: Request) -> Iterable[After]:
+    """What an operation waits for at a site. What is not at the site cannot come there."""
+    return (one for one in request.after if site in one.sites and is_meta_id(one.resource))

@@ -1,0 +1,151 @@
+"""What a request is about, by the rules of its service."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from cheops.backends.http.meaning import failure, id_at, meaning_of, without_members
+from cheops.backends.http.payload import part_name
+from cheops.config.service_rules import SERVICE_RULES, RuleKind, ServiceRules, Success, rule_set, rule_sets
+from cheops.errors import ClientError
+from cheops.yaml_file import YamlFileError, parse_yaml
+
+JSON = (("Content-Type", "application/json"),)
+
+
+def rules(*written: Any) -> ServiceRules:
+    return SERVICE_RULES.read(
+        parse_yaml(yaml.safe_dump(list(written), default_flow_style=True, width=9999), "site.yaml")
+    )
+
+
+def about(known: ServiceRules, line: str, content: Any = None) -> tuple[str, str, str] | None:
+    method, _, target = line.partition(" ")
+    found = meaning_of(known, method, target, JSON, None if content is None else json.dumps(content).encode())
+    return None if found is None else (found.kind.value, found.item, found.part)
+
+
+@pytest.mark.parametrize("name", rule_sets())
+def test_the_sets_that_come_with_cheops_can_be_read(name: str) -> None:
+    assert rule_set(name).rules
+
+
+def test_a_path_with_variables() -> None:
+    known = rules({"match": "PUT /{bucket}/{key**}?tagging", "is": "put tagging", "of": "/{bucket}/{key}"})
+    assert about(known, "PUT /b/a/long/key?tagging") == ("put", "/b/a/long/key", "tagging")
+    assert about(known, "PUT /b/a/long/key?tagging=&versionId=3") is None  # a query is part of what it is about
+    assert about(known, "PUT /b/k") is None
+    assert about(known, "GET /b/k?tagging") is None
+
+
+def test_query_members_that_only_select() -> None:
+    known = rules({"match": "PUT /{a}?part={n}", "is": "put {n}", "of": "/{a}", "query": ["pretty"]})
+    assert about(known, "PUT /x?pretty&part=7") == ("put", "/x", "7")
+    assert about(known, "PUT /x?part=7&other") is None
+
+
+def test_members_of_the_body_the_query_and_headers() -> None:
+    known = rules(
+        {"match": "POST /put", "is": "put", "of": "$.a.key"},
+        {"match": "POST /drop?{}".replace("{}", "key={key}"), "is": "delete", "of": "/$.a.key/{key}"},
+        {"match": "POST /move", "is": "action move", "of": "header:X-Thing"},
+    )
+    assert about(known, "POST /put", {"a": {"key": "x/y"}}) == ("put", "/$.a.key/x%2Fy", "")
+    assert about(known, "POST /put", {"a": {"key": 5}}) == ("put", "/$.a.key/5", "")
+    assert about(known, "POST /drop?key=5") == ("delete", "/$.a.key/5", "")
+    for content in ({}, {"a": 1}, {"a": {"key": None}}, {"a": {"key": True}}, {"a": {"key": ""}}, [1]):
+        with pytest.raises(ClientError, match=r"'POST /put' is about \$.a.key of the request, and there is none"):
+            about(known, "POST /put", content)
+    with pytest.raises(ClientError, match="header:X-Thing"):
+        about(known, "POST /move")
+
+
+def test_one_order_for_a_whole_service() -> None:
+    known = rules("etcd")
+    assert known.is_whole
+    assert about(known, "POST /v3/kv/put", {"key": "Zm9v"}) == ("put", "/", "$.key/Zm9v")
+    assert about(known, "POST /v3/kv/txn") == ("action", "/", "txn")
+    assert about(known, "POST /v3/kv/range") == ("read", "", "")
+    assert about(known, "POST /v3/lease/grant") is None
+    assert about(known, "GET /version") is None
+
+
+def test_names_that_clients_choose() -> None:
+    known = rules("kubernetes")
+    place = "/apis/apps/v1/namespaces/default/deployments"
+    content = {"metadata": {"name": "web"}}
+    assert about(known, f"POST {place}?fieldManager=kubectl", content) == ("create", f"{place}/web", "")
+    assert about(known, f"PATCH {place}/web") == ("patch", f"{place}/web", "")
+    assert about(known, f"PATCH {place}/web/scale") == ("patch", f"{place}/web", "scale")
+    assert about(known, f"DELETE {place}/web") == ("delete", f"{place}/web", "")
+    assert about(known, f"POST {place}?dryRun=All", content) == ("read", "", "")
+    with pytest.raises(ClientError, match=r"\$.metadata.name"):
+        about(known, f"POST {place}", {"metadata": {"generateName": "web-"}})
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ({"match": "put /x", "is": "put"}, "expected a method and a path"),
+        ({"match": "PUT /{x}/{x}", "is": "put"}, "a variable is there twice"),
+        ({"match": "PUT /{X}", "is": "put"}, "a variable is written"),
+        (
+            {"match": "PUT /x", "is": "write"},
+            "expected what a request does: read, create, put, patch, delete, action",
+        ),
+        ({"match": "PUT /x", "is": "action"}, "'of' is missing"),
+        ({"match": "PUT /x", "is": "put", "of": "x"}, "expected a path such as"),
+        ({"match": "PUT /x", "is": "put", "of": "/{y}"}, "'{y}' is neither in 'match' nor a member"),
+        ({"match": "PUT /x", "is": "put {y}"}, "'{y}' is not in 'match'"),
+        ({"match": "PUT /x", "is": "read", "of": "/x"}, "a read is not logged"),
+        ({"match": "PUT /x", "is": "put", "id": "$.id"}, "only the response to a create has a new id"),
+        ({"match": "PUT /x", "is": "put", "name": "$.id"}, "expected where the body of a create has the name"),
+        ({"match": "PUT /x", "is": "put", "ok": {"colour": "x"}}, "unknown condition 'colour'"),
+        ({"match": "PUT /x", "is": "put", "off": "x"}, "unknown key; did you mean 'of'?"),
+        ({"is": "put"}, "'match' is missing"),
+        ("etc", "unknown set of rules 'etc'; did you mean 'etcd'?"),
+    ],
+)
+def test_a_mistake_is_refused_with_its_line(written: Any, problem: str) -> None:
+    with pytest.raises(YamlFileError) as error:
+        rules(written)
+    assert problem in str(error.value)
+    assert str(error.value).startswith("site.yaml:1: ")
+
+
+def test_what_counts_as_success() -> None:
+    ok = Success(frozenset({200}), (("X-Done", "yes"),), ("unpack ok",), ("ng ",), ((("done",), "true"),))
+    body = b'{"done": true, "text": "unpack ok"}'
+    assert failure(ok, 200, (("X-Done", "yes"),), body) is None
+    assert failure(ok, 201, (("X-Done", "yes"),), body) == "its status is 201"
+    assert failure(ok, 200, (), body) == "its header X-Done does not have 'yes'"
+    assert failure(ok, 200, (("X-Done", "yes"),), b'{"done": true}') == "its body does not have 'unpack ok'"
+    assert "has 'ng '" in str(failure(ok, 200, (("X-Done", "yes"),), body + b"ng refs"))
+    assert failure(ok, 200, (("X-Done", "yes"),), body.replace(b"true", b"false")) == "$.done is not true"
+
+
+def test_where_an_id_is() -> None:
+    assert id_at("xml:UploadId", (), b"<R xmlns='x'><UploadId>a&amp;b</UploadId></R>") == "a&b"
+    assert id_at("header:Location", (("Location", "http://h/x/y%20z?q"),), b"") == "y z"
+    assert id_at("$.a.b", (), b'{"a": {"b": 5}}') == "5"
+    assert id_at("$.a", (), b"no json") == ""
+
+
+def test_members_of_one_site_are_removed() -> None:
+    local = frozenset({("metadata", "uid"), ("status",), ("items", "id")})
+    body = b'{"metadata": {"uid": "1", "name": "x"}, "status": {}, "items": [{"id": 1, "n": 2}, 3]}'
+    assert json.loads(without_members(body, local)) == {"metadata": {"name": "x"}, "items": [{"n": 2}, 3]}
+    assert without_members(b'{"a":  1}', local) == b'{"a":  1}'  # as it is, if there is nothing to remove
+    assert without_members(b"not json", local) == b"not json"
+
+
+def test_two_long_parts_never_have_one_type() -> None:
+    one, other = part_name("put", "x" * 200), part_name("put", "x" * 199 + "y")
+    assert one != other
+    assert len(one) == len(other) == 100
+
+
+def test_kinds_are_what_the_documentation_says() -> None:
+    assert [kind.value for kind in RuleKind] == ["read", "create", "put", "patch", "delete", "action"]
