@@ -20,6 +20,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from cheops.cli.output import Output, OutputOption, emit, milliseconds, print_table, table
+from cheops.cli.rules import rules_command
 from cheops.errors import ClientError
 from cheops.plugins import scope_functions
 from cheops.scope import Scope, SiteInfo, Snapshot, parse
@@ -158,6 +159,11 @@ def functions_command(output: OutputOption = Output.TABLE) -> None:
 
     emit(output, data, show)
 
+
+app.command(
+    "rules",
+    epilog="Example: cheops scope rules kv --try 'POST /v3/kv/put' --body '{\"key\": \"Zm9v\"}'",
+)(rules_command)
 
 _ROWS = 200
 _NO_SITES = "no --sites file: every named site is assumed up, at an unknown distance"
