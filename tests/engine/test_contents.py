@@ -282,16 +282,15 @@ def lying_seal(lab: Lab, stable: dict[Origin, int], sites: str = "m") -> Operati
     origin = lab.nodes["m"].origin
     deps = {**lab.at("m", "n").history.known, **stable}
     stamp = Stamp(lab.now_ms, 1, origin)
-    seal = Seal(stable, stamp, tuple(sites))
+    seal = Seal(stable, stamp, tuple(lab.nodes[site].origin for site in sites))
     return stolen(lab, "seal", kind=Kind.SEAL, payload=Command(""), deps=deps, stamp=stamp, seal=seal)
 
 
 def signed_by_all(op: Operation) -> Operation:
     """The seal with statements of all its sites, as if they had made them."""
     assert op.seal is not None
-    said = seal_hash(op.seal.stable, op.seal.sites, None)
-    others = (site for site in op.seal.sites if site != op.origin.site)
-    statements = tuple(Statement("n", Origin(site, "1"), said, 0) for site in others)
+    said = seal_hash(op.seal.stable, op.seal.origins, None)
+    statements = tuple(Statement("n", origin, said, 0) for origin in op.seal.origins if origin != op.origin)
     return replace(op, seal=op.seal._replace(statements=statements))
 
 

@@ -210,7 +210,7 @@ class Message(DocumentBase, frozen=True, tag="message"):
     wanted: Annotated[tuple[Name, ...], Meta(max_length=MAX_WANTED)] = ()  # hashes of matrices that the sender needs
     snapshot: Snapshot | None = None
     seal_wanted: Vector = field(default_factory=dict)  # the sender wants to seal this, and asks for a statement
-    seal_sites: Annotated[tuple[Name, ...], Meta(max_length=MAX_SITES)] = ()  # for these sites
+    seal_origins: Annotated[tuple[Origin, ...], Meta(max_length=MAX_SITES)] = ()  # for these sites and their stores
     statements: Annotated[tuple[Statement, ...], Meta(max_length=1)] = ()  # the sender's own
 
 

@@ -9,11 +9,11 @@ and nothing is forgotten before every site knows the seal. An operation is *orph
 know it, and it does not depend on what is sealed: it has no effect at any site, whether that site has forgotten
 anything or not. It is kept and shown like a superseded operation.
 
-A seal speaks for all sites, so it names them, and carries a signed statement of each (`without_statement`). No site can
-seal alone what others take part in. What a site made before its statement is known to the author of the seal, and what
-it makes afterwards depends on what is sealed: an operation of a site that signed is never orphaned. What is orphaned
-comes from a site that was not on the list, from an earlier or later store of one that was, or from a site that broke
-its own statement (`broke_statement`).
+A seal speaks for all sites, so it names them, each with its store, and carries a signed statement of each
+(`without_statement`). No site can seal alone what others take part in. What a site made before its statement is known
+to the author of the seal, and what it makes afterwards depends on what is sealed: an operation of a site that signed is
+never orphaned. What is orphaned comes from a site that was not on the list, from an earlier or later store of one that
+was, or from a site that broke its own statement (`broke_statement`).
 
 The seal of a resource at a single site speaks for that site alone: it orphans nothing that other sites made, seals
 included. Such an operation comes after the checkpoint of that site, at every site: nobody else has what the checkpoint
@@ -34,7 +34,7 @@ def excludes(sealing: Operation, op: Operation) -> bool:
     seal = sealing.seal
     if seal is None or op == sealing or contains(sealing.deps, op.id):
         return False
-    if len(seal.sites) == 1 and op.origin.site not in seal.sites:
+    if len(seal.origins) == 1 and op.origin.site not in seal.sites:
         return False  # no other site has folded what is sealed: there, the operation simply comes on top
     return not covers(op.deps, seal.stable)
 
@@ -45,18 +45,18 @@ def excluding_seal(op: Operation, seals: Iterable[Operation]) -> Operation | Non
     return max(excluding, key=lambda sealing: sealing.stamp, default=None)
 
 
-def without_statement(sealing: Operation) -> list[str]:
-    """The sites whose statement an operation's seal needs and does not have. Its author signs the operation itself."""
+def without_statement(sealing: Operation) -> list[Origin]:
+    """The origins whose statement a seal needs and does not have. Its author signs the operation itself."""
     seal = sealing.seal
     if seal is None:
         return []
-    said = seal_hash(seal.stable, seal.sites, None if seal.root == sealing.stamp else seal.root)
+    said = seal_hash(seal.stable, seal.origins, None if seal.root == sealing.stamp else seal.root)
     stated = {
-        one.origin.site
+        one.origin
         for one in seal.statements
         if one.resource == sealing.resource and one.seal == said and one.made <= sealing.deps.get(one.origin, 0)
     }
-    return sorted(set(seal.sites) - stated - {sealing.origin.site})
+    return sorted(set(seal.origins) - stated - {sealing.origin})
 
 
 def broke_statement(op: Operation, sealing: Operation) -> bool:
@@ -106,4 +106,4 @@ def proving_seals(sealing: Iterable[Operation], floor: Vector) -> list[Operation
 
 def _rank(op: Operation) -> tuple[object, ...]:
     assert op.seal is not None  # noqa: S101 - callers pass only operations with a seal
-    return (-len(op.seal.sites), op.seal.root, op.stamp)
+    return (-len(op.seal.origins), op.seal.root, op.stamp)
