@@ -289,7 +289,7 @@ def lying_seal(lab: Lab, stable: dict[Origin, int], sites: str = "m") -> Operati
 def signed_by_all(op: Operation) -> Operation:
     """The seal with statements of all its sites, as if they had made them."""
     assert op.seal is not None
-    said = seal_hash(op.seal.stable, op.seal.origins, None)
+    said = seal_hash(op.seal.stable, op.seal.origins, op.seal.root)
     statements = tuple(Statement("n", origin, said, 0) for origin in op.seal.origins if origin != op.origin)
     return replace(op, seal=op.seal._replace(statements=statements))
 

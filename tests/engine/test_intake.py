@@ -58,7 +58,7 @@ OP = Operation(
     sites=("a", "b"),
     verdict=Verdict.OK,
 )
-STATEMENT = Statement("n", A, seal_hash({}, (A, B), None), 0)
+STATEMENT = Statement("n", A, seal_hash({}, (A, B), NOW), 0)
 
 
 def test_an_ordinary_operation_is_taken() -> None:
@@ -79,11 +79,11 @@ def test_a_seal_with_the_statements_of_all_its_sites_is_taken() -> None:
         replace(STATEMENT, resource="other"),
         replace(STATEMENT, origin=Origin("c", "1")),
         replace(STATEMENT, made=1),  # an operation that the author of the seal did not know
-        replace(STATEMENT, seal=seal_hash({B: 1}, (A, B), None)),
-        replace(STATEMENT, seal=seal_hash({}, (A, B, Origin("c", "1")), None)),
-        replace(STATEMENT, seal=seal_hash({}, (A, B), NOW)),
+        replace(STATEMENT, seal=seal_hash({B: 1}, (A, B), NOW)),
+        replace(STATEMENT, seal=seal_hash({}, (A, B, Origin("c", "1")), NOW)),
+        replace(STATEMENT, seal=seal_hash({}, (A, B), Stamp(900_000, 0, B))),
         replace(STATEMENT, origin=Origin("a", "2")),  # of another store than the seal names
-        replace(STATEMENT, seal=seal_hash({}, (Origin("a", "2"), B), None)),
+        replace(STATEMENT, seal=seal_hash({}, (Origin("a", "2"), B), NOW)),
     ],
 )
 def test_a_statement_counts_for_what_it_states(statement: Statement) -> None:

@@ -301,7 +301,7 @@ def test_what_is_left_is_believed_of_sites_of_the_resource_only() -> None:
     stamp = Stamp(lab.now_ms, 0, Origin("y", "y"))
     origins = (*(Origin(site, "1") for site in "abc"), stamp.origin)
     stable = {stamp.origin: 1}  # which is forgotten
-    stated = seal_hash(stable, origins, None)
+    stated = seal_hash(stable, origins, stamp)
     statements = tuple(Statement("n", origin, stated, 0) for origin in origins[:-1])
     seal = Seal(stable, stamp, origins, statements)
     deps = {**lab.at("a", "n").history.known, **stable}

@@ -126,7 +126,7 @@ class SealRequest:
         self.timer = RetryTimer(limits.resend_ms, limits.resend_most_ms)  # when the sites may be asked again
         self._hash = ""
 
-    def begin(self, stable: Vector, origins: tuple[Origin, ...], root: Stamp | None) -> None:
+    def begin(self, stable: Vector, origins: tuple[Origin, ...], root: Stamp) -> None:
         self.stable, self.origins, self.root, self.statements = stable, origins, root, {}
         self._hash = seal_hash(stable, origins, root)
 

@@ -419,7 +419,7 @@ class Site:
             event.sites if (own == 0 and not replica.history.site_list) or event.kind is Kind.SITES else None,
             parallel,
             Verdict.OK if parallel else None,
-            seal=statements.seal_for(replica, stamp),
+            seal=statements.seal_for(replica),
         )
 
     def _matrix_ref(self, replica: Replica, event: Submitted, new: MatrixRef, out: Effects) -> MatrixRef:

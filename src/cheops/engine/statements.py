@@ -14,6 +14,9 @@ A site that asks may be a stolen one. So a site states only what keeps everythin
 - the vector includes all that is known here of origins that cannot speak for themselves any more: sites that are not on
   the list, and stores that were replaced. The author of a seal must know what it seals, so it cannot leave them out;
 - no other site is known to have another content of an operation.
+
+It also signs the root of the resource, which it does not take from the question: a statement that is kept and used
+later must not make another resource of this one (cheops.log.seals).
 """
 
 from collections.abc import Container
@@ -35,8 +38,11 @@ def ask(replica: Replica, up: Container[str], out: Effects, now_ms: int) -> None
             request.drop()
         return
     is_due = request.timer.is_due(now_ms)
+    root = _root(replica)
+    if root is None:
+        return
     if not _is_current(replica) or (is_due and request.stable != due and unanswered(replica)):
-        request.begin(due, _origins(replica), replica.history.root)
+        request.begin(due, _origins(replica), root)
     if is_due and (missing := unanswered(replica)):
         request.timer.back_off(now_ms)
         for peer in sorted(missing):
@@ -51,10 +57,19 @@ def _origins(replica: Replica) -> tuple[Origin, ...]:
     return tuple(sorted([replica.origin, *origins])) if len(origins) == len(views) else ()
 
 
+def _root(replica: Replica) -> Stamp | None:
+    """What distinguishes the resource from others of its name; None if nothing is known of it. Before the first seal it
+    is the earliest stamp: every site can tell that by itself, and it can only become earlier. A seal that is on its way
+    counts already, so that this site does not sign for an earlier root after it."""
+    history = replica.history
+    draft = next((draft.seal.root for draft in replica.drafts if draft.seal), None)
+    return history.root or draft or history.earliest
+
+
 def _is_current(replica: Replica) -> bool:
     """Whether what this site asked for is still what it would seal."""
     request = replica.seal_request
-    return bool(request.origins) and (request.origins, request.root) == (_origins(replica), replica.history.root)
+    return bool(request.origins) and (request.origins, request.root) == (_origins(replica), _root(replica))
 
 
 def unanswered(replica: Replica) -> set[str]:
@@ -74,13 +89,13 @@ def is_ready(replica: Replica) -> bool:
     )
 
 
-def seal_for(replica: Replica, stamp: Stamp) -> Seal | None:
-    """The seal that an operation with this stamp carries, or None."""
-    if not is_ready(replica):
-        return None
+def seal_for(replica: Replica) -> Seal | None:
+    """The seal that the next operation carries, or None."""
     request = replica.seal_request
+    if request.root is None or not is_ready(replica):
+        return None
     statements = tuple(request.statements[origin] for origin in request.origins if origin != replica.origin)
-    seal = Seal(request.stable, request.root or stamp, request.origins, statements)
+    seal = Seal(request.stable, request.root, request.origins, statements)
     request.drop()
     request.timer.reset_delay()
     return seal
@@ -95,9 +110,10 @@ def take(replica: Replica, peer: str, message: Message) -> None:
 
 def answer(replica: Replica, peer: str, message: Message, out: Effects) -> None:
     """State what a site asks for, if it is true. Otherwise it asks again."""
-    if peer not in replica.sites or not _is_true(replica, message):
+    root = _root(replica)
+    if root is None or peer not in replica.sites or not _is_true(replica, message):
         return
-    said = seal_hash(message.seal_wanted, message.seal_origins, replica.history.root)
+    said = seal_hash(message.seal_wanted, message.seal_origins, root)
     made = max([replica.history.known.get(replica.origin, 0), *(draft.seq for draft in replica.drafts)])
     last = replica.statement
     # The same question gets the same answer, which needs no other signature; what was true then is true now.

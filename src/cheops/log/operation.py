@@ -196,11 +196,11 @@ class Statement(DocumentBase, frozen=True, tag="statement"):
 class Seal(NamedTuple):
     """What is settled for good: every site involved has applied all up to `stable`.
 
-    Only what is under a seal that all sites know may be forgotten, see seals.py. `root` is the stamp of the
-    resource's first seal. It distinguishes two resources that two sites created under one name without knowing of
-    each other. `origins` are the sites involved, each with the store that speaks for it, the author of the seal
-    included, in their order. Each of the others has signed a statement; the author signs the operation that carries the
-    seal. An earlier store of one of these sites has not signed, and cannot.
+    Only what is under a seal that all sites know may be forgotten, see seals.py. `root` is the stamp of the resource's
+    first operation, as far as was known when it was first sealed. It distinguishes two resources that two sites created
+    under one name without knowing of each other. `origins` are the sites involved, each with the store that speaks for
+    it, the author of the seal included, in their order. Each of the others has signed a statement; the author signs the
+    operation that carries the seal. An earlier store of one of these sites has not signed, and cannot.
     """
 
     stable: Vector
@@ -333,8 +333,8 @@ def precedence(op: Operation) -> tuple[Stamp, int]:
     return op.stamp, content_hash(op)
 
 
-def seal_hash(stable: Vector, origins: Collection[Origin], root: Stamp | None) -> str:
-    """A text that stands for what a seal says: the same at every site. The first seal of a resource has no root yet."""
+def seal_hash(stable: Vector, origins: Collection[Origin], root: Stamp) -> str:
+    """A text that stands for what a seal says: the same at every site."""
     return sha256(_encoder.encode((dict(stable), sorted(origins), root))).hexdigest()
 
 

@@ -20,7 +20,11 @@ included. Such an operation comes after the checkpoint of that site, at every si
 holds.
 
 Two seals of one resource never orphan each other. If they do, two resources of one name have met: the one that more
-sites sealed stands, then the one that was sealed first (`root`); the other gives way.
+sites sealed stands, then the one that began first (`root`); the other gives way.
+
+The root is the earliest stamp that the signing sites know, and what a site knows only grows. So of two statements that
+a site makes before it knows a seal, the later one names the same root or an earlier one. Statements for a first seal
+that somebody keeps, and uses after others have sealed, therefore never speak for an older resource than the others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,7 +54,7 @@ def without_statement(sealing: Operation) -> list[Origin]:
     seal = sealing.seal
     if seal is None:
         return []
-    said = seal_hash(seal.stable, seal.origins, None if seal.root == sealing.stamp else seal.root)
+    said = seal_hash(seal.stable, seal.origins, seal.root)
     stated = {
         one.origin
         for one in seal.statements
@@ -68,7 +72,7 @@ def broke_statement(op: Operation, sealing: Operation) -> bool:
 
 
 def standing(sealing: Iterable[Operation]) -> list[Operation]:
-    """The seals that count, in their order: those of the resource that was sealed first."""
+    """The seals that count, in their order: those of the resource that stands."""
     seals: list[Operation] = []
     for op in sorted(sealing, key=_rank):
         if not any(excludes(senior, op) for senior in seals):
