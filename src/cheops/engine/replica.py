@@ -15,7 +15,7 @@ History, applied state, drafts, replies and the last statement of this site are 
 documents. The others are empty after a restart; peers are asked again, and clients ask again.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 
 from cheops.engine.documents import (
@@ -54,12 +54,14 @@ class Replica:
         *,
         policy_of: PolicyOf = lambda _type: None,
         gone: AbstractSet[str] = frozenset(),
+        met: Container[str] = frozenset(),
     ) -> None:
         self.resource = resource
         self.origin = origin
         self.limits = limits
         self.policy_of = policy_of
         self.gone = gone  # sites that were removed for good; the Site's own set, shared by all its replicas
+        self.met = met  # sites that this one has ever met in the mesh; likewise shared
         self.type = ResourceType()  # as this site configures it; known with the first operation
         self.history = History(find_matrix)
         self.applied = AppliedState(self.history)
@@ -123,7 +125,7 @@ class Replica:
 
         If it comes back nevertheless, its operations that ignore a seal have no effect (see cheops.log.seals).
         """
-        if site in self.gone:
+        if site in self.gone or self._is_invented(site):
             return True
         peer, listing = self.peers.get(site), self.history.site_list_op
         if peer is None or listing is None or peer.busy:
@@ -132,6 +134,11 @@ class Replica:
             return False  # it may know the id of the list, and another content
         must_know = (listing.id, *self._seals_against(site))
         return all(contains(peer.known, id_) for id_ in must_know) and covers(self.history.known, peer.known)
+
+    def _is_invented(self, site: str) -> bool:
+        """Whether only an operation that does not stand names a site (see contents.py), and this one has never met it.
+        Otherwise somebody with the key of a site could make others wait for ever for one that does not exist."""
+        return bool(self.proofs) and site not in self.met and not self.history.has_listed(site)
 
     def _seals_against(self, site: str) -> Iterator[OpId]:
         """The seals that a site must know to see that a list which names it does not count."""

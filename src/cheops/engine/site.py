@@ -113,7 +113,7 @@ class Site:
     def _on_recovered(self, event: Recovered, out: Effects) -> None:
         self.clock = event.clock
         self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
-        self._seen = dict(event.peers)
+        self._seen.update(event.peers)  # replicas share it
         self._backlog |= dict.fromkeys(event.unsynced)
         self._wake_some(out)
 
@@ -267,6 +267,7 @@ class Site:
             self.settings.limits,
             policy_of=self.settings.policy_of,
             gone=self.gone,
+            met=self._seen,
         )
         self.replicas[event.resource] = replica
         self._touch(replica)
