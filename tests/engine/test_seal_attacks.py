@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cheops.engine import contents
 from cheops.engine.documents import Base, EpochRecord, Message, Snapshot, written
 from cheops.engine.events import PeerUp, Queried, Received, Save, SitesRemoved
 from cheops.engine.intake import document_objection
@@ -462,16 +463,14 @@ def test_an_operation_after_the_content_that_loses_is_taken() -> None:
     check_operation_after_the_loser(begun(by="m"), 2, "")
 
 
-@pytest.mark.xfail(strict=True, reason="a second content of more than 1 MB is not kept")
 def test_an_operation_after_a_large_content_that_loses_is_taken() -> None:
-    """A content of more than 1 MB is not kept as a proof, so a policy cannot judge by it: what c made and
-    acknowledged with it in its past is refused for good."""
+    """A content of more than 1 MB is kept without its payload, so that a policy can judge by it what c made and
+    acknowledged with it in its past."""
     check_operation_after_the_loser(begun(by="m"), 2, "x" * 1_000_000)
 
 
-@pytest.mark.xfail(strict=True, reason="only 100 second contents are kept")
 def test_an_operation_after_the_hundred_and_first_content_that_loses_is_taken() -> None:
-    """only 100 proofs are kept."""
+    """Once, only 100 were kept, whatever their size."""
     lab = begun(by="m")
     m = lab.nodes["m"].origin
     without_m(lab)
@@ -482,6 +481,63 @@ def test_an_operation_after_the_hundred_and_first_content_that_loses_is_taken() 
                 send(lab, site, stolen(lab, line, seq, deps={m: seq - 1}, stamp=stamp))
     run(lab, 3)
     check_operation_after_the_loser(lab, 102, "")
+
+
+@pytest.mark.xfail(strict=True, reason="of three contents under one id, only one beside the one that stands is kept")
+def test_an_operation_after_the_third_content_is_taken() -> None:
+    """a and b have kept another losing content before they hear of the one that c knew."""
+    lab = begun(by="m")
+    _, loser = equivocate_on_the_list(lab, 2, "")
+    for site in "ab":
+        stands, _ = equivocate_on_the_list(lab, 2, "")
+        send(lab, site, stands, replace(loser, sites=stands.sites, stamp=loser.stamp._replace(counter=9)))
+    check_operation_after_the_loser(lab, 2, "")
+
+
+def test_proofs_beyond_the_bound_are_dropped_and_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept against one site is bounded by bytes: whole contents first, then without their payload, then none."""
+    monkeypatch.setattr(contents, "_WHOLE_BYTES", 3_000)
+    monkeypatch.setattr(contents, "_MOST_BYTES", 6_000)
+    lab = begun(by="m")
+    m = lab.nodes["m"].origin
+    without_m(lab)
+    for seq in range(2, 30):
+        stamp = Stamp(lab.now_ms, seq, m)
+        for line in ("inc 0", "inc 00"):
+            for site in "abc":
+                send(lab, site, stolen(lab, line, seq, deps={m: seq - 1}, stamp=stamp))
+    run(lab, 3)
+    proofs = list(lab.at("a", "n").proofs.values())
+    assert {proof.cut for proof in proofs} == {False, True}
+    assert len(proofs) < 28
+    assert lab.at("a", "n").proof_bytes["m"] <= 6_000
+    assert lab.at("a", "n").dropped_proofs["m"] == 28 - len(proofs)
+    assert sum("a notifies" in line and "are not kept as proof" in line for line in lab.output) == 1
+    lab.submit("c", "n", "inc 5")
+    run(lab, 3)
+    assert lab.states("n", "abc") == [6, 6, 6]
+
+
+def test_a_content_without_its_payload_outlives_a_crash() -> None:
+    lab = begun(by="m")
+    c = lab.nodes["c"].origin
+    stands, loser = equivocate_on_the_list(lab, 2, "x" * 1_000_000)
+    lab.partition("ab", "c", "m")
+    for site in "ab":
+        send(lab, site, stands)
+        send(lab, site, loser)
+    send(lab, "c", loser)
+    lab.submit("c", "n", "inc 5")
+    run(lab, 3)
+    for site in "ab":
+        assert all(proof.cut for proof in lab.at(site, "n").proofs.values())
+        lab.crash(site)
+        lab.restart(site)
+    lab.heal()
+    without_m(lab)
+    run_on(lab)
+    for site in "ab":
+        assert OpId(c, 1) in effective(lab, site)
 
 
 def test_origins_that_a_site_invents_do_not_fill_the_vectors() -> None:

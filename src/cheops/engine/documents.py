@@ -122,13 +122,18 @@ class Ledger(DocumentBase, frozen=True, tag="ledger"):
 
 
 class Proof(DocumentBase, frozen=True, tag="proof"):
-    """That an origin gave one id to two operations: the one that does not count. The other one is in the log."""
+    """That an origin gave one id to two operations: the one that does not count. The other one is in the log.
+
+    Large ones, and those beyond a number, are kept without what no policy looks at: `cut`. See contents.py.
+    """
 
     resource: Name
     origin: Origin
     seq: Ordinal
     detail: str
-    other: Operation | None = None  # None: too large to keep
+    other: Operation
+    content: Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}\Z")]  # the hash of all of it
+    cut: bool = False
 
 
 class Peers(DocumentBase, frozen=True, tag="peers"):

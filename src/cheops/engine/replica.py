@@ -15,6 +15,7 @@ History, applied state, drafts, replies and the last statement of this site are 
 documents. The others are empty after a restart; peers are asked again, and clients ask again.
 """
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 
@@ -38,7 +39,7 @@ from cheops.engine.settings import Limits, ResourceType
 from cheops.log.causality import contains, covers
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId, Origin, Reply, Statement
+from cheops.log.operation import Operation, OpId, Origin, Reply, Statement, content_of
 from cheops.log.policy import Policy
 
 PolicyOf = Callable[[str], Policy | None]
@@ -74,8 +75,10 @@ class Replica:
         self.clients = WaitingClients()
         self.seal_request = SealRequest(limits)
         self.statement: Statement | None = None  # the last of this site, see statements.py
-        # Ids that two operations have; at most `MAX_PROOFS`.
+        # Ids that two operations have; contents.py bounds them, by the bytes that they take per site.
         self.proofs: dict[OpId, Proof] = {}
+        self.proof_bytes: Counter[str] = Counter()
+        self.dropped_proofs: Counter[str] = Counter()  # beyond that bound, since the resource was loaded
         # What the saved ledger says, so that it is written again only when that changes.
         self.is_saved_unsynced = False
         self._saved_rejections = 0
@@ -174,6 +177,7 @@ class Replica:
 
     def keep_proof(self, proof: Proof) -> None:
         self.proofs[OpId(proof.origin, proof.seq)] = proof
+        self.proof_bytes[proof.origin.site] += len(content_of(proof.other))
         for peer in self.peers.values():
             peer.note_two_contents()
 

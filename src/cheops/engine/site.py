@@ -283,7 +283,7 @@ class Site:
         self._learn_type(replica)
         if before := self._outlived.pop(replica.resource, None):
             replica.outlive(before)
-        out.others += map(contents.alarm, replica.proofs.values())  # so that an operator sees it after a restart too
+        out.others += contents.alarms(replica)  # so that an operator sees it after a restart too
         if started and not (replica.slot.running and replica.slot.running.n == started.n):
             outcome.after_crash(
                 replica, started, out

@@ -113,7 +113,7 @@ class ByzantineWorld(World):
             return
         super().note_saved(node, save)
         for document in save.documents:
-            if isinstance(document, Proof) and document.other and not self._restricted:
+            if isinstance(document, Proof) and not self._restricted:
                 self.named.setdefault(document.resource, set()).update(document.other.sites or ())
             if isinstance(document, Operation) and document.verdict is not None:
                 of_id = self.contents.setdefault(document.resource, {}).setdefault(document.id, {})
