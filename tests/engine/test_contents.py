@@ -25,6 +25,7 @@ from cheops.log.operation import (
 from cheops.log.policy import Policy
 from cheops.sim.apps import COUNTER, App
 from tests.engine.lab import Lab
+from tests.engine.thief import run, send, stolen, without_m
 
 
 def lab_of(app: App = COUNTER, **changes: Any) -> Lab:
@@ -34,39 +35,6 @@ def lab_of(app: App = COUNTER, **changes: Any) -> Lab:
     lab.submit("a", "n", "set 1" if app is COUNTER else "set x")
     lab.run()
     return lab
-
-
-def stolen(lab: Lab, line: str, seq: int = 1, **changes: Any) -> Operation:
-    """An operation that somebody signs with the keys of m."""
-    history = lab.at("m", "n").history
-    origin = lab.nodes["m"].origin
-    first = next(op for op in history.ops.values() if op.sites)
-    fields: dict[str, Any] = {
-        "origin": origin,
-        "seq": seq,
-        "deps": {**history.known, origin: seq - 1} if seq > 1 else dict(history.known),
-        "payload": Command(line),
-        "type": line.split(maxsplit=1)[0],
-        "stamp": Stamp(lab.now_ms, seq, origin),
-        "sites": None,
-        "signature": "c2lnbmVk",
-    }
-    return replace(first, **{**fields, **changes})
-
-
-def send(lab: Lab, to: str, *ops: Operation, **more: Any) -> None:
-    lab.take(to, Received("m", Message("n", "1", ops, **more)))
-
-
-def without_m(lab: Lab) -> None:
-    """The real agent of m is silent: only the thief speaks."""
-    lab.set_cut({(one, other) for one in "abc" for other in "m"} | {(other, one) for one in "abc" for other in "m"})
-
-
-def run(lab: Lab, seconds: int = 40) -> None:
-    for _ in range(seconds):
-        lab.run()
-        lab.pass_time(1_000)
 
 
 @pytest.mark.parametrize("order", ["abc", "cba", "bca"])
