@@ -141,7 +141,9 @@ class Replica:
     def _is_invented(self, site: str) -> bool:
         """Whether only an operation that does not stand names a site (see contents.py), and this one has never met it.
         Otherwise somebody with the key of a site could make others wait for ever for one that does not exist."""
-        return bool(self.proofs) and site not in self.met and not self.history.has_listed(site)
+        if not self.proofs or site in self.met:  # the usual cases
+            return False
+        return not any(site in (op.sites or ()) for op in self.history.ops.values())
 
     def _seals_against(self, site: str) -> Iterator[OpId]:
         """The seals that a site must know to see that a list which names it does not count."""

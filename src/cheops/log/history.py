@@ -305,10 +305,6 @@ class History:
         """Whether a list that is kept here names these sites."""
         return any(sites == set(op.sites or ()) for op in self._listings if op.id not in self.orphans)
 
-    def has_listed(self, site: str) -> bool:
-        """Whether a list that is kept here names a site."""
-        return any(site in (op.sites or ()) for op in self._listings)
-
     @property
     def oldest_listing(self) -> Operation | None:
         """The oldest operation that is left of those that set a list of sites."""
