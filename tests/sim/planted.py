@@ -15,6 +15,7 @@ from cheops.engine import (
     replies,
     retention,
     scheduler,
+    statements,
 )
 from cheops.engine.documents import Snapshot, key_of
 from cheops.engine.events import Effect, Effects, Outcome, Save, Send
@@ -378,6 +379,11 @@ def _seals_without_statements() -> AbstractContextManager[object]:
     return patch.object(intake, "without_statement", lambda _sealing: [])
 
 
+def _whatever_is_asked_is_stated() -> AbstractContextManager[object]:
+    """A site signs every vector and list that it is asked for."""
+    return patch.object(statements, "_is_true", lambda replica, _message: replica.is_involved)
+
+
 @contextmanager
 def _lone_seals_orphan_others() -> Iterator[None]:
     """What a site sealed alone takes the effect of what other sites made. (The rule
@@ -451,6 +457,7 @@ BUGS = {
     "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 0, 5),
     "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 6, 5),
     "seals without statements": Planted(_seals_without_statements, "byzantine", 47, 5),
+    "whatever is asked is stated": Planted(_whatever_is_asked_is_stated, "byzantine", 32, 5),
     "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 111, 5),
     "dirty keys are forgotten": Planted(_dirty_keys_forgotten, "byzantine", 1323, 5),
 }

@@ -113,7 +113,7 @@ class Site:
     def _on_recovered(self, event: Recovered, out: Effects) -> None:
         self.clock = event.clock
         self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
-        self._seen = dict(event.peers)
+        self._seen.update(event.peers)  # replicas share it
         self._backlog |= dict.fromkeys(event.unsynced)
         self._wake_some(out)
 
@@ -267,6 +267,7 @@ class Site:
             self.settings.limits,
             policy_of=self.settings.policy_of,
             gone=self.gone,
+            met=self._seen,
         )
         self.replicas[event.resource] = replica
         self._touch(replica)
@@ -282,7 +283,7 @@ class Site:
         self._learn_type(replica)
         if before := self._outlived.pop(replica.resource, None):
             replica.outlive(before)
-        out.others += map(contents.alarm, replica.proofs.values())  # so that an operator sees it after a restart too
+        out.others += contents.alarms(replica)  # so that an operator sees it after a restart too
         if started and not (replica.slot.running and replica.slot.running.n == started.n):
             outcome.after_crash(
                 replica, started, out
@@ -419,7 +420,7 @@ class Site:
             event.sites if (own == 0 and not replica.history.site_list) or event.kind is Kind.SITES else None,
             parallel,
             Verdict.OK if parallel else None,
-            seal=statements.seal_for(replica, stamp),
+            seal=statements.seal_for(replica),
         )
 
     def _matrix_ref(self, replica: Replica, event: Submitted, new: MatrixRef, out: Effects) -> MatrixRef:

@@ -45,15 +45,23 @@ AddSignatures: TypeAlias = Callable[[Sequence[tuple[Document | None, Write]]], l
 def writes_of(saves: Sequence[Save], add_signatures: AddSignatures | None = None) -> list[Write]:
     """The writes of these saves in order; raises CodecError. Of several writes under one key, only the last remains."""
     last: dict[Key, Document | None] = {}
+    # Each statement answers another question, and is sent: it needs a signature even if it is not stored.
+    overtaken: list[Statement] = []
     forgotten: set[Key] = set()
     for save in saves:
         for key in save.forget:
             _set_last(last, key, None)
             forgotten.add(key)
         for document in save.documents:
-            _set_last(last, key_of(document), document)
+            key = key_of(document)
+            if isinstance(before := last.get(key), Statement) and before is not document:
+                overtaken.append(before)
+            _set_last(last, key, document)
     writes = [(document, write) for key, document in last.items() for write in _writes(key, document, forgotten)]
-    return add_signatures(writes) if add_signatures else [write for _, write in writes]
+    if add_signatures is None:
+        return [write for _, write in writes]
+    unstored = [(statement, _put(key_of(statement), statement)) for statement in overtaken]
+    return add_signatures([*unstored, *writes])[len(unstored) :]
 
 
 def _set_last(last: dict[Key, Document | None], key: Key, document: Document | None) -> None:
