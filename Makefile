@@ -6,8 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OPENSTACK := .venv-openstack
-# Many tests wait for agents, not for the processor: 1.5 processes per core keep the cores busy.
-WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+# Many tests wait for agents, not for the processor: 2 processes per core keep the cores busy.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
 
 .PHONY: help setup system demo test apps check format soak bench screenshots lock audit clean
 
