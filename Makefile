@@ -6,8 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OPENSTACK := .venv-openstack
-# Many tests wait for agents, not for the processor: 1.5 processes per core keep the cores busy.
-WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+# Many tests wait for agents, not for the processor: 2 processes per core keep the cores busy.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
 
 .PHONY: help setup system demo test apps check format soak bench screenshots lock audit clean
 
@@ -29,8 +29,10 @@ system:
 demo: $(VENV)/.runtime ## install what running needs, then play a guided tour with three sites
 	@$(BIN)/cheops demo
 
+# Where this is set, every process that a test starts, and every worker, would compile the sources again.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: setup ## run all tests, in parallel
-	$(BIN)/pytest -n $(WORKERS) --ignore tests/apps
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/apps
 
 # In an environment of its own: OpenStack pins what Cheops uses in other versions.
 $(OPENSTACK)/.installed: tests/apps/openstack/requirements.txt

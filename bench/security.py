@@ -8,6 +8,8 @@ gateways, TLS and a token for clients, every operation and reply signed by its s
 """
 
 import os
+import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -36,12 +38,15 @@ _PLANES = {"haproxy": "the fast path", "builtin": "the agent's own proxy"}
 _REQUESTS_TO_CACHE = 50  # after these, a scope is in HAProxy's map
 _ROUNDS, _ROUND_S = 9, 2.0
 _TURNS = 15
+_COUNTED = (3, 13)  # submits of each client in bench/work.py; their difference leaves out start and end
 ROOT = Path(__file__).parents[1]
 Rate = Callable[[], float]  # operations per second, measured for a moment
 
 
 def run() -> Iterator[Section]:
     yield _work()
+    if valgrind := shutil.which("valgrind"):
+        yield _instructions(valgrind)
     yield _submits()
     yield _gateways()
 
@@ -51,6 +56,12 @@ def run() -> Iterator[Section]:
 
 _WORK = {
     "submit": (("durable submit: engine, pump, store, signature", "< 1.05"),),
+    "submit-parts": (
+        ("of the submit: engine", ""),
+        ("of the submit: encode, check, sign", ""),
+        ("of the submit: write, with SQLite", ""),
+        ("of the submit: pump, event loop, clients", ""),
+    ),
     "channel": (("channel, from the messages of one engine to what another wants saved", "< 1.05"),),
     "parts": (
         ("of the channel: pack", ""),
@@ -62,9 +73,14 @@ _WORK = {
 }
 
 
-def _work() -> Section:
+def _trees() -> tuple[Path, ...]:
+    """This checkout, and the earlier one if there is one."""
     base = os.environ.get("CHEOPS_BENCH_BASE", "")
-    trees = (ROOT, *([Path(base).resolve()] if base else []))
+    return (ROOT, *([Path(base).resolve()] if base else []))
+
+
+def _work() -> Section:
+    trees = _trees()
     rows = []
     for name, lines in _WORK.items():
         turns = [[_processor_us(tree, name) for tree in trees] for _ in range(_TURNS)]
@@ -79,7 +95,8 @@ def _work() -> Section:
         f"Both versions in turns, each in a process of its own; the least of {_TURNS} turns, since other programs on "
         "the machine can only add to it, and the medians beside it. *Before* is the checkout in `CHEOPS_BENCH_BASE`: "
         "the version before what another site sends was checked as strictly as now (`fa15d90`). The channel is "
-        "measured with eight operations to a message, one signature for all eight, and their matrix."
+        "measured with eight operations to a message, one signature for all eight, and their matrix. The parts of the "
+        "submit are measured with commits in the thread of the engine, so that they add up."
     )
     return Section("security-work", columns, tuple(rows), "What stricter checks cost", about)
 
@@ -97,10 +114,45 @@ def _compared(here: list[float], before: list[float] | None) -> tuple[str, ...]:
 
 
 def _processor_us(tree: Path, name: str) -> list[float]:
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
-    argv = [sys.executable, str(ROOT / "bench" / "work.py"), name]
-    done = subprocess.run(argv, cwd=tree, env=environment, capture_output=True, text=True, check=True)
-    return [float(text) for text in done.stdout.split()]
+    return [float(text) for text in _run_work(tree, [], name).stdout.split()]
+
+
+def _run_work(tree: Path, tool: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run bench/work.py with the code of a checkout, under a tool or by itself."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONHASHSEED": "0"}
+    argv = [*tool, sys.executable, str(ROOT / "bench" / "work.py"), *arguments]
+    return subprocess.run(argv, cwd=tree, env=environment, capture_output=True, text=True, check=True)
+
+
+def _instructions(valgrind: str) -> Section:
+    counts = [_instructions_of_submit(valgrind, tree) for tree in _trees()]
+    here, before = counts[0], counts[1] if len(counts) > 1 else None
+    row = (
+        *("durable submit: engine, pump, store, signature", f"{here:,.0f}"),
+        *(("-", "-") if before is None else (f"{before:,.0f}", f"{here / before:.3f}")),
+        "< 1.05",
+    )
+    columns = ("instructions of one signed operation", "this version", "before", "ratio", "target of the ratio")
+    about = (
+        "The same submit, counted with valgrind, so that it does not depend on what else the machine does. With "
+        f"commits in the thread of the engine and without ticks; {_COUNTED[1]} operations of each client, "
+        f"less {_COUNTED[0]}."
+    )
+    return Section("security-instructions", columns, (row,), about=about)
+
+
+def _instructions_of_submit(valgrind: str, tree: Path) -> float:
+    tool = [valgrind, "--tool=callgrind", "--callgrind-out-file=/dev/null"]
+    (few, less), (many, more) = (_counted(_run_work(tree, tool, "count", str(times))) for times in _COUNTED)
+    return (more - less) / (many - few)
+
+
+def _counted(done: subprocess.CompletedProcess[str]) -> tuple[float, int]:
+    """How many operations there were, and how many instructions they took with start and end."""
+    found = re.search(r"Collected : (\d+)", done.stderr)
+    if found is None:
+        raise ValueError(f"valgrind does not say how many instructions it counted: {done.stderr[-300:]}")
+    return float(done.stdout), int(found[1])
 
 
 # -- operations ------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """The processor time of one signed operation: to submit it durably, and to take it from another site.
 
     python bench/work.py submit|channel     prints microseconds; in any checkout, with that checkout's own code
+    python bench/work.py submit-parts       those of a submit, one by one (SUBMIT_PARTS)
     python bench/work.py parts              those of the channel, one by one (PARTS)
+    python bench/work.py count N            for a tool that counts instructions: N submits per client; prints how many
 
 It uses only what does not change from one version to the next, so that `python -m bench security` can compare this
 checkout with an earlier one (CHEOPS_BENCH_BASE): in turns, in processes of their own. Processor time, because other
@@ -12,7 +14,8 @@ import asyncio
 import gc
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
+from bench import local_site
 from bench.local_site import running_site
 from bench.measure import temporary_folder
 from cheops.engine.documents import Message
@@ -38,10 +42,12 @@ from cheops.security.audit import AuditWriter
 from cheops.security.certificates import Identity, raw_public_key
 from cheops.security.refusals import RefusalLog, Refusals
 from cheops.security.signatures import Signer, key_id
+from cheops.store import sqlite
 from cheops.store.codec import content_of, encode
 
 _CLIENTS, _OPERATIONS = 32, 40
 _MESSAGES, _TOGETHER = 60, 8
+SUBMIT_PARTS = ("engine", "encode", "write", "rest")
 PARTS = ("pack", "unpack", "verify", "engine", "encode")
 _NOW_MS = 1_700_000_100_000
 _KEY = Ed25519PrivateKey.from_private_bytes(b"a key of benchmarks, no secret..")
@@ -51,6 +57,11 @@ _RULES = Matrix([Entry("set", "set", Result.TAKE_ONE), Entry("inc", "inc", Resul
 
 async def submit_us() -> list[float]:
     """Engine, pump, store and signatures, for many clients at once."""
+    return [await _submits_s(_OPERATIONS) / (_CLIENTS * _OPERATIONS) * 1e6]
+
+
+async def _submits_s(times: int, begin: Callable[[], None] = lambda: None) -> float:
+    """The processor time of so many submits of each client, after some that do not count."""
     with temporary_folder() as place:
         async with running_site(place / "store.db", Signer(_KEY).sign) as site:
 
@@ -59,9 +70,58 @@ async def submit_us() -> list[float]:
                     await site.submit(f"own-{number}")
 
             await asyncio.gather(*(client(number, 3) for number in range(_CLIENTS)))
+            begin()
             began_s = time.process_time()
-            await asyncio.gather(*(client(number, _OPERATIONS) for number in range(_CLIENTS)))
-            return [(time.process_time() - began_s) / (_CLIENTS * _OPERATIONS) * 1e6]
+            await asyncio.gather(*(client(number, times) for number in range(_CLIENTS)))
+            return time.process_time() - began_s
+
+
+class _SameThread(Executor):
+    """Instead of the thread that commits: every run does the same in the same order, and its parts add up."""
+
+    def __init__(self, _workers: int) -> None: ...
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+async def submit_parts_us() -> list[float]:
+    parts_s = dict.fromkeys(SUBMIT_PARTS, 0.0)
+
+    def timed(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def measured(*args: Any, **kwargs: Any) -> Any:
+            began_s = time.process_time()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                parts_s[part] += time.process_time() - began_s
+
+        return measured
+
+    for part, owner, name in (
+        ("engine", Site, "step"),
+        ("encode", sqlite, "writes_of"),
+        ("write", sqlite.Writer, "commit"),
+    ):
+        setattr(owner, name, timed(part, getattr(owner, name)))
+    vars(local_site)["ThreadPoolExecutor"] = _SameThread
+    all_s = await _submits_s(_OPERATIONS, lambda: parts_s.update(dict.fromkeys(SUBMIT_PARTS, 0.0)))
+    parts_s["rest"] = all_s - sum(parts_s.values())
+    return [part_s / (_CLIENTS * _OPERATIONS) * 1e6 for part_s in parts_s.values()]
+
+
+async def count() -> list[float]:
+    """Submit, and give the number of operations."""
+    # Without ticks: how many there are would depend on the time.
+    vars(local_site).update(ThreadPoolExecutor=_SameThread, _TICK_S=1_000.0)
+    times = int(sys.argv[2])
+    await _submits_s(times)
+    return [times * _CLIENTS]
 
 
 class _Keys:
@@ -142,7 +202,13 @@ async def parts_us() -> list[float]:
     return [part_s / len(operations) * 1e6 for part_s in parts_s.values()]
 
 
-MEASURES = {"submit": submit_us, "channel": channel_us, "parts": parts_us}
+MEASURES = {
+    "submit": submit_us,
+    "submit-parts": submit_parts_us,
+    "channel": channel_us,
+    "parts": parts_us,
+    "count": count,
+}
 
 if __name__ == "__main__":
     gc.freeze()  # as an agent does: one collection of everything imported would cost a third of the whole channel

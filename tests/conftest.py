@@ -37,6 +37,16 @@ def repetitions(request: pytest.FixtureRequest) -> int:
     return times
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What may take longest goes first: as one of the last, it would run while the other processes have nothing to do."""
+    items.sort(key=_may_take_s, reverse=True)
+
+
+def _may_take_s(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return marker.args[0] if marker else 0.0
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs (`make test &`) with SIGINT ignored, and every child inherits that. Tests that
     # end a child with Ctrl-C would wait for ever, so these tests give their children the default back.

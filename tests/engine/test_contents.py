@@ -25,6 +25,7 @@ from cheops.log.operation import (
 from cheops.log.policy import Policy
 from cheops.sim.apps import COUNTER, App
 from tests.engine.lab import Lab
+from tests.engine.thief import run, send, stolen, without_m
 
 
 def lab_of(app: App = COUNTER, **changes: Any) -> Lab:
@@ -34,39 +35,6 @@ def lab_of(app: App = COUNTER, **changes: Any) -> Lab:
     lab.submit("a", "n", "set 1" if app is COUNTER else "set x")
     lab.run()
     return lab
-
-
-def stolen(lab: Lab, line: str, seq: int = 1, **changes: Any) -> Operation:
-    """An operation that somebody signs with the keys of m."""
-    history = lab.at("m", "n").history
-    origin = lab.nodes["m"].origin
-    first = next(op for op in history.ops.values() if op.sites)
-    fields: dict[str, Any] = {
-        "origin": origin,
-        "seq": seq,
-        "deps": {**history.known, origin: seq - 1} if seq > 1 else dict(history.known),
-        "payload": Command(line),
-        "type": line.split(maxsplit=1)[0],
-        "stamp": Stamp(lab.now_ms, seq, origin),
-        "sites": None,
-        "signature": "c2lnbmVk",
-    }
-    return replace(first, **{**fields, **changes})
-
-
-def send(lab: Lab, to: str, *ops: Operation, **more: Any) -> None:
-    lab.take(to, Received("m", Message("n", "1", ops, **more)))
-
-
-def without_m(lab: Lab) -> None:
-    """The real agent of m is silent: only the thief speaks."""
-    lab.set_cut({(one, other) for one in "abc" for other in "m"} | {(other, one) for one in "abc" for other in "m"})
-
-
-def run(lab: Lab, seconds: int = 40) -> None:
-    for _ in range(seconds):
-        lab.run()
-        lab.pass_time(1_000)
 
 
 @pytest.mark.parametrize("order", ["abc", "cba", "bca"])
@@ -86,7 +54,6 @@ def test_of_two_contents_under_one_id_the_smaller_hash_stands_everywhere(order: 
         replica = lab.at(site, "n")
         assert content_hash(replica.history.ops[winner.id]) == content_hash(winner)
         (proof,) = replica.proofs.values()
-        assert proof.other is not None
         assert content_hash(proof.other) == max(content_hash(one), content_hash(other))
     alarms = {site for site in "abc" if any(f"{site} notifies" in line and EQUIVOCATION in line for line in lab.output)}
     assert alarms == set("abc")
@@ -282,16 +249,15 @@ def lying_seal(lab: Lab, stable: dict[Origin, int], sites: str = "m") -> Operati
     origin = lab.nodes["m"].origin
     deps = {**lab.at("m", "n").history.known, **stable}
     stamp = Stamp(lab.now_ms, 1, origin)
-    seal = Seal(stable, stamp, tuple(sites))
+    seal = Seal(stable, stamp, tuple(lab.nodes[site].origin for site in sites))
     return stolen(lab, "seal", kind=Kind.SEAL, payload=Command(""), deps=deps, stamp=stamp, seal=seal)
 
 
 def signed_by_all(op: Operation) -> Operation:
     """The seal with statements of all its sites, as if they had made them."""
     assert op.seal is not None
-    said = seal_hash(op.seal.stable, op.seal.sites, None)
-    others = (site for site in op.seal.sites if site != op.origin.site)
-    statements = tuple(Statement("n", Origin(site, "1"), said, 0) for site in others)
+    said = seal_hash(op.seal.stable, op.seal.origins, op.seal.root)
+    statements = tuple(Statement("n", origin, said, 0) for origin in op.seal.origins if origin != op.origin)
     return replace(op, seal=op.seal._replace(statements=statements))
 
 

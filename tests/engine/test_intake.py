@@ -42,7 +42,7 @@ from cheops.store import codec
 from cheops.store.interface import CodecError
 from tests.engine.lab import Lab
 
-B = Origin("b", "1")
+A, B = Origin("a", "1"), Origin("b", "1")
 NOW = Stamp(1_000_000, 0, B)
 OP = Operation(
     resource="n",
@@ -58,7 +58,7 @@ OP = Operation(
     sites=("a", "b"),
     verdict=Verdict.OK,
 )
-STATEMENT = Statement("n", Origin("a", "1"), seal_hash({}, ("a", "b"), None), 0)
+STATEMENT = Statement("n", A, seal_hash({}, (A, B), NOW), 0)
 
 
 def test_an_ordinary_operation_is_taken() -> None:
@@ -66,11 +66,11 @@ def test_an_ordinary_operation_is_taken() -> None:
 
 
 def test_a_seal_with_the_statements_of_all_its_sites_is_taken() -> None:
-    assert document_objection(replace(OP, seal=Seal({}, NOW, ("b",)))) is None
-    assert document_objection(replace(OP, seal=Seal({}, NOW, ("a", "b"), (STATEMENT,)))) is None
+    assert document_objection(replace(OP, seal=Seal({}, NOW, (B,)))) is None
+    assert document_objection(replace(OP, seal=Seal({}, NOW, (A, B), (STATEMENT,)))) is None
     earlier = Stamp(900_000, 0, B)  # it is not the first seal of its resource
-    stated = replace(STATEMENT, seal=seal_hash({}, ("a", "b"), earlier))
-    assert document_objection(replace(OP, seal=Seal({}, earlier, ("a", "b"), (stated,)))) is None
+    stated = replace(STATEMENT, seal=seal_hash({}, (A, B), earlier))
+    assert document_objection(replace(OP, seal=Seal({}, earlier, (A, B), (stated,)))) is None
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,15 @@ def test_a_seal_with_the_statements_of_all_its_sites_is_taken() -> None:
         replace(STATEMENT, resource="other"),
         replace(STATEMENT, origin=Origin("c", "1")),
         replace(STATEMENT, made=1),  # an operation that the author of the seal did not know
-        replace(STATEMENT, seal=seal_hash({B: 1}, ("a", "b"), None)),
-        replace(STATEMENT, seal=seal_hash({}, ("a", "b", "c"), None)),
-        replace(STATEMENT, seal=seal_hash({}, ("a", "b"), NOW)),
+        replace(STATEMENT, seal=seal_hash({B: 1}, (A, B), NOW)),
+        replace(STATEMENT, seal=seal_hash({}, (A, B, Origin("c", "1")), NOW)),
+        replace(STATEMENT, seal=seal_hash({}, (A, B), Stamp(900_000, 0, B))),
+        replace(STATEMENT, origin=Origin("a", "2")),  # of another store than the seal names
+        replace(STATEMENT, seal=seal_hash({}, (Origin("a", "2"), B), NOW)),
     ],
 )
 def test_a_statement_counts_for_what_it_states(statement: Statement) -> None:
-    objection = document_objection(replace(OP, seal=Seal({}, NOW, ("a", "b"), (statement,))))
+    objection = document_objection(replace(OP, seal=Seal({}, NOW, (A, B), (statement,))))
     assert objection is not None
     assert objection.reason == UNPROVEN_SEAL
 
@@ -104,13 +106,15 @@ def test_a_statement_counts_for_what_it_states(statement: Statement) -> None:
         ({"seq": 2}, BAD_NUMBER),
         ({"deps": {B: 7}}, BAD_NUMBER),
         ({"matrix": MatrixRef("m", Stamp(2_000_000, 0, B))}, BAD_NUMBER),
-        ({"seal": Seal({Origin("a", "1"): 3}, NOW, ("b",))}, BAD_NUMBER),
-        ({"seal": Seal({}, Stamp(2_000_000, 0, B), ("b",))}, BAD_NUMBER),
-        ({"seal": Seal({}, NOW, ("a",))}, BAD_NAME),
+        ({"seal": Seal({A: 3}, NOW, (B,))}, BAD_NUMBER),
+        ({"seal": Seal({}, Stamp(2_000_000, 0, B), (B,))}, BAD_NUMBER),
+        ({"seal": Seal({}, NOW, (A,))}, BAD_NAME),
+        ({"seal": Seal({}, NOW, (Origin("b", "2"),))}, BAD_NAME),
+        ({"seal": Seal({}, NOW, (B, Origin("b", "2")))}, BAD_NAME),
         ({"seal": Seal({}, NOW, ())}, BAD_NAME),
-        ({"seal": Seal({}, NOW, ("b", "a\n"))}, BAD_NAME),
-        ({"seal": Seal({}, NOW, ("a", "b"))}, UNPROVEN_SEAL),
-        ({"seal": Seal({}, NOW, ("a", "b"), (replace(STATEMENT, made=1),))}, UNPROVEN_SEAL),
+        ({"seal": Seal({}, NOW, (B, Origin("a\n", "1")))}, BAD_NAME),
+        ({"seal": Seal({}, NOW, (A, B))}, UNPROVEN_SEAL),
+        ({"seal": Seal({}, NOW, (A, B), (replace(STATEMENT, made=1),))}, UNPROVEN_SEAL),
         ({"kind": Kind.SEAL}, BAD_NUMBER),
         ({"stamp": Stamp(LATEST_MS + 1, 0, B)}, BAD_NUMBER),
         ({"stamp": Stamp(1_000_000, 0, Origin("a", "1"))}, FOREIGN_STAMP),

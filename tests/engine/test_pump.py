@@ -144,6 +144,20 @@ def test_a_handler_that_fails_does_not_end_the_pump() -> None:
     driven(dialogue)
 
 
+def test_a_handler_of_commits_that_fails_does_not_end_the_pump() -> None:
+    async def dialogue(pump: Pump, recorder: Recorder) -> None:
+        def broken(_saves: list[Save], _last_seq: int) -> None:
+            raise ValueError("planted")
+
+        recorder.committed = broken  # type: ignore[assignment, method-assign]
+        submit(pump, "first", "one")
+        await answered(pump, recorder, "first", Stage.DECIDED)
+        await pump.flushed()
+        assert {str(fault.error) for fault in recorder.faults} == {"planted"}
+
+    driven(dialogue)
+
+
 def test_a_resource_that_cannot_be_loaded_is_an_error_and_no_endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     async def dialogue(pump: Pump, recorder: Recorder) -> None:
         def broken(*_args: Any) -> None:

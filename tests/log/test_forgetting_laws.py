@@ -86,7 +86,9 @@ def seal(after: Sequence[Operation], orphans: int, number: int, stable: Vector) 
     root = next((op.seal.root for op in after if op.seal), stamp)
     ref = max((op.matrix for op in after), key=lambda ref: ref.introduced)
     made = replace(last, kind=Kind.SEAL, type="seal", origin=_SEALING, seq=number, deps=known, stamp=stamp)
-    return replace(made, matrix=ref, sites=None, verdict=Verdict.OK, seal=Seal(stable, root, (_SEALING.site, "t")))
+    return replace(
+        made, matrix=ref, sites=None, verdict=Verdict.OK, seal=Seal(stable, root, (_SEALING, Origin("t", "1")))
+    )
 
 
 def orphan(like: Operation, number: int, *, is_void: bool) -> Operation:

@@ -20,7 +20,13 @@ def made(origin: Origin, seq: int, deps: dict[Origin, int], time_ms: int, seal: 
 
 def sealed(origin: Origin, sites: str, time_ms: int = 9) -> Operation:
     """The second operation of an origin, which seals its first."""
-    return made(origin, 2, {origin: 1}, time_ms, Seal({origin: 1}, Stamp(time_ms, 0, origin), tuple(sites)))
+    return made(
+        origin,
+        2,
+        {origin: 1},
+        time_ms,
+        Seal({origin: 1}, Stamp(time_ms, 0, origin), tuple(Origin(name, "1") for name in sites)),
+    )
 
 
 def test_a_seal_of_several_sites_orphans_what_does_not_depend_on_what_is_sealed() -> None:

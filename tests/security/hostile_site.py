@@ -339,7 +339,8 @@ class HostileSite(Rogue):
         self.tell_all(begun)
         given = {"origin": self.origin, "seq": 2, "kind": Kind.SEAL, "type": "seal", "deps": deps}
         stamp = root._replace(counter=2) if early else Stamp(now_ms(), 2, self.origin)
-        for signers in {sites, (self.name,)}:
+        named = (self.origin, *(Origin(name, "1") for name in sites if name != self.name))
+        for signers in {named, (self.origin,)}:
             made = self.operation(begun, "", stamp=stamp, seal=Seal(stable, sealed_root, signers), **given)
             self.tell_all(made, known={**known, self.origin: 2}, settled={**known, self.origin: 2})
 

@@ -264,7 +264,7 @@ def test_the_engine_says_when_a_state_came_from_a_peer() -> None:
         MatrixRef(rules.hash, stamp),
         ("here", "peer"),
         verdict=Verdict.OK,
-        seal=Seal({}, stamp, ("peer",)),  # only what a seal covers counts as forgotten
+        seal=Seal({}, stamp, (peer,)),  # only what a seal covers counts as forgotten
     )
     base = Base({peer: 1}, Command("touch made"))
     snapshot = Snapshot({peer: 1}, {}, base, MatrixRef(rules.hash, stamp), (), root=stamp)

@@ -168,7 +168,7 @@ def test_a_false_seal_is_refused(rig: Rig, thief: Rogue) -> None:
     hidden = thief.operation(first, ADD, deps=known)
     rig.exec("site2", "sealed", "inc", ADD, **TALLY)  # acknowledged, and without knowledge of what the seal covers
     stamp = Stamp(int(time.time() * 1000), 1, ROGUE)
-    sealing = Seal({**known, ROGUE: 1}, stamp, NAMES)
+    sealing = Seal({**known, ROGUE: 1}, stamp, (ROGUE, *(Origin(name, "1") for name in NAMES if name != ROGUE.site)))
     deps = {**known, ROGUE: 1}
     seal = thief.operation(
         first, "", seq=2, deps=deps, stamp=stamp, kind=Kind.SEAL, type="seal", payload=Command(""), seal=sealing

@@ -43,7 +43,7 @@ def quickly(*messages: Message) -> None:
 def test_a_snapshot_whose_matrix_nobody_has_is_asked_for_and_not_taken() -> None:
     lost = MatrixRef("0" * 32, Stamp(1_700_000_000_000, 0, PARIS))
     snapshot = Snapshot({PARIS: 1}, {}, None, lost, (), root=lost.introduced)
-    sealing = samples.operation(1, seal=Seal({}, lost.introduced, ("paris",)))
+    sealing = samples.operation(1, seal=Seal({}, lost.introduced, (PARIS,)))
     site, effects = heard(Message("counter", "3f2a", (sealing,), known={PARIS: 1}, snapshot=snapshot))
     assert "counter" not in site.replicas, "nothing is known of it, so it has left memory"
     wanted = [effect.message.wanted for effect in effects if isinstance(effect, Send)]

@@ -299,11 +299,11 @@ def snapshot_of(lab: Lab, **changes: Any) -> dict[str, Any]:
 def test_what_is_left_is_believed_of_sites_of_the_resource_only() -> None:
     lab = lab_with(Policy())
     stamp = Stamp(lab.now_ms, 0, Origin("y", "y"))
-    sites = ("a", "b", "c", "y")
+    origins = (*(Origin(site, "1") for site in "abc"), stamp.origin)
     stable = {stamp.origin: 1}  # which is forgotten
-    stated = seal_hash(stable, sites, None)
-    statements = tuple(Statement("n", Origin(site, "1"), stated, 0) for site in "abc")
-    seal = Seal(stable, stamp, sites, statements)
+    stated = seal_hash(stable, origins, stamp)
+    statements = tuple(Statement("n", origin, stated, 0) for origin in origins[:-1])
+    seal = Seal(stable, stamp, origins, statements)
     deps = {**lab.at("a", "n").history.known, **stable}
     sealing = made(lab, "a", origin=stamp.origin, seq=2, deps=deps, stamp=stamp, kind=Kind.SEAL, seal=seal)
     ops = (*lab.at("a", "n").history.ops.values(), sealing)

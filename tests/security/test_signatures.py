@@ -246,7 +246,7 @@ def test_each_field_of_an_operation_is_signed(field: str) -> None:
         "parallel": True,
         "verdict": Verdict.VOID,
         "why": "x",
-        "seal": Seal({B: 1}, Stamp(1, 0, A), ("b",)),
+        "seal": Seal({B: 1}, Stamp(1, 0, A), (B,)),
         "signature": op.signature,
     }[field]
     force_setattr(op, field, changed)

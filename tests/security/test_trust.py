@@ -97,9 +97,13 @@ def reasons(judge: DocumentVerifier, *documents: Operation | Reply, sender: str 
     return [found[id(one)].reason if id(one) in found else None for one in documents]
 
 
+def _root(op: Operation) -> Stamp:
+    return Stamp(NOW_MS - 5_000, 0, op.origin)
+
+
 def stating(folder: KeyFolder | None, op: Operation) -> Statement:
     """What site b states for a seal of this operation, signed with the keys in a folder."""
-    statement = Statement(op.resource, Origin("b", "1"), seal_hash({}, ("a", "b"), None), 0)
+    statement = Statement(op.resource, Origin("b", "1"), seal_hash({}, (op.origin, Origin("b", "1")), _root(op)), 0)
     found: Statement = signed(statement, folder) if folder else statement
     return found
 
@@ -110,8 +114,7 @@ def test_a_seal_is_judged_by_the_keys_of_all_its_sites(folders: dict[str, KeyFol
     op = operation()
 
     def sealing(statement: Statement) -> Operation:
-        stamp = Stamp(NOW_MS - 5_000, 0, op.origin)
-        return stamped(a, seal=Seal({}, stamp, ("a", "b"), (statement,)))
+        return stamped(a, seal=Seal({}, _root(op), (op.origin, Origin("b", "1")), (statement,)))
 
     good = stating(b, op)
     forged = structs.replace(good, signature=stating(a, op).signature)

@@ -5,8 +5,8 @@ import pytest
 from cheops.sim.simulation import play
 from cheops.sim.workload import PROFILES
 
-_CHUNK = 15
-_CHUNKS = 8
+_CHUNK = 5
+_CHUNKS = 12
 
 
 def problems(seed: int) -> tuple[str, ...]:

@@ -73,7 +73,9 @@ def statements(resources: st.SearchStrategy[str] = names) -> st.SearchStrategy[S
     return st.builds(Statement, resource=resources, origin=origins, seal=hashes, made=counts)
 
 
-seals = st.builds(Seal, vectors, stamps, name_tuples, st.lists(statements(), max_size=2).map(tuple))
+seals = st.builds(
+    Seal, vectors, stamps, st.lists(origins, max_size=3).map(tuple), st.lists(statements(), max_size=2).map(tuple)
+)
 commands = st.builds(Command, texts, st.lists(st.builds(FileRef, names, hashes, numbers), max_size=2).map(tuple))
 fates = st.builds(Fate, st.sampled_from(Rule), st.none() | op_ids)
 epochs = st.dictionaries(stamps, st.builds(Epoch, vectors, st.dictionaries(op_ids, fates, max_size=2)), max_size=2).map(
@@ -189,7 +191,7 @@ def messages(draw: st.DrawFn) -> Message:
             wanted=name_tuples,
             snapshot=st.none() | snapshots,
             seal_wanted=vectors,
-            seal_sites=name_tuples,
+            seal_origins=st.lists(origins, max_size=3).map(tuple),
             statements=st.lists(statements(resource), max_size=1).map(tuple),
         )
     )

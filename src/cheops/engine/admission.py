@@ -48,7 +48,7 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     problem = files_problem(op.payload, replica.limits) or _stores_problem(replica, op)
     if problem is None and not endorsed:  # a site that has forgotten what the stamp contradicts has taken it: it counts
         problem = order_problem(op, replica.history)
-    others = [one.other for id_, one in replica.proofs.items() if one.other and contains(op.deps, id_)]
+    others = [one.other for id_, one in replica.proofs.items() if contains(op.deps, id_)]
     if problem is None and policy is not None:
         problem = (
             _absence(replica, op)

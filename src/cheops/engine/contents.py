@@ -10,6 +10,11 @@ stamp stands at every site, or with the smaller hash if the stamps are equal (`p
 site that has run the other one runs this one from a base. Both are sent to all sites involved, the loser is kept as a
 `Proof`, and an operator is alarmed (`EQUIVOCATION`).
 
+The author of a later operation may have known the loser, so a policy judges by both. It looks at few fields: id, stamp,
+list of sites, matrix and type. So a site keeps the whole loser only up to a bound per site that signed it, and beyond
+that these fields (`Proof.cut`), which are small: several thousand fit into the second bound. Further ones are dropped
+and counted, and reported once.
+
 A site may refuse what another one accepted, because the two hold different contents of something before it. So to a
 peer whose operation was refused, a site sends its own operations again too (`PeerProgress.refused`).
 
@@ -18,9 +23,12 @@ disagrees sends it.
 """
 
 from collections.abc import Mapping
+from itertools import islice
+
+from msgspec.structs import replace
 
 from cheops.engine import admission, outcome
-from cheops.engine.documents import Message, Proof, document_size, key_of
+from cheops.engine.documents import Message, Proof, key_of
 from cheops.engine.events import Effects, Notify
 from cheops.engine.intake import BAD_NUMBER
 from cheops.engine.progress import PeerProgress
@@ -28,13 +36,17 @@ from cheops.engine.replica import Replica
 from cheops.log.causality import contains, covers
 from cheops.log.contents import differ
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId, content_hash, precedence
+from cheops.log.operation import Command, Operation, OpId, content_hash, content_of, precedence
 from cheops.log.rules import Rule
 from cheops.log.seals import broke_statement
 
 EQUIVOCATION, BROKEN_STATEMENT = "equivocation", "broken-statement"
-MAX_PROOFS = 100  # of one resource
-_MAX_PROOF_BYTES = 1_000_000  # an operation beyond this is not kept as a proof: its hash is
+_MOST_ALARMS = 100  # of one resource: the next thousand say nothing new
+# Of the proofs against one site, in one resource.
+_MAX_WHOLE_BYTES = 1_000_000  # of one operation
+_MAX_CUT_BYTES = 7_000_000  # of one that is cut: with the rest of its proof it must fit into a document
+_WHOLE_BYTES = 4_000_000  # until then, operations are kept as a whole
+_MOST_BYTES = 12_000_000  # until then, without what no policy looks at
 
 
 def note_summary(replica: Replica, view: PeerProgress, message: Message) -> None:
@@ -62,14 +74,14 @@ def compare(
                 # The sites that the loser names may have taken it, and must learn that it does not stand.
                 replica.history.ever_listed.update(op.sites or ())
     proof = replica.proofs.get(op.id)
-    known = (replica.history.ops.get(op.id), proof.other) if proof else ()
+    known = (replica.history.ops.get(op.id), None if proof.cut else proof.other) if proof else ()
     return tuple(one for one in known if one is not None and content_hash(one) != content_hash(op))
 
 
 def _is_proof(replica: Replica, op: Operation) -> bool:
     """Whether this content is kept as a proof. Of more than two contents of one id, the others are not."""
     proof = replica.proofs.get(op.id)
-    return proof is not None and proof.other is not None and content_hash(proof.other) == content_hash(op)
+    return proof is not None and proof.content == _hexadecimal(op)
 
 
 def refuse_own(replica: Replica, peer: str, op: Operation, out: Effects) -> None:
@@ -108,22 +120,56 @@ def _replace(replica: Replica, held: Operation, op: Operation, out: Effects) -> 
 
 
 def _report(replica: Replica, held: Operation, op: Operation, out: Effects) -> None:
-    if op.id in replica.proofs or len(replica.proofs) >= MAX_PROOFS:
+    if op.id in replica.proofs:
         return
     site = op.origin.site
     signed = "signed" if held.signature and op.signature else "sent"
     what = f"{site} {signed} two different operations as {op.id}: find out who has its keys, and forget it if in doubt"
-    loser = max(held, op, key=precedence)
-    small = document_size(loser) < _MAX_PROOF_BYTES
-    proof = Proof(replica.resource, op.origin, op.seq, what, loser if small else None)
+    proof = _proof(replica, max(held, op, key=precedence), what)
+    if proof is None:
+        _drop(replica, op, out)
+        return
     replica.keep_proof(proof)
     out.documents[key_of(proof)] = proof
-    out.others.append(alarm(proof))
+    if len(replica.proofs) <= _MOST_ALARMS:
+        out.others.append(_alarm(proof))
     replica.outbox.push((held, op))  # so that every site gets the proof
 
 
-def alarm(proof: Proof) -> Notify:
-    id_ = proof.other.id if proof.other else None
+def _proof(replica: Replica, loser: Operation, what: str) -> Proof | None:
+    """The proof with as much of the operation as there is room for; None if there is none."""
+    used = replica.proof_bytes[loser.origin.site]
+    size = len(content_of(loser))
+    if size <= _MAX_WHOLE_BYTES and used + size <= _WHOLE_BYTES:
+        return Proof(replica.resource, loser.origin, loser.seq, what, loser, _hexadecimal(loser))
+    rest = replace(loser, payload=Command(""), deps={}, why="", seal=None, signature="")
+    size = len(content_of(rest))
+    if size > _MAX_CUT_BYTES or used + size > _MOST_BYTES:
+        return None
+    return Proof(replica.resource, loser.origin, loser.seq, what, rest, _hexadecimal(loser), cut=True)
+
+
+def _hexadecimal(op: Operation) -> str:
+    return f"{content_hash(op):x}"
+
+
+def _drop(replica: Replica, op: Operation, out: Effects) -> None:
+    """There is no room for another proof against this site. What others made after this content may be refused."""
+    site = op.origin.site
+    replica.dropped_proofs[site] += 1
+    if replica.dropped_proofs[site] == 1:
+        what = (
+            f"{site} signed so many operations twice that {op.id} and later ones are not kept as proof: forget {site}"
+        )
+        out.others.append(Notify(replica.resource, EQUIVOCATION, op.id, what, EQUIVOCATION, site))
+
+
+def alarms(replica: Replica) -> list[Notify]:
+    return [_alarm(proof) for proof in islice(replica.proofs.values(), _MOST_ALARMS)]
+
+
+def _alarm(proof: Proof) -> Notify:
+    id_ = OpId(proof.origin, proof.seq)
     return Notify(proof.resource, EQUIVOCATION, id_, proof.detail, EQUIVOCATION, proof.origin.site)
 
 

@@ -122,13 +122,18 @@ class Ledger(DocumentBase, frozen=True, tag="ledger"):
 
 
 class Proof(DocumentBase, frozen=True, tag="proof"):
-    """That an origin gave one id to two operations: the one that does not count. The other one is in the log."""
+    """That an origin gave one id to two operations: the one that does not count. The other one is in the log.
+
+    Large ones, and those beyond a number, are kept without what no policy looks at: `cut`. See contents.py.
+    """
 
     resource: Name
     origin: Origin
     seq: Ordinal
     detail: str
-    other: Operation | None = None  # None: too large to keep
+    other: Operation
+    content: Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}\Z")]  # the hash of all of it
+    cut: bool = False
 
 
 class Peers(DocumentBase, frozen=True, tag="peers"):
@@ -210,7 +215,7 @@ class Message(DocumentBase, frozen=True, tag="message"):
     wanted: Annotated[tuple[Name, ...], Meta(max_length=MAX_WANTED)] = ()  # hashes of matrices that the sender needs
     snapshot: Snapshot | None = None
     seal_wanted: Vector = field(default_factory=dict)  # the sender wants to seal this, and asks for a statement
-    seal_sites: Annotated[tuple[Name, ...], Meta(max_length=MAX_SITES)] = ()  # for these sites
+    seal_origins: Annotated[tuple[Origin, ...], Meta(max_length=MAX_SITES)] = ()  # for these sites and their stores
     statements: Annotated[tuple[Statement, ...], Meta(max_length=1)] = ()  # the sender's own
 
 

@@ -136,9 +136,9 @@ def ask(replica: Replica, peer: str, out: Effects) -> None:
     _send(replica, peer, _message(replica, ask=True), out)
 
 
-def ask_for_statement(replica: Replica, peer: str, stable: Vector, sites: tuple[str, ...], out: Effects) -> None:
-    """Ask a peer to state that it has settled all of this, and that these are the sites."""
-    _send(replica, peer, _message(replica, seal_wanted=stable, seal_sites=sites), out)
+def ask_for_statement(replica: Replica, peer: str, stable: Vector, origins: tuple[Origin, ...], out: Effects) -> None:
+    """Ask a peer to state that it has settled all of this, and that these are the sites and their stores."""
+    _send(replica, peer, _message(replica, seal_wanted=stable, seal_origins=origins), out)
 
 
 def send_statement(replica: Replica, peer: str, statement: Statement, out: Effects) -> None:
@@ -194,7 +194,7 @@ def _message(  # noqa: PLR0913 - a message's fields
     ask: bool = False,
     snapshot: Snapshot | None = None,
     seal_wanted: Vector = NOTHING,
-    seal_sites: tuple[str, ...] = (),
+    seal_origins: tuple[Origin, ...] = (),
     statements: tuple[Statement, ...] = (),
 ) -> Message:
     return Message(
@@ -214,7 +214,7 @@ def _message(  # noqa: PLR0913 - a message's fields
         wanted=wanted,
         snapshot=snapshot,
         seal_wanted=dict(seal_wanted),
-        seal_sites=seal_sites,
+        seal_origins=seal_origins,
         statements=statements,
     )
 

@@ -96,14 +96,14 @@ def _seal_objection(op: Operation, seal: Seal) -> Objection | None:  # noqa: PLR
         return Objection(BAD_NUMBER, "it seals operations that its author did not know")
     if seal.root > op.stamp:
         return Objection(BAD_NUMBER, "its seal refers to a later one")
-    if op.origin.site not in seal.sites or not all(map(_is_readable, seal.sites)):
+    if op.origin not in seal.origins or not all(map(_is_readable, seal.origins)):
         return Objection(BAD_NAME, "its seal does not name its author among the sites")
-    if len(set(seal.sites)) < len(seal.sites):  # the number of sites decides what a seal may orphan
+    if len(set(seal.sites)) < len(seal.origins):  # the number of sites decides what a seal may orphan
         return Objection(BAD_NAME, "its seal names a site twice")
-    if len(seal.statements) >= len(seal.sites):  # each costs a signature to check
+    if len(seal.statements) >= len(seal.origins):  # each costs a signature to check
         return Objection(BAD_NUMBER, "its seal has more statements than it names other sites")
     if missing := without_statement(op):
-        return Objection(UNPROVEN_SEAL, f"its seal lacks the statement of {in_words(missing)}")
+        return Objection(UNPROVEN_SEAL, f"its seal lacks the statement of {in_words([one.site for one in missing])}")
     return None
 
 

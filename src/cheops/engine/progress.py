@@ -120,28 +120,28 @@ class SealRequest:
 
     def __init__(self, limits: Limits) -> None:
         self.stable: Vector = NOTHING  # empty: nothing
-        self.sites: tuple[str, ...] = ()
+        self.origins: tuple[Origin, ...] = ()  # the sites, each with its store
         self.root: Stamp | None = None
-        self.statements: dict[str, Statement] = {}  # by site
+        self.statements: dict[Origin, Statement] = {}
         self.timer = RetryTimer(limits.resend_ms, limits.resend_most_ms)  # when the sites may be asked again
         self._hash = ""
 
-    def begin(self, stable: Vector, sites: tuple[str, ...], root: Stamp | None) -> None:
-        self.stable, self.sites, self.root, self.statements = stable, sites, root, {}
-        self._hash = seal_hash(stable, sites, root)
+    def begin(self, stable: Vector, origins: tuple[Origin, ...], root: Stamp) -> None:
+        self.stable, self.origins, self.root, self.statements = stable, origins, root, {}
+        self._hash = seal_hash(stable, origins, root)
 
     def drop(self) -> None:
-        self.stable, self.sites, self.root, self.statements, self._hash = NOTHING, (), None, {}, ""
+        self.stable, self.origins, self.root, self.statements, self._hash = NOTHING, (), None, {}, ""
 
     def keep(self, statement: Statement) -> None:
         """Keep a statement, if it is one for this seal."""
-        if statement.seal == self._hash:
-            self.statements[statement.origin.site] = statement
+        if statement.seal == self._hash and statement.origin in self.origins:
+            self.statements[statement.origin] = statement
 
     @property
     def unanswered(self) -> set[str]:
         """The sites whose statement is missing; the own one is among them."""
-        return set(self.sites).difference(self.statements)
+        return {origin.site for origin in self.origins if origin not in self.statements}
 
 
 class Inbox:

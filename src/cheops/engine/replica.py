@@ -15,7 +15,8 @@ History, applied state, drafts, replies and the last statement of this site are 
 documents. The others are empty after a restart; peers are asked again, and clients ask again.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 
 from cheops.engine.documents import (
@@ -38,7 +39,7 @@ from cheops.engine.settings import Limits, ResourceType
 from cheops.log.causality import contains, covers
 from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Operation, OpId, Origin, Reply, Statement
+from cheops.log.operation import Operation, OpId, Origin, Reply, Statement, content_of
 from cheops.log.policy import Policy
 
 PolicyOf = Callable[[str], Policy | None]
@@ -54,12 +55,14 @@ class Replica:
         *,
         policy_of: PolicyOf = lambda _type: None,
         gone: AbstractSet[str] = frozenset(),
+        met: Container[str] = frozenset(),
     ) -> None:
         self.resource = resource
         self.origin = origin
         self.limits = limits
         self.policy_of = policy_of
         self.gone = gone  # sites that were removed for good; the Site's own set, shared by all its replicas
+        self.met = met  # sites that this one has ever met in the mesh; likewise shared
         self.type = ResourceType()  # as this site configures it; known with the first operation
         self.history = History(find_matrix)
         self.applied = AppliedState(self.history)
@@ -72,8 +75,10 @@ class Replica:
         self.clients = WaitingClients()
         self.seal_request = SealRequest(limits)
         self.statement: Statement | None = None  # the last of this site, see statements.py
-        # Ids that two operations have; at most `MAX_PROOFS`.
+        # Ids that two operations have; contents.py bounds them, by the bytes that they take per site.
         self.proofs: dict[OpId, Proof] = {}
+        self.proof_bytes: Counter[str] = Counter()
+        self.dropped_proofs: Counter[str] = Counter()  # beyond that bound, since the resource was loaded
         # What the saved ledger says, so that it is written again only when that changes.
         self.is_saved_unsynced = False
         self._saved_rejections = 0
@@ -123,7 +128,7 @@ class Replica:
 
         If it comes back nevertheless, its operations that ignore a seal have no effect (see cheops.log.seals).
         """
-        if site in self.gone:
+        if site in self.gone or self._is_invented(site):
             return True
         peer, listing = self.peers.get(site), self.history.site_list_op
         if peer is None or listing is None or peer.busy:
@@ -132,6 +137,13 @@ class Replica:
             return False  # it may know the id of the list, and another content
         must_know = (listing.id, *self._seals_against(site))
         return all(contains(peer.known, id_) for id_ in must_know) and covers(self.history.known, peer.known)
+
+    def _is_invented(self, site: str) -> bool:
+        """Whether only an operation that does not stand names a site (see contents.py), and this one has never met it.
+        Otherwise somebody with the key of a site could make others wait for ever for one that does not exist."""
+        if not self.proofs or site in self.met:  # the usual cases
+            return False
+        return not any(site in (op.sites or ()) for op in self.history.ops.values())
 
     def _seals_against(self, site: str) -> Iterator[OpId]:
         """The seals that a site must know to see that a list which names it does not count."""
@@ -167,6 +179,7 @@ class Replica:
 
     def keep_proof(self, proof: Proof) -> None:
         self.proofs[OpId(proof.origin, proof.seq)] = proof
+        self.proof_bytes[proof.origin.site] += len(content_of(proof.other))
         for peer in self.peers.values():
             peer.note_two_contents()
 

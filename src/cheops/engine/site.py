@@ -48,6 +48,8 @@ from cheops.log.operation import SILENT_KINDS, Command, Kind, MatrixRef, Operati
 # of several operations in a row; more would make a restart load more resources than necessary.
 _REST_MS = 1_000
 
+_OF_A_RESOURCE = (Submitted, Ran, Resolved, Queried, ClientLeft)
+
 
 class Site:
     """One site. A resource is loaded when an event concerns it, and leaves memory when none has for a while.
@@ -92,28 +94,32 @@ class Site:
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Handle an event. The driver carries out the effects in their order."""
         self._now_ms = now_ms
+        handler = self._handlers.get(type(event))
+        if handler is None:
+            return self._dispatch(event).all()
         out = Effects()
-        self._handlers.get(type(event), self._dispatch)(event, out)
+        handler(event, out)
         return out.all()
 
-    def _dispatch(self, event: Event, out: Effects) -> None:
+    def _dispatch(self, event: Event) -> Effects:
         """Handle an event of one resource, which is loaded first if necessary."""
         resource = _resource_of(event)
-        if resource in self.replicas:
-            replica = self.replicas[resource]
-            self._guard(replica, partial(self._handle, replica, event), out, (event,))
-        elif resource in self._loading:
+        if replica := self.replicas.get(resource):
+            return self._guarded(replica, partial(self._handle, replica, event), (event,))
+        out = Effects()
+        if resource in self._loading:
             self._loading[resource].append(event)
         else:
             self._loading[resource] = [event]
             out.others.append(Load(resource))
+        return out
 
     # -- events of the site ----------------------------------------------------------------------
 
     def _on_recovered(self, event: Recovered, out: Effects) -> None:
         self.clock = event.clock
         self.matrices |= {matrix.hash: matrix for matrix in event.matrices}
-        self._seen = dict(event.peers)
+        self._seen.update(event.peers)  # replicas share it
         self._backlog |= dict.fromkeys(event.unsynced)
         self._wake_some(out)
 
@@ -131,7 +137,7 @@ class Site:
         for replica in list(self._active_replicas()):
             if event.peer in set(replica.targets()):
                 replica.peer(event.peer).probe_now()
-                self._guard(replica, partial(self._catch_up, replica, event.peer), out)
+                out.merge(self._guarded(replica, partial(self._catch_up, replica, event.peer)))
 
     def _unpark(self, sites: AbstractSet[str]) -> None:
         """Activate the resources that could only wait for one of these sites."""
@@ -179,7 +185,7 @@ class Site:
         self._backlog |= {name: None for name, timer in self._faulty.items() if timer.is_due(self._now_ms)}
         self._wake_some(out)
         for replica in list(self._active_replicas()):
-            self._guard(replica, partial(self._work_on, replica), out)
+            out.merge(self._guarded(replica, partial(self._work_on, replica)))
         self._unload_idle(out)
 
     def _work_on(self, replica: Replica, out: Effects) -> None:
@@ -267,22 +273,23 @@ class Site:
             self.settings.limits,
             policy_of=self.settings.policy_of,
             gone=self.gone,
+            met=self._seen,
         )
         self.replicas[event.resource] = replica
         self._touch(replica)
         waiting = self._loading.pop(event.resource, [])
-        self._guard(replica, partial(self._load, replica, event), out, waiting)
+        out.merge(self._guarded(replica, partial(self._load, replica, event), waiting))
         for one in waiting if event.resource in self.replicas else ():
-            self._dispatch(one, out)  # if one of them fails, the others wait until the resource is loaded again
+            out.merge(self._dispatch(one))  # if one of them fails, the others wait until the resource is loaded again
         if self.replicas.get(event.resource) is replica:
-            self._guard(replica, partial(self._begin, replica), out)
+            out.merge(self._guarded(replica, partial(self._begin, replica)))
 
     def _load(self, replica: Replica, event: Loaded, out: Effects) -> None:
         started = replica.load(event.documents)
         self._learn_type(replica)
         if before := self._outlived.pop(replica.resource, None):
             replica.outlive(before)
-        out.others += map(contents.alarm, replica.proofs.values())  # so that an operator sees it after a restart too
+        out.others += contents.alarms(replica)  # so that an operator sees it after a restart too
         if started and not (replica.slot.running and replica.slot.running.n == started.n):
             outcome.after_crash(
                 replica, started, out
@@ -296,21 +303,18 @@ class Site:
 
     # -- faults ------------------------------------------------------------------------------------
 
-    def _guard(
-        self, replica: Replica, work: Callable[[Effects], None], out: Effects, events: Iterable[Event] = ()
-    ) -> None:
+    def _guarded(self, replica: Replica, work: Callable[[Effects], None], events: Iterable[Event] = ()) -> Effects:
         """Do something with one resource. A bug costs that resource this step, and no other resource anything."""
-        own, running = Effects(), replica.slot.running
+        out, running = Effects(), replica.slot.running
         try:
-            work(own)
+            work(out)
         except Exception as error:  # what fails here is not known, so nothing of the step can be trusted
             # A run that this step began does not begin; one that it ended has ended, and the store says that it began.
             replica.slot.restore(None if any(isinstance(event, Ran) for event in events) else running)
             self.matrices.give_up()
-            out.documents |= {key: one for key, one in own.documents.items() if isinstance(one, Matrix)}
+            out = Effects({key: one for key, one in out.documents.items() if isinstance(one, Matrix)})
             self._give_up(replica.resource, error, events, out)
-        else:
-            out.merge(own)
+        return out
 
     def _on_unstorable(self, event: Unstorable, out: Effects) -> None:
         self._give_up(event.resource, event.error, (), out)
@@ -419,7 +423,7 @@ class Site:
             event.sites if (own == 0 and not replica.history.site_list) or event.kind is Kind.SITES else None,
             parallel,
             Verdict.OK if parallel else None,
-            seal=statements.seal_for(replica, stamp),
+            seal=statements.seal_for(replica),
         )
 
     def _matrix_ref(self, replica: Replica, event: Submitted, new: MatrixRef, out: Effects) -> MatrixRef:
@@ -492,5 +496,5 @@ class Site:
 def _resource_of(event: Event) -> str:
     if isinstance(event, Received):
         return event.message.resource
-    assert isinstance(event, Submitted | Ran | Resolved | Queried | ClientLeft)  # noqa: S101 - the others are registered above
+    assert isinstance(event, _OF_A_RESOURCE)  # noqa: S101 - the others are registered above
     return event.resource

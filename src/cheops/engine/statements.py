@@ -2,17 +2,21 @@
 
 A seal says something about every site of the resource, so it must carry the word of each (cheops.log.seals). The first
 site by name does this, so that not all of them do it at the same time. When a seal is due (`retention.seal_due`), it
-sends the vector and the list of sites to the others. Each answers with a statement if that is true there. The next
-operation of a client carries the seal; if none comes, the site submits one of its own. All of this is lost in a crash,
-and asked again.
+sends the vector and the list of sites, with the store of each, to the others. Each answers with a statement if that is
+true there. The next operation of a client carries the seal; if none comes, the site submits one of its own. All of this
+is lost in a crash, and asked again.
 
 A site that asks may be a stolen one. So a site states only what keeps everything that it knows in effect:
 
-- the resource is at these sites by its own list, and it is one of them;
+- the resource is at these sites by its own list, it is one of them, and it knows these stores as their current ones: a
+  site that has lost its disk does not speak for the store before;
 - it has settled all of the vector, so all that it will ever make depends on it;
 - the vector includes all that is known here of origins that cannot speak for themselves any more: sites that are not on
   the list, and stores that were replaced. The author of a seal must know what it seals, so it cannot leave them out;
 - no other site is known to have another content of an operation.
+
+It also signs the root of the resource, which it does not take from the question: a statement that is kept and used
+later must not make another resource of this one (cheops.log.seals).
 """
 
 from collections.abc import Container
@@ -34,23 +38,38 @@ def ask(replica: Replica, up: Container[str], out: Effects, now_ms: int) -> None
             request.drop()
         return
     is_due = request.timer.is_due(now_ms)
+    root = _root(replica)
+    if root is None:
+        return
     if not _is_current(replica) or (is_due and request.stable != due and unanswered(replica)):
-        request.begin(due, _sites(replica), replica.history.root)
+        request.begin(due, _origins(replica), root)
     if is_due and (missing := unanswered(replica)):
         request.timer.back_off(now_ms)
         for peer in sorted(missing):
             if peer in up:
-                exchange.ask_for_statement(replica, peer, request.stable, request.sites, out)
+                exchange.ask_for_statement(replica, peer, request.stable, request.origins, out)
 
 
-def _sites(replica: Replica) -> tuple[str, ...]:
-    return tuple(sorted(replica.sites))
+def _origins(replica: Replica) -> tuple[Origin, ...]:
+    """The sites of the resource, each with the store that it has now; none if one of them has not been heard of yet."""
+    views = {site: replica.peers.get(site) for site in replica.sites if site != replica.site}
+    origins = [Origin(site, view.incarnation) for site, view in views.items() if view is not None and view.incarnation]
+    return tuple(sorted([replica.origin, *origins])) if len(origins) == len(views) else ()
+
+
+def _root(replica: Replica) -> Stamp | None:
+    """What distinguishes the resource from others of its name; None if nothing is known of it. Before the first seal it
+    is the earliest stamp: every site can tell that by itself, and it can only become earlier. A seal that is on its way
+    counts already, so that this site does not sign for an earlier root after it."""
+    history = replica.history
+    draft = next((draft.seal.root for draft in replica.drafts if draft.seal), None)
+    return history.root or draft or history.earliest
 
 
 def _is_current(replica: Replica) -> bool:
     """Whether what this site asked for is still what it would seal."""
     request = replica.seal_request
-    return bool(request.stable) and (request.sites, request.root) == (_sites(replica), replica.history.root)
+    return bool(request.origins) and (request.origins, request.root) == (_origins(replica), _root(replica))
 
 
 def unanswered(replica: Replica) -> set[str]:
@@ -70,13 +89,13 @@ def is_ready(replica: Replica) -> bool:
     )
 
 
-def seal_for(replica: Replica, stamp: Stamp) -> Seal | None:
-    """The seal that an operation with this stamp carries, or None."""
-    if not is_ready(replica):
-        return None
+def seal_for(replica: Replica) -> Seal | None:
+    """The seal that the next operation carries, or None."""
     request = replica.seal_request
-    statements = tuple(request.statements[site] for site in request.sites if site != replica.site)
-    seal = Seal(request.stable, request.root or stamp, request.sites, statements)
+    if request.root is None or not is_ready(replica):
+        return None
+    statements = tuple(request.statements[origin] for origin in request.origins if origin != replica.origin)
+    seal = Seal(request.stable, request.root, request.origins, statements)
     request.drop()
     request.timer.reset_delay()
     return seal
@@ -91,9 +110,10 @@ def take(replica: Replica, peer: str, message: Message) -> None:
 
 def answer(replica: Replica, peer: str, message: Message, out: Effects) -> None:
     """State what a site asks for, if it is true. Otherwise it asks again."""
-    if peer not in replica.sites or not _is_true(replica, message):
+    root = _root(replica)
+    if root is None or peer not in replica.sites or not _is_true(replica, message):
         return
-    said = seal_hash(message.seal_wanted, message.seal_sites, replica.history.root)
+    said = seal_hash(message.seal_wanted, message.seal_origins, root)
     made = max([replica.history.known.get(replica.origin, 0), *(draft.seq for draft in replica.drafts)])
     last = replica.statement
     # The same question gets the same answer, which needs no other signature; what was true then is true now.
@@ -104,13 +124,13 @@ def answer(replica: Replica, peer: str, message: Message, out: Effects) -> None:
 
 
 def _is_true(replica: Replica, message: Message) -> bool:
-    if not replica.is_involved or tuple(message.seal_sites) != _sites(replica):
+    origins = _origins(replica)
+    if not replica.is_involved or not origins or message.seal_origins != origins:
         return False
     if not set(replica.targets()).issubset(replica.sites):
         return False  # a site that left may have made operations that are not known here
-    views = {site: replica.peers[site] for site in replica.sites if site in replica.peers}
-    if not covers(replica.applied.settled, message.seal_wanted) or any(view.differs for view in views.values()):
+    differ = any(view.differs for site, view in replica.peers.items() if site in replica.sites)
+    if differ or not covers(replica.applied.settled, message.seal_wanted):
         return False
-    speaking = {replica.origin, *(Origin(site, view.incarnation) for site, view in views.items())}
-    silent = {origin: n for origin, n in replica.history.known.items() if origin not in speaking}
+    silent = {origin: n for origin, n in replica.history.known.items() if origin not in origins}
     return covers(message.seal_wanted, silent)

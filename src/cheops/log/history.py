@@ -75,6 +75,7 @@ class History:
         self.ever_listed: set[str] = set()
         # The greatest stamp of all operations: the site's clock must go beyond it.
         self.latest: Stamp | None = None
+        self.earliest: Stamp | None = None  # the least of them, while nothing was forgotten
         # For each matrix ever introduced, by the stamp of its introducer: the state at that moment.
         self.epochs: dict[Stamp, Epoch] = {}
         # The operations whose seals count, in the order of `seals.standing`; and what they orphan.
@@ -122,6 +123,7 @@ class History:
         if op.seq > self.floor.get(op.origin, 0):
             self.contents.add(op)
         self.latest = op.stamp if self.latest is None else max(self.latest, op.stamp)
+        self.earliest = op.stamp if self.earliest is None else min(self.earliest, op.stamp)
         self._index(op)
         if op.seal and self._take_seal(op):
             return self._reconsider()

@@ -182,8 +182,9 @@ class DocumentBase(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
 
 
 class Statement(DocumentBase, frozen=True, tag="statement"):
-    """What a site signs for a seal: the resource is at these sites, this site has settled everything up to that vector,
-    and `made` is the number of its last operation. So each later operation of this origin depends on all of it."""
+    """What a site signs for a seal: the resource is at these sites with these stores, this site has settled everything
+    up to that vector, and `made` is the number of its last operation. So each later operation of this origin depends on
+    all of it."""
 
     resource: Name
     origin: Origin
@@ -195,16 +196,21 @@ class Statement(DocumentBase, frozen=True, tag="statement"):
 class Seal(NamedTuple):
     """What is settled for good: every site involved has applied all up to `stable`.
 
-    Only what is under a seal that all sites know may be forgotten, see seals.py. `root` is the stamp of the
-    resource's first seal. It distinguishes two resources that two sites created under one name without knowing of
-    each other. `sites` are the sites involved, the author of the seal included, in their order. Each of the others has
-    signed a statement; the author signs the operation that carries the seal.
+    Only what is under a seal that all sites know may be forgotten, see seals.py. `root` is the stamp of the resource's
+    first operation, as far as was known when it was first sealed. It distinguishes two resources that two sites created
+    under one name without knowing of each other. `origins` are the sites involved, each with the store that speaks for
+    it, the author of the seal included, in their order. Each of the others has signed a statement; the author signs the
+    operation that carries the seal. An earlier store of one of these sites has not signed, and cannot.
     """
 
     stable: Vector
     root: Stamp
-    sites: Annotated[tuple[Name, ...], Meta(max_length=MAX_SITES)]
+    origins: Annotated[tuple[Origin, ...], Meta(max_length=MAX_SITES)]
     statements: Annotated[tuple[Statement, ...], Meta(max_length=MAX_SITES)] = ()
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(origin.site for origin in self.origins)
 
 
 class _Derived:
@@ -327,9 +333,9 @@ def precedence(op: Operation) -> tuple[Stamp, int]:
     return op.stamp, content_hash(op)
 
 
-def seal_hash(stable: Vector, sites: Collection[str], root: Stamp | None) -> str:
-    """A text that stands for what a seal says: the same at every site. The first seal of a resource has no root yet."""
-    return sha256(_encoder.encode((dict(stable), sorted(sites), root))).hexdigest()
+def seal_hash(stable: Vector, origins: Collection[Origin], root: Stamp) -> str:
+    """A text that stands for what a seal says: the same at every site."""
+    return sha256(_encoder.encode((dict(stable), sorted(origins), root))).hexdigest()
 
 
 def unsigned(body: bytes, signature: str) -> bytes:

@@ -9,18 +9,22 @@ and nothing is forgotten before every site knows the seal. An operation is *orph
 know it, and it does not depend on what is sealed: it has no effect at any site, whether that site has forgotten
 anything or not. It is kept and shown like a superseded operation.
 
-A seal speaks for all sites, so it names them, and carries a signed statement of each (`without_statement`). No site can
-seal alone what others take part in. What a site made before its statement is known to the author of the seal, and what
-it makes afterwards depends on what is sealed: an operation of a site that signed is never orphaned. What is orphaned
-comes from a site that was not on the list, from an earlier or later store of one that was, or from a site that broke
-its own statement (`broke_statement`).
+A seal speaks for all sites, so it names them, each with its store, and carries a signed statement of each
+(`without_statement`). No site can seal alone what others take part in. What a site made before its statement is known
+to the author of the seal, and what it makes afterwards depends on what is sealed: an operation of a site that signed is
+never orphaned. What is orphaned comes from a site that was not on the list, from an earlier or later store of one that
+was, or from a site that broke its own statement (`broke_statement`).
 
 The seal of a resource at a single site speaks for that site alone: it orphans nothing that other sites made, seals
 included. Such an operation comes after the checkpoint of that site, at every site: nobody else has what the checkpoint
 holds.
 
 Two seals of one resource never orphan each other. If they do, two resources of one name have met: the one that more
-sites sealed stands, then the one that was sealed first (`root`); the other gives way.
+sites sealed stands, then the one that began first (`root`); the other gives way.
+
+The root is the earliest stamp that the signing sites know, and what a site knows only grows. So of two statements that
+a site makes before it knows a seal, the later one names the same root or an earlier one. Statements for a first seal
+that somebody keeps, and uses after others have sealed, therefore never speak for an older resource than the others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,7 +38,7 @@ def excludes(sealing: Operation, op: Operation) -> bool:
     seal = sealing.seal
     if seal is None or op == sealing or contains(sealing.deps, op.id):
         return False
-    if len(seal.sites) == 1 and op.origin.site not in seal.sites:
+    if len(seal.origins) == 1 and op.origin.site not in seal.sites:
         return False  # no other site has folded what is sealed: there, the operation simply comes on top
     return not covers(op.deps, seal.stable)
 
@@ -45,18 +49,18 @@ def excluding_seal(op: Operation, seals: Iterable[Operation]) -> Operation | Non
     return max(excluding, key=lambda sealing: sealing.stamp, default=None)
 
 
-def without_statement(sealing: Operation) -> list[str]:
-    """The sites whose statement an operation's seal needs and does not have. Its author signs the operation itself."""
+def without_statement(sealing: Operation) -> list[Origin]:
+    """The origins whose statement a seal needs and does not have. Its author signs the operation itself."""
     seal = sealing.seal
     if seal is None:
         return []
-    said = seal_hash(seal.stable, seal.sites, None if seal.root == sealing.stamp else seal.root)
+    said = seal_hash(seal.stable, seal.origins, seal.root)
     stated = {
-        one.origin.site
+        one.origin
         for one in seal.statements
         if one.resource == sealing.resource and one.seal == said and one.made <= sealing.deps.get(one.origin, 0)
     }
-    return sorted(set(seal.sites) - stated - {sealing.origin.site})
+    return sorted(set(seal.origins) - stated - {sealing.origin})
 
 
 def broke_statement(op: Operation, sealing: Operation) -> bool:
@@ -68,7 +72,7 @@ def broke_statement(op: Operation, sealing: Operation) -> bool:
 
 
 def standing(sealing: Iterable[Operation]) -> list[Operation]:
-    """The seals that count, in their order: those of the resource that was sealed first."""
+    """The seals that count, in their order: those of the resource that stands."""
     seals: list[Operation] = []
     for op in sorted(sealing, key=_rank):
         if not any(excludes(senior, op) for senior in seals):
@@ -106,4 +110,4 @@ def proving_seals(sealing: Iterable[Operation], floor: Vector) -> list[Operation
 
 def _rank(op: Operation) -> tuple[object, ...]:
     assert op.seal is not None  # noqa: S101 - callers pass only operations with a seal
-    return (-len(op.seal.sites), op.seal.root, op.stamp)
+    return (-len(op.seal.origins), op.seal.root, op.stamp)

@@ -5,11 +5,12 @@ The pump calls the executor after the commit, so everything that happens here re
 
 import asyncio
 import logging
+import secrets
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
-from uuid import uuid4
 
 from cheops.engine.admission import REFUSED
 from cheops.engine.contents import BROKEN_STATEMENT, EQUIVOCATION
@@ -85,9 +86,10 @@ class Answers:
     """The answers to one request, in order. A context manager: at its end the request is not pending any more."""
 
     def __init__(self, pending: "PendingRequests") -> None:
-        self.request = uuid4().hex
+        self.request = secrets.token_hex(16)
         self._pending = pending
-        self._queue: asyncio.Queue[Answer] = asyncio.Queue()
+        self._arrived: deque[Answer] = deque()
+        self._waiter: asyncio.Future[None] | None = None  # one task reads them: a queue for many would cost more
         self._op: tuple[str, OpId] | None = None
 
     def __enter__(self) -> Self:
@@ -106,17 +108,22 @@ class Answers:
         self._op = (resource, op)
 
     def put(self, answer: Answer) -> None:
-        self._queue.put_nowait(answer)
+        self._arrived.append(answer)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def next(self) -> Answer:
-        return await self._queue.get()
+        while not self._arrived:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._arrived.popleft()
 
     async def until(self, deadline_s: float) -> AsyncIterator[Answer]:
         """All answers that arrive until this time of the event loop's clock."""
         while True:
             left_s = deadline_s - asyncio.get_running_loop().time()
             try:
-                yield await asyncio.wait_for(self._queue.get(), max(left_s, 0))
+                yield await asyncio.wait_for(self.next(), max(left_s, 0))
             except TimeoutError:
                 return
 

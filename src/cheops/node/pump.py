@@ -7,9 +7,9 @@ run, send, answer. While a commit is under way the engine already handles the ne
 If the store cannot commit (a full disk), nothing that depends on it happens. The pump reports the trouble and retries
 until it succeeds. No acknowledged operation is lost, because nothing is acknowledged before the commit.
 
-No event stops the pump. A bug in the engine costs the resource concerned that one step (see `Site._guard`). A document
-that can never be stored costs its resource what was decided since: those effects are dropped, the requests get an
-error, and the engine starts again from what the store has (`Unstorable`). All faults are counted and logged.
+No event stops the pump. A bug in the engine costs the resource concerned that one step (see `Site._guarded`). A
+document that can never be stored costs its resource what was decided since: those effects are dropped, the requests get
+an error, and the engine starts again from what the store has (`Unstorable`). All faults are counted and logged.
 """
 
 import asyncio
@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 from cheops.backoff import Backoff
@@ -52,6 +51,7 @@ from cheops.text import printable, shortened
 _log = logging.getLogger(__name__)
 _STEPS_PER_COMMIT = 500  # a larger batch would make the first of its clients wait for the last
 _RETRY_S, _RETRY_MOST_S = 0.1, 5.0
+_READS = (Load, Enumerate)
 _SIGNATURE_BYTES = MAX_SIGNATURE_CHARACTERS + 50  # what a signature may add to a document
 
 
@@ -150,22 +150,22 @@ class Pump:
                 last_seq = await self._commit(saves)
             except CodecError:
                 await self._drop_unstorable(steps)
-                last_seq = await self._commit(_saves(steps))
-            self._try(lambda: self._handler.committed(_saves(steps), last_seq))
+                saves = _saves(steps)
+                last_seq = await self._commit(saves)
+            self._note_commit(saves, last_seq)
         others = [effect for effects in steps for effect in effects if not isinstance(effect, Save)]
         # Loads first: they only read, and run in the background while the rest is carried out.
-        self._load([effect for effect in others if isinstance(effect, Load | Enumerate)])
+        self._load([effect for effect in others if isinstance(effect, _READS)])
         for effect in others:
-            self._try(partial(self._do, effect))
+            self._do(effect)
         self._done += len(steps)
         async with self._progress:
             self._progress.notify_all()
 
-    def _try(self, what: Callable[[], None]) -> None:
-        """Carry out something that is no part of the engine. A bug there must not end the pump."""
+    def _note_commit(self, saves: list[Save], last_seq: int) -> None:
         try:
-            what()
-        except Exception as error:
+            self._handler.committed(saves, last_seq)
+        except Exception as error:  # as in `_do`
             self._handler.fault(Fault("", error))
 
     async def _drop_unstorable(self, steps: list[list[Effect]]) -> None:
@@ -211,19 +211,23 @@ class Pump:
                 return last_seq
 
     def _do(self, effect: Effect) -> None:
-        match effect:
-            case Run():
-                self._handler.run(effect)
-            case Send():
-                self._handler.send(effect)
-            case Answer():
-                self._handler.answer(effect)
-            case Notify():
-                self._handler.notify(effect)
-            case Fault():
-                self._handler.fault(effect)
-            case _:
-                pass  # loads have started already
+        """Carry out an effect, which is no part of the engine. A bug there must not end the pump."""
+        try:
+            match effect:
+                case Run():
+                    self._handler.run(effect)
+                case Send():
+                    self._handler.send(effect)
+                case Answer():
+                    self._handler.answer(effect)
+                case Notify():
+                    self._handler.notify(effect)
+                case Fault():
+                    self._handler.fault(effect)
+                case _:
+                    pass  # loads have started already
+        except Exception as error:
+            self._handler.fault(Fault("", error))
 
     def _load(self, wanted: Iterable[Load | Enumerate]) -> None:
         if wanted := tuple(wanted):

@@ -35,12 +35,14 @@ from cheops.sim.forger import Forger
 from cheops.sim.heartbeats import HeartbeatMutator, Keys, Meshes
 from cheops.sim.mutator import Mutator
 from cheops.sim.node import Node
+from cheops.sim.statements import StatementCollector
 from cheops.sim.wire import Wire
 from cheops.sim.workload import Profile
 from cheops.sim.world import World
 from cheops.store.codec import content_of
 
 FORGOTTEN_WITHIN_MS = 5_000
+_ASKS = 0.25  # of the histories in which it asks for statements
 _ACT_MS = 150  # how often the hostile site sends something by itself
 
 
@@ -70,7 +72,10 @@ class ByzantineWorld(World):
         super().__init__(seed, sites, profile)
         draw = Random(f"mutator {seed}")  # noqa: S311 - repeatable is the point
         forger = Forger(self.nodes[self.hostile], self.wire, self.honest, draw, lambda: self.wall_ms(self.hostile))
-        self.mutator = Mutator(self.hostile, self.honest, forger, self.wire, draw, profile.spared)
+        # Drawn apart from the rest, so that a seed without this tactic gives the history that it always gave.
+        apart = Random(f"statements {seed}")  # noqa: S311 - repeatable is the point
+        collector = StatementCollector(self.nodes[self.hostile], forger, apart) if apart.random() < _ASKS else None
+        self.mutator = Mutator(self.hostile, self.honest, forger, self.wire, draw, profile.spared, collector)
         # The first honest site has the key of the authority, which decides about sites.
         keys = {name: Keys(name, sites, may_decide=name == self.honest[0]) for name in sites}
         self.heartbeat_mutator = HeartbeatMutator(keys[self.hostile], self.honest, draw, profile.spared)
@@ -113,7 +118,7 @@ class ByzantineWorld(World):
             return
         super().note_saved(node, save)
         for document in save.documents:
-            if isinstance(document, Proof) and document.other and not self._restricted:
+            if isinstance(document, Proof) and not self._restricted:
                 self.named.setdefault(document.resource, set()).update(document.other.sites or ())
             if isinstance(document, Operation) and document.verdict is not None:
                 of_id = self.contents.setdefault(document.resource, {}).setdefault(document.id, {})

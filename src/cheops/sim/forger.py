@@ -146,7 +146,7 @@ class Forger:
         ref = self._random.choice((first.matrix._replace(introduced=stamp), first.matrix))
         first = replace(first, stamp=stamp, matrix=ref)
         later = stamp._replace(counter=1)
-        seal = Seal({origin: 1}, self._random.choice((later, later, self.root(later))), (self._site,))
+        seal = Seal({origin: 1}, self._random.choice((later, later, self.root(later))), (origin,))
         sealing = replace(
             self.operation(resource, origin, kind=Kind.SEAL), deps={origin: 1}, stamp=later, matrix=ref, sites=None
         )
@@ -190,7 +190,9 @@ class Forger:
         replica = self._replica(resource)
         listed = tuple(sorted(replica.history.site_list)) if replica else ()
         sites = self._random.choice(((self._site,), self.site_list(), listed or (self._site,)))
-        return Seal(stable, self.root(stamp), sites)
+        own = stamp.origin
+        origins = (own if site == own.site else Origin(site, "1") for site in sites)
+        return Seal(stable, self.root(stamp), tuple(origins))
 
     def root(self, stamp: Stamp) -> Stamp:
         return self._random.choice((stamp, Stamp(1, 0, self._node.origin), *self._roots))

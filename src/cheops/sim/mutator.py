@@ -19,6 +19,7 @@ from cheops.errors import CheopsError
 from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.operation import MAX_NUMBER, Applied, Kind, Operation, OpId, Origin, Reply, Stamp, Status
 from cheops.sim.forger import BAD_IDS, NUMBERS, Forger
+from cheops.sim.statements import StatementCollector
 from cheops.sim.wire import CLOCK_SKEW_S, Wire
 from cheops.store import codec
 
@@ -27,7 +28,7 @@ _MOST_HEARD = 400
 TACTICS = (
     "drop", "duplicate", "withhold", "claim", "change own operations", "equivocate", "forge", "forge replies",
     "snapshot", "seal", "mutate bytes", "operate", "bad id", "two contents", "lying seal", "far stamp", "flood",
-    "matrices", "replay", "unasked snapshot", "own replies", "own history",
+    "matrices", "replay", "unasked snapshot", "own replies", "own history", "statements",
 )  # fmt: skip
 
 Body = tuple[str, bytes]  # a receiver, and what is sent to it
@@ -35,9 +36,16 @@ Body = tuple[str, bytes]  # a receiver, and what is sent to it
 
 class Mutator:
     def __init__(  # noqa: PLR0913, PLR0917 - all that the site has
-        self, site: str, others: tuple[str, ...], forger: Forger, wire: Wire, random: Random, spared: frozenset[str]
+        self,
+        site: str,
+        others: tuple[str, ...],
+        forger: Forger,
+        wire: Wire,
+        random: Random,
+        spared: frozenset[str],
+        collector: StatementCollector | None = None,
     ) -> None:
-        """It does not use the tactics in `spared`."""
+        """It does not use the tactics in `spared`. With a collector, it asks for statements."""
         self._site = site
         self._others = others
         self._forger = forger
@@ -75,7 +83,12 @@ class Mutator:
             "own history": self._begin_anew,
         }
         names = [*mutations, *inventions]
-        self.tactics = sorted(set(random.sample(names, random.randint(2, 7))) - spared)
+        chosen = set(random.sample(names, random.randint(2, 7)))
+        self._collector = collector
+        if collector is not None:
+            inventions["statements"] = self._use_statements
+            chosen.add("statements")
+        self.tactics = sorted(chosen - spared)
         self._mutations = [(name, mutations[name]) for name in self.tactics if name in mutations]
         self._inventions = [(name, inventions[name]) for name in self.tactics if name in inventions]
 
@@ -87,6 +100,8 @@ class Mutator:
         """A message that an honest site sends to this one."""
         self._heard.append(message)
         self._forger.overhear(message)
+        if self._collector is not None:
+            self._collector.overhear(message)
 
     def outgoing(self, peer: str, message: Message) -> list[Body]:
         """What is sent instead of a message of this site's engine."""
@@ -258,6 +273,22 @@ class Mutator:
             message = replace(message, snapshot=snapshot)
         for peer in self._some_peers():
             yield peer, message
+
+    def _use_statements(self) -> Iterator[tuple[str, Message]]:
+        """Ask for statements; or send a seal that is made of some, at once or much later."""
+        collector = self._collector
+        if collector is None:
+            return
+        if self._random.random() < 0.7:
+            if (asked := collector.question(self._forger.resource())) is not None:
+                message, sites = asked
+                for peer in sites:
+                    yield peer, message
+        elif (op := collector.sealing()) is not None:
+            self._injected["hostile: signed seal"] += 1
+            op = self._wire.signed(op, self._site)
+            for peer in self._some_peers():
+                yield peer, self._forger.about(op.resource, (op,))
 
     def _operate_far_away(self) -> Iterator[tuple[str, Message]]:
         """Stamps at the bounds of time and of the counter."""

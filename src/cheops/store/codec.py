@@ -53,6 +53,7 @@ _MOST_KNOWN_MATRICES, _MOST_KNOWN_ENTRIES = 128, 100  # remembered, and the entr
 
 _T = TypeVar("_T")
 _DOCUMENT_TYPES = get_args(Document)
+_ALWAYS_SHARED = (Reply, Matrix)
 # What msgspec and the constructors of our types raise for bad data; RecursionError is for deep nesting.
 _FOREIGN = (msgspec.MsgspecError, MatrixError, ValueError, TypeError, OverflowError, RecursionError)
 
@@ -148,7 +149,7 @@ def signed(body: bytes, signature: str) -> bytes:
 
 def is_shared(document: Document) -> bool:
     """Whether the document goes to other sites: drafts and a site's own notes do not."""
-    return document.verdict is not None if isinstance(document, Operation) else isinstance(document, Reply | Matrix)
+    return document.verdict is not None if isinstance(document, Operation) else isinstance(document, _ALWAYS_SHARED)
 
 
 # -- messages --------------------------------------------------------------------------------------------

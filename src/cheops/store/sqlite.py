@@ -79,29 +79,34 @@ class Writer:
 
     def _apply(self, writes: Sequence[Write]) -> None:
         own: list[tuple[str, str, bool, None, bytes]] = []  # not shared: no number to read back, so one executemany
+        forgotten: set[str] = set()
+        written: set[str] = set()
         for write in writes:
             if isinstance(write, Forget):
                 self._forget(write)
-            elif write.is_shared:
+                forgotten.add(write.resource)
+                continue
+            written.add(write.resource)
+            if write.sites:
+                self._involve(write.sites, write.resource)
+            if write.is_shared:
                 self._put_shared(write)
             else:
-                self._involve(write.sites, write.resource)
                 own.append((write.resource, write.id, write.is_unsynced, None, write.body))
         self._connection.executemany(_UPSERT, own)
         self._flush()
-        forgotten = {write.resource for write in writes if isinstance(write, Forget)}
-        self._drop_empty(forgotten.difference(write.resource for write in writes if isinstance(write, Put)))
+        self._drop_empty(forgotten - written)
         if self._must_store_seq:
             self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('last_seq', ?)", (self._next,))
 
     def _put_shared(self, put: Put) -> None:
-        self._involve(put.sites, put.resource)
         row = (put.resource, put.id, put.is_unsynced, self._next + 1, put.body)
         ((doc, seq),) = self._connection.execute(_UPSERT_SHARED, row).fetchall()
         if seq == self._next + 1:  # otherwise it kept its number, and is in the feeds already
             self._next = seq
-            feeds = (EVERYTHING, *(self._sites_of(put.resource) if put.resource else (EVERY_SITE,)))
-            self._feed_rows.extend((feed, seq, doc) for feed in feeds)
+            self._feed_rows.append((EVERYTHING, seq, doc))
+            for feed in self._sites_of(put.resource) if put.resource else (EVERY_SITE,):
+                self._feed_rows.append((feed, seq, doc))
 
     def _forget(self, forget: Forget) -> None:
         statement = "DELETE FROM documents WHERE resource = ? AND id = ? RETURNING doc, seq"
@@ -121,8 +126,6 @@ class Writer:
     # -- involved sites ----------------------------------------------------------------------------
 
     def _involve(self, names: Iterable[str], resource: str) -> None:
-        if not names:
-            return
         known = self._sites_of(resource)
         new = [site for site in dict.fromkeys(map(self._site, names)) if site not in known]
         if not new:

@@ -67,9 +67,9 @@ def _samples() -> tuple[Message, ...]:
     ref = MatrixRef(RULES.hash, Stamp(1_700_000_000_000, 0, PARIS))
     reply = Reply(SHARED, LYON, 1, OpId(PARIS, 1), "set", Status.OK, ("set", "inc"), output="OK")
     own = Reply(SHARED, LYON, 2, OpId(LYON, 1), "set", Status.KO, detail="no")
-    root, sites, stable = Stamp(1_700_000_000_001, 0, PARIS), ("lyon", "paris"), {PARIS: 2, LYON: 2}
-    stated = seal_hash(stable, sites, root)
-    seal = Seal(stable, root, sites, (signed(Statement(SHARED, PARIS, stated, 2), "paris"),))
+    root, origins, stable = Stamp(1_700_000_000_001, 0, PARIS), (LYON, PARIS), {PARIS: 2, LYON: 2}
+    stated = seal_hash(stable, origins, root)
+    seal = Seal(stable, root, origins, (signed(Statement(SHARED, PARIS, stated, 2), "paris"),))
     own_statement = signed(Statement(SHARED, LYON, stated, 2), "lyon")
     snapshot = Snapshot({PARIS: 1}, {LYON: 1}, Base({PARIS: 1}, Command("write 1")), ref, (), root=seal.root)
     fate = Fate(next(iter(Rule)), OpId(PARIS, 2))
@@ -88,7 +88,7 @@ def _samples() -> tuple[Message, ...]:
         Message(HONEST, LYON.incarnation, (of_paris(HONEST, 1),), known={PARIS: 2}, ask=True),
         Message(HONEST, LYON.incarnation, (of_lyon(1, resource=HONEST),), known={PARIS: 2, LYON: 1}),
         Message(HONEST, LYON.incarnation, known={PARIS: 2}, snapshot=replace(snapshot, floor={PARIS: 2}, base=None)),
-        Message(*head, known=stable, settled=stable, seal_wanted={PARIS: 2}, seal_sites=("here", "lyon", "paris")),
+        Message(*head, known=stable, settled=stable, seal_wanted={PARIS: 2}, seal_origins=(HERE, LYON, PARIS)),
         Message(*head, known=stable, statements=(own_statement,)),
         Message("fresh", LYON.incarnation, (of_lyon(1, resource="fresh", deps={}, sites=("lyon", "here")),)),
         Message("fresh", LYON.incarnation, (of_lyon(1, resource="fresh", deps={}, sites=("lyon", "here"), stamp=stamp),)),

@@ -59,7 +59,7 @@ OPERATIONS = (
     operation(5, Kind.SITES, sites=("paris", "here")),
     operation(6, Kind.DELETE),
     operation(7, Kind.FORCE),
-    operation(8, Kind.SEAL, seal=Seal({PARIS: 7}, _BORN, ("paris",)), payload=Command("")),
+    operation(8, Kind.SEAL, seal=Seal({PARIS: 7}, _BORN, (PARIS,)), payload=Command("")),
 )
 REPLIES = (
     Reply("counter", LYON, 1, OpId(PARIS, 1), "set", Status.OK, ("set", "inc"), output="OK"),

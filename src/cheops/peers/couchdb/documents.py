@@ -79,7 +79,8 @@ def parse_document(raw: object) -> tuple[Document, CouchDocument]:
     if id_ != couch.id:
         raise RefusedError(id_, rev, f"its content is that of '{couch.id}'")
     # A newer agent may add fields. We do not read them, but they count in its revision.
-    if rev not in (couch.rev, _revision(body)) or raw.get("_revisions", _history(rev)) != _history(rev):
+    is_of_content = rev == couch.rev or rev == _revision(body)
+    if not is_of_content or raw.get("_revisions", _history(rev)) != _history(rev):
         raise RefusedError(id_, rev, f"the revision of this content is {couch.rev}; documents are immutable")
     return document, couch
 
