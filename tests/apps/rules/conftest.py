@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.apps.rules.sites import AppSites
+from tests.gateway.replicas.app_sites import AppSites
 from tests.wan import Wan
 from tests.wan.fixtures import make_wan, wan
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.agent.rig import until
 from tests.apps.rules.conftest import MakeSites
-from tests.apps.rules.sites import SITES, AppSites, must_be_true
+from tests.gateway.replicas.app_sites import SITES, AppSites, must_be_true
 from tests.wan import Wan
 
 EVERYWHERE = "site1 & site2 & site3"

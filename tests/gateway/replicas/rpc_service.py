@@ -1,0 +1,100 @@
+"""A service whose requests no path explains, as a process of its own: `python -m tests.gateway.replicas.rpc_service PORT`.
+
+POST /kv/put {key, value}           POST /kv/get {key}
+POST /kv/swap {key, old, new}       200 always; {"done": false} if the value was another one
+PUT /o/NAME, PUT|DELETE /o/NAME?tagging
+PUT /f/NAME                         a folder; PUT /f/NAME/FILE needs it (409)
+POST /things {"metadata": {"name": …}}, PUT /things/NAME
+                                    the server sets metadata.uid, and refuses another one (409)
+GET /_state                         all of it, without uids
+"""
+
+import json
+import sys
+import threading
+import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+STATE: dict[str, dict[str, Any]] = {"kv": {}, "o": {}, "tags": {}, "f": {}, "things": {}}
+UIDS: dict[str, str] = {}
+LOCK = threading.Lock()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def handle_any(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path, _, query = self.path.partition("?")
+        parts = path.strip("/").split("/")
+        with LOCK:
+            status, answer = self._answer(parts, query, json.loads(body) if body else None)
+        content = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_PUT = do_DELETE = handle_any  # noqa: N815 - the names that http.server calls
+
+    def _answer(  # noqa: C901, PLR0911 - one case per request
+        self, parts: list[str], query: str, body: Any
+    ) -> tuple[int, Any]:
+        match parts:
+            case ["_state"]:
+                return 200, STATE
+            case ["kv", "put"]:
+                STATE["kv"][body["key"]] = body["value"]
+                return 200, {}
+            case ["kv", "get"]:
+                return 200, {"value": STATE["kv"].get(body["key"])}
+            case ["kv", "swap"]:
+                done = STATE["kv"].get(body["key"]) == body["old"]
+                if done:
+                    STATE["kv"][body["key"]] = body["new"]
+                return 200, {"done": done}
+            case ["o", name]:
+                return self._object(STATE["tags" if query.startswith("tagging") else "o"], name, body)
+            case ["f", name] if self.command == "PUT":
+                return 201, STATE["f"].setdefault(name, {})
+            case ["f", name, file] if self.command == "PUT":
+                if name not in STATE["f"]:
+                    return 409, {"error": "no such folder"}
+                STATE["f"][name][file] = body
+                return 201, {}
+            case ["things"] if self.command == "POST":
+                name = body["metadata"]["name"]
+                return (409, {"error": "it exists"}) if name in STATE["things"] else self._thing(name, body, 201)
+            case ["things", name]:
+                if name not in STATE["things"]:
+                    return 404, {}
+                return self._thing(name, body, 200) if self.command == "PUT" else self._shown(name)
+        return 404, {}
+
+    def _object(self, kept: dict[str, Any], name: str, body: Any) -> tuple[int, Any]:
+        if self.command == "PUT":
+            kept[name] = body
+        elif self.command == "DELETE":
+            kept.pop(name, None)
+        return 200, kept.get(name)
+
+    def _thing(self, name: str, body: Any, status: int) -> tuple[int, Any]:
+        uid = UIDS.setdefault(name, uuid.uuid4().hex)
+        if body["metadata"].pop("uid", uid) != uid:
+            return 409, {"error": "another uid"}
+        STATE["things"][name] = body
+        return status, self._shown(name)[1]
+
+    @staticmethod
+    def _shown(name: str) -> tuple[int, Any]:
+        thing = STATE["things"][name]
+        return 200, {**thing, "metadata": {**thing["metadata"], "uid": UIDS[name]}}
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+if __name__ == "__main__":
+    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
