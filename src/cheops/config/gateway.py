@@ -68,7 +68,7 @@ class GatewayConfig(Section):
         ForwardedHeaders.CLIENT,
         "Which headers name the client to services: `for` adds `X-Forwarded-For`, `all` adds also `Forwarded`, "
         "`X-Forwarded-Host` and `X-Forwarded-Proto`, `none` adds nothing. `Host` is passed on "
-        "unchanged, except in replicated requests, where it is the host of `url`.",
+        "unchanged; for replicated requests see `services.NAME.host`.",
     )
     connections: int = setting(
         COUNT,

@@ -42,11 +42,13 @@ READ = "GET"  # shows the state of a resource
 LOCATION = "Location"
 EXISTS = ("abort", "adopt", "overwrite")
 FORWARD = ("client", "none")
+HOST_OF_CLIENT, HOST_OF_SERVICE = "client", "service"  # or a name
 REPLICATE_AS = ("own", "mapped")
 CREDENTIAL_HEADERS = (
     *("Authorization", "Proxy-Authorization", "Cookie", "X-Auth-Token", "X-Subject-Token", "X-Service-Token"),
     *("X-Api-Key", "X-Access-Token", "X-Csrf-Token", "X-Amz-Security-Token", "Private-Token"),
 )
+_AUTHORITY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]{1,253})(?::[0-9]{1,5})?")
 _HEADER = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,100}")
 _PATH = re.compile(r"/[^\s?#]*")
 _ID_PATH = re.compile(r"\$((?:\.[A-Za-z_][\w-]*){1,8})")
@@ -129,6 +131,14 @@ def _read_program(value: Value) -> tuple[str, ...]:
     if not words or not words[0]:
         raise value.fail("expected a program and its arguments, as a list")
     return words
+
+
+def _read_host(value: Value) -> str:
+    text = value.string()
+    if not _AUTHORITY.fullmatch(text):
+        shown = printable(shortened(text))
+        raise value.fail(f"expected client, service, or a host name such as s3.example.org:9000, found '{shown}'")
+    return text
 
 
 def _read_headers(value: Value) -> tuple[str, ...]:
@@ -289,6 +299,13 @@ class ReplicationConfig(Section):
         "own",
         "With which credentials this site runs changes that were accepted at another site: its `own` (`auth`), or "
         "those that it has for this client (`mapped`). See [credentials](replication.md#credentials).",
+    )
+    host: str = setting(
+        ValueType("`client`, `service`, or a host name", _read_host),
+        "",
+        "The `Host` with which this site sends replicated changes to its instance: the one that the `client` sent, "
+        "that of the `service` (from `url`), or this name. See [the header Host](replication.md#the-header-host).",
+        shown="`client` at the site that takes the change, `service` at the others",
     )
     auth: AuthConfig | None = setting(
         section(AuthConfig),

@@ -369,6 +369,7 @@ class ChangeHandler:
             ticket=self._backend.tickets.issue(credentials),
             scope=_scope_of_others(first(head, "Scope"), service, self._functions),
             client=client,
+            host=first(head, "Host") or "",
         )
         if not spooled.file_hash:
             request = with_body(request, spooled.inline)

@@ -223,7 +223,7 @@ def find_previous(replica: Replica, command: Command) -> OpId | None:
 
 def _content(request: Request, command: Command) -> tuple[Request, tuple[FileRef, ...]]:
     """What makes two requests the same; headers may differ."""
-    return msgspec.structs.replace(request, ticket="", headers=()), command.files
+    return msgspec.structs.replace(request, ticket="", headers=(), host=""), command.files
 
 
 OPERATION = "Cheops-Operation"
@@ -278,10 +278,15 @@ def _location(location: str) -> Headers:
 
 def _ok(kept: KeptResponse, own: Headers, location: str) -> Response:
     more: list[Header] = [(NOTE, kept.note)] if kept.note else []
-    if kept.cut_bytes:
-        more.append((CUT, f"{kept.cut_bytes} bytes of the response were not kept"))
+    more += _cut(kept)
     headers = kept.headers if not location else (*without(kept.headers, "Location"), *_location(location))
     return Response(kept.status, (*headers, *_dated(), *own, *more), kept.body)
+
+
+def _cut(kept: KeptResponse) -> Headers:
+    cut = [f"{kept.cut_bytes} bytes"] if kept.cut_bytes else []
+    cut += [f"{kept.cut_headers} headers"] if kept.cut_headers else []
+    return ((CUT, f"{' and '.join(cut)} of the response were not kept"),) if cut else ()
 
 
 def _refused(kept: KeptResponse | None, detail: str, own: Headers) -> Response:
@@ -289,7 +294,7 @@ def _refused(kept: KeptResponse | None, detail: str, own: Headers) -> Response:
         return _problem(409, detail, own)
     if kept.note:
         return _problem(kept.status, f"{kept.note}. The service responds: {kept.text[:1000]}", own)
-    return Response(kept.status, (*kept.headers, *_dated(), *own), kept.body)
+    return Response(kept.status, (*kept.headers, *_dated(), *own, *_cut(kept)), kept.body)
 
 
 def _pending(result: SubmissionResult, meta_id: str, where: str, own: Headers) -> Response:
