@@ -108,7 +108,7 @@ BAD = [
         "site: a\nservices:\n  image: {uri: http://b}",
         (
             "3: services.image.uri: unknown key; did you mean 'url'? Known here: add_carrier, advertise, allow, auth, "
-            "carriers, client, credential_headers, exists, find, forward, hosts, id and 11 more"
+            "carriers, client, credential_headers, exists, find, forward, host, hosts and 13 more"
         ),
     ),
     (

@@ -59,6 +59,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *_peers(node, peers),
         *await asyncio.gather(*(_front(node, one) for one in node.config.services.values() if one.listener.listen)),
         *await _data_plane(gateway),
+        *(_unknown_calls(gateway) if gateway else ()),
         *(_of_backend(finding) for finding in await node.backends.doctor()),
         *(_version(peer) for peer in peers if peer.version),
     ]
@@ -180,6 +181,20 @@ async def _data_plane(gateway: Gateway | None) -> list[Check]:
         hint = f"see {plane.haproxy.folder / 'haproxy.log'}; the agent retries automatically"
         return [_check("services", "HAProxy has a problem", f"{plane.trouble}; requests are forwarded {detail}", hint)]
     return [_check("services", name, detail)]
+
+
+def _unknown_calls(gateway: Gateway) -> Iterator[Check]:
+    """Calls of the application whose scope was not known; the data plane was refreshed just before."""
+    record, now_s = gateway.request_log, time.time()
+    for service, last_s in sorted(record.last_unknown_call_s.items()):
+        if now_s - last_s > _LATELY_S:
+            continue
+        hint = (
+            "have the application pass on the header Scope, or a carrier; see "
+            "docs/gateway.md#calls-without-a-known-scope"
+        )
+        detail = f"{record.unknown_calls[service]:,} since the start, the last {now_s - last_s:,.0f} s ago"
+        yield _check("services", f"calls to {service} have no known scope", detail, hint, Level.WARNING)
 
 
 async def _front(node: Node, service: ServiceConfig) -> Check:

@@ -39,6 +39,14 @@ class ForwardedHeaders(StrEnum):
     NOTHING = "none"
 
 
+class UnknownCalls(StrEnum):
+    """What becomes of a call of the application that has neither a scope nor a known carrier."""
+
+    ALLOW = "allow"
+    WARN = "warn"
+    REFUSE = "refuse"
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayConfig(Section):
     """The settings of the gateway that apply to all services."""
@@ -201,6 +209,13 @@ class ServiceListener(Section):
     )
     add_carrier: bool = setting(
         BOOLEAN, True, "Whether the first of them is added to a request with a scope that has none of them."
+    )
+    unknown_calls: UnknownCalls = setting(
+        choice(UnknownCalls, UnknownCalls),
+        UnknownCalls.WARN,
+        "A call of the application to this service without a scope or a known carrier, while the gateway remembers "
+        "requests with scopes: `allow` serves it here, `warn` also reports it, `refuse` answers 409. See "
+        "[calls without a known scope](gateway.md#calls-without-a-known-scope).",
     )
 
     def complete(self, value: Value) -> Self:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from cheops.config.address import DEFAULT_LISTEN, Address, address_of_url, is_loopback
-from cheops.config.gateway import GatewayConfig, address_conflict, gateway_warnings
+from cheops.config.gateway import GatewayConfig, UnknownCalls, address_conflict, gateway_warnings
 from cheops.config.notify import TARGETS, TargetConfig
 from cheops.config.security import (
     SECURITY,
@@ -233,6 +233,12 @@ class SiteConfig(Section):
         """Whether the application calls out through the gateway, so that scopes must be recovered."""
         listeners = (service.listener for service in self.services.values())
         return self.gateway.proxy is not None or any(listener.outbound for listener in listeners)
+
+    @property
+    def refuses_unknown_calls(self) -> bool:
+        """Whether calls without a known scope are refused: then every request to the application needs a carrier."""
+        listeners = (service.listener for service in self.services.values())
+        return self.has_carriers and any(one.unknown_calls is UnknownCalls.REFUSE for one in listeners)
 
     @property
     def carrier_names(self) -> tuple[str, ...]:

@@ -57,15 +57,19 @@ _SWITCHING = 101
 class Forwarder:
     """Sends requests to services and other gateways. Also the `UpstreamServices` (see interfaces) of replication."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it needs of a gateway
         self,
         here: str,
         services: Mapping[str, ServiceConfig],
         settings: GatewayConfig,
         peers: PeerGateways,
         carriers: Carriers | None,
+        *,
+        marks_all: bool = False,
     ) -> None:
+        """`marks_all`: add a carrier to requests without a scope, too."""
         self._here = here
+        self._marks_all = marks_all
         self._services = services
         self._peers = peers
         self._carriers = carriers
@@ -121,14 +125,21 @@ class Forwarder:
         kept = tuple(pair for pair in head.headers if not config.is_credential(pair[0]))
         return RequestHead(head.method, head.target, kept)
 
-    def _with_carrier(self, service: str, head: RequestHead) -> tuple[RequestHead, CarrierUse | None]:
-        """Remember the scope under the carriers that the application passes on, to recognize its own calls."""
+    def _with_carrier(
+        self, service: str, head: RequestHead, *, is_marked: bool = False
+    ) -> tuple[RequestHead, CarrierUse | None]:
+        """Remember the scope under the carriers that the application passes on, to recognize its own calls. With
+        `is_marked`, a request without a scope gets a carrier, too."""
         if self._carriers is None:
             return head, None
         front = self._services[service].listener
         scope = first(head, SCOPE)
         values = carriers_in(head, front.carriers)
-        if scope and front.add_carrier and not self._carriers.is_unambiguous(values, scope):
+        if (
+            (scope or is_marked or self._marks_all)
+            and front.add_carrier
+            and not self._carriers.is_unambiguous(values, scope)
+        ):
             head = RequestHead(
                 head.method, head.target, with_new_carrier(head.headers, front.carriers, uuid.uuid4().hex)
             )
@@ -161,7 +172,9 @@ class Forwarder:
     async def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
         carrier_use = None
         try:
-            head, carrier_use = self._with_carrier(service, RequestHead("", "", with_scope(headers, scope or None)))
+            # An operation may say nothing about other services: that is known then, and its calls are not reported.
+            bare = RequestHead("", "", with_scope(headers, scope or None))
+            head, carrier_use = self._with_carrier(service, bare, is_marked=True)
             if carrier_use:
                 await carrier_use.wait_consistent()
         except BaseException as error:

@@ -57,6 +57,7 @@ from cheops.gateway.routing import (
     resolve_route,
     short_reason,
 )
+from cheops.gateway.unknown_calls import UnknownCallPolicy
 from cheops.gateway.upstream import DisconnectWatch
 from cheops.scope.functions import Functions
 from cheops.scope.snapshot import Snapshot
@@ -84,11 +85,12 @@ class RequestHandler:
         peers: PeerGateways,
         forwarder: Forwarder,
         carriers: Carriers | None,
+        unknown_calls: UnknownCallPolicy | None,
         request_log: RequestLog,
     ) -> None:
         self._here = config.name
         self._settings = config.gateway
-        self._parser = RequestParser(config, functions, peers, carriers)
+        self._parser = RequestParser(config, functions, peers, carriers, unknown_calls)
         self._functions = functions
         self._snapshot = snapshot
         self._forwarder = forwarder

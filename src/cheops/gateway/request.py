@@ -40,6 +40,7 @@ from cheops.gateway.interfaces import GatewayRequestError
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request_log import RequestTrace
 from cheops.gateway.routing import parse_scope
+from cheops.gateway.unknown_calls import UnknownCallPolicy
 from cheops.gateway.upstream import DisconnectWatch
 from cheops.scope.functions import Functions
 from cheops.scope.parser import parse
@@ -197,7 +198,12 @@ class RequestParser:
     """Parses heads: finds the service, the sender and the scope of a request."""
 
     def __init__(
-        self, config: SiteConfig, functions: Functions, peers: PeerGateways, carriers: Carriers | None
+        self,
+        config: SiteConfig,
+        functions: Functions,
+        peers: PeerGateways,
+        carriers: Carriers | None,
+        unknown_calls: UnknownCallPolicy | None,
     ) -> None:
         self._config = config
         self._here = config.name
@@ -206,6 +212,7 @@ class RequestParser:
         self._functions = functions
         self._peers = peers
         self._carriers = carriers
+        self._unknown_calls = unknown_calls
 
     async def parse_request(
         self,
@@ -266,7 +273,10 @@ class RequestParser:
         scope = parse_scope(every(head, SCOPE), trace.service, self._functions)
         if scope is not None or not listener.is_for_application or self._carriers is None:
             return scope, None
-        text = self._carriers.recover(carriers_in(head, self._config.carrier_names))
+        values = carriers_in(head, self._config.carrier_names)
+        text = self._carriers.recover(values)
+        if self._unknown_calls and first(head, SCOPE) is None and not self._carriers.knows(values):
+            self._unknown_calls.apply(trace.service)
         trace.recovered = text is not None
         if not text:
             return None, None

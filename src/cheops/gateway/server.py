@@ -35,6 +35,7 @@ from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request import Listener, ListenerKind
 from cheops.gateway.request_log import RequestLog
 from cheops.gateway.responses import error_response, problem_response, send_refusal
+from cheops.gateway.unknown_calls import UnknownCallPolicy
 from cheops.node.node import Node
 from cheops.plugins import scope_functions
 from cheops.security.tls import HandshakeLimits, TlsAcceptor
@@ -182,16 +183,24 @@ class Gateway:
         self.request_log = RequestLog()
         self.carriers = _carriers(config)
         peers = PeerGateways(node)
-        self._forwarder = Forwarder(config.name, config.services, config.gateway, peers, self.carriers)
+        marks_all = config.refuses_unknown_calls
+        self._forwarder = Forwarder(
+            config.name, config.services, config.gateway, peers, self.carriers, marks_all=marks_all
+        )
+        unknown_calls = (
+            UnknownCallPolicy(config.services, self.carriers, self.request_log) if self.carriers is not None else None
+        )
         functions = scope_functions()
         self._handler = RequestHandler(
-            config, functions, node.snapshot, peers, self._forwarder, self.carriers, self.request_log
+            config, functions, node.snapshot, peers, self._forwarder, self.carriers, unknown_calls, self.request_log
         )
         self.plane = (
             HaproxyPlane(node, functions, peers, self.request_log, program, self._max_connections, self.carriers)
             if program
             else None
         )
+        if self.plane is not None:
+            self.plane.counters.unknown_calls = unknown_calls
         self._handler.flows = self.plane
         self.without_haproxy = ""  # why HAProxy is not used although it should be
         self._local_sockets: list[tuple[Path, socket.socket]] = []

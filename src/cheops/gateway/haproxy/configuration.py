@@ -179,7 +179,10 @@ def _own(layout: Layout, service: ServiceLayout) -> Iterator[str]:
         (haproxy_names.own_of(name), False, haproxy_names.again_socket(name)),
         (haproxy_names.own_or_of(name), True, haproxy_names.again_socket(name)),
         (haproxy_names.sent_of(name), False, haproxy_names.again_sent_socket(name)),
+        (haproxy_names.unknown_of(name), False, haproxy_names.again_socket(name)),
     ):
+        if backend == haproxy_names.unknown_of(name) and not service.counts_unknown_calls:
+            continue
         yield from _backend(layout, service, backend, is_followed=is_followed)
         if backend == haproxy_names.sent_of(name):  # the application must not see the headers between gateways
             yield "  http-request del-header cheops -m beg"

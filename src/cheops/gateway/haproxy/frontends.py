@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 from cheops.config.address import Address
+from cheops.config.gateway import UnknownCalls
 from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.layout import Layout, ServiceLayout
 
@@ -69,7 +70,8 @@ def client_frontend(service: ServiceLayout) -> Iterator[str]:
     # For nearly all requests evaluation ends here: the lines below would not change where they go.
     carrying = ""
     if service.carriers:
-        yield f"  acl carrying req.hdr_names -m reg '{listed(service.carriers)}'"
+        marked = f"req.hdr_names -m reg '{listed(service.carriers)}'"
+        yield f"  acl carrying {'always_true' if service.marks_all else marked}"
         carrying = " !carrying"
     yield f"  acl plain_flow var(txn.to) -m reg '{haproxy_names.WITHOUT_EXCEPTIONS}'"
     yield f"  http-request allow if plain_flow plain_target plain_line !unusual{carrying}"
@@ -113,7 +115,9 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     yield f"  acl is_without_bodies var(txn.to) -m end |{haproxy_names.NO_BODIES}"
     yield f"{to_agent} is_without_bodies {{ req.fhdr(content-type) -m reg -i {_BODIES} }}"
     carriers = tuple(sorted({name for service in layout.services for name in service.carriers}))
-    if carriers:
+    if any(service.marks_all for service in layout.services):
+        yield f"{to_agent} TRUE"
+    elif carriers:
         yield f"{to_agent} {{ req.hdr_names -m reg '{listed((*carriers, 'scope'))}' }}"
     yield "  use_backend %[var(txn.to),field(1,|)] if { var(txn.to) -m found }"
     yield f"  default_backend {haproxy_names.MESH_AGENT}"
@@ -232,9 +236,13 @@ def outbound_frontend(service: ServiceLayout, outbound: Address, carriers: tuple
     yield f"  http-request set-var(txn.logged_scope) str({haproxy_names.RECOVERED}),concat(,txn.scope) if carried"
     yield from request_log_lines(service, "txn.logged_scope")
     yield f"  http-request set-var(txn.to) var(txn.scope),map({flows}) if !odd scoped"
-    yield f"  http-request set-var(txn.to) str({haproxy_names.LOCAL_KEY}),map({flows}) if !odd !scoped !carrying"
+    if service.unknown_calls is not UnknownCalls.REFUSE:
+        yield f"  http-request set-var(txn.to) str({haproxy_names.LOCAL_KEY}),map({flows}) if !odd !scoped !carrying"
     yield f"  http-request set-var(txn.to) str({agent}) if !{{ var(txn.to) -m found }}"
     yield from exceptions(service, agent)
+    if service.unknown_calls is UnknownCalls.WARN:
+        unknown = haproxy_names.unknown_of(service.name)
+        yield f"  http-request set-var(txn.to) str({unknown}) if is_own !scoped !carrying"
     yield f"  acl is_agents var(txn.to) -m str {agent}"
     yield "  http-request set-header scope %[var(txn.scope),url_dec] if carried !is_agents"
     yield "  use_backend %[var(txn.to),field(1,|)]"

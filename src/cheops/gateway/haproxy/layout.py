@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from cheops.config.address import Address
-from cheops.config.gateway import ForwardedHeaders
+from cheops.config.gateway import ForwardedHeaders, UnknownCalls
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
 from cheops.gateway.connection import UpstreamAddress, upstream_address
@@ -47,6 +47,11 @@ def own_of(service: str) -> str:
 def own_or_of(service: str) -> str:
     """This site's instance, and where that fails another site."""
     return f"or.{slug(service)}"
+
+
+def unknown_of(service: str) -> str:
+    """This site's instance, for calls of the application without a scope or a carrier: they are counted apart."""
+    return f"unknown.{slug(service)}"
 
 
 def sent_of(service: str) -> str:
@@ -130,6 +135,12 @@ class ServiceLayout:
     dropped: tuple[str, ...] = ()  # names of headers that are not sent to other sites
     carriers: tuple[str, ...] = ()  # whose values are remembered, if the application makes calls through the gateway
     outbound: Address | None = None  # the address for the application's own calls
+    unknown_calls: UnknownCalls = UnknownCalls.ALLOW  # those without a scope or a carrier
+    marks_all: bool = False  # the agent adds a carrier to all requests to the local instance
+
+    @property
+    def counts_unknown_calls(self) -> bool:
+        return self.outbound is not None and self.unknown_calls is UnknownCalls.WARN
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +197,8 @@ def make_layout(config: SiteConfig, peers: tuple[PeerLayout, ...], keyring: "Key
                 _spellings(replication.credential_headers) if replication.forward == "none" else (),
                 service.listener.carriers if config.has_carriers else (),
                 service.listener.outbound,
+                service.listener.unknown_calls,
+                config.refuses_unknown_calls,
             )
         )
     layout = Layout(
