@@ -131,7 +131,10 @@ def test_nothing_is_refused_once_no_scope_is_remembered() -> None:
     carriers = Carriers(10, 600.0, lambda: now_s[0])
     listener = ServiceListener(unknown_calls=UnknownCalls.REFUSE)
     policy = UnknownCallPolicy(
-        {"image": ServiceConfig("image", "http://127.0.0.1:1", listener)}, carriers, RequestLog(), lambda: now_s[0]
+        {"image": ServiceConfig("image", "http://127.0.0.1:1", listener=listener)},
+        carriers,
+        RequestLog(),
+        lambda: now_s[0],
     )
     policy.apply("image")
     use = carriers.begin([("x-request-id", "1")], "{image: site2}")

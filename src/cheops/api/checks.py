@@ -26,6 +26,7 @@ from cheops.engine.intake import BAD_NAME, BAD_NUMBER, FOREIGN_STAMP, FUTURE_STA
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError
 from cheops.gateway.server import Gateway
+from cheops.gateway.service_tls import listener_files
 from cheops.node.node import Node
 from cheops.peers import intake, links
 from cheops.peers.liveness import SiteState
@@ -206,6 +207,9 @@ async def _front(node: Node, service: ServiceConfig) -> Check:
         hint = f"fix 'services.{service.name}.listen' or 'advertise'"
         name = f"gateway cannot be reached for {service.name}"
         return _check("services", name, f"{url}: {error or 'no response'}", hint)
+    if service.listener.tls and (problem := listener_files(service.listener.tls).problem):
+        hint = f"fix the files of 'services.{service.name}.tls'; until then the gateway uses those it read before"
+        return _check("services", f"certificate for {service.name} cannot be used", problem, hint)
     others = dict(node.config.service_urls)[service.name]
     return _check(
         "services", name, f"at {service.listener.listen}; other sites {f'use {others}' if others else 'cannot'}"
@@ -315,6 +319,9 @@ def secret_files(config: SiteConfig) -> list[Path]:
     files = [security.ca_key] if security.ca_key else []
     if security.folder:
         files += [security.folder / "site.key", security.folder / "signing.key"]
+    for service in config.services.values():
+        files += [service.listener.tls.key] if service.listener.tls else []
+        files += [service.upstream_tls.client_key] if service.upstream_tls.client_key else []
     providers = (one.replication.auth for one in config.services.values())
     for auth in filter(None, providers):
         files += [auth.file] if auth.file else []

@@ -16,7 +16,8 @@ from typing import Self
 
 from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.security import SecurityConfig
-from cheops.config.settings import Section, is_set, place, setting
+from cheops.config.service_tls import ListenerTls
+from cheops.config.settings import Section, is_set, place, section, setting
 from cheops.config.values import ADDRESS, BOOLEAN, COUNT, DURATION, KIB, MIB, SIZE, URL, ValueType, choice, count, size
 from cheops.text import printable, shortened
 from cheops.yaml_file import Value
@@ -183,6 +184,11 @@ class ServiceListener(Section):
         "Where the [gateway](gateway.md) accepts requests of clients for the service; with `security: none` also those "
         "of the gateways of other sites, which otherwise use `gateway.listen`.",
     )
+    tls: ListenerTls | None = setting(
+        section(ListenerTls),
+        None,
+        "The certificate for `listen`. With it clients use https, without it http. See [TLS](gateway.md#tls).",
+    )
     advertise: str = setting(
         URL,
         "",
@@ -220,13 +226,15 @@ class ServiceListener(Section):
 
     def complete(self, value: Value) -> Self:
         _check_advertise(self.listen, value)
+        if self.tls and self.listen is None:
+            raise place(value, "tls").fail("'tls' is the certificate for 'listen', which is not set")
         return self
 
     def at_site(self, site_url: str) -> Self:
         """The same with its URL for other sites; `site_url` is where they reach the agent."""
         if self.listen is None or self.advertise:
             return self
-        return replace(self, advertise=_advertised_url(self.listen, site_url, "http"))
+        return replace(self, advertise=_advertised_url(self.listen, site_url, "https" if self.tls else "http"))
 
 
 def _check_advertise(listen: Address | None, value: Value) -> None:

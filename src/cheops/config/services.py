@@ -19,6 +19,7 @@ from typing import ClassVar, Self
 from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.gateway import ServiceListener
 from cheops.config.request_rules import LOGINS, NEVER, RULES, SECRETS, RequestRule, SecretMembers
+from cheops.config.service_tls import UpstreamTls, check_upstream_tls
 from cheops.config.settings import REQUIRED, Section, inline, is_set, place, section, setting
 from cheops.config.types import HTTP_BACKEND, HTTP_POLICY, TypeConfig
 from cheops.config.values import (
@@ -386,8 +387,13 @@ class ServiceConfig(Section):
     url: str = setting(
         URL_WITH_PATH, REQUIRED, "Where this site's own instance of the service is. The URL may have a path."
     )
+    upstream_tls: UpstreamTls = inline(UpstreamTls)
     listener: ServiceListener = inline(ServiceListener)
     replication: ReplicationConfig = inline(ReplicationConfig)
+
+    def complete(self, value: Value) -> Self:
+        check_upstream_tls(self.url, value)
+        return self
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -349,6 +349,12 @@ def _check(config: SiteConfig, root: Value, peers: Mapping[str, ConfiguredPeer])
         check_service_url(service, places[name], config.listen, config.advertise)
     if problem := address_conflict(listeners) or service_conflict(config.services, config.listeners):
         raise place(root, "services").fail(problem)
+    if config.peers and not config.security.is_on:
+        secured = next((name for name, one in config.services.items() if one.listener.tls), None)
+        if secured is not None:
+            raise place(places[secured], "tls").fail(
+                "with 'security: none' the gateways of other sites use this address, without TLS; set 'security'"
+            )
     check_addresses(
         config.security,
         (

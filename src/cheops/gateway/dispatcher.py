@@ -14,7 +14,7 @@ from cheops.config.services import ServiceConfig
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
 from cheops.gateway.carriers import Carriers, CarrierUse, carriers_in, with_new_carrier
-from cheops.gateway.connection import UpstreamAddress, upstream_address
+from cheops.gateway.connection import UpstreamAddress, service_address
 from cheops.gateway.headers import (
     FOR_REPLICATION,
     HOP,
@@ -81,7 +81,7 @@ class Forwarder:
         self, service: str, upstream_request: UpstreamRequest, answer_s: float | None = None
     ) -> tuple[UpstreamResponse, CarrierUse | None]:
         """Send to this site's instance. The caller ends the carrier use when the response is complete."""
-        address = upstream_address(self._services[service].url)
+        address = service_address(self._services[service])
         head = upstream_request.head
         seen = RequestHead(head.method, head.target, without_mesh(head.headers))
         seen, carrier_use = self._with_carrier(service, seen)
@@ -299,7 +299,7 @@ class Dispatcher:
         )
 
     def _forwarding(self, request: Request) -> ForwardingInfo:
-        return ForwardingInfo(self._here, request.client.peer, headers=self._settings.forwarded_headers)
+        return ForwardingInfo(self._here, request.client.peer, request.proto, self._settings.forwarded_headers)
 
 
 def status_and_headers(response: AnyResponse) -> tuple[int, Headers]:

@@ -192,6 +192,7 @@ class Request:
     sent_scope: str | None = None
     is_flow_candidate: bool = False  # HAProxy may serve the next request with the same scope
     recovered: RecoveredScope | None = None  # the carriers that gave its scope, if it had no Scope header
+    proto: str = "http"  # which the client used
 
 
 class RequestParser:
@@ -265,7 +266,12 @@ class RequestParser:
             sent,
             is_flow_candidate,
             recovered,
+            "https" if self._is_secured(listener) else "http",
         )
+
+    def _is_secured(self, listener: Listener) -> bool:
+        is_inbound = listener.kind is ListenerKind.INBOUND
+        return is_inbound and self._config.services[listener.service].listener.tls is not None
 
     def _scope(
         self, listener: Listener, head: RequestHead, trace: RequestTrace

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cheops.config.address import Address
+from cheops.config.service_tls import ListenerTls
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
 from cheops.gateway.carriers import Carriers
@@ -35,6 +36,7 @@ from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request import Listener, ListenerKind
 from cheops.gateway.request_log import RequestLog
 from cheops.gateway.responses import error_response, problem_response, send_refusal
+from cheops.gateway.service_tls import CertificateFileError, listener_context, listener_files
 from cheops.gateway.unknown_calls import UnknownCallPolicy
 from cheops.node.node import Node
 from cheops.plugins import scope_functions
@@ -72,6 +74,9 @@ class ListenerSockets:
 
 def open_listeners(config: SiteConfig) -> ListenerSockets:
     """Open the sockets of all listeners that HAProxy does not have. Raises ListenError, and then none stays open."""
+    for service in config.services.values():
+        if service.listener.tls:
+            _check_certificate(config, service.name, service.listener.tls)
     program = choose_program(config)
     if program is None:
         stop_leftover(config)
@@ -90,6 +95,14 @@ def open_listeners(config: SiteConfig) -> ListenerSockets:
         opened.close()
         raise
     return ListenerSockets(opened.sockets, program, tuple(haproxy_listeners))
+
+
+def _check_certificate(config: SiteConfig, service: str, tls: ListenerTls) -> None:
+    try:
+        listener_files(tls).current()
+    except CertificateFileError as error:
+        key = f"services.{service}.tls"
+        raise ListenError(f"the gateway has no certificate ('{key}' in {config.source}): {error}") from None
 
 
 def open_haproxy_listeners(config: SiteConfig, listeners: Collection[Listener]) -> dict[Listener, socket.socket]:
@@ -260,11 +273,17 @@ class Gateway:
             def new_wire(at: Listener = listener) -> Wire:
                 return Wire(lambda wire: self._on_connection(wire, at))
 
-            if listener.kind is ListenerKind.MESH and self._keyring:
-                limits = self._handshake_limits(self._keyring.server_for_sites.context)
-                self._servers.append(TlsAcceptor(listening, new_wire, limits))
+            context = self._tls_context(listener)
+            if context is not None:
+                self._servers.append(TlsAcceptor(listening, new_wire, self._handshake_limits(context)))
             else:
                 self._servers.append(await loop.create_server(new_wire, sock=listening, backlog=BACKLOG))
+
+    def _tls_context(self, listener: Listener) -> ssl.SSLContext | None:
+        if listener.kind is ListenerKind.MESH:
+            return self._keyring.server_for_sites.context if self._keyring else None
+        tls = self._config.services[listener.service].listener.tls if listener.kind is ListenerKind.INBOUND else None
+        return listener_context(tls) if tls else None
 
     async def _start_haproxy(self, plane: HaproxyPlane, listeners: tuple[Listener, ...]) -> None:
         """Open the Unix sockets where HAProxy hands requests over, then start it."""

@@ -33,7 +33,7 @@ from cheops.backends.http.translation import READABLE_ENCODINGS, ResponseIds, de
 from cheops.config.gateway import GatewayConfig
 from cheops.config.services import HOST_OF_CLIENT, HOST_OF_SERVICE, ServiceConfig
 from cheops.errors import CheopsError
-from cheops.gateway.connection import upstream_address
+from cheops.gateway.connection import service_address, upstream_address
 from cheops.gateway.headers import SAFE_METHODS, RequestHead, encode_header
 from cheops.gateway.interfaces import Response
 from cheops.gateway.upstream import (
@@ -175,7 +175,7 @@ class OperationSender:
         headers: tuple[Header, ...],
         body: bytes | FileBody,
     ) -> ServiceReply:
-        address = upstream_address(service.url)
+        address = service_address(service)
         upload = PreparedBody(body.pieces, body.size) if isinstance(body, FileBody) else PreparedBody(body, len(body))
         # Without a length, a server may take a request that usually has a body for one without an end.
         has_length = upload.size or not (method in SAFE_METHODS or method == "DELETE")

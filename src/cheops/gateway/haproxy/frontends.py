@@ -57,12 +57,12 @@ def unusual(names: tuple[str, ...], once: tuple[str, ...]) -> str:
 def client_frontend(service: ServiceLayout) -> Iterator[str]:
     agent, flows = haproxy_names.agent_of(service.name), haproxy_names.map_of(service.name)
     yield f"frontend in.{haproxy_names.slug(service.name)}"
-    yield f"  bind {bind_address(service.listen)}"
+    yield f"  bind {bind_address(service.listen)}{_listener_tls(service)}"
     yield MOVED
     yield f"  acl unusual req.hdrs -m reg '{unusual(NAMES, ('scope',))}'"
     yield from _sent_on_acls()
     yield "  acl scoped var(txn.scope) -m found"
-    yield from about_client(service.listen)
+    yield from about_client(service.listen, "https" if service.tls else "http")
     yield "  http-request set-var(txn.scope) req.fhdr(scope),url_enc"
     yield from request_log_lines(service)
     yield f"  http-request set-var(txn.to) var(txn.scope),map({flows})"
@@ -127,11 +127,20 @@ def bind_address(address: Address) -> str:
     return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
 
 
-def about_client(listen: Address) -> Iterator[str]:
+def _listener_tls(service: ServiceLayout) -> str:
+    if service.tls is None:
+        return ""
+    clients = f" ca-file {haproxy_names.listener_authorities(service.name)} verify required"
+    shown = haproxy_names.listener_certificate(service.name)
+    return f" ssl crt {shown} ssl-min-ver TLSv1.2 alpn http/1.1{clients if service.tls.client_ca else ''}"
+
+
+def about_client(listen: Address, proto: str = "http") -> Iterator[str]:
     """Headers with the client's address. Prepared once per connection: to format an address costs more than to add a
     header."""
     remembered = "  tcp-request session set-var-fmt"
     yield f"{remembered}(sess.client) %[src]"
+    yield f"  tcp-request session set-var(sess.proto) str({proto})"
     if ":" in listen.host:
         yield f'{remembered}(sess.for) "for=\\"[%[src]]\\"" if {{ src -m sub : }}'
         yield f"{remembered}(sess.for) for=%[src] if !{{ src -m sub : }}"
