@@ -93,16 +93,18 @@ MASTER, WORKER = "master.sock", "worker.sock"
 ERRORS = (400, 408, 413, 500, 502, 503, 504)
 _AFTER_CLIENTS_S = 0.5  # a client that is too slow is reported before the service's timeout hides it
 _AGENT_TRIES = 3
+_REWRITE_BYTES = 2 * 1024  # of a buffer, for headers that are added
+_MAX_HEADERS = 1_024
 _OLD_WORKER_S = 600  # how long one may go on with what it has, after a reload
 
 
 def render(layout: Layout) -> str:
     lines = [*_global(layout), *_defaults(layout)]
     for service in layout.services:
-        lines += client_frontend(service)
+        lines += client_frontend(service, layout.head_size_bytes)
         lines += _agent(layout, service, haproxy_names.agent_of(service.name), haproxy_names.front_socket(service.name))
         if service.outbound:
-            lines += outbound_frontend(service, service.outbound, layout.carriers)
+            lines += outbound_frontend(service, service.outbound, layout)
             calls = haproxy_names.calls_of(service.name), haproxy_names.calls_socket(service.name)
             lines += _agent(layout, service, *calls)
         lines += _own(layout, service)
@@ -114,14 +116,17 @@ def render(layout: Layout) -> str:
 
 
 def _global(layout: Layout) -> Iterator[str]:
-    buffer = max(32 * 1024, layout.head_size_bytes + 2 * 1024)
+    # A head that does not fit into the buffer gets HAProxy's own 400, in HTML, which no setting changes. So twice the
+    # limit fits, and what is above the limit goes to the agent, which refuses it (see frontends.unusual).
+    buffer = max(32 * 1024, 2 * layout.head_size_bytes) + _REWRITE_BYTES
     yield f"# Written by the agent of {quote(layout.here)}; it is written anew whenever something changes."
     yield "global"
     yield f"  stats socket unix@{WORKER} mode 600 level admin expose-fd listeners"
     yield f"  maxconn {layout.connections}"
     yield f"  nbthread {layout.threads}"
     yield f"  tune.bufsize {buffer}"
-    yield "  tune.maxrewrite 2048"
+    yield f"  tune.maxrewrite {_REWRITE_BYTES}"
+    yield f"  tune.http.maxhdr {_MAX_HEADERS}"  # the default is 101, and one more gets that 400, too
     yield f"  hard-stop-after {_OLD_WORKER_S}s"
     yield "  close-spread-time infinite"  # close no idle connection on a reload: clients leave by MOVED
     if layout.certificates:
@@ -159,7 +164,7 @@ def _agent(layout: Layout, service: ServiceLayout, name: str, at: str) -> Iterat
     yield f"backend {name}"
     yield from _tries()
     yield (
-        "  http-response set-header connection close if { var(txn.odd) -m bool } { status 400 501 505 } "
+        "  http-response set-header connection close if { var(txn.odd) -m bool } { status 400 431 501 505 } "
         "{ res.fhdr(content-type) -m str application/problem+json }"
     )
     yield f"  timeout server {_ms(_longest(layout, service))}"

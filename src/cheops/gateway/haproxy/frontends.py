@@ -48,19 +48,20 @@ _BUSY_PER_S, _ONE_IN = 200, 100  # from so many requests per second on, only one
 MOVED = "  http-after-response set-header connection close if { stopping } !{ status 101 }"
 
 
-def unusual(names: tuple[str, ...], once: tuple[str, ...]) -> str:
-    """A pattern for heads with one of `names`, or with one of `once` twice."""
+def unusual(names: tuple[str, ...], once: tuple[str, ...], head_size_bytes: int) -> str:
+    """A pattern for heads with one of `names`, with one of `once` twice, or larger than this, in steps of 1 KiB."""
     twice = "".join(f"|^{name}:(?s:.*?)^{name}:" for name in once)
-    return rf"(?m){_IS_HOSTLESS}|^(?:{'|'.join(names)}){twice}|{_VALUES}"
+    large = rf"\A(?s:.{{1024}}){{{max(head_size_bytes // 1024, 1)}}}"
+    return rf"(?m){_IS_HOSTLESS}|{large}|^(?:{'|'.join(names)}){twice}|{_VALUES}"
 
 
-def client_frontend(service: ServiceLayout) -> Iterator[str]:
+def client_frontend(service: ServiceLayout, head_size_bytes: int) -> Iterator[str]:
     agent, flows = haproxy_names.agent_of(service.name), haproxy_names.map_of(service.name)
     yield f"frontend in.{haproxy_names.slug(service.name)}"
     yield f"  bind {bind_address(service.listen)}{_listener_tls(service)}"
     yield MOVED
-    yield f"  acl unusual req.hdrs -m reg '{unusual(NAMES, ('scope',))}'"
-    yield from _sent_on_acls()
+    yield f"  acl unusual req.hdrs -m reg '{unusual(NAMES, ('scope',), head_size_bytes)}'"
+    yield from _sent_on_acls(head_size_bytes)
     yield "  acl scoped var(txn.scope) -m found"
     yield from about_client(service.listen, "https" if service.tls else "http")
     yield "  http-request set-var(txn.scope) req.fhdr(scope),url_enc"
@@ -105,7 +106,7 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     yield "  http-request set-log-level silent"
     yield from about_client(layout.mesh)
     yield "  tcp-request session set-var(sess.shown) ssl_c_der,sha2(256),hex"
-    yield from _sent_on_acls()
+    yield from _sent_on_acls(layout.head_size_bytes)
     yield f"  acl believed req.fhdr(cheops-hop),concat(|,sess.shown),map({SENDERS}) -m found"
     yield (
         f"  http-request set-var(txn.to) req.fhdr(cheops-service),map({haproxy_names.SERVICES}) "
@@ -161,11 +162,11 @@ def request_log_lines(service: ServiceLayout, scope: str = "txn.scope") -> Itera
     yield "  http-request set-log-level silent if !is_kept"
 
 
-def _sent_on_acls() -> Iterator[str]:
+def _sent_on_acls(head_size_bytes: int) -> Iterator[str]:
     """Conditions under which the agent must see a request even if another gateway forwarded it. The pattern differs
     from that for clients: a gateway sends `Cheops-Hop` and `Cheops-Service`, a client must not."""
     once = ("scope", "cheops-hop", "cheops-service")
-    yield f"  acl unusual_for_gateway req.hdrs -m reg '{unusual(_SENT_ON, once)}'"
+    yield f"  acl unusual_for_gateway req.hdrs -m reg '{unusual(_SENT_ON, once, head_size_bytes)}'"
     yield from plain_acls()
 
 
@@ -223,13 +224,13 @@ def escaped(text: str) -> str:
 _TRACE = r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"  # see carriers.TRACEPARENT
 
 
-def outbound_frontend(service: ServiceLayout, outbound: Address, carriers: tuple[str, ...]) -> Iterator[str]:
-    """`carriers` are those of all services."""
+def outbound_frontend(service: ServiceLayout, outbound: Address, layout: Layout) -> Iterator[str]:
+    carriers = layout.carriers  # those of all services
     agent, flows = haproxy_names.calls_of(service.name), haproxy_names.map_of(service.name)
     yield f"frontend out.{haproxy_names.slug(service.name)}"
     yield f"  bind {bind_address(outbound)}"
     yield MOVED
-    yield f"  acl unusual req.hdrs -m reg '{_unusual_call(carriers)}'"
+    yield f"  acl unusual req.hdrs -m reg '{_unusual_call(carriers, layout.head_size_bytes)}'"
     yield from plain_acls()
     yield "  acl odd var(txn.odd) -m bool"
     yield "  acl scoped var(txn.scope) -m found"
@@ -272,12 +273,12 @@ def _recovered(carriers: tuple[str, ...]) -> Iterator[str]:
     yield "  http-request set-var(txn.scope) var(txn.carried) if carried"
 
 
-def _unusual_call(carriers: tuple[str, ...]) -> str:
+def _unusual_call(carriers: tuple[str, ...], head_size_bytes: int) -> str:
     """As for every request; and carriers that are given twice, are long, or are not what they should be."""
     names = [*NAMES, *(rf"{in_pattern(name)}: .{{{haproxy_names.MAX_VALUE_BYTES + 1}}}" for name in carriers)]
     if "traceparent" in {name.lower() for name in carriers}:
         names.append(rf"traceparent: (?!{_TRACE}\r$)")
-    return unusual(tuple(names), ("scope", *map(in_pattern, carriers)))
+    return unusual(tuple(names), ("scope", *map(in_pattern, carriers)), head_size_bytes)
 
 
 def _argument(name: str) -> str:
