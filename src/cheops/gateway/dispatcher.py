@@ -12,7 +12,7 @@ from typing import TypeAlias
 from cheops.config.gateway import GatewayConfig
 from cheops.config.services import ServiceConfig
 from cheops.config.site import SiteConfig
-from cheops.errors import CheopsError
+from cheops.errors import CheopsError, ClientError
 from cheops.gateway.carriers import Carriers, CarrierUse, carriers_in, with_new_carrier
 from cheops.gateway.connection import UpstreamAddress, service_address
 from cheops.gateway.headers import (
@@ -49,6 +49,7 @@ from cheops.gateway.upstream import (
     ignore_informational,
     streamed_response,
 )
+from cheops.text import printable, shortened
 
 _PEER_MARGIN_S = 5.0  # the other gateway knows the reason for a timeout, so it should report it first
 _SWITCHING = 101
@@ -247,6 +248,13 @@ class Dispatcher:
             case Replicate(route):
                 if self.replication is None:
                     raise CheopsError("replication (&) of HTTP requests is not set up at this site", status=501)
+                if request.head.method == "GET" and (protocol := requested_upgrade(request.head.headers)):
+                    raise ClientError(
+                        f"a connection that switches to another protocol ({printable(shortened(protocol))}) cannot be "
+                        f"replicated: name one site in the scope, such as {{{service}: {route.sites[0]}}}, or "
+                        f"alternatives, {{{service}: {' ; '.join(route.sites[:2])}}}",
+                        status=422,
+                    )
                 return await self.replication.handle(service, self._received(request), route)
             case Forward(site):
                 if is_only and not self._peers.is_up(site):

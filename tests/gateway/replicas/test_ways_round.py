@@ -108,6 +108,14 @@ def test_a_websocket_may_be_about_a_replicant(three: Sites) -> None:
     assert "no copy" in elsewhere.json["detail"]
 
 
+def test_a_websocket_with_several_sites_is_refused_with_what_to_do(three: Sites) -> None:
+    websocket = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    answer = three.call("site1", "GET", "/images", None, EVERYWHERE, **websocket)
+    assert (answer.status, answer.headers["Cheops-Effect"]) == (422, "none")
+    assert "{image: site1}" in answer.json["detail"]
+    assert three.call("site1", "GET", "/images", None, "site1", **websocket).status == 200  # as the service says
+
+
 # -- from a site that is not involved ----------------------------------------------------------------------
 
 
