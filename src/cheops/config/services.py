@@ -23,6 +23,7 @@ from cheops.config.service_tls import UpstreamTls, check_upstream_tls
 from cheops.config.settings import REQUIRED, Section, inline, is_set, place, section, setting
 from cheops.config.types import HTTP_BACKEND, HTTP_POLICY, TypeConfig
 from cheops.config.values import (
+    BOOLEAN,
     DURATION,
     KIB,
     MIB,
@@ -275,6 +276,13 @@ class ReplicationConfig(Section):
         Matrix(BUILTIN_MATRIX),
         "[How requests combine](replication.md#requests-that-meet): entries that extend or replace the built-in ones.",
         shown="built in",
+    )
+    search: bool = setting(
+        BOOLEAN,
+        False,
+        "Whether a `GET` or `HEAD` that this site's instance answers with 404 is looked up at the other sites, by its "
+        "path: what a client named there with `&` is then read there. Every 404 costs a question to each other site, "
+        "and all requests to this site's instance pass the agent.",
     )
     exists: str = setting(
         choice(EXISTS, str),
