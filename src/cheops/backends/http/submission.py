@@ -27,7 +27,7 @@ from cheops.backends.http.request import Preferences, Wait
 from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
-from cheops.gateway.headers import Header, Headers, without
+from cheops.gateway.headers import CUT, NOTE, OPERATION, REPLICAS, Header, Headers, without
 from cheops.gateway.interfaces import Response, UpstreamError
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, FileRef, Kind, Operation, OpId, Status
@@ -226,10 +226,6 @@ def _content(request: Request, command: Command) -> tuple[Request, tuple[FileRef
     return msgspec.structs.replace(request, ticket="", headers=(), host=""), command.files
 
 
-OPERATION = "Cheops-Operation"
-REPLICAS = "Cheops-Replicas"
-NOTE = "Cheops-Note"
-CUT = "Cheops-Cut"
 MEDIA_TYPE = "application/problem+json"
 _MAX_NAMED = 64  # sites in a header
 

@@ -14,6 +14,7 @@ import msgspec
 
 from cheops.config.gateway import ForwardedHeaders
 from cheops.gateway.connection import UpstreamAddress
+from cheops.gateway.cors import ALLOW_ORIGIN, EXPOSE_HEADER
 from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.frontends import (
     AUTHORITIES,
@@ -288,6 +289,10 @@ def _answered(layout: Layout, site: str) -> Iterator[str]:
     yield f"  http-response add-header cheops-site {escaped(encode_name(site))}{unless_set}"
     yield f'  http-response add-header via "1.1 {escaped(via_name(layout.here))}"'
     yield "  http-response del-header keep-alive"
+    if site == layout.here:
+        name, value = EXPOSE_HEADER
+        is_shared = f"{{ res.fhdr_cnt({ALLOW_ORIGIN.lower()}) gt 0 }}"
+        yield f'  http-response add-header {name.lower()} "{value}" if {is_shared}'
 
 
 def _servers(layout: Layout, again: str, address: UpstreamAddress | None, tls: str) -> Iterator[str]:

@@ -21,6 +21,7 @@ CERTIFICATE, AUTHORITIES = "site-and-key.pem", "authorities.pem"
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.~!$&\x27()*+;=%-]*)(?::[0-9]{0,5})?"
 NAMES = (
     "cheops",
+    "access-control-request-method:",  # see gateway.cors
     "connection:",
     "content_length:",
     "forwarded_",
