@@ -62,6 +62,12 @@ def ask(stage: Stage, context: ssl.SSLContext, target: str = "/") -> tuple[Answe
         return Answer(made.getresponse()), serial
 
 
+def reports(stage: Stage) -> dict[str, str]:
+    """The checks that did not pass, and their details."""
+    checks = json.loads(stage.rig.request("site1", "GET", "/api/v1/check"))["checks"]
+    return {one["name"]: one["detail"] for one in checks if one["level"] != "ok"}
+
+
 def secured(base: Path, authority: Authority, plane: str, **tls: str) -> Stage:
     certificate, key = authority.issue("gateway", "127.0.0.1", NAME)
     stage = Stage(base / "rig", ("site1",), ("image",), plane=plane, gateway={"forwarded_headers": "all"})
@@ -108,10 +114,19 @@ def test_a_new_certificate_is_used_when_its_files_are_replaced(
         _, before = ask(stage, authority.client())
         certificate, key = authority.folder / "gateway.crt", authority.folder / "gateway.key"
         later = authority.issue("later", "127.0.0.1", NAME)
+        assert "certificate for clients of image expires soon" in reports(stage)
         shutil.copy(later[0], certificate)  # without its key, for a moment: the old ones stay in use
         assert ask(stage, authority.client())[1] == before
+        until(lambda: "the key is not that of the certificate" in str(reports(stage)), "for the report of this")
         shutil.copy(later[1], key)
         until(lambda: ask(stage, authority.client())[1] != before, "for the new certificate")
+
+
+def test_check_reports_a_certificate_that_has_ended(tmp_path: Path, authority: Authority, plane: str) -> None:
+    stage = secured(tmp_path, authority, plane)
+    authority.issue("gateway", "127.0.0.1", NAME, ends_in=-DAY)
+    with running(stage):
+        assert "certificate for clients of image has expired" in reports(stage)
 
 
 def test_an_agent_without_its_certificate_does_not_start(tmp_path: Path, authority: Authority, plane: str) -> None:

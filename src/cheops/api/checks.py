@@ -41,6 +41,7 @@ SECURITY_DOCUMENT = "docs/security.md"
 _LITTLE_BYTES = 64 * 1024 * 1024  # of free space, below which there is a warning
 _CONNECT_S = 2.0
 _DAY_S = 86_400.0
+_RENEW_S = 14 * _DAY_S
 _LATELY_S = 600.0  # for refused requests
 _JUST_NOW_S = 120.0  # for refused documents, which a site offers again every few seconds
 _MAX_NAMED = 5
@@ -59,6 +60,7 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *await asyncio.to_thread(lambda: list(security_checks(node))),
         *_peers(node, peers),
         *await asyncio.gather(*(_front(node, one) for one in node.config.services.values() if one.listener.listen)),
+        *(_public_certificate(one) for one in node.config.services.values() if one.listener.tls),
         *await _data_plane(gateway),
         *(_unknown_calls(gateway) if gateway else ()),
         *(_of_backend(finding) for finding in await node.backends.doctor()),
@@ -207,13 +209,27 @@ async def _front(node: Node, service: ServiceConfig) -> Check:
         hint = f"fix 'services.{service.name}.listen' or 'advertise'"
         name = f"gateway cannot be reached for {service.name}"
         return _check("services", name, f"{url}: {error or 'no response'}", hint)
-    if service.listener.tls and (problem := listener_files(service.listener.tls).problem):
-        hint = f"fix the files of 'services.{service.name}.tls'; until then the gateway uses those it read before"
-        return _check("services", f"certificate for {service.name} cannot be used", problem, hint)
     others = dict(node.config.service_urls)[service.name]
     return _check(
         "services", name, f"at {service.listener.listen}; other sites {f'use {others}' if others else 'cannot'}"
     )
+
+
+def _public_certificate(service: ServiceConfig) -> Check:
+    """The certificate that clients of a service see, as it is in use."""
+    assert service.listener.tls  # noqa: S101 - the caller has looked
+    files, key = listener_files(service.listener.tls), f"services.{service.name}.tls"
+    left_s, name = files.current().ends_s - time.time(), f"certificate for clients of {service.name}"
+    if files.problem:
+        hint = f"fix the files of '{key}'; until then the gateway uses those that it read before"
+        return _check("services", f"new {name} cannot be used", files.problem, hint)
+    if left_s <= 0:
+        detail = f"{-left_s / _DAY_S:,.1f} days ago"
+        return _check("services", f"{name} has expired", detail, f"replace the files of '{key}'")
+    hint = f"replace the files of '{key}' before it ends" if left_s < _RENEW_S else ""
+    level = Level.WARNING if hint else Level.OK
+    name += " expires soon" if hint else " is valid"
+    return _check("services", name, f"for {left_s / _DAY_S:,.0f} more days", hint, level)
 
 
 async def _connected(url: str) -> None:

@@ -72,6 +72,13 @@ class TlsMaterial:
     authorities: bytes = b""
 
     @property
+    def ends_s(self) -> float:
+        """When the certificate ends, in seconds since 1970."""
+        from cryptography import x509  # noqa: PLC0415 - takes long to import, and only `cheops check` needs it
+
+        return x509.load_pem_x509_certificate(self.certificate).not_valid_after_utc.timestamp()
+
+    @property
     def fingerprint(self) -> str:
         return sha256(self.certificate + b"\0" + self.authorities).hexdigest()
 
