@@ -104,7 +104,7 @@ class ReadHandler:
         return await self.at_nearest(service, incoming, others, target.meta_id)
 
     async def _others(self, target: Target) -> tuple[str, ...]:
-        sites = await self._locations.sites_of(target.meta_id)
+        sites = await self._locations.sites_of(target.meta_id, is_named=target.is_named)
         return tuple(site for site in sites if site != self._node.name)
 
     async def at_nearest(self, service: str, incoming: IncomingRequest, sites: tuple[str, ...], what: str) -> Response:
