@@ -108,8 +108,38 @@ BAD = [
         "site: a\nservices:\n  image: {uri: http://b}",
         (
             "3: services.image.uri: unknown key; did you mean 'url'? Known here: add_carrier, advertise, allow, auth, "
-            "carriers, client, credential_headers, exists, find, forward, hosts, id and 14 more"
+            "ca, carriers, client, client_cert, client_key, credential_headers, exists, find and 22 more"
         ),
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, ca: x}",
+        "3: services.image.ca: 'ca' is for a service with an https:// URL, and 'url' is http://b",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: https://b, client_key: x}",
+        "3: services.image.client_key: 'client_cert' is missing: the gateway needs both, the certificate and its key",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: https://b, server_name: 10.0.0.1}",
+        "3: services.image.server_name: expected a host name such as image.internal, found '10.0.0.1'",
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, tls: {certificate: x, key: y}}",
+        "3: services.image.tls: 'tls' is the certificate for 'listen', which is not set",
+    ),
+    (
+        (
+            "site: a\nsecurity: none\npeers: {b: 'http://127.0.0.1:1'}\nservices:\n"
+            "  image: {url: http://127.0.0.1:2, listen: '127.0.0.1:3', tls: {certificate: x, key: y}}"
+        ),
+        (
+            "5: services.image.tls: with 'security: none' the gateways of other sites use this address, without TLS; set "
+            "'security'"
+        ),
+    ),
+    (
+        "site: a\nservices:\n  image: {url: http://b, host: a b}",
+        "3: services.image.host: expected client, service, or a host name such as s3.example.org:9000, found 'a b'",
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, id: image.id}",

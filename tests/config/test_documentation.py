@@ -64,6 +64,8 @@ def test_required_keys_are_marked() -> None:
         "site",
         "demo.wires",
         "services.NAME.url",
+        "services.NAME.tls.certificate",
+        "services.NAME.tls.key",
         "types.NAME.checkpoint.write",
         "types.NAME.decompose.amount",
         "types.NAME.decompose.unit",

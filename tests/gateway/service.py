@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,12 +35,16 @@ class _Server(ThreadingHTTPServer):
 class Service:
     """One instance, in threads of the test. It answers with its name, and with what `answering` adds."""
 
-    def __init__(self, name: str, port: int, answering: Answering | None = None) -> None:
+    def __init__(
+        self, name: str, port: int, answering: Answering | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.name = name
         self.seen: list[Seen] = []
         self._connections: set[socket.socket] = set()
         self.answering = answering or (lambda _seen: (200, {}))
         self._server = _Server(("127.0.0.1", port), self._handler())
+        if tls:  # the handshake is the thread's affair: a client that says nothing must not stop others
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 

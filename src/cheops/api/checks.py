@@ -26,6 +26,7 @@ from cheops.engine.intake import BAD_NAME, BAD_NUMBER, FOREIGN_STAMP, FUTURE_STA
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError
 from cheops.gateway.server import Gateway
+from cheops.gateway.service_tls import listener_files
 from cheops.node.node import Node
 from cheops.peers import intake, links
 from cheops.peers.liveness import SiteState
@@ -40,6 +41,7 @@ SECURITY_DOCUMENT = "docs/security.md"
 _LITTLE_BYTES = 64 * 1024 * 1024  # of free space, below which there is a warning
 _CONNECT_S = 2.0
 _DAY_S = 86_400.0
+_RENEW_S = 14 * _DAY_S
 _LATELY_S = 600.0  # for refused requests
 _JUST_NOW_S = 120.0  # for refused documents, which a site offers again every few seconds
 _MAX_NAMED = 5
@@ -58,7 +60,9 @@ async def checks(node: Node, gateway: Gateway | None = None) -> Checks:
         *await asyncio.to_thread(lambda: list(security_checks(node))),
         *_peers(node, peers),
         *await asyncio.gather(*(_front(node, one) for one in node.config.services.values() if one.listener.listen)),
+        *(_public_certificate(one) for one in node.config.services.values() if one.listener.tls),
         *await _data_plane(gateway),
+        *(_unknown_calls(gateway) if gateway else ()),
         *(_of_backend(finding) for finding in await node.backends.doctor()),
         *(_version(peer) for peer in peers if peer.version),
     ]
@@ -182,6 +186,20 @@ async def _data_plane(gateway: Gateway | None) -> list[Check]:
     return [_check("services", name, detail)]
 
 
+def _unknown_calls(gateway: Gateway) -> Iterator[Check]:
+    """Calls of the application whose scope was not known; the data plane was refreshed just before."""
+    record, now_s = gateway.request_log, time.time()
+    for service, last_s in sorted(record.last_unknown_call_s.items()):
+        if now_s - last_s > _LATELY_S:
+            continue
+        hint = (
+            "have the application pass on the header Scope, or a carrier; see "
+            "docs/gateway.md#calls-without-a-known-scope"
+        )
+        detail = f"{record.unknown_calls[service]:,} since the start, the last {now_s - last_s:,.0f} s ago"
+        yield _check("services", f"calls to {service} have no known scope", detail, hint, Level.WARNING)
+
+
 async def _front(node: Node, service: ServiceConfig) -> Check:
     """Whether the address for clients works from here. Without certificates other sites use it too."""
     url, name = service.listener.advertise, f"gateway listens for {service.name}"
@@ -195,6 +213,23 @@ async def _front(node: Node, service: ServiceConfig) -> Check:
     return _check(
         "services", name, f"at {service.listener.listen}; other sites {f'use {others}' if others else 'cannot'}"
     )
+
+
+def _public_certificate(service: ServiceConfig) -> Check:
+    """The certificate that clients of a service see, as it is in use."""
+    assert service.listener.tls  # noqa: S101 - the caller has looked
+    files, key = listener_files(service.listener.tls), f"services.{service.name}.tls"
+    left_s, name = files.current().ends_s - time.time(), f"certificate for clients of {service.name}"
+    if files.problem:
+        hint = f"fix the files of '{key}'; until then the gateway uses those that it read before"
+        return _check("services", f"new {name} cannot be used", files.problem, hint)
+    if left_s <= 0:
+        detail = f"{-left_s / _DAY_S:,.1f} days ago"
+        return _check("services", f"{name} has expired", detail, f"replace the files of '{key}'")
+    hint = f"replace the files of '{key}' before it ends" if left_s < _RENEW_S else ""
+    level = Level.WARNING if hint else Level.OK
+    name += " expires soon" if hint else " is valid"
+    return _check("services", name, f"for {left_s / _DAY_S:,.0f} more days", hint, level)
 
 
 async def _connected(url: str) -> None:
@@ -300,6 +335,9 @@ def secret_files(config: SiteConfig) -> list[Path]:
     files = [security.ca_key] if security.ca_key else []
     if security.folder:
         files += [security.folder / "site.key", security.folder / "signing.key"]
+    for service in config.services.values():
+        files += [service.listener.tls.key] if service.listener.tls else []
+        files += [service.upstream_tls.client_key] if service.upstream_tls.client_key else []
     providers = (one.replication.auth for one in config.services.values())
     for auth in filter(None, providers):
         files += [auth.file] if auth.file else []

@@ -96,6 +96,11 @@ def _gateway(gateway: Gateway) -> Iterator[Iterable[str]]:
             "Requests of the application whose scope a carrier restored.",
             record.recovered,
         ),
+        (
+            "unknown_calls",
+            "Calls of the application without a scope or a known carrier, while scopes were remembered.",
+            record.unknown_calls,
+        ),
     ):
         samples = [({"service": service}, n) for service, n in sorted(counts.items())]
         yield _family(f"cheops_gateway_{name}_total", "counter", help_, samples)

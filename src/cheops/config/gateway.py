@@ -16,7 +16,8 @@ from typing import Self
 
 from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.security import SecurityConfig
-from cheops.config.settings import Section, is_set, place, setting
+from cheops.config.service_tls import ListenerTls
+from cheops.config.settings import Section, is_set, place, section, setting
 from cheops.config.values import ADDRESS, BOOLEAN, COUNT, DURATION, KIB, MIB, SIZE, URL, ValueType, choice, count, size
 from cheops.text import printable, shortened
 from cheops.yaml_file import Value
@@ -37,6 +38,14 @@ class ForwardedHeaders(StrEnum):
     CLIENT = "for"  # X-Forwarded-For
     ALL = "all"  # also Forwarded, X-Forwarded-Host and -Proto
     NOTHING = "none"
+
+
+class UnknownCalls(StrEnum):
+    """What becomes of a call of the application that has neither a scope nor a known carrier."""
+
+    ALLOW = "allow"
+    WARN = "warn"
+    REFUSE = "refuse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,7 @@ class GatewayConfig(Section):
         ForwardedHeaders.CLIENT,
         "Which headers name the client to services: `for` adds `X-Forwarded-For`, `all` adds also `Forwarded`, "
         "`X-Forwarded-Host` and `X-Forwarded-Proto`, `none` adds nothing. `Host` is passed on "
-        "unchanged, except in replicated requests, where it is the host of `url`.",
+        "unchanged; for replicated requests see `services.NAME.host`.",
     )
     connections: int = setting(
         COUNT,
@@ -175,6 +184,11 @@ class ServiceListener(Section):
         "Where the [gateway](gateway.md) accepts requests of clients for the service; with `security: none` also those "
         "of the gateways of other sites, which otherwise use `gateway.listen`.",
     )
+    tls: ListenerTls | None = setting(
+        section(ListenerTls),
+        None,
+        "The certificate for `listen`. With it clients use https, without it http. See [TLS](gateway.md#tls).",
+    )
     advertise: str = setting(
         URL,
         "",
@@ -202,16 +216,25 @@ class ServiceListener(Section):
     add_carrier: bool = setting(
         BOOLEAN, True, "Whether the first of them is added to a request with a scope that has none of them."
     )
+    unknown_calls: UnknownCalls = setting(
+        choice(UnknownCalls, UnknownCalls),
+        UnknownCalls.WARN,
+        "A call of the application to this service without a scope or a known carrier, while the gateway remembers "
+        "requests with scopes: `allow` serves it here, `warn` also reports it, `refuse` answers 409. See "
+        "[calls without a known scope](gateway.md#calls-without-a-known-scope).",
+    )
 
     def complete(self, value: Value) -> Self:
         _check_advertise(self.listen, value)
+        if self.tls and self.listen is None:
+            raise place(value, "tls").fail("'tls' is the certificate for 'listen', which is not set")
         return self
 
     def at_site(self, site_url: str) -> Self:
         """The same with its URL for other sites; `site_url` is where they reach the agent."""
         if self.listen is None or self.advertise:
             return self
-        return replace(self, advertise=_advertised_url(self.listen, site_url, "http"))
+        return replace(self, advertise=_advertised_url(self.listen, site_url, "https" if self.tls else "http"))
 
 
 def _check_advertise(listen: Address | None, value: Value) -> None:

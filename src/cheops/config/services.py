@@ -20,9 +20,11 @@ from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.gateway import ServiceListener
 from cheops.config.request_rules import LOGINS, NEVER, RULES, SECRETS, RequestRule, SecretMembers
 from cheops.config.service_rules import SERVICE_RULES, ServiceRules
+from cheops.config.service_tls import UpstreamTls, check_upstream_tls
 from cheops.config.settings import REQUIRED, Section, inline, is_set, place, section, setting
 from cheops.config.types import HTTP_BACKEND, HTTP_POLICY, TypeConfig
 from cheops.config.values import (
+    BOOLEAN,
     DURATION,
     KIB,
     MIB,
@@ -43,11 +45,13 @@ READ = "GET"  # shows the state of a resource
 LOCATION = "Location"
 EXISTS = ("abort", "adopt", "overwrite")
 FORWARD = ("client", "none")
+HOST_OF_CLIENT, HOST_OF_SERVICE = "client", "service"  # or a name
 REPLICATE_AS = ("own", "mapped")
 CREDENTIAL_HEADERS = (
     *("Authorization", "Proxy-Authorization", "Cookie", "X-Auth-Token", "X-Subject-Token", "X-Service-Token"),
     *("X-Api-Key", "X-Access-Token", "X-Csrf-Token", "X-Amz-Security-Token", "Private-Token"),
 )
+_AUTHORITY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]{1,253})(?::[0-9]{1,5})?")
 _HEADER = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,100}")
 _PATH = re.compile(r"/[^\s?#]*")
 _ID_PATH = re.compile(r"\$((?:\.[A-Za-z_][\w-]*){1,8})")
@@ -153,6 +157,14 @@ def _read_program(value: Value) -> tuple[str, ...]:
     if not words or not words[0]:
         raise value.fail("expected a program and its arguments, as a list")
     return words
+
+
+def _read_host(value: Value) -> str:
+    text = value.string()
+    if not _AUTHORITY.fullmatch(text):
+        shown = printable(shortened(text))
+        raise value.fail(f"expected client, service, or a host name such as s3.example.org:9000, found '{shown}'")
+    return text
 
 
 def _read_headers(value: Value) -> tuple[str, ...]:
@@ -309,6 +321,13 @@ class ReplicationConfig(Section):
         "Further members that `cheops verify` does not compare, such as `$.updated_at`.",
         shown="`[]`",
     )
+    search: bool = setting(
+        BOOLEAN,
+        False,
+        "Whether a `GET` or `HEAD` that this site's instance answers with 404 is looked up at the other sites, by its "
+        "path: what a client named there with `&` is then read there. Every 404 costs a question to each other site, "
+        "and all requests to this site's instance pass the agent.",
+    )
     exists: str = setting(
         choice(EXISTS, str),
         "abort",
@@ -333,6 +352,13 @@ class ReplicationConfig(Section):
         "own",
         "With which credentials this site runs changes that were accepted at another site: its `own` (`auth`), or "
         "those that it has for this client (`mapped`). See [credentials](replication.md#credentials).",
+    )
+    host: str = setting(
+        ValueType("`client`, `service`, or a host name", _read_host),
+        "",
+        "The `Host` with which this site sends replicated changes to its instance: the one that the `client` sent, "
+        "that of the `service` (from `url`), or this name. See [the header Host](replication.md#the-header-host).",
+        shown="`client` at the site that takes the change, `service` at the others",
     )
     auth: AuthConfig | None = setting(
         section(AuthConfig),
@@ -413,8 +439,13 @@ class ServiceConfig(Section):
     url: str = setting(
         URL_WITH_PATH, REQUIRED, "Where this site's own instance of the service is. The URL may have a path."
     )
+    upstream_tls: UpstreamTls = inline(UpstreamTls)
     listener: ServiceListener = inline(ServiceListener)
     replication: ReplicationConfig = inline(ReplicationConfig)
+
+    def complete(self, value: Value) -> Self:
+        check_upstream_tls(self.url, value)
+        return self
 
     @property
     def hosts(self) -> tuple[str, ...]:

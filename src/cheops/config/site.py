@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from cheops.config.address import DEFAULT_LISTEN, Address, address_of_url, is_loopback
-from cheops.config.gateway import GatewayConfig, address_conflict, gateway_warnings
+from cheops.config.gateway import GatewayConfig, UnknownCalls, address_conflict, gateway_warnings
 from cheops.config.notify import TARGETS, TargetConfig
 from cheops.config.security import (
     SECURITY,
@@ -235,6 +235,12 @@ class SiteConfig(Section):
         return self.gateway.proxy is not None or any(listener.outbound for listener in listeners)
 
     @property
+    def refuses_unknown_calls(self) -> bool:
+        """Whether calls without a known scope are refused: then every request to the application needs a carrier."""
+        listeners = (service.listener for service in self.services.values())
+        return self.has_carriers and any(one.unknown_calls is UnknownCalls.REFUSE for one in listeners)
+
+    @property
     def carrier_names(self) -> tuple[str, ...]:
         """The headers from which scopes are recovered, of all services, in a stable order."""
         if not self.has_carriers:
@@ -343,6 +349,12 @@ def _check(config: SiteConfig, root: Value, peers: Mapping[str, ConfiguredPeer])
         check_service_url(service, places[name], config.listen, config.advertise)
     if problem := address_conflict(listeners) or service_conflict(config.services, config.listeners):
         raise place(root, "services").fail(problem)
+    if config.peers and not config.security.is_on:
+        secured = next((name for name, one in config.services.items() if one.listener.tls), None)
+        if secured is not None:
+            raise place(places[secured], "tls").fail(
+                "with 'security: none' the gateways of other sites use this address, without TLS; set 'security'"
+            )
     check_addresses(
         config.security,
         (

@@ -144,6 +144,12 @@ class _Table:
         uses = self._uses.get(key, {})
         return {scope for scope, use in uses.items() if use.under_way or use.until_s >= now_s}
 
+    def is_any_alive(self, now_s: float) -> bool:
+        """The newest values are at the end, so this is quick when it is true."""
+        return any(
+            use.under_way or use.until_s >= now_s for uses in reversed(self._uses.values()) for use in uses.values()
+        )
+
     def until_s(self, key: Carrier, scope: KnownScope, under_way_s: float) -> float:
         """Until when a value stands for a scope at least; `under_way_s` while a request is in progress."""
         use = self._uses[key][scope]
@@ -197,6 +203,15 @@ class Carriers:
     def is_unambiguous(self, carriers: Iterable[Carrier], scope: KnownScope) -> bool:
         """Whether one of these values leads back to this scope and to no other."""
         return any(self._scopes(one) <= {scope} for one in carriers)
+
+    @property
+    def has_scopes(self) -> bool:
+        """Whether any scope is remembered: if not, no call can belong to one."""
+        return self._scoped.is_any_alive(self._clock())
+
+    def knows(self, carriers: Iterable[Carrier]) -> bool:
+        """Whether a request with one of these values is remembered, with a scope or without."""
+        return any(self._scopes(one) for one in carriers)
 
     def recover(self, carriers: Sequence[Carrier]) -> KnownScope:
         """The scope of a call with these carriers. Raises AmbiguousScopeError."""

@@ -9,14 +9,17 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import cast
 from urllib.parse import urlsplit
 
 from cheops.config.address import address_of_url, parse_url
 from cheops.config.gateway import GatewayConfig
+from cheops.config.service_tls import UpstreamTls
+from cheops.config.services import ServiceConfig
 from cheops.gateway.interfaces import UpstreamError
+from cheops.gateway.service_tls import CertificateFileError, tls_failure, upstream_files
 from cheops.peers.client import Credentials
 
 # A reader that is slow costs at most this much memory per connection, and the sender soon blocks.
@@ -111,6 +114,12 @@ class Wire(asyncio.Protocol):
         return self._error is not None
 
     @property
+    def tls_failure(self) -> str:
+        """Why the other side ended TLS; empty if it did not. With TLS 1.3 a server refuses the certificate of a client
+        only after the handshake."""
+        return tls_failure(self._error) if isinstance(self._error, ssl.SSLError) else ""
+
+    @property
     def is_quiet(self) -> bool:
         """Whether the connection is open and has no unread bytes."""
         return not (self._ended or self._pieces or self.transport.is_closing())
@@ -194,6 +203,7 @@ class UpstreamAddress:
     is_tls: bool = False
     path: str = ""  # the prefix of the path of every request
     site: str = ""  # the site that its certificate must name, for a gateway
+    tls: UpstreamTls | None = None  # for a service: how its certificate is verified
 
     @property
     def authority(self) -> str:
@@ -207,6 +217,12 @@ def upstream_address(url: str) -> UpstreamAddress:
     normal = parse_url(url, with_path=True)
     address, is_tls = address_of_url(normal), normal.startswith("https://")
     return UpstreamAddress(address.host, address.port, is_tls, urlsplit(normal).path.rstrip("/"))
+
+
+def service_address(service: ServiceConfig) -> UpstreamAddress:
+    """Where this site's own instance of a service is reached."""
+    address = upstream_address(service.url)
+    return replace(address, tls=service.upstream_tls) if address.is_tls else address
 
 
 class ConnectionPool:
@@ -238,15 +254,15 @@ class ConnectionPool:
     async def connect(self, address: UpstreamAddress) -> Wire:
         """Open a new connection. Raises UpstreamError without effect: nothing was sent."""
         loop, limit_s = asyncio.get_running_loop(), self._settings.connect_timeout_s
-        tls, name = self._verified_by(address)
         try:
+            tls, name = self._verified_by(address)
             async with asyncio.timeout(limit_s):
                 _, wire = await loop.create_connection(Wire, address.host, address.port, ssl=tls, server_hostname=name)
         except TimeoutError:
             why = f"no connection within {limit_s:g} s"
             raise UpstreamError(_unreached(address, why), why, may_have_had_effect=False, status=504) from None
-        except OSError as error:
-            why = _why(error)
+        except (OSError, CertificateFileError) as error:
+            why = _why(error, shows_certificate=bool(address.tls and address.tls.client_cert))
             raise UpstreamError(_unreached(address, why), why, may_have_had_effect=False) from None
         return wire
 
@@ -254,6 +270,8 @@ class ConnectionPool:
         """How the certificate is verified: a gateway's by its site, a service's by its host name."""
         if address.site and self._credentials:
             return self._credentials.client, self._credentials.host_of(address.site)
+        if address.tls:
+            return upstream_files(address.tls).current().context, address.tls.server_name or address.host
         return (_tls(), address.host) if address.is_tls else (None, None)
 
     def release(self, address: UpstreamAddress, wire: Wire) -> None:
@@ -300,15 +318,17 @@ def _unreached(address: UpstreamAddress, why: str) -> str:
     return f"{address.authority} cannot be reached: {why}"
 
 
-def _why(error: OSError) -> str:
+def _why(error: OSError | CertificateFileError, *, shows_certificate: bool = False) -> str:
     """A reason without a comma: it becomes an item of the header Cheops-Fallback."""
+    if isinstance(error, CertificateFileError):
+        return str(error).replace(",", "")
     # If a host has several addresses, asyncio puts the errors of all into one text, without their classes.
     if isinstance(error, ConnectionRefusedError) or "refused" in str(error).lower():
         return "connection refused"
     if isinstance(error, socket.gaierror):
         return "unknown host"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({error.reason or 'no reason given'})"
+        return tls_failure(error, shows_certificate=shows_certificate).replace(",", "")
     return (error.strerror or "no connection").lower().replace(",", "")
 
 

@@ -12,9 +12,9 @@ from typing import TypeAlias
 from cheops.config.gateway import GatewayConfig
 from cheops.config.services import ServiceConfig
 from cheops.config.site import SiteConfig
-from cheops.errors import CheopsError
+from cheops.errors import CheopsError, ClientError
 from cheops.gateway.carriers import Carriers, CarrierUse, carriers_in, with_new_carrier
-from cheops.gateway.connection import UpstreamAddress, upstream_address
+from cheops.gateway.connection import UpstreamAddress, service_address
 from cheops.gateway.headers import (
     FOR_REPLICATION,
     HOP,
@@ -49,6 +49,7 @@ from cheops.gateway.upstream import (
     ignore_informational,
     streamed_response,
 )
+from cheops.text import printable, shortened
 
 _PEER_MARGIN_S = 5.0  # the other gateway knows the reason for a timeout, so it should report it first
 _SWITCHING = 101
@@ -57,15 +58,19 @@ _SWITCHING = 101
 class Forwarder:
     """Sends requests to services and other gateways. Also the `UpstreamServices` (see interfaces) of replication."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it needs of a gateway
         self,
         here: str,
         services: Mapping[str, ServiceConfig],
         settings: GatewayConfig,
         peers: PeerGateways,
         carriers: Carriers | None,
+        *,
+        marks_all: bool = False,
     ) -> None:
+        """`marks_all`: add a carrier to requests without a scope, too."""
         self._here = here
+        self._marks_all = marks_all
         self._services = services
         self._peers = peers
         self._carriers = carriers
@@ -77,7 +82,7 @@ class Forwarder:
         self, service: str, upstream_request: UpstreamRequest, answer_s: float | None = None
     ) -> tuple[UpstreamResponse, CarrierUse | None]:
         """Send to this site's instance. The caller ends the carrier use when the response is complete."""
-        address = upstream_address(self._services[service].url)
+        address = service_address(self._services[service])
         head = upstream_request.head
         seen = RequestHead(head.method, head.target, without_mesh(head.headers))
         seen, carrier_use = self._with_carrier(service, seen)
@@ -121,14 +126,21 @@ class Forwarder:
         kept = tuple(pair for pair in head.headers if not config.is_credential(pair[0]))
         return RequestHead(head.method, head.target, kept)
 
-    def _with_carrier(self, service: str, head: RequestHead) -> tuple[RequestHead, CarrierUse | None]:
-        """Remember the scope under the carriers that the application passes on, to recognize its own calls."""
+    def _with_carrier(
+        self, service: str, head: RequestHead, *, is_marked: bool = False
+    ) -> tuple[RequestHead, CarrierUse | None]:
+        """Remember the scope under the carriers that the application passes on, to recognize its own calls. With
+        `is_marked`, a request without a scope gets a carrier, too."""
         if self._carriers is None:
             return head, None
         front = self._services[service].listener
         scope = first(head, SCOPE)
         values = carriers_in(head, front.carriers)
-        if scope and front.add_carrier and not self._carriers.is_unambiguous(values, scope):
+        if (
+            (scope or is_marked or self._marks_all)
+            and front.add_carrier
+            and not self._carriers.is_unambiguous(values, scope)
+        ):
             head = RequestHead(
                 head.method, head.target, with_new_carrier(head.headers, front.carriers, uuid.uuid4().hex)
             )
@@ -161,7 +173,9 @@ class Forwarder:
     async def carry(self, service: str, headers: Headers, scope: str) -> tuple[Headers, Callable[[], None]]:
         carrier_use = None
         try:
-            head, carrier_use = self._with_carrier(service, RequestHead("", "", with_scope(headers, scope or None)))
+            # An operation may say nothing about other services: that is known then, and its calls are not reported.
+            bare = RequestHead("", "", with_scope(headers, scope or None))
+            head, carrier_use = self._with_carrier(service, bare, is_marked=True)
             if carrier_use:
                 await carrier_use.wait_consistent()
         except BaseException as error:
@@ -234,6 +248,13 @@ class Dispatcher:
             case Replicate(route):
                 if self.replication is None:
                     raise CheopsError("replication (&) of HTTP requests is not set up at this site", status=501)
+                if request.head.method == "GET" and (protocol := requested_upgrade(request.head.headers)):
+                    raise ClientError(
+                        f"a connection that switches to another protocol ({printable(shortened(protocol))}) cannot be "
+                        f"replicated: name one site in the scope, such as {{{service}: {route.sites[0]}}}, or "
+                        f"alternatives, {{{service}: {' ; '.join(route.sites[:2])}}}",
+                        status=422,
+                    )
                 return await self.replication.handle(service, self._received(request), route)
             case Forward(site):
                 if is_only and not self._peers.is_up(site):
@@ -286,7 +307,7 @@ class Dispatcher:
         )
 
     def _forwarding(self, request: Request) -> ForwardingInfo:
-        return ForwardingInfo(self._here, request.client.peer, headers=self._settings.forwarded_headers)
+        return ForwardingInfo(self._here, request.client.peer, request.proto, self._settings.forwarded_headers)
 
 
 def status_and_headers(response: AnyResponse) -> tuple[int, Headers]:

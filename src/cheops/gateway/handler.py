@@ -14,6 +14,7 @@ from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
 from cheops.gateway.carriers import Carriers
 from cheops.gateway.client_connection import ClientConnection
+from cheops.gateway.cors import for_service, is_preflight, preflight_answer
 from cheops.gateway.dispatcher import AnyResponse, Dispatcher, Forwarder, discard, status_and_headers
 from cheops.gateway.haproxy.flows import FlowCandidate
 from cheops.gateway.headers import (
@@ -57,6 +58,7 @@ from cheops.gateway.routing import (
     resolve_route,
     short_reason,
 )
+from cheops.gateway.unknown_calls import UnknownCallPolicy
 from cheops.gateway.upstream import DisconnectWatch
 from cheops.scope.functions import Functions
 from cheops.scope.snapshot import Snapshot
@@ -84,11 +86,12 @@ class RequestHandler:
         peers: PeerGateways,
         forwarder: Forwarder,
         carriers: Carriers | None,
+        unknown_calls: UnknownCallPolicy | None,
         request_log: RequestLog,
     ) -> None:
         self._here = config.name
         self._settings = config.gateway
-        self._parser = RequestParser(config, functions, peers, carriers)
+        self._parser = RequestParser(config, functions, peers, carriers, unknown_calls)
         self._functions = functions
         self._snapshot = snapshot
         self._forwarder = forwarder
@@ -155,6 +158,8 @@ class RequestHandler:
         # Read before the request is served: if the route changes meanwhile, HAProxy must not use it for later requests.
         generation = self.flows.generation if self.flows else 0
         targets = decision.targets if isinstance(decision, InTurn) else (decision,)
+        if is_preflight(head):
+            request = replace(request, head=for_service(head), preflight=head)
         await self._try_targets(request, targets)
         if self.flows and request.is_flow_candidate and request.scope and not request.trace.fallback:
             sent, client = request.sent_scope or "", request.client.peer
@@ -204,6 +209,8 @@ class RequestHandler:
         trace = request.trace
         if isinstance(response, Response):
             headers = own_headers(response.headers, self._here)
+            if request.preflight:
+                headers = preflight_answer(request.preflight, response.status, headers)
             trace.site = _served_by(headers, self._here)
             try:
                 await self._respond(request.client, trace, replace(response, headers=headers))
@@ -213,6 +220,8 @@ class RequestHandler:
         headers = proxied_headers(response.upstream.head.headers, self._here, response.site, trace.fallback)
         if response.site != self._here and self._forwarder.for_peers(request.service, request.head) != request.head:
             headers = (*headers, (CREDENTIALS, "dropped"))
+        if request.preflight:
+            headers = preflight_answer(request.preflight, response.upstream.head.status, headers)
         trace.status = response.upstream.head.status
         trace.site = _served_by(headers, response.site)
         try:

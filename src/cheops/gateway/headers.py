@@ -64,6 +64,9 @@ SITE = "Cheops-Site"  # in a response: the site that served it
 FALLBACK = "Cheops-Fallback"  # in a response: the sites that were tried before, and why they failed
 EFFECT = "Cheops-Effect"  # in a response: `none` if the request certainly changed nothing
 OPERATION = "Cheops-Operation"
+REPLICAS = "Cheops-Replicas"  # in a response: the sites of a replicated change, and its status there
+NOTE = "Cheops-Note"
+CUT = "Cheops-Cut"
 CREDENTIALS = "Cheops-Credentials"  # in a response: `dropped` if the client's were not forwarded
 PURPOSE = "Cheops-For"  # in a request between gateways: `replication` if it may become an operation
 DRY_RUN = "Cheops-Dry-Run"
@@ -71,7 +74,7 @@ PEER_CERTIFICATE = "Cheops-Certificate"  # from HAProxy to the agent only: that 
 
 MESH_PREFIX = "cheops-"
 # Headers with the prefix that clients may send. All others are for gateways only.
-_FOR_CLIENTS = frozenset({"cheops-dry-run", "cheops-wait", "cheops-exists"})
+FOR_CLIENTS = frozenset({"cheops-dry-run", "cheops-wait", "cheops-exists"})
 _HOP_BY_HOP = frozenset({
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te",
     "transfer-encoding", "upgrade", "http2-settings",
@@ -123,7 +126,7 @@ def without_forged_headers(head: RequestHead) -> RequestHead:
     kept = (
         (name, value)
         for name, value in head.headers
-        if not (lower := name.lower().replace("_", "-")).startswith(MESH_PREFIX) or lower in _FOR_CLIENTS
+        if not (lower := name.lower().replace("_", "-")).startswith(MESH_PREFIX) or lower in FOR_CLIENTS
     )
     return RequestHead(head.method, head.target, tuple(kept))
 

@@ -191,7 +191,8 @@ class Replication(Protocol):
         ...
 
     def has_copies(self, service: str = "") -> bool:
-        """Whether this site has copies of replicated resources: of a service, or of any."""
+        """Whether this site has copies of replicated resources: of a service (or must see its requests for another
+        reason), or of any."""
         ...
 
     def concerns(self, service: str, head: RequestHead) -> bool:

@@ -40,6 +40,7 @@ from cheops.gateway.interfaces import GatewayRequestError
 from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request_log import RequestTrace
 from cheops.gateway.routing import parse_scope
+from cheops.gateway.unknown_calls import UnknownCallPolicy
 from cheops.gateway.upstream import DisconnectWatch
 from cheops.scope.functions import Functions
 from cheops.scope.parser import parse
@@ -191,13 +192,20 @@ class Request:
     sent_scope: str | None = None
     is_flow_candidate: bool = False  # HAProxy may serve the next request with the same scope
     recovered: RecoveredScope | None = None  # the carriers that gave its scope, if it had no Scope header
+    proto: str = "http"  # which the client used
+    preflight: RequestHead | None = None  # the head that the browser sent, if it is a preflight
 
 
 class RequestParser:
     """Parses heads: finds the service, the sender and the scope of a request."""
 
     def __init__(
-        self, config: SiteConfig, functions: Functions, peers: PeerGateways, carriers: Carriers | None
+        self,
+        config: SiteConfig,
+        functions: Functions,
+        peers: PeerGateways,
+        carriers: Carriers | None,
+        unknown_calls: UnknownCallPolicy | None,
     ) -> None:
         self._config = config
         self._here = config.name
@@ -206,6 +214,7 @@ class RequestParser:
         self._functions = functions
         self._peers = peers
         self._carriers = carriers
+        self._unknown_calls = unknown_calls
 
     async def parse_request(
         self,
@@ -258,7 +267,12 @@ class RequestParser:
             sent,
             is_flow_candidate,
             recovered,
+            "https" if self._is_secured(listener) else "http",
         )
+
+    def _is_secured(self, listener: Listener) -> bool:
+        is_inbound = listener.kind is ListenerKind.INBOUND
+        return is_inbound and self._config.services[listener.service].listener.tls is not None
 
     def _scope(
         self, listener: Listener, head: RequestHead, trace: RequestTrace
@@ -266,7 +280,10 @@ class RequestParser:
         scope = parse_scope(every(head, SCOPE), trace.service, self._functions)
         if scope is not None or not listener.is_for_application or self._carriers is None:
             return scope, None
-        text = self._carriers.recover(carriers_in(head, self._config.carrier_names))
+        values = carriers_in(head, self._config.carrier_names)
+        text = self._carriers.recover(values)
+        if self._unknown_calls and first(head, SCOPE) is None and not self._carriers.knows(values):
+            self._unknown_calls.apply(trace.service)
         trace.recovered = text is not None
         if not text:
             return None, None

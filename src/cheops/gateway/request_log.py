@@ -54,6 +54,8 @@ class RequestLog:
         self.requests: Counter[tuple[str, str, str]] = Counter()  # service, route, status class
         self.fallbacks: Counter[str] = Counter()  # by service
         self.recovered: Counter[str] = Counter()  # by service
+        self.unknown_calls: Counter[str] = Counter()  # calls of the application without a known scope, by service
+        self.last_unknown_call_s: dict[str, float] = {}
         self.refused: Counter[int] = Counter()  # invalid requests, by status
         self._recent: deque[ServedRequest] = deque(maxlen=KEPT)
         self._scoped = 0
@@ -66,6 +68,10 @@ class RequestLog:
             self.recovered[one.service] += 1
         if one.scope:
             self.remember(one)
+
+    def count_unknown_calls(self, service: str, calls: int) -> None:
+        self.unknown_calls[service] += calls
+        self.last_unknown_call_s[service] = time.time()
 
     def remember(self, one: ServedRequest) -> None:
         """Log a request that HAProxy has counted already."""

@@ -16,6 +16,7 @@ from cheops.config.gateway import GatewayConfig
 from cheops.errors import CheopsError
 from cheops.gateway.client_connection import ClientConnection
 from cheops.gateway.connection import Wire
+from cheops.gateway.cors import with_exposed
 from cheops.gateway.headers import (
     EFFECT,
     FALLBACK,
@@ -220,7 +221,7 @@ def proxied_headers(headers: Headers, here: str, served_by: str, fallback: str) 
     application."""
     kept = end_to_end(headers)
     if served_by == here:
-        kept = (*without_mesh(kept), (SITE, encode_name(here)))
+        kept = with_exposed((*without_mesh(kept), (SITE, encode_name(here))))
     elif not any(name.lower() == SITE.lower() for name, _ in kept):
         kept = (*kept, (SITE, encode_name(served_by)))
     via = ("Via", f"1.1 {via_name(here)}")
@@ -231,7 +232,7 @@ def own_headers(headers: Headers, here: str) -> Headers:
     """The headers of a response of replication, which itself names the site that served it."""
     if not any(name.lower() == SITE.lower() for name, _ in headers):
         headers = (*headers, (SITE, encode_name(here)))
-    return (*headers, ("Via", f"1.1 {via_name(here)}"))
+    return (*with_exposed(headers), ("Via", f"1.1 {via_name(here)}"))
 
 
 def informational_relay(client: ClientConnection) -> OnInformational:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cheops.config.address import Address
+from cheops.config.service_tls import ListenerTls
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
 from cheops.gateway.carriers import Carriers
@@ -35,6 +36,8 @@ from cheops.gateway.peers import PeerGateways
 from cheops.gateway.request import Listener, ListenerKind
 from cheops.gateway.request_log import RequestLog
 from cheops.gateway.responses import error_response, problem_response, send_refusal
+from cheops.gateway.service_tls import CertificateFileError, listener_context, listener_files
+from cheops.gateway.unknown_calls import UnknownCallPolicy
 from cheops.node.node import Node
 from cheops.plugins import scope_functions
 from cheops.security.tls import HandshakeLimits, TlsAcceptor
@@ -71,6 +74,9 @@ class ListenerSockets:
 
 def open_listeners(config: SiteConfig) -> ListenerSockets:
     """Open the sockets of all listeners that HAProxy does not have. Raises ListenError, and then none stays open."""
+    for service in config.services.values():
+        if service.listener.tls:
+            _check_certificate(config, service.name, service.listener.tls)
     program = choose_program(config)
     if program is None:
         stop_leftover(config)
@@ -89,6 +95,14 @@ def open_listeners(config: SiteConfig) -> ListenerSockets:
         opened.close()
         raise
     return ListenerSockets(opened.sockets, program, tuple(haproxy_listeners))
+
+
+def _check_certificate(config: SiteConfig, service: str, tls: ListenerTls) -> None:
+    try:
+        listener_files(tls).current()
+    except CertificateFileError as error:
+        key = f"services.{service}.tls"
+        raise ListenError(f"the gateway has no certificate ('{key}' in {config.source}): {error}") from None
 
 
 def open_haproxy_listeners(config: SiteConfig, listeners: Collection[Listener]) -> dict[Listener, socket.socket]:
@@ -182,16 +196,24 @@ class Gateway:
         self.request_log = RequestLog()
         self.carriers = _carriers(config)
         peers = PeerGateways(node)
-        self._forwarder = Forwarder(config.name, config.services, config.gateway, peers, self.carriers)
+        marks_all = config.refuses_unknown_calls
+        self._forwarder = Forwarder(
+            config.name, config.services, config.gateway, peers, self.carriers, marks_all=marks_all
+        )
+        unknown_calls = (
+            UnknownCallPolicy(config.services, self.carriers, self.request_log) if self.carriers is not None else None
+        )
         functions = scope_functions()
         self._handler = RequestHandler(
-            config, functions, node.snapshot, peers, self._forwarder, self.carriers, self.request_log
+            config, functions, node.snapshot, peers, self._forwarder, self.carriers, unknown_calls, self.request_log
         )
         self.plane = (
             HaproxyPlane(node, functions, peers, self.request_log, program, self._max_connections, self.carriers)
             if program
             else None
         )
+        if self.plane is not None:
+            self.plane.counters.unknown_calls = unknown_calls
         self._handler.flows = self.plane
         self.without_haproxy = ""  # why HAProxy is not used although it should be
         self._local_sockets: list[tuple[Path, socket.socket]] = []
@@ -251,11 +273,17 @@ class Gateway:
             def new_wire(at: Listener = listener) -> Wire:
                 return Wire(lambda wire: self._on_connection(wire, at))
 
-            if listener.kind is ListenerKind.MESH and self._keyring:
-                limits = self._handshake_limits(self._keyring.server_for_sites.context)
-                self._servers.append(TlsAcceptor(listening, new_wire, limits))
+            context = self._tls_context(listener)
+            if context is not None:
+                self._servers.append(TlsAcceptor(listening, new_wire, self._handshake_limits(context)))
             else:
                 self._servers.append(await loop.create_server(new_wire, sock=listening, backlog=BACKLOG))
+
+    def _tls_context(self, listener: Listener) -> ssl.SSLContext | None:
+        if listener.kind is ListenerKind.MESH:
+            return self._keyring.server_for_sites.context if self._keyring else None
+        tls = self._config.services[listener.service].listener.tls if listener.kind is ListenerKind.INBOUND else None
+        return listener_context(tls) if tls else None
 
     async def _start_haproxy(self, plane: HaproxyPlane, listeners: tuple[Listener, ...]) -> None:
         """Open the Unix sockets where HAProxy hands requests over, then start it."""

@@ -225,6 +225,8 @@ class Exchange:
             # If the client broke off its body, the sender closed this connection: report the client's error.
             if failure := self._failed_sender():
                 raise failure from None
+            if self.wire.tls_failure:
+                raise self._error(f"closed the connection: {self.wire.tls_failure}") from None
             if self.wire.has_ended:
                 raise self._error("broke off its response" if self.has_response else "closed the connection") from None
             raise self._error(f"sent a response that is not HTTP: {error}".replace(",", ";")) from None

@@ -11,7 +11,8 @@
     /servers           as images; `image` holds the id of an image
     /_told, /_fault    what it was asked, and how it is to misbehave: for tests
 
-Parts of an answer can be asked for (Range), and one that is called text/plain (Accept). Ids are numbers, or random (--ids). With --token each request needs it in X-Auth-Token.
+Parts of an answer can be asked for (Range), and one that is called text/plain (Accept). An answer has
+the headers that X-Answer asks for. Ids are numbers, or random (--ids). With --token each request needs it in X-Auth-Token.
 """
 
 import argparse
@@ -247,7 +248,8 @@ class Handler(BaseHTTPRequestHandler):
             status, raw = 206, raw[start : end + 1]
         with contextlib.suppress(OSError):
             self.send_response(status)
-            for key, value in {**kind, **(headers or {})}.items():
+            wanted = json.loads(self.headers.get("X-Answer", "{}"))
+            for key, value in {**kind, **(headers or {}), **wanted}.items():
                 self.send_header(key, value)
             if status != 204:
                 self.send_header("Content-Length", str(len(raw)))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cheops.backends.http.credentials import TICKET_S, Tickets
 from cheops.backends.http.payload import (
+    MAX_KEPT_HEADER_BYTES,
     MAX_LINE_BYTES,
     KeptResponse,
     PayloadError,
@@ -30,6 +31,8 @@ from cheops.errors import ClientError
 from cheops.gateway.headers import RequestHead
 from cheops.gateway.interfaces import Response
 from cheops.log.operation import Command
+
+_FORM = "application/x-www-form-urlencoded"
 
 
 @given(st.binary(max_size=2000))
@@ -112,11 +115,38 @@ def test_what_the_matrix_calls_it(method: str, sub_path: str, content_type: str,
 
 @given(st.binary(max_size=300), st.integers(0, 300))
 def test_an_answer_is_kept_if_it_is_small_and_else_its_size(body: bytes, most: int) -> None:
-    headers = (("Content-Type", "x"), ("Set-Cookie", "secret"), ("X-Other", "y"))
+    headers = (("Content-Type", "x"), ("Date", "d"), ("Cheops-Site", "forged"), ("X-Other", "y"))
     kept = decode_response(encode_response(kept_response(200, headers, body, most, len(body))))
     assert kept is not None
-    assert kept.headers == (("Content-Type", "x"),)
+    assert kept.headers == (("Content-Type", "x"), ("X-Other", "y"))
     assert (kept.body, kept.cut_bytes) == ((body, 0) if len(body) <= most else (b"", len(body)))
+
+
+def test_a_digest_is_kept_with_the_bytes_that_it_is_about() -> None:
+    headers = (("Content-MD5", "x"), ("ETag", "y"))
+    assert kept_response(200, headers, b"abc", 10, 3).headers == headers
+    assert kept_response(200, headers, b"", 10, 3_000).headers == (("ETag", "y"),)
+
+
+def test_headers_of_an_answer_are_bounded_and_well_known_ones_go_last() -> None:
+    many = tuple((f"X-{number}", "y" * 500) for number in range(200))
+    kept = kept_response(200, (*many, ("Location", "/a" * 300)), b"", 10, 0)
+    assert kept.headers[-1][0] == "Location"
+    assert sum(len(name) + len(value) for name, value in kept.headers) <= MAX_KEPT_HEADER_BYTES
+    assert kept.cut_headers == 201 - len(kept.headers) > 0
+
+
+def test_a_digest_of_a_request_stays_unless_ids_in_its_body_are_translated() -> None:
+    digest = ("Content-MD5", "x")
+    for content_type, expected in (("application/xml", (digest,)), ("application/json", ()), (_FORM, ())):
+        kept = end_to_end((("Content-Type", content_type), digest), ReplicationConfig())
+        assert kept[1:] == expected
+
+
+@pytest.mark.parametrize("host", ["a b", "a\r\nX: 1", "a/b", "x" * 301])
+def test_a_host_that_cannot_be_sent_is_run_nowhere(host: str) -> None:
+    with pytest.raises(PayloadError):
+        request_of(command_of(Request(method="PUT", path="/a", host=host)))
 
 
 def test_a_text_that_is_no_answer_is_none() -> None:

@@ -3,8 +3,11 @@
 import pytest
 
 from cheops.backends.http.ids import meta_id_of
+from tests.agent.rig import until
 from tests.gateway.raw import connected
+from tests.gateway.replicas.conftest import MakeSites
 from tests.gateway.replicas.sites import EVERYWHERE, SITES, Sites
+from tests.gateway.stage import PLANES
 
 PAIR = "site1 & site2"
 
@@ -108,7 +111,31 @@ def test_a_websocket_may_be_about_a_replicant(three: Sites) -> None:
     assert "no copy" in elsewhere.json["detail"]
 
 
+def test_a_websocket_with_several_sites_is_refused_with_what_to_do(three: Sites) -> None:
+    websocket = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    answer = three.call("site1", "GET", "/images", None, EVERYWHERE, **websocket)
+    assert (answer.status, answer.headers["Cheops-Effect"]) == (422, "none")
+    assert "{image: site1}" in answer.json["detail"]
+    assert three.call("site1", "GET", "/images", None, "site1", **websocket).status == 200  # as the service says
+
+
 # -- from a site that is not involved ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plane", PLANES)
+def test_what_has_a_name_can_be_read_at_a_site_that_has_none_of_it(make_sites: MakeSites, plane: str) -> None:
+    sites = make_sites(search=True, plane=plane)
+    sites.start()
+    assert sites.call("site3", "GET", "/notes/pair").status == 404
+    assert sites.call("site1", "PUT", "/notes/pair", {"n": 1}, PAIR, Cheops_Wait="all").status == 201
+    until(lambda: sites.call("site3", "GET", "/notes/pair").status == 200, "for the 404 to be forgotten")
+    answer = sites.call("site3", "GET", "/notes/pair")
+    assert (answer.json["n"], answer.site) in ((1, "site1"), (1, "site2"))
+    assert sites.call("site3", "HEAD", "/notes/pair").status == 200
+    assert sites.call("site3", "GET", "/notes/other").status == 404
+    sites.rig.stop("site1")
+    until(lambda: sites.call("site3", "GET", "/notes/pair").site == "site2", "for the other copy")
+    assert sites.call("site3", "GET", "/notes/nowhere").status == 404  # though one site cannot be asked
 
 
 def test_what_has_a_name_can_be_changed_from_a_site_that_has_none_of_it(three: Sites) -> None:

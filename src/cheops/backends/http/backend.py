@@ -32,12 +32,12 @@ from cheops.backends.http.payload import (
     request_of,
     result_in_doubt,
 )
+from cheops.backends.http.reachability import service_finding
 from cheops.backends.http.rules import check_place, check_rules
 from cheops.backends.http.sender import Identity, OfClient, OfSite, OperationSender, ServiceReply
 from cheops.backends.http.submission import deletion_command
 from cheops.backends.protocol import Backend, BackendContext, Finding
 from cheops.bounded import BoundedMap
-from cheops.config.address import address_of_url
 from cheops.config.service_rules import Success
 from cheops.config.services import CREATE, READ, ServiceConfig, service_of
 from cheops.config.types import HTTP_BACKEND
@@ -51,7 +51,6 @@ from cheops.text import printable, shortened
 
 FILE = "replicas.db"
 _MAX_WAITS = 1_000
-_CONNECT_S = 2.0
 _CREATED = 201
 _CREDENTIALS_LOST = (
     "the client's credentials are not known any more, and without them nobody may run it: send the request again"
@@ -302,7 +301,7 @@ class HttpBackend(Backend):
             await self.copies.send_away(resource)
 
     async def doctor(self) -> Sequence[Finding]:
-        return await asyncio.gather(*(_accepts_connections(one.name, one.url) for one in self._services.values()))
+        return await asyncio.gather(*(service_finding(one) for one in self._services.values()))
 
 
 def of_site(service: ServiceConfig, client: str) -> OfSite:
@@ -338,17 +337,6 @@ def _without_id(task: Task, site: str) -> str:
 def answer_key(meta_id: str, op: str) -> str:
     """Under which the response with secrets waits for its client (`Tickets`)."""
     return f"{meta_id} {op}"
-
-
-async def _accepts_connections(name: str, url: str) -> Finding:
-    place = address_of_url(url)
-    try:
-        _reader, writer = await asyncio.wait_for(asyncio.open_connection(place.host, place.port), _CONNECT_S)
-        writer.close()
-    except (OSError, TimeoutError) as error:
-        hint = f"start the service, or fix 'services.{name}.url'"
-        return Finding(f"{name} accepts connections", f"{url}: {error or 'no answer'}", hint, group="services")
-    return Finding(f"{name} accepts connections", url, group="services")
 
 
 def http_backend(node: Node) -> HttpBackend:

@@ -381,6 +381,7 @@ class ChangeHandler:
             client=client,
             kind=target.meaning.kind.value if target.meaning else "",
             part=target.meaning.part if target.meaning else "",
+            host=first(head, "Host") or "",
         )
         if not spooled.file_hash:
             request = with_body(request, spooled.inline)

@@ -121,13 +121,14 @@ class ExistingResources:
 
     async def _is_there(self, task: Task, path: str) -> bool:
         """Whether the service has this collection, by WebDAV's PROPFIND."""
-        request = Request(method="PROPFIND", path=path, headers=(("Depth", "0"),))
+        request = Request(method="PROPFIND", path=path, headers=(("Depth", "0"),), host=task.request.host)
         reply = await self._sender.send(task.service, request, path, b"", task.identity)
         return reply.status == _MULTI_STATUS
 
     async def _may_read(self, task: Task, copy: Copy) -> bool:
         path = self._sender.local_path(copy)
-        reply = await self._sender.send(task.service, Request(method="GET", path=path), path, b"", task.identity)
+        request = Request(method="GET", path=path, host=task.request.host)
+        reply = await self._sender.send(task.service, request, path, b"", task.identity)
         return 200 <= reply.status < 300
 
     async def _existing(self, task: Task, reply: ServiceReply) -> Copy | None:
@@ -151,7 +152,7 @@ class ExistingResources:
                 return None
             find = find.replace(f"{{{name}}}", quote(str(value), safe=""))
         path, query = split_target(find)
-        request = Request(method="GET", path=path, query=query)
+        request = Request(method="GET", path=path, query=query, host=task.request.host)
         reply = await self._sender.send(task.service, request, path, b"", task.identity)
         if reply.status != 200:
             return None

@@ -36,15 +36,15 @@ class Locations:
         self._node = node
         self._known: BoundedMap[str, tuple[float, tuple[str, ...]]] = BoundedMap(_REMEMBERED)
 
-    async def sites_of(self, meta_id: str) -> tuple[str, ...]:
+    async def sites_of(self, meta_id: str, *, is_named: bool = False) -> tuple[str, ...]:
         """The sites of a replicant, nearest first; empty if it does not exist. Raises CheopsError if the sites that
-        would know cannot be reached."""
+        would know cannot be reached. With `is_named` a client chose its name, so no site has made its meta-id."""
         here = await self.known_here(meta_id)
         if here:
             return nearest_first(self._node, here)
         until_s, found = self._known.get(meta_id, (0.0, ()))
         if time.monotonic() >= until_s:
-            found = await self._search(meta_id)
+            found = await self._search(meta_id, is_named=is_named)
             self._remember(meta_id, found)
         return nearest_first(self._node, found)
 
@@ -59,10 +59,10 @@ class Locations:
         for_s = _FOR_S if sites else _NONE_FOR_S
         self._known[meta_id] = (time.monotonic() + for_s, sites)
 
-    async def _search(self, meta_id: str) -> tuple[str, ...]:
+    async def _search(self, meta_id: str, *, is_named: bool) -> tuple[str, ...]:
         node = self._node
         others = [site for site in nearest_first(node, node.snapshot().sites) if site != node.name]
-        makers = [site for site in others if may_be_made_at(meta_id, site)]
+        makers = [site for site in others if not is_named and may_be_made_at(meta_id, site)]
         rest = [site for site in others if site not in makers][:_MAX_SITES]
         silent: list[str] = []
         for group in (makers, *(rest[at : at + _AT_ONCE] for at in range(0, len(rest), _AT_ONCE))):

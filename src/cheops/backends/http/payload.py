@@ -31,12 +31,20 @@ from cheops.gateway.headers import IDEMPOTENT_METHODS, SAFE_METHODS
 from cheops.log.operation import Command, FileRef
 from cheops.text import printable, shortened
 
-_KEPT_HEADERS = frozenset(
+# Of a response with more headers than are kept, these are the last to go.
+_FIRST_HEADERS = frozenset(
     (
         *("content-type", "content-language", "location", "link", "etag", "last-modified", "cache-control"),
         *("allow", "retry-after", "www-authenticate", "vary", "content-location", "warning"),
     )
 )
+# The response to the client is a message of its own, with its own date and framing, and not compressed.
+_NEW_IN_RESPONSES = frozenset(("date", "content-length", "content-encoding", "trailer", "transfer-encoding"))
+# These are about the bytes of a body, and wrong for any others.
+_OF_BYTES = frozenset(("content-md5", "digest", "content-digest", "repr-digest", "content-range", "accept-ranges"))
+_SESSIONS = frozenset(("set-cookie", "set-cookie2", "authentication-info"))  # secrets that services send to clients
+MAX_KEPT_HEADERS = 100
+MAX_KEPT_HEADER_BYTES = 16 * 1024
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _TRY_AGAIN = (408, 425, 429, 503)
 _UNSUPPORTED = (501, 505)
@@ -51,6 +59,7 @@ class KeptResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     text: str = ""
     base64: str = ""
     cut_bytes: int = 0
+    cut_headers: int = 0  # how many were too large to keep
     note: str = ""
 
     @property
@@ -77,13 +86,41 @@ def result_in_doubt(method: str, *, may_repeat: bool) -> Result:
 
 def kept_response(status: int, headers: tuple[Header, ...], body: bytes, most_bytes: int, size: int) -> KeptResponse:
     """A response as the log keeps it; `size` is that of the whole body, of which `body` may be the beginning."""
-    kept = tuple((name, value) for name, value in headers if name.lower() in _KEPT_HEADERS)
-    if size > most_bytes or size != len(body):
-        return KeptResponse(status=status, headers=kept, cut_bytes=size)
+    is_cut = size > most_bytes or size != len(body)
+    wanted = [pair for pair in headers if is_passed_on(pair[0], is_same_body=not is_cut)]
+    kept = _bounded(wanted)
+    response = KeptResponse(status=status, headers=kept, cut_headers=len(wanted) - len(kept))
+    if is_cut:
+        return msgspec.structs.replace(response, cut_bytes=size)
     try:
-        return KeptResponse(status=status, headers=kept, text=body.decode())
+        return msgspec.structs.replace(response, text=body.decode())
     except UnicodeDecodeError:
-        return KeptResponse(status=status, headers=kept, base64=base64.b64encode(body).decode())
+        return msgspec.structs.replace(response, base64=base64.b64encode(body).decode())
+
+
+def is_passed_on(name: str, *, is_same_body: bool) -> bool:
+    """Whether a client gets this header of the service's response, from which those of one connection are gone."""
+    plain = _plain(name)
+    if plain in _NEW_IN_RESPONSES or plain.startswith("cheops-"):  # an application must not pass for a gateway
+        return False
+    return is_same_body or plain not in _OF_BYTES
+
+
+def _bounded(headers: list[Header]) -> tuple[Header, ...]:
+    """Headers within the limits, in their order. Well-known ones, then short ones, are the last to go."""
+    ranked = sorted(headers, key=lambda pair: (pair[0].lower() not in _FIRST_HEADERS, len(pair[0]) + len(pair[1])))
+    kept, left_bytes = set(), MAX_KEPT_HEADER_BYTES
+    for pair in ranked[:MAX_KEPT_HEADERS]:
+        left_bytes -= len(pair[0]) + len(pair[1])
+        if left_bytes < 0:
+            break
+        kept.add(pair)
+    return tuple(pair for pair in headers if pair in kept)
+
+
+def without_sessions(headers: Iterable[Header], config: ReplicationConfig) -> tuple[Header, ...]:
+    """Headers of a response for the log: without cookies and other credentials, which only its client may have."""
+    return tuple(pair for pair in headers if _plain(pair[0]) not in _SESSIONS and not config.is_credential(pair[0]))
 
 
 def encode_response(response: KeptResponse) -> str:
@@ -137,10 +174,12 @@ DELETE = "delete"
 COLLECTING = frozenset(("MKCOL", "MKCALENDAR"))  # methods that create a collection under a name of the client's choice
 NAMING = COLLECTING | {"PUT"}  # methods that create anything under such a name
 _MAX_TYPE_CHARACTERS = 100
+_FORM = "application/x-www-form-urlencoded"
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,200}")
 _PATH = re.compile(r"/[^\s\x00-\x1f\x7f?#\\]*")
 _QUERY = re.compile(r"[^\s\x00-\x1f\x7f#]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_HOST = re.compile(r"[A-Za-z0-9_.~!$&'()*+;=%:\[\]-]{0,300}")
 
 # What belongs to one connection, to the caller alone, or to the mesh.
 _DROPPED = frozenset(
@@ -149,9 +188,11 @@ _DROPPED = frozenset(
         *("host", "content-length", "expect", "accept-encoding", "range", "max-forwards", "via", "forwarded"),
         *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
         *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range"),
-        *("scope", "prefer", "content-md5", "digest", "content-digest", "repr-digest", "idempotency-key"),
+        *("scope", "prefer", "idempotency-key"),
     )
 )
+# Wrong once ids in the body are translated; of other bodies they stay, since a client may have signed them.
+_DIGESTS = frozenset(("content-md5", "digest", "content-digest", "repr-digest"))
 # By these a service takes a request for another one than its method and path say, which rules are about.
 _OVERRIDES = frozenset(
     (
@@ -197,6 +238,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     base: bool = False  # sends nothing: later PATCHes are replayed from here; see config.services.BASE
     within: str = ""  # the replicated collection that will contain it, which must exist first
     scope: str = ""  # for the calls that the application makes to other services
+    host: str = ""  # the Host that the client sent
     client: str = ""  # who the client is, as the site that took it found out: for `replicate_as: mapped`
     kind: str = ""  # what it does to `part` of the resource, by a rule; see meaning.py
     part: str = ""
@@ -234,7 +276,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
     @property
     def is_form(self) -> bool:
-        return media_type(header(self.headers, "content-type")) == "application/x-www-form-urlencoded"
+        return media_type(header(self.headers, "content-type")) == _FORM
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether its body may be another one at each site, with the ids that things have there."""
+        return is_rewritten_type(header(self.headers, "content-type"))
 
     @property
     def is_repeatable(self) -> bool:
@@ -302,7 +349,9 @@ def _is_sendable(request: Request) -> bool:
         _TOKEN.fullmatch(request.method)
         and _PATH.fullmatch(request.path)
         and _QUERY.fullmatch(request.query)
-        and all(_TOKEN.fullmatch(name) and not _is_dropped(name) for name, _ in request.headers)
+        and _HOST.fullmatch(request.host)
+        and all(_TOKEN.fullmatch(name) for name, _ in request.headers)
+        and not any(_is_dropped(name, is_rewritten=request.is_rewritten) for name, _ in request.headers)
         and not any(_CONTROL.search(text) for text in texts)
     )
 
@@ -317,7 +366,13 @@ def with_body(request: Request, body: bytes) -> Request:
 
 def end_to_end(headers: Iterable[Header], config: ReplicationConfig) -> tuple[Header, ...]:
     """The headers that go to all sites."""
-    return tuple(pair for pair in headers if not _is_dropped(pair[0]) and not config.is_credential(pair[0]))
+    headers = tuple(headers)
+    is_rewritten = is_rewritten_type(header(headers, "content-type"))
+    return tuple(
+        pair
+        for pair in headers
+        if not _is_dropped(pair[0], is_rewritten=is_rewritten) and not config.is_credential(pair[0])
+    )
 
 
 def credentials_of(headers: Iterable[Header], config: ReplicationConfig) -> tuple[Header, ...]:
@@ -335,6 +390,11 @@ def media_type(content_type: str) -> str:
 def is_json(content_type: str) -> bool:
     found = media_type(content_type)
     return found.endswith(("/json", "+json", "/x-ndjson", "/json-seq"))
+
+
+def is_rewritten_type(content_type: str) -> bool:
+    """Whether ids are translated in bodies of this type."""
+    return is_json(content_type) or media_type(content_type) == _FORM
 
 
 def operation_type(method: str, sub_path: str, content_type: str) -> str:
@@ -359,8 +419,10 @@ def part_name(word: str, part: str) -> str:
 BASE_REQUEST = Request(base=True)
 
 
-def _is_dropped(name: str) -> bool:
+def _is_dropped(name: str, *, is_rewritten: bool) -> bool:
     plain = _plain(name)
+    if plain in _DIGESTS:
+        return is_rewritten
     return plain in _DROPPED or plain.startswith(("cheops-", "proxy-"))
 
 
@@ -373,4 +435,4 @@ def _is_stepwise(content_type: str) -> bool:
     """Whether a PATCH of this kind is a list of steps, or anything else that must not be applied twice. One
     that says what members become (RFC 7396, and plain JSON) may."""
     found = media_type(content_type)
-    return "json-patch" in found or not (is_json(found) or found == "application/x-www-form-urlencoded")
+    return "json-patch" in found or not (is_json(found) or found == _FORM)

@@ -1,5 +1,6 @@
 """Reads, and all other requests that go to this site's own instance: local ids in, meta-ids out."""
 
+import asyncio
 import logging
 from dataclasses import replace
 
@@ -37,6 +38,8 @@ _PATHS = ("location", "content-location", "link")
 _CREATED = 201
 _log = logging.getLogger(__name__)
 _LEFT_ALONE = ("scope", "cookie", "authorization")
+_NOT_FOUND = 404
+_MAX_SEARCHES = 16  # at a time: each asks all other sites
 _NO_REPLICA = 503  # from another site: it has no copy that can be read
 
 
@@ -48,6 +51,7 @@ class ReadHandler:
         self._services = services
         self._locations = locations
         self._copies = http_backend(node).copies
+        self._searches = asyncio.Semaphore(_MAX_SEARCHES)
 
     # -- replicas ------------------------------------------------------------------------------------------
 
@@ -83,8 +87,24 @@ class ReadHandler:
         head = RequestHead(incoming.head.method, joined(target.path, query), incoming.head.headers)
         return await self.local(service, head, incoming)
 
+    async def local_or_elsewhere(self, service: str, incoming: IncomingRequest, target: Target) -> Response:
+        """Read here; if it is not here, where a client has named it, by the same path (`services.NAME.search`)."""
+        response = await self.local(service, incoming.head, incoming)
+        if response.status != _NOT_FOUND or incoming.size != 0:
+            return response
+        try:
+            async with self._searches:
+                others = await self._others(target)
+        except CheopsError as error:
+            _log.info("%s is not here, and perhaps at another site: %s", target.path, error)
+            return response
+        if not others:
+            return response
+        await close_body(response.body)
+        return await self.at_nearest(service, incoming, others, target.meta_id)
+
     async def _others(self, target: Target) -> tuple[str, ...]:
-        sites = await self._locations.sites_of(target.meta_id)
+        sites = await self._locations.sites_of(target.meta_id, is_named=target.is_named)
         return tuple(site for site in sites if site != self._node.name)
 
     async def at_nearest(self, service: str, incoming: IncomingRequest, sites: tuple[str, ...], what: str) -> Response:

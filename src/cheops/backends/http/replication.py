@@ -45,6 +45,7 @@ from cheops.scope.tree import Consistency
 from cheops.text import listed
 
 _FORM = "application/x-www-form-urlencoded"
+_SEARCHING = ("GET", "HEAD")
 
 
 class HttpReplication:
@@ -64,13 +65,13 @@ class HttpReplication:
 
     def has_copies(self, service: str = "") -> bool:
         index = self._copies.index
-        return index.has_service(service) if service else len(index) > 0
+        return index.has_service(service) or self._searches(service) if service else len(index) > 0
 
     def concerns(self, service: str, head: RequestHead) -> bool:
         """If the service has replicas here, every request may name or list them. If only other services have, a request
         whose body can contain ids. Otherwise only one with a meta-id in its head."""
         index = self._copies.index
-        if index.has_service(service) or META_ID.search(head.target):
+        if index.has_service(service) or META_ID.search(head.target) or self._searches(service):
             return True
         if len(index):
             content_type = first(head, "Content-Type") or ""
@@ -157,6 +158,9 @@ class HttpReplication:
             raise ClientError(f"no reachable site knows {target.meta_id}", status=404)
         return DryRunResult(target.meta_id, sites, goes_everywhere=head.method not in SAFE_METHODS)
 
+    def _searches(self, service: str) -> bool:
+        return self._node.config.services[service].replication.search
+
     def _is_never(self, service: str, method: str, path: str) -> bool:
         never = self._node.config.services[service].replication.never
         return first_match(never, method, canonical(path)) is not None
@@ -176,7 +180,7 @@ class HttpReplication:
     async def _handle_unknown(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
         method = incoming.head.method
         if route is None:
-            return await self._reads.local(service, incoming.head, incoming)
+            return await self._handle_local(service, incoming)
         if method in SAFE_METHODS:
             if self._node.name in route.sites:
                 return await self._reads.local(service, incoming.head, incoming)
@@ -192,6 +196,12 @@ class HttpReplication:
             f"{' & '.join(route.sites)}; without '&' it goes to one site",
             status=404,
         )
+
+    async def _handle_local(self, service: str, incoming: IncomingRequest) -> Response:
+        head = incoming.head
+        if head.method in _SEARCHING and not incoming.is_forwarded and self._searches(service):
+            return await self._reads.local_or_elsewhere(service, incoming, self._named(service, head))
+        return await self._reads.local(service, head, incoming)
 
     async def _creates_part(self, service: str, head: RequestHead, target: Target) -> bool:
         """Whether things of their own are created below a replicant: as the configuration says (`items`), or

@@ -13,18 +13,28 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, urlsplit
 
+import msgspec
+
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider
 from cheops.backends.http.ids import Form, LocalIdTranslator, text_to_local, to_local, to_meta
 from cheops.backends.http.meaning import id_at, rule_id, without_members
 from cheops.backends.http.paths import ID, collection_of, filled, joined, last_segment, trimmed
-from cheops.backends.http.payload import KeptResponse, Request, id_in, is_json, kept_response
+from cheops.backends.http.payload import (
+    KeptResponse,
+    Request,
+    id_in,
+    is_json,
+    is_passed_on,
+    kept_response,
+    without_sessions,
+)
 from cheops.backends.http.secrets import masked
 from cheops.backends.http.translation import READABLE_ENCODINGS, ResponseIds, decompressed, hosts_of
 from cheops.config.gateway import GatewayConfig
-from cheops.config.services import ServiceConfig
+from cheops.config.services import HOST_OF_CLIENT, HOST_OF_SERVICE, ServiceConfig
 from cheops.errors import CheopsError
-from cheops.gateway.connection import upstream_address
+from cheops.gateway.connection import service_address, upstream_address
 from cheops.gateway.headers import SAFE_METHODS, RequestHead, encode_header
 from cheops.gateway.interfaces import Response
 from cheops.gateway.upstream import (
@@ -51,6 +61,7 @@ class ServiceReply(NamedTuple):
     headers: tuple[Header, ...]
     body: bytes
     size: int
+    host: str = ""  # the Host of the request
 
     @property
     def is_whole(self) -> bool:
@@ -92,7 +103,6 @@ async def read_pieces(path: Path) -> AsyncGenerator[bytes, None]:
 
 _UNAUTHORIZED = 401
 _PATHS = ("location", "content-location", "link")
-_BODY_HEADERS = ("content-length", "content-md5", "digest", "content-digest", "repr-digest", "accept-ranges")
 
 # Remembers the scope of a request to a service; gives its headers with a carrier, and a function to call at its end.
 Carry: TypeAlias = Callable[[str, tuple[Header, ...], str], Awaitable[tuple[tuple[Header, ...], Callable[[], None]]]]
@@ -142,10 +152,11 @@ class OperationSender:
         given = tuple((name, text_to_local(value, local_of, Form.PLAIN)) for name, value in request.headers)
         key = (("Idempotency-Key", request.key),) if request.key else ()
         credentials, provider = await self._credentials(service, identity)
+        host = host_for(service, request, identity)
         async with self._carried(service, given, request.scope) as carried:
 
             async def exchange(credentials: tuple[Header, ...]) -> ServiceReply:
-                headers = (*_without(carried, credentials), *key, *more, *credentials)
+                headers = (("Host", host), *_without(carried, credentials), *key, *more, *credentials)
                 ready = await self._ready(_of_any_site(body, service, request, identity), _form(request))
                 return await self._exchange(service, method or request.method, joined(path, query), headers, ready)
 
@@ -155,7 +166,7 @@ class OperationSender:
                 reply = await exchange(await provider.headers(identity.client))
                 if reply.status == _UNAUTHORIZED:
                     provider.forget(identity.client)  # a later attempt must not wait for their time to end
-            return reply
+            return reply._replace(host=host)
 
     async def _exchange(
         self,
@@ -165,12 +176,11 @@ class OperationSender:
         headers: tuple[Header, ...],
         body: bytes | FileBody,
     ) -> ServiceReply:
-        address = upstream_address(service.url)
+        address = service_address(service)
         upload = PreparedBody(body.pieces, body.size) if isinstance(body, FileBody) else PreparedBody(body, len(body))
         # Without a length, a server may take a request that usually has a body for one without an end.
         has_length = upload.size or not (method in SAFE_METHODS or method == "DELETE")
         sent = (
-            ("Host", address.authority),
             *((name, _as_bytes(value)) for name, value in headers),
             ("Accept-Encoding", "identity"),
             *([("Content-Length", str(upload.size))] if has_length else ()),
@@ -251,6 +261,7 @@ class OperationSender:
     def kept(self, service: ServiceConfig, path: str, reply: ServiceReply) -> KeptResponse:
         """The part of a response that the log keeps, with meta-ids and without secrets."""
         whole = self.public(service, path, reply)
+        whole = msgspec.structs.replace(whole, headers=without_sessions(whole.headers, service.replication))
         if whole.cut_bytes:
             return whole
         body = masked(whole.body, reply.header("content-type"), service.replication.secret)
@@ -258,11 +269,13 @@ class OperationSender:
             return whole
         most_bytes = service.replication.keep_response_bytes
         size = reply.size if body is None else len(body)
-        return kept_response(whole.status, whole.headers, body or b"", most_bytes, size)
+        headers = tuple(pair for pair in whole.headers if is_passed_on(pair[0], is_same_body=False))
+        kept = kept_response(whole.status, headers, body or b"", most_bytes, size)
+        return msgspec.structs.replace(kept, cut_headers=whole.cut_headers)
 
     def public(self, service: ServiceConfig, path: str, reply: ServiceReply) -> KeptResponse:
         """A response with meta-ids, as its client gets it."""
-        hosts = hosts_of(service)
+        hosts = hosts_of(service, reply.host)
         ids = ResponseIds(self._copies.index, service.name, service.replication, path, hosts)
         body, size, headers = reply.body, reply.size, reply.headers
         if reply.header("content-encoding").lower() not in READABLE_ENCODINGS:
@@ -273,8 +286,11 @@ class OperationSender:
                 size = len(body)
             except CheopsError:  # nested too deeply: the service has done it, so this is no failure
                 body = b""
+        is_same_body = not is_json(reply.header("content-type"))
         headers = tuple(
-            (name, _public(service, ids, name, value)) for name, value in headers if name.lower() not in _BODY_HEADERS
+            (name, _public(service, ids, name, value))
+            for name, value in headers
+            if is_passed_on(name, is_same_body=is_same_body)
         )
         return kept_response(reply.status, headers, body, service.replication.keep_response_bytes, size)
 
@@ -289,6 +305,16 @@ def _of_any_site(body: bytes | Path, service: ServiceConfig, request: Request, i
     if not local or not request.is_json or isinstance(identity, OfClient):
         return body
     return without_members(body if isinstance(body, bytes) else body.read_bytes(), local)
+
+
+def host_for(service: ServiceConfig, request: Request, identity: Identity) -> str:
+    """The Host of a request. A client may have signed its own (S3's signatures cover it), so with the client's
+    credentials it stays, unless the configuration says otherwise."""
+    own = upstream_address(service.url).authority
+    wanted = service.replication.host or (HOST_OF_CLIENT if isinstance(identity, OfClient) else HOST_OF_SERVICE)
+    if wanted == HOST_OF_CLIENT:
+        return request.host or own
+    return own if wanted == HOST_OF_SERVICE else wanted
 
 
 def below_base(service: ServiceConfig, location: str) -> str:

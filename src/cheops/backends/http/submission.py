@@ -27,7 +27,7 @@ from cheops.backends.http.request import Preferences, Wait
 from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
-from cheops.gateway.headers import Header, Headers, without
+from cheops.gateway.headers import CUT, NOTE, OPERATION, REPLICAS, Header, Headers, without
 from cheops.gateway.interfaces import Response, UpstreamError
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, FileRef, Kind, Operation, OpId, Status
@@ -225,13 +225,9 @@ def find_previous(replica: Replica, command: Command) -> OpId | None:
 
 def _content(request: Request, command: Command) -> tuple[Request, tuple[FileRef, ...]]:
     """What makes two requests the same; headers may differ."""
-    return msgspec.structs.replace(request, ticket="", headers=(), after=()), command.files
+    return msgspec.structs.replace(request, ticket="", headers=(), after=(), host=""), command.files
 
 
-OPERATION = "Cheops-Operation"
-REPLICAS = "Cheops-Replicas"
-NOTE = "Cheops-Note"
-CUT = "Cheops-Cut"
 MEDIA_TYPE = "application/problem+json"
 _MAX_NAMED = 64  # sites in a header
 
@@ -280,10 +276,15 @@ def _location(location: str) -> Headers:
 
 def _ok(kept: KeptResponse, own: Headers, location: str) -> Response:
     more: list[Header] = [(NOTE, kept.note)] if kept.note else []
-    if kept.cut_bytes:
-        more.append((CUT, f"{kept.cut_bytes} bytes of the response were not kept"))
+    more += _cut(kept)
     headers = kept.headers if not location else (*without(kept.headers, "Location"), *_location(location))
     return Response(kept.status, (*headers, *_dated(), *own, *more), kept.body)
+
+
+def _cut(kept: KeptResponse) -> Headers:
+    cut = [f"{kept.cut_bytes} bytes"] if kept.cut_bytes else []
+    cut += [f"{kept.cut_headers} headers"] if kept.cut_headers else []
+    return ((CUT, f"{' and '.join(cut)} of the response were not kept"),) if cut else ()
 
 
 def _refused(kept: KeptResponse | None, detail: str, own: Headers) -> Response:
@@ -292,7 +293,7 @@ def _refused(kept: KeptResponse | None, detail: str, own: Headers) -> Response:
     if kept.note:
         status = kept.status if kept.status >= _BAD_REQUEST else _UNEXPLAINED
         return _problem(status, f"{kept.note}. The service responds: {kept.text[:1000]}", own)
-    return Response(kept.status, (*kept.headers, *_dated(), *own), kept.body)
+    return Response(kept.status, (*kept.headers, *_dated(), *own, *_cut(kept)), kept.body)
 
 
 def _pending(result: SubmissionResult, meta_id: str, where: str, own: Headers) -> Response:

@@ -84,6 +84,10 @@ class Handler(BaseHTTPRequestHandler):
     service = ""
     routes: ClassVar[list[tuple[str, re.Pattern[str], Handle]]] = []
 
+    def version_string(self) -> str:
+        """The header Server: without the version of Python, so that examples show the same everywhere."""
+        return f"minicloud-{self.service}"
+
     def __getattr__(self, name: str) -> Callable[[], None]:
         if name.startswith("do_"):  # http.server calls do_GET, do_PUT and so on; any method is a matter of the routes
             return self._answer
@@ -137,7 +141,7 @@ def _body(response: Response) -> tuple[Iterator[bytes], dict[str, str]]:
 
 def serve(service: str, port: int, routes: list[Route], host: str = "127.0.0.1") -> None:
     """Answer until stopped. Prints one line when it listens."""
-    Handler.service, Handler.server_version = service, f"minicloud-{service}"
+    Handler.service = service
     Handler.routes = [
         (method, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)), handle) for method, path, handle in routes
     ]

@@ -114,7 +114,8 @@ class ReplicaGuard:
     async def _wait_responded(self, service: str) -> None:
         """Wait for requests that HAProxy sent to the local instance before the update: their responses could list the
         new resource under its local id. Not for ever: a response that takes longer is not a list."""
-        names = {haproxy_names.own_of(service), haproxy_names.own_or_of(service), haproxy_names.sent_of(service)}
+        own = (haproxy_names.own_of, haproxy_names.own_or_of, haproxy_names.sent_of, haproxy_names.unknown_of)
+        names = {name_of(service) for name_of in own}
         end_s = time.monotonic() + _RESPONDED_S
         while time.monotonic() < end_s:
             try:

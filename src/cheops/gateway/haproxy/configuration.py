@@ -14,6 +14,7 @@ import msgspec
 
 from cheops.config.gateway import ForwardedHeaders
 from cheops.gateway.connection import UpstreamAddress
+from cheops.gateway.cors import ALLOW_ORIGIN, EXPOSE_HEADER
 from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.frontends import (
     AUTHORITIES,
@@ -31,6 +32,7 @@ from cheops.gateway.haproxy.frontends import (
 from cheops.gateway.haproxy.layout import Layout, PeerLayout, ServiceLayout
 from cheops.gateway.headers import EFFECT, PEER_CERTIFICATE, SITE, encode_name, via_name
 from cheops.gateway.responses import MEDIA_TYPE
+from cheops.gateway.service_tls import listener_files, upstream_files
 
 if TYPE_CHECKING:
     from cheops.security.keyring import Keyring
@@ -52,9 +54,20 @@ _ERRORS = {
 }
 
 
+# HAProxy does not try the agent, as it does for all other failures, if the certificate of a service has another name
+# than the one it asked for by SNI. So this is its 503 for services with TLS.
+_TLS_ERROR = (
+    502,
+    "the service has a certificate for another name, or neither it nor the agent responds; see 'cheops check'",
+    True,
+)
+_TLS_FILE = "tls.http"
+
+
 def error_files(here: str) -> dict[str, bytes]:
     """The error responses that HAProxy sends by itself: file names and contents."""
-    return {f"{status}.http": _error_response(here, *error) for status, error in _ERRORS.items()}
+    files = {f"{status}.http": _error_response(here, *error) for status, error in _ERRORS.items()}
+    return {**files, _TLS_FILE: _error_response(here, *_TLS_ERROR)}
 
 
 def _error_response(here: str, status: int, detail: str, had_no_effect: bool) -> bytes:
@@ -81,16 +94,18 @@ MASTER, WORKER = "master.sock", "worker.sock"
 ERRORS = (400, 408, 413, 500, 502, 503, 504)
 _AFTER_CLIENTS_S = 0.5  # a client that is too slow is reported before the service's timeout hides it
 _AGENT_TRIES = 3
+_REWRITE_BYTES = 2 * 1024  # of a buffer, for headers that are added
+_MAX_HEADERS = 1_024
 _OLD_WORKER_S = 600  # how long one may go on with what it has, after a reload
 
 
 def render(layout: Layout) -> str:
     lines = [*_global(layout), *_defaults(layout)]
     for service in layout.services:
-        lines += client_frontend(service)
+        lines += client_frontend(service, layout.head_size_bytes)
         lines += _agent(layout, service, haproxy_names.agent_of(service.name), haproxy_names.front_socket(service.name))
         if service.outbound:
-            lines += outbound_frontend(service, service.outbound, layout.carriers)
+            lines += outbound_frontend(service, service.outbound, layout)
             calls = haproxy_names.calls_of(service.name), haproxy_names.calls_socket(service.name)
             lines += _agent(layout, service, *calls)
         lines += _own(layout, service)
@@ -102,18 +117,24 @@ def render(layout: Layout) -> str:
 
 
 def _global(layout: Layout) -> Iterator[str]:
-    buffer = max(32 * 1024, layout.head_size_bytes + 2 * 1024)
+    # A head that does not fit into the buffer gets HAProxy's own 400, in HTML, which no setting changes. So twice the
+    # limit fits, and what is above the limit goes to the agent, which refuses it (see frontends.unusual).
+    buffer = max(32 * 1024, 2 * layout.head_size_bytes) + _REWRITE_BYTES
     yield f"# Written by the agent of {quote(layout.here)}; it is written anew whenever something changes."
     yield "global"
     yield f"  stats socket unix@{WORKER} mode 600 level admin expose-fd listeners"
     yield f"  maxconn {layout.connections}"
     yield f"  nbthread {layout.threads}"
     yield f"  tune.bufsize {buffer}"
-    yield "  tune.maxrewrite 2048"
+    yield f"  tune.maxrewrite {_REWRITE_BYTES}"
+    yield f"  tune.http.maxhdr {_MAX_HEADERS}"  # the default is 101, and one more gets that 400, too
     yield f"  hard-stop-after {_OLD_WORKER_S}s"
     yield "  close-spread-time infinite"  # close no idle connection on a reload: clients leave by MOVED
     if layout.certificates:
         yield f"  # certificates {layout.certificates}"
+    for service in layout.services:
+        if service.tls_version:
+            yield f"  # certificates of {haproxy_names.slug(service.name)}: {service.tls_version}"
     yield "  tune.ssl.cachesize 0"  # sessions are not resumed: they would outlive their certificates
     for ring, size in ((RING, 400_000), (REFUSED, 50_000)):
         yield f"ring {ring}"
@@ -144,7 +165,7 @@ def _agent(layout: Layout, service: ServiceLayout, name: str, at: str) -> Iterat
     yield f"backend {name}"
     yield from _tries()
     yield (
-        "  http-response set-header connection close if { var(txn.odd) -m bool } { status 400 501 505 } "
+        "  http-response set-header connection close if { var(txn.odd) -m bool } { status 400 431 501 505 } "
         "{ res.fhdr(content-type) -m str application/problem+json }"
     )
     yield f"  timeout server {_ms(_longest(layout, service))}"
@@ -174,18 +195,33 @@ def _own(layout: Layout, service: ServiceLayout) -> Iterator[str]:
     address, name = service.own, service.name
     tls = ""
     if address.is_tls:
-        tls = f" ssl verify required ca-file @system-ca verifyhost {address.host} sni str({address.host})"
+        tls = _upstream_tls(service)
     for backend, is_followed, again in (
         (haproxy_names.own_of(name), False, haproxy_names.again_socket(name)),
         (haproxy_names.own_or_of(name), True, haproxy_names.again_socket(name)),
         (haproxy_names.sent_of(name), False, haproxy_names.again_sent_socket(name)),
+        (haproxy_names.unknown_of(name), False, haproxy_names.again_socket(name)),
     ):
+        if backend == haproxy_names.unknown_of(name) and not service.counts_unknown_calls:
+            continue
         yield from _backend(layout, service, backend, is_followed=is_followed)
+        if address.is_tls:
+            yield f"  errorfile 503 {_TLS_FILE}"
         if backend == haproxy_names.sent_of(name):  # the application must not see the headers between gateways
             yield "  http-request del-header cheops -m beg"
         yield from _passed_on(layout, address.path)
         yield from _answered(layout, layout.here)
-        yield from _servers(layout, again, address, tls)
+        yield from _servers(layout, again, address if service.is_direct else None, tls)
+
+
+def _upstream_tls(service: ServiceLayout) -> str:
+    tls, name = service.own.tls, service.own.host
+    if tls is None:
+        return f" ssl verify required ca-file @system-ca verifyhost {name} sni str({name})"
+    name = tls.server_name or name
+    authorities = haproxy_names.upstream_authorities(service.name) if tls.ca else "@system-ca"
+    shown = f" crt {haproxy_names.upstream_certificate(service.name)}" if tls.client_cert else ""
+    return f" ssl verify required ca-file {authorities} verifyhost {name} sni str({name}){shown}"
 
 
 def _peer(layout: Layout, service: ServiceLayout, peer: PeerLayout) -> Iterator[str]:
@@ -240,8 +276,8 @@ def _passed_on(layout: Layout, base: str) -> Iterator[str]:
         return
     yield "  acl has_proto req.fhdr_cnt(x-forwarded-proto) gt 0"
     yield "  acl has_host req.fhdr_cnt(x-forwarded-host) gt 0"
-    yield '  http-request add-header forwarded "%[var(sess.for)];proto=http;host=\\"%[req.fhdr(host)]\\""'
-    yield "  http-request add-header x-forwarded-proto http if !has_proto"
+    yield '  http-request add-header forwarded "%[var(sess.for)];proto=%[var(sess.proto)];host=\\"%[req.fhdr(host)]\\""'
+    yield "  http-request add-header x-forwarded-proto %[var(sess.proto)] if !has_proto"
     yield "  http-request add-header x-forwarded-host %[req.fhdr(host)] if !has_host"
 
 
@@ -253,9 +289,17 @@ def _answered(layout: Layout, site: str) -> Iterator[str]:
     yield f"  http-response add-header cheops-site {escaped(encode_name(site))}{unless_set}"
     yield f'  http-response add-header via "1.1 {escaped(via_name(layout.here))}"'
     yield "  http-response del-header keep-alive"
+    if site == layout.here:
+        name, value = EXPOSE_HEADER
+        is_shared = f"{{ res.fhdr_cnt({ALLOW_ORIGIN.lower()}) gt 0 }}"
+        yield f'  http-response add-header {name.lower()} "{value}" if {is_shared}'
 
 
-def _servers(layout: Layout, again: str, address: UpstreamAddress, tls: str) -> Iterator[str]:
+def _servers(layout: Layout, again: str, address: UpstreamAddress | None, tls: str) -> Iterator[str]:
+    """Without an address, the agent alone."""
+    if address is None:
+        yield f"  server agent unix@{again} id 2 send-proxy"
+        return
     host = f"[{address.host}]" if ":" in address.host else address.host
     pool = f"pool-max-conn {layout.warm} pool-purge-delay {_ms(layout.warm_for_s)}"
     yield "  use-server first if TRUE"
@@ -282,6 +326,18 @@ def used_maps(layout: Layout) -> frozenset[str]:
     return frozenset(re.findall(r"map\(([^,)]+)", render(layout)))
 
 
+def _certificate_files(service: ServiceLayout) -> Iterator[tuple[str, bytes]]:
+    """The certificates of a service, as they were when they could be used last."""
+    if service.tls:
+        material = listener_files(service.tls).current()
+        yield haproxy_names.listener_certificate(service.name), material.certificate
+        yield haproxy_names.listener_authorities(service.name), material.authorities
+    if service.own.tls and service.is_direct:
+        material = upstream_files(service.own.tls).current()
+        yield haproxy_names.upstream_certificate(service.name), material.certificate
+        yield haproxy_names.upstream_authorities(service.name), material.authorities
+
+
 def all_files(layout: Layout, keyring: "Keyring | None") -> dict[str, bytes]:
     flows = (haproxy_names.map_of(service.name) for service in layout.services)
     maps = (SENDERS, haproxy_names.SERVICES, haproxy_names.CARRIED, *flows)
@@ -290,5 +346,7 @@ def all_files(layout: Layout, keyring: "Keyring | None") -> dict[str, bytes]:
         folder = keyring.folder
         files[CERTIFICATE] = folder.certificate_file.read_bytes() + folder.key_file.read_bytes()
         files[AUTHORITIES] = folder.authorities.pem
+    for service in layout.services:
+        files |= dict(_certificate_files(service))
     files[CONFIG] = render(layout).encode()
     return files

@@ -15,6 +15,7 @@ from cheops.gateway.haproxy.frontends import MESH, REFUSED, RING
 from cheops.gateway.haproxy.layout import Layout
 from cheops.gateway.haproxy.runtime import RuntimeSocket, RuntimeSocketError, Worker
 from cheops.gateway.request_log import RequestLog, ServedRequest
+from cheops.gateway.unknown_calls import UnknownCallPolicy
 from cheops.security.audit import time_text
 from cheops.security.refusals import Refusals
 from cheops.security.tls import BAD_HANDSHAKE, NO_CERTIFICATE, TOO_MANY_OF_ONE, reason_of
@@ -31,6 +32,7 @@ class Backend:
     service: str
     kind: FlowKind | None  # None: the agent
     site: str
+    is_unknown: bool = False  # for calls without a known scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class TrafficCounters:
         self._seen: set[str] = set()
         self._lock = asyncio.Lock()
         self.by_haproxy = self.by_agent = self.clients = 0
+        self.unknown_calls: UnknownCallPolicy | None = None
 
     def add_layout(self, layout: Layout) -> None:
         """Add the backends of a new configuration."""
@@ -101,6 +104,7 @@ class TrafficCounters:
             known[haproxy_names.own_of(service)] = Backend(service, FlowKind.LOCAL, here)
             known[haproxy_names.sent_of(service)] = Backend(service, FlowKind.LOCAL, here)
             known[haproxy_names.own_or_of(service)] = Backend(service, FlowKind.IN_TURN, here)
+            known[haproxy_names.unknown_of(service)] = Backend(service, FlowKind.LOCAL, here, is_unknown=True)
         for peer in layout.peers:
             known[haproxy_names.peer_of(peer.service, peer.site)] = Backend(peer.service, FlowKind.FORWARD, peer.site)
             known[haproxy_names.peer_or_of(peer.service, peer.site)] = Backend(
@@ -183,6 +187,8 @@ class TrafficCounters:
             elif new:
                 self.by_haproxy += new
                 self._request_log.requests[backend.service, backend.kind.value, one] += new
+                if backend.is_unknown and self.unknown_calls is not None:
+                    self.unknown_calls.apply(backend.service, new)
         self.by_agent += max(now["again"] - before["again"], 0)
 
     def _remember(self, one: LoggedRequest) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 from cheops.config.address import Address
+from cheops.config.gateway import UnknownCalls
 from cheops.gateway.haproxy import layout as haproxy_names
 from cheops.gateway.haproxy.layout import Layout, ServiceLayout
 
@@ -20,6 +21,7 @@ CERTIFICATE, AUTHORITIES = "site-and-key.pem", "authorities.pem"
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.~!$&\x27()*+;=%-]*)(?::[0-9]{0,5})?"
 NAMES = (
     "cheops",
+    "access-control-request-method:",  # see gateway.cors
     "connection:",
     "content_length:",
     "forwarded_",
@@ -47,21 +49,22 @@ _BUSY_PER_S, _ONE_IN = 200, 100  # from so many requests per second on, only one
 MOVED = "  http-after-response set-header connection close if { stopping } !{ status 101 }"
 
 
-def unusual(names: tuple[str, ...], once: tuple[str, ...]) -> str:
-    """A pattern for heads with one of `names`, or with one of `once` twice."""
+def unusual(names: tuple[str, ...], once: tuple[str, ...], head_size_bytes: int) -> str:
+    """A pattern for heads with one of `names`, with one of `once` twice, or larger than this, in steps of 1 KiB."""
     twice = "".join(f"|^{name}:(?s:.*?)^{name}:" for name in once)
-    return rf"(?m){_IS_HOSTLESS}|^(?:{'|'.join(names)}){twice}|{_VALUES}"
+    large = rf"\A(?s:.{{1024}}){{{max(head_size_bytes // 1024, 1)}}}"
+    return rf"(?m){_IS_HOSTLESS}|{large}|^(?:{'|'.join(names)}){twice}|{_VALUES}"
 
 
-def client_frontend(service: ServiceLayout) -> Iterator[str]:
+def client_frontend(service: ServiceLayout, head_size_bytes: int) -> Iterator[str]:
     agent, flows = haproxy_names.agent_of(service.name), haproxy_names.map_of(service.name)
     yield f"frontend in.{haproxy_names.slug(service.name)}"
-    yield f"  bind {bind_address(service.listen)}"
+    yield f"  bind {bind_address(service.listen)}{_listener_tls(service)}"
     yield MOVED
-    yield f"  acl unusual req.hdrs -m reg '{unusual(NAMES, ('scope',))}'"
-    yield from _sent_on_acls()
+    yield f"  acl unusual req.hdrs -m reg '{unusual(NAMES, ('scope',), head_size_bytes)}'"
+    yield from _sent_on_acls(head_size_bytes)
     yield "  acl scoped var(txn.scope) -m found"
-    yield from about_client(service.listen)
+    yield from about_client(service.listen, "https" if service.tls else "http")
     yield "  http-request set-var(txn.scope) req.fhdr(scope),url_enc"
     yield from request_log_lines(service)
     yield f"  http-request set-var(txn.to) var(txn.scope),map({flows})"
@@ -69,7 +72,8 @@ def client_frontend(service: ServiceLayout) -> Iterator[str]:
     # For nearly all requests evaluation ends here: the lines below would not change where they go.
     carrying = ""
     if service.carriers:
-        yield f"  acl carrying req.hdr_names -m reg '{listed(service.carriers)}'"
+        marked = f"req.hdr_names -m reg '{listed(service.carriers)}'"
+        yield f"  acl carrying {'always_true' if service.marks_all else marked}"
         carrying = " !carrying"
     yield f"  acl plain_flow var(txn.to) -m reg '{haproxy_names.WITHOUT_EXCEPTIONS}'"
     yield f"  http-request allow if plain_flow plain_target plain_line !unusual{carrying}"
@@ -103,7 +107,7 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     yield "  http-request set-log-level silent"
     yield from about_client(layout.mesh)
     yield "  tcp-request session set-var(sess.shown) ssl_c_der,sha2(256),hex"
-    yield from _sent_on_acls()
+    yield from _sent_on_acls(layout.head_size_bytes)
     yield f"  acl believed req.fhdr(cheops-hop),concat(|,sess.shown),map({SENDERS}) -m found"
     yield (
         f"  http-request set-var(txn.to) req.fhdr(cheops-service),map({haproxy_names.SERVICES}) "
@@ -113,7 +117,9 @@ def mesh_frontend(layout: Layout) -> Iterator[str]:
     yield f"  acl is_without_bodies var(txn.to) -m end |{haproxy_names.NO_BODIES}"
     yield f"{to_agent} is_without_bodies {{ req.fhdr(content-type) -m reg -i {_BODIES} }}"
     carriers = tuple(sorted({name for service in layout.services for name in service.carriers}))
-    if carriers:
+    if any(service.marks_all for service in layout.services):
+        yield f"{to_agent} TRUE"
+    elif carriers:
         yield f"{to_agent} {{ req.hdr_names -m reg '{listed((*carriers, 'scope'))}' }}"
     yield "  use_backend %[var(txn.to),field(1,|)] if { var(txn.to) -m found }"
     yield f"  default_backend {haproxy_names.MESH_AGENT}"
@@ -123,11 +129,20 @@ def bind_address(address: Address) -> str:
     return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
 
 
-def about_client(listen: Address) -> Iterator[str]:
+def _listener_tls(service: ServiceLayout) -> str:
+    if service.tls is None:
+        return ""
+    clients = f" ca-file {haproxy_names.listener_authorities(service.name)} verify required"
+    shown = haproxy_names.listener_certificate(service.name)
+    return f" ssl crt {shown} ssl-min-ver TLSv1.2 alpn http/1.1{clients if service.tls.client_ca else ''}"
+
+
+def about_client(listen: Address, proto: str = "http") -> Iterator[str]:
     """Headers with the client's address. Prepared once per connection: to format an address costs more than to add a
     header."""
     remembered = "  tcp-request session set-var-fmt"
     yield f"{remembered}(sess.client) %[src]"
+    yield f"  tcp-request session set-var(sess.proto) str({proto})"
     if ":" in listen.host:
         yield f'{remembered}(sess.for) "for=\\"[%[src]]\\"" if {{ src -m sub : }}'
         yield f"{remembered}(sess.for) for=%[src] if !{{ src -m sub : }}"
@@ -148,11 +163,11 @@ def request_log_lines(service: ServiceLayout, scope: str = "txn.scope") -> Itera
     yield "  http-request set-log-level silent if !is_kept"
 
 
-def _sent_on_acls() -> Iterator[str]:
+def _sent_on_acls(head_size_bytes: int) -> Iterator[str]:
     """Conditions under which the agent must see a request even if another gateway forwarded it. The pattern differs
     from that for clients: a gateway sends `Cheops-Hop` and `Cheops-Service`, a client must not."""
     once = ("scope", "cheops-hop", "cheops-service")
-    yield f"  acl unusual_for_gateway req.hdrs -m reg '{unusual(_SENT_ON, once)}'"
+    yield f"  acl unusual_for_gateway req.hdrs -m reg '{unusual(_SENT_ON, once, head_size_bytes)}'"
     yield from plain_acls()
 
 
@@ -210,13 +225,13 @@ def escaped(text: str) -> str:
 _TRACE = r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"  # see carriers.TRACEPARENT
 
 
-def outbound_frontend(service: ServiceLayout, outbound: Address, carriers: tuple[str, ...]) -> Iterator[str]:
-    """`carriers` are those of all services."""
+def outbound_frontend(service: ServiceLayout, outbound: Address, layout: Layout) -> Iterator[str]:
+    carriers = layout.carriers  # those of all services
     agent, flows = haproxy_names.calls_of(service.name), haproxy_names.map_of(service.name)
     yield f"frontend out.{haproxy_names.slug(service.name)}"
     yield f"  bind {bind_address(outbound)}"
     yield MOVED
-    yield f"  acl unusual req.hdrs -m reg '{_unusual_call(carriers)}'"
+    yield f"  acl unusual req.hdrs -m reg '{_unusual_call(carriers, layout.head_size_bytes)}'"
     yield from plain_acls()
     yield "  acl odd var(txn.odd) -m bool"
     yield "  acl scoped var(txn.scope) -m found"
@@ -232,9 +247,13 @@ def outbound_frontend(service: ServiceLayout, outbound: Address, carriers: tuple
     yield f"  http-request set-var(txn.logged_scope) str({haproxy_names.RECOVERED}),concat(,txn.scope) if carried"
     yield from request_log_lines(service, "txn.logged_scope")
     yield f"  http-request set-var(txn.to) var(txn.scope),map({flows}) if !odd scoped"
-    yield f"  http-request set-var(txn.to) str({haproxy_names.LOCAL_KEY}),map({flows}) if !odd !scoped !carrying"
+    if service.unknown_calls is not UnknownCalls.REFUSE:
+        yield f"  http-request set-var(txn.to) str({haproxy_names.LOCAL_KEY}),map({flows}) if !odd !scoped !carrying"
     yield f"  http-request set-var(txn.to) str({agent}) if !{{ var(txn.to) -m found }}"
     yield from exceptions(service, agent)
+    if service.unknown_calls is UnknownCalls.WARN:
+        unknown = haproxy_names.unknown_of(service.name)
+        yield f"  http-request set-var(txn.to) str({unknown}) if is_own !scoped !carrying"
     yield f"  acl is_agents var(txn.to) -m str {agent}"
     yield "  http-request set-header scope %[var(txn.scope),url_dec] if carried !is_agents"
     yield "  use_backend %[var(txn.to),field(1,|)]"
@@ -255,12 +274,12 @@ def _recovered(carriers: tuple[str, ...]) -> Iterator[str]:
     yield "  http-request set-var(txn.scope) var(txn.carried) if carried"
 
 
-def _unusual_call(carriers: tuple[str, ...]) -> str:
+def _unusual_call(carriers: tuple[str, ...], head_size_bytes: int) -> str:
     """As for every request; and carriers that are given twice, are long, or are not what they should be."""
     names = [*NAMES, *(rf"{in_pattern(name)}: .{{{haproxy_names.MAX_VALUE_BYTES + 1}}}" for name in carriers)]
     if "traceparent" in {name.lower() for name in carriers}:
         names.append(rf"traceparent: (?!{_TRACE}\r$)")
-    return unusual(tuple(names), ("scope", *map(in_pattern, carriers)))
+    return unusual(tuple(names), ("scope", *map(in_pattern, carriers)), head_size_bytes)
 
 
 def _argument(name: str) -> str:

@@ -10,15 +10,19 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from cheops.config.address import Address
-from cheops.config.gateway import ForwardedHeaders
+from cheops.config.gateway import ForwardedHeaders, UnknownCalls
+from cheops.config.service_tls import ListenerTls
+from cheops.config.services import ServiceConfig
 from cheops.config.site import SiteConfig
 from cheops.errors import CheopsError
-from cheops.gateway.connection import UpstreamAddress, upstream_address
+from cheops.gateway.connection import UpstreamAddress, service_address
 from cheops.gateway.peers import PeerGateways
+from cheops.gateway.service_tls import CertificateFileError, listener_files, upstream_files
 
 if TYPE_CHECKING:
     from cheops.security.keyring import Keyring
@@ -47,6 +51,11 @@ def own_of(service: str) -> str:
 def own_or_of(service: str) -> str:
     """This site's instance, and where that fails another site."""
     return f"or.{slug(service)}"
+
+
+def unknown_of(service: str) -> str:
+    """This site's instance, for calls of the application without a scope or a carrier: they are counted apart."""
+    return f"unknown.{slug(service)}"
 
 
 def sent_of(service: str) -> str:
@@ -91,6 +100,26 @@ def calls_socket(service: str) -> str:
     return f"calls.{slug(service)}.sock"
 
 
+def listener_certificate(service: str) -> str:
+    """The file with the certificate that clients see, and its key."""
+    return f"tls-{slug(service)}.pem"
+
+
+def listener_authorities(service: str) -> str:
+    """The file with the authorities of clients."""
+    return f"clients-{slug(service)}.pem"
+
+
+def upstream_certificate(service: str) -> str:
+    """The file with the certificate that the service sees, and its key."""
+    return f"own-{slug(service)}.pem"
+
+
+def upstream_authorities(service: str) -> str:
+    """The file with the authorities of the service."""
+    return f"ca-{slug(service)}.pem"
+
+
 MESH_AGENT = "mesh.agent"
 MESH_SOCKET = "mesh.sock"  # where the agent takes requests of other gateways that HAProxy cannot serve
 SERVICES = "services.map"  # for requests of other gateways: the encoded name of a service → backend
@@ -130,6 +159,15 @@ class ServiceLayout:
     dropped: tuple[str, ...] = ()  # names of headers that are not sent to other sites
     carriers: tuple[str, ...] = ()  # whose values are remembered, if the application makes calls through the gateway
     outbound: Address | None = None  # the address for the application's own calls
+    unknown_calls: UnknownCalls = UnknownCalls.ALLOW  # those without a scope or a carrier
+    marks_all: bool = False  # the agent adds a carrier to all requests to the local instance
+    tls: ListenerTls | None = None  # the certificate for clients
+    tls_version: str = ""  # a hash of all certificates, so that new ones cause a reload
+    is_direct: bool = True  # HAProxy itself can connect to the service
+
+    @property
+    def counts_unknown_calls(self) -> bool:
+        return self.outbound is not None and self.unknown_calls is UnknownCalls.WARN
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +219,15 @@ def make_layout(config: SiteConfig, peers: tuple[PeerLayout, ...], keyring: "Key
             ServiceLayout(
                 service.name,
                 service.listener.listen,
-                upstream_address(service.url),
+                service_address(service),
                 replication.timeout_s,
                 _spellings(replication.credential_headers) if replication.forward == "none" else (),
                 service.listener.carriers if config.has_carriers else (),
                 service.listener.outbound,
+                service.listener.unknown_calls,
+                config.refuses_unknown_calls,
+                service.listener.tls,
+                *_upstream_state(service),
             )
         )
     layout = Layout(
@@ -205,6 +247,29 @@ def make_layout(config: SiteConfig, peers: tuple[PeerLayout, ...], keyring: "Key
         return layout
     shown = keyring.identity.pem + keyring.folder.authorities.pem
     return replace(layout, certificates=sha256(shown).hexdigest()[:16], mesh=settings.listen)
+
+
+def _upstream_state(service: ServiceConfig) -> tuple[str, bool]:
+    """A hash of the certificates of a service, and whether HAProxy can connect to it. HAProxy compares the name in a
+    certificate with host names only: a service that is known by its address is left to the agent."""
+    tls, address = service.listener.tls, service_address(service)
+    versions = [listener_files(tls).current().fingerprint] if tls else []
+    if not address.tls:
+        return "".join(versions)[:16], True
+    try:
+        versions.append(upstream_files(address.tls).current().fingerprint)
+    except CertificateFileError:
+        return "".join(versions), False
+    is_named = bool(address.tls.server_name) or not _is_ip(address.host)
+    return sha256("".join(versions).encode()).hexdigest()[:16], is_named
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _spellings(headers: tuple[str, ...]) -> tuple[str, ...]:

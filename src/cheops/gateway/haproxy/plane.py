@@ -131,6 +131,7 @@ _TICK_S = 0.2
 _RELOAD_GAP_S = 0.5  # a reload starts a new worker: several changes at once should cause one reload
 _SETTLED_S = 2.0
 _LOOK_AT_WORKERS_S = 1.0
+_COUNT_S = 20.0
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 10.0  # before HAProxy is restarted again
 _INHERITED_S = 3.0  # by then an agent that has just started knows which sites are up
 _LONG_S = 60.0  # after so long a run, a crash counts as the first
@@ -182,7 +183,7 @@ class HaproxyPlane:
         self._restart_delay = Backoff(_FIRST_DELAY_S, _LONGEST_DELAY_S)
         self._workers: frozenset[int] = frozenset()
         self._servers = PeerServers(self.haproxy.runtime, peers)
-        self._looked_s = self._reloaded_s = self._started_s = self._inherited_until_s = 0.0
+        self._counted_s = self._looked_s = self._reloaded_s = self._started_s = self._inherited_until_s = 0.0
         self.reloads = self.restarts = 0
         self.trouble = ""
 
@@ -267,6 +268,9 @@ class HaproxyPlane:
         if self.carrier_cache is not None:
             self.carrier_cache.refresh()
         await self._look_at_workers()
+        if self.carrier_cache is not None and time.monotonic() - self._counted_s > _COUNT_S:
+            self._counted_s = time.monotonic()
+            await self.refresh()  # for calls without a known scope, which are reported in the log
         layout = self._layout_now()
         if layout != self._layout and time.monotonic() - self._reloaded_s > _RELOAD_GAP_S:
             await self._reload(layout)
