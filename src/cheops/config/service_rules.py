@@ -31,6 +31,7 @@ _METHOD = re.compile(r"[A-Z]{1,32}|\*")
 _VARIABLE = re.compile(r"\{([a-z][a-z_]*)(\*\*)?\}")
 _PLACE = re.compile(r"\$(?:\.[A-Za-z_][\w-]*){1,8}|(?:query|form|header):[\w.-]{1,100}")
 _REFERENCE = re.compile(r"\{([^{}]+)\}")
+_MEMBER = re.compile(r"\$((?:\.[A-Za-z_][\w-]*){1,8})")
 _PART = re.compile(r"[^\s*][^*]{0,60}")
 _MOST_RULES = 500
 
@@ -316,3 +317,20 @@ def _write(rules: ServiceRules) -> str:
 
 
 SERVICE_RULES = ValueType("rules, or the name of a set", _read_rules, _write)
+
+
+def _read_members(value: Value) -> frozenset[tuple[str, ...]]:
+    paths = []
+    for one in value.items():
+        text = one.string()
+        if not (found := _MEMBER.fullmatch(text)):
+            raise one.fail(f"expected a member, such as $.metadata.uid, found '{printable(shortened(text))}'")
+        paths.append(tuple(found[1].split(".")[1:]))
+    return frozenset(paths)
+
+
+def _write_members(paths: frozenset[tuple[str, ...]]) -> str:
+    return f"[{', '.join(sorted('.'.join(('$', *path)) for path in paths))}]"
+
+
+MEMBERS = ValueType("list of members", _read_members, _write_members)

@@ -19,7 +19,7 @@ from typing import ClassVar, Self
 from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.gateway import ServiceListener
 from cheops.config.request_rules import LOGINS, NEVER, RULES, SECRETS, RequestRule, SecretMembers
-from cheops.config.service_rules import SERVICE_RULES, ServiceRules
+from cheops.config.service_rules import MEMBERS, SERVICE_RULES, ServiceRules
 from cheops.config.service_tls import UpstreamTls, check_upstream_tls
 from cheops.config.settings import REQUIRED, Section, inline, is_set, place, section, setting
 from cheops.config.types import HTTP_BACKEND, HTTP_POLICY, TypeConfig
@@ -103,23 +103,6 @@ def _read_items(value: Value) -> tuple[tuple[str, str], ...]:
             raise at.fail("it has more * than the path; each * repeats one of the path")
         items.append((path.rstrip("/"), item))
     return tuple(items)
-
-
-def _read_members(value: Value) -> frozenset[tuple[str, ...]]:
-    paths = []
-    for one in value.items():
-        text = one.string()
-        if not (found := _ID_PATH.fullmatch(text)):
-            raise one.fail(f"expected a member, such as $.metadata.uid, found '{printable(shortened(text))}'")
-        paths.append(tuple(found[1].split(".")[1:]))
-    return frozenset(paths)
-
-
-def _write_members(paths: frozenset[tuple[str, ...]]) -> str:
-    return f"[{', '.join(sorted('.'.join(('$', *path)) for path in paths))}]"
-
-
-_MEMBERS = ValueType("list of members", _read_members, _write_members)
 
 
 def _read_refs(value: Value) -> tuple[tuple[str, str], ...]:
@@ -309,14 +292,14 @@ class ReplicationConfig(Section):
         shown="`[]`",
     )
     local: frozenset[tuple[str, ...]] = setting(
-        _MEMBERS,
+        MEMBERS,
         frozenset(),
         "Members of JSON bodies that belong to one site, such as `$.metadata.uid`: they are removed from a body before "
         "another site runs the request, and `cheops verify` does not compare them.",
         shown="`[]`",
     )
     ignore: frozenset[tuple[str, ...]] = setting(
-        _MEMBERS,
+        MEMBERS,
         frozenset(),
         "Further members that `cheops verify` does not compare, such as `$.updated_at`.",
         shown="`[]`",
