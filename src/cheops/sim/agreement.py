@@ -96,8 +96,11 @@ def _beginnings(world: ByzantineWorld, replica: Replica) -> set[OpId]:
 
 
 def _is_named(world: ByzantineWorld, resource: str, site: str) -> bool:
-    ops = (op for contents in world.contents[resource].values() for op in contents.values())
-    return site in world.named.get(resource, ()) or any(op.sites and site in op.sites for op in ops)
+    """Whether a list names a site: one that counts somewhere, or one of a second content, whose author signed it too."""
+    ops = [op for contents in world.contents[resource].values() for op in contents.values()]
+    replicas = (world.nodes[name].replica(resource) for name in world.honest)
+    seconds = (proof.other for replica in replicas if replica for proof in replica.proofs.values() if proof.other)
+    return site in world.named.get(resource, ()) or any(op.sites and site in op.sites for op in (*ops, *seconds))
 
 
 def _forgeries(world: ByzantineWorld, resource: str) -> Iterator[str]:
