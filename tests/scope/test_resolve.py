@@ -1,6 +1,7 @@
 """Laws of R: what a scope means for a service, given what a site knows."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -165,6 +166,12 @@ def test_a_level_for_a_single_site_is_refused() -> None:
         routed("strong(site1 % site2)")
 
 
+@cache
+def _large_world() -> Snapshot:
+    """It has 600,000 distances, so one is made for all tests."""
+    return world(*(f"s{number}" for number in range(1_100)))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -175,9 +182,8 @@ def test_a_level_for_a_single_site_is_refused() -> None:
     ],
 )
 def test_the_size_of_a_route_is_refused_before_it_is_built(text: str) -> None:
-    snapshot = world(*(f"s{number}" for number in range(1_100)))
     with pytest.raises(ScopeError) as refused:
-        routed(text, None, snapshot)
+        routed(text, None, _large_world())
     assert refused.value.hint == "At most 1,024 alternatives and 8,192 sites are accepted."
 
 

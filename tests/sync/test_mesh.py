@@ -38,7 +38,7 @@ def test_a_mesh_grows_from_single_links_in_logarithmic_time(sites: int) -> None:
     )
 
 
-@pytest.mark.parametrize("sites", [50, 1_000])
+@pytest.mark.parametrize("sites", [50, pytest.param(1_000, marks=pytest.mark.timeout(600))])
 def test_news_reaches_all_in_logarithmic_time_and_costs_the_same_in_any_mesh(sites: int) -> None:
     """And the newcomer, which knows one of them, learns of the others. Some share resources with many."""
     world = World(encode_every=8)

@@ -96,8 +96,16 @@ def _beginnings(world: ByzantineWorld, replica: Replica) -> set[OpId]:
 
 
 def _is_named(world: ByzantineWorld, resource: str, site: str) -> bool:
-    ops = (op for contents in world.contents[resource].values() for op in contents.values())
-    return site in world.named.get(resource, ()) or any(op.sites and site in op.sites for op in ops)
+    """Whether a list names a site: one that counts, or a second content by the site that created the resource, which
+    may set the list."""
+    ops = [op for contents in world.contents[resource].values() for op in contents.values()]
+    if site in world.named.get(resource, ()) or any(op.sites and site in op.sites for op in ops):
+        return True
+    if not any(op.origin.site == world.hostile and not op.deps for op in ops):
+        return False
+    replicas = (world.nodes[name].replica(resource) for name in world.honest)
+    seconds = (proof.other for replica in replicas if replica for proof in replica.proofs.values())
+    return any(op.sites and site in op.sites for op in seconds)
 
 
 def _forgeries(world: ByzantineWorld, resource: str) -> Iterator[str]:
