@@ -102,6 +102,7 @@ class ServiceRules:
     rules: tuple[Rule, ...] = ()
     selects: frozenset[str] = frozenset()  # query members of plain REST requests that change nothing
     names: tuple[str, ...] = ()  # the sets that it takes
+    local: frozenset[tuple[str, ...]] = frozenset()  # members that belong to one site, of these sets
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
@@ -149,28 +150,31 @@ def rule_sets() -> tuple[str, ...]:
 def rule_set(name: str) -> ServiceRules:
     """A set that comes with Cheops."""
     file = resources.files("cheops.rules") / f"{name}.yaml"
-    root = parse_yaml(file.read_text(), f"rules/{name}.yaml").record(required=("rules",), optional=("query",))
+    root = parse_yaml(file.read_text(), f"rules/{name}.yaml").record(required=("rules",), optional=("query", "local"))
     rules = tuple(_read_rule(one) for one in root["rules"].items())
-    return ServiceRules(rules, _read_query(root["query"]) if "query" in root else frozenset(), (name,))
+    selects = _read_query(root["query"]) if "query" in root else frozenset()
+    return ServiceRules(rules, selects, (name,), _read_members(root["local"]) if "local" in root else frozenset())
 
 
 def _read_rules(value: Value) -> ServiceRules:
     rules: list[Rule] = []
     selects: set[str] = set()
     names: list[str] = []
+    local: set[tuple[str, ...]] = set()
     for one in [value] if value.is_text else value.items():
         if one.is_text:
             taken = rule_set(_known_set(one))
             rules += taken.rules
             selects |= taken.selects
             names += taken.names
+            local |= taken.local
         elif set(one.mapping()) == {"query"}:
             selects |= _read_query(one.mapping()["query"])
         else:
             rules.append(_read_rule(one))
     if len(rules) > _MOST_RULES:
         raise value.fail(f"{len(rules):,} rules; at most {_MOST_RULES} are accepted")
-    return ServiceRules(tuple(rules), frozenset(selects), tuple(names))
+    return ServiceRules(tuple(rules), frozenset(selects), tuple(names), frozenset(local))
 
 
 def _known_set(value: Value) -> str:

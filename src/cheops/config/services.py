@@ -295,7 +295,7 @@ class ReplicationConfig(Section):
         MEMBERS,
         frozenset(),
         "Members of JSON bodies that belong to one site, such as `$.metadata.uid`: they are removed from a body before "
-        "another site runs the request, and `cheops verify` does not compare them.",
+        "another site runs the request, and `cheops verify` does not compare them. Sets of rules may have some.",
         shown="`[]`",
     )
     ignore: frozenset[tuple[str, ...]] = setting(
@@ -389,6 +389,11 @@ class ReplicationConfig(Section):
         64 * KIB,
         "Largest response that is kept with the operation and sent to all sites. Of a larger one, only its size.",
     )
+
+    @property
+    def local_members(self) -> frozenset[tuple[str, ...]]:
+        """Members that belong to one site: those of the configuration, and of the sets of rules that it takes."""
+        return self.local | self.rules.local
 
     def is_credential(self, header: str) -> bool:
         """Some programs read `_` in the name of a header as `-`."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.agent.rig import PATIENCE_S, until
 from tests.gateway.stage import Answer, Stage
 from tests.wan import Wan
@@ -15,11 +17,18 @@ SITES = ("site1", "site2", "site3")
 
 
 class AppSites(Stage):
-    """Three sites on machines of their own, with one service."""
+    """Sites on machines of their own, with one service."""
 
-    def __init__(self, base: Path, service: str, wan: Wan, **settings: Any) -> None:
+    def __init__(self, base: Path, service: str, wan: Wan, sites: tuple[str, ...] = SITES, **settings: Any) -> None:
         self.service = service
-        super().__init__(base, SITES, (service,), wan=wan, **settings)
+        super().__init__(base, sites, (service,), wan=wan, **settings)
+
+    def configure(self, site: str, **settings: Any) -> None:
+        """Change the settings of the service at one site, before the start."""
+        path = self.rig.folder(site) / "site.yaml"
+        config = yaml.safe_load(path.read_text())
+        config["services"][self.service].update(settings)
+        path.write_text(yaml.safe_dump(config))
 
     def start(self, argv_of: Callable[[str, int], list[str]]) -> None:
         """`argv_of` gives the command that runs the application of a site at a port of 127.0.0.1."""

@@ -274,7 +274,7 @@ class HttpBackend(Backend):
         except (NoCopyError, UpstreamError, CredentialsError) as error:
             return Outcome(Result.KO, str(error))
         kept = self.sender.kept(service, path, reply)
-        compared = service.replication.local | service.replication.ignore
+        compared = service.replication.local_members | service.replication.ignore
         return Outcome(Result.OK if reply.status < 300 else Result.KO, _canonical(kept, compared))
 
     def check_payload(self, rtype: str, replica: Replica, kind: Kind, payload: Command) -> None:

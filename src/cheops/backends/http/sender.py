@@ -301,7 +301,7 @@ class OperationSender:
 
 def _of_any_site(body: bytes | Path, service: ServiceConfig, request: Request, identity: Identity) -> bytes | Path:
     """A body without members that belong to the site where its client sent it."""
-    local = service.replication.local
+    local = service.replication.local_members
     if not local or not request.is_json or isinstance(identity, OfClient):
         return body
     return without_members(body if isinstance(body, bytes) else body.read_bytes(), local)

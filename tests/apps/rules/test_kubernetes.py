@@ -1,0 +1,209 @@
+"""A real Kubernetes API server at two sites, with `rules: kubernetes` and kubectl."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.rig import until
+from tests.gateway.replicas.app_sites import AppSites, must_be_true
+from tests.support.ports import free_port
+from tests.wan import Wan
+
+SITES = ("site1", "site2")
+BOTH = "site1 & site2"
+PROGRAMS = Path(os.environ.get("CHEOPS_TEST_KUBERNETES", ""))
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(
+        not (PROGRAMS / "kube-apiserver").is_file() or not shutil.which("kubectl") or not shutil.which("etcd"),
+        reason="needs CHEOPS_TEST_KUBERNETES (a directory with kube-apiserver), kubectl and etcd",
+    ),
+]
+DEPLOYMENT = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "web-server-2026", "labels": {"app": "web-server-2026"}},
+    "spec": {
+        "replicas": 1,
+        "selector": {"matchLabels": {"app": "web-server-2026"}},
+        "template": {
+            "metadata": {"labels": {"app": "web-server-2026"}},
+            "spec": {"containers": [{"name": "web", "image": "nginx:1"}]},
+        },
+    },
+}
+
+
+class Clusters:
+    """An API server with an etcd of its own at each site, and kubectl in front of each gateway."""
+
+    def __init__(self, base: Path, wan: Wan) -> None:
+        self.base = base
+        self.sites = AppSites(base / "rig", "kube", wan, SITES, rules="kubernetes")
+        self.ports: dict[str, int] = {}
+        self.scopes: dict[str, Path] = {}
+        self._make_authority()
+        for site in SITES:
+            port = self.sites.own(site, "kube")
+            token = base / f"{site}.token"
+            token.write_text(f"Authorization: Bearer token-of-{site}\n")
+            self.sites.configure(
+                site,
+                url=f"https://127.0.0.1:{port}",
+                server_name="localhost",
+                ca=str(base / "ca.crt"),
+                auth={"file": str(token)},
+                timeout="30s",
+            )
+
+    def _make_authority(self) -> None:
+        run = lambda *argv: subprocess.run(argv, cwd=self.base, check=True, capture_output=True)  # noqa: E731
+        run(*"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.crt".split())
+        run(*"openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout api.key -out api.csr".split())
+        (self.base / "ext").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
+        run(
+            *"openssl x509 -req -in api.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2".split(),
+            *"-extfile ext -out api.crt".split(),
+        )
+        run(*"openssl genrsa -out sa.key 2048".split())
+
+    def start(self) -> None:
+        for site in SITES:
+            store, peer = free_port(), free_port()
+            client = f"http://127.0.0.1:{store}"
+            self.sites.rig.start_beside(
+                site,
+                [
+                    *("etcd", "--data-dir", str(self.base / f"etcd-{site}"), "--unsafe-no-fsync"),
+                    *("--listen-client-urls", client, "--advertise-client-urls", client),
+                    *("--listen-peer-urls", f"http://127.0.0.1:{peer}"),
+                ],
+            )
+            (self.base / f"{site}.csv").write_text(f'token-of-{site},admin,admin,"system:masters"\n')
+            self.ports[site] = store
+        self.sites.start(self._server)
+        for site in SITES:
+            until(lambda s=site: self._is_ready(s), f"for the API server of {site}")  # type: ignore[misc]
+            self._start_proxy(site)
+
+    def _server(self, site: str, port: int) -> list[str]:
+        key = str(self.base / "sa.key")
+        return [
+            str(PROGRAMS / "kube-apiserver"),
+            f"--etcd-servers=http://127.0.0.1:{self.ports[site]}",
+            *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={port}"),
+            *(f"--tls-cert-file={self.base / 'api.crt'}", f"--tls-private-key-file={self.base / 'api.key'}"),
+            *(f"--token-auth-file={self.base / f'{site}.csv'}", "--authorization-mode=RBAC"),
+            *("--service-account-issuer=https://kubernetes.default.svc", f"--service-account-signing-key-file={key}"),
+            *(f"--service-account-key-file={key}", "--service-cluster-ip-range=10.0.0.0/24"),
+            *("--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount"),
+        ]
+
+    def _is_ready(self, site: str) -> bool:
+        return self.direct(site, "get", "--raw", "/readyz").stdout.strip() == "ok"
+
+    def _start_proxy(self, site: str) -> None:
+        self.scopes[site] = self.base / f"{site}.scope"
+        self.scopes[site].write_text(f"Authorization=Bearer token-of-{site}\n")
+        port = self.ports[f"{site} proxy"] = free_port()
+        host, gateway = self.sites.address(site, "kube")
+        argv = [sys.executable, "-m", "tests.apps.rules.scope_proxy", str(port), f"{host}:{gateway}"]
+        self.sites.rig.start_beside(site, [*argv, str(self.scopes[site])])
+
+    def kubectl(self, site: str, *argv: str, scope: str = "", content: Any = None) -> subprocess.CompletedProcess[str]:
+        """kubectl through the gateway of a site."""
+        more = f"Scope={{kube: {scope}}}\n" if scope else ""
+        self.scopes[site].write_text(f"Authorization=Bearer token-of-{site}\n{more}")
+        server = f"http://127.0.0.1:{self.ports[f'{site} proxy']}"
+        return self._run(site, "--server", server, *argv, content=content)
+
+    def direct(self, site: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        """kubectl at the API server of a site, past its gateway."""
+        server = f"https://127.0.0.1:{self.sites.own(site, 'kube')}"
+        authority = ("--certificate-authority", str(self.base / "ca.crt"))
+        return self._run(site, "--server", server, *authority, "--token", f"token-of-{site}", *argv)
+
+    def _run(self, site: str, *argv: str, content: Any = None) -> subprocess.CompletedProcess[str]:
+        home = self.base / f"home-{site}"
+        text = None if content is None else json.dumps(content)
+        return self.sites.run(site, "kubectl", "--cache-dir", str(home), *argv, input=text)
+
+    def deployment(self, site: str) -> dict[str, Any] | None:
+        """What the API server of a site has, without what it sets itself."""
+        done = self.direct(site, "get", "deployment", "web-server-2026", "-o", "json")
+        if done.returncode:
+            return None
+        found = json.loads(done.stdout)
+        labels = found["metadata"]["labels"]
+        return {"name": found["metadata"]["name"], "labels": labels, "spec": found["spec"]}
+
+
+@pytest.fixture
+def clusters(wan: Wan, tmp_path: Path) -> Iterator[Clusters]:
+    made = Clusters(tmp_path, wan)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.sites.rig.close()
+
+
+def equal(clusters: Clusters, **wanted: Any) -> None:
+    def are() -> bool:
+        found = [clusters.deployment(site) for site in SITES]
+        first = found[0]
+        return first is not None and found[0] == found[1] and {key: first["spec"][key] for key in wanted} == wanted
+
+    until(are, f"for {wanted} at both sites, have {[clusters.deployment(site) for site in SITES]}")
+    assert clusters.sites.settled() == {site: {"CONVERGED"} for site in SITES}
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
+def test_kubectl_creates_changes_and_deletes_at_both_sites(clusters: Clusters, wan: Wan) -> None:
+    shown = ok(clusters.kubectl("site1", "create", "-f", "-", scope=BOTH, content=DEPLOYMENT))
+    assert shown == "deployment.apps/web-server-2026 created\n"  # its own name, not an id
+    equal(clusters, replicas=1)
+    ok(clusters.kubectl("site2", "scale", "deployment", "web-server-2026", "--replicas=8"))
+    equal(clusters, replicas=8)
+    patch = '{"spec": {"minReadySeconds": 5}}'
+    ok(clusters.kubectl("site1", "patch", "deployment", "web-server-2026", "-p", patch))
+    equal(clusters, replicas=8, minReadySeconds=5)
+    # Read, modify, write: with the version and uid of one site.
+    found = json.loads(ok(clusters.kubectl("site2", "get", "deployment", "web-server-2026", "-o", "json")))
+    found["spec"]["replicas"] = 3
+    ok(clusters.kubectl("site2", "replace", "-f", "-", content=found))
+    equal(clusters, replicas=3, minReadySeconds=5)
+    changed = {**DEPLOYMENT, "spec": {**DEPLOYMENT["spec"], "replicas": 4}}  # type: ignore[dict-item]
+    ok(clusters.kubectl("site1", "apply", "-f", "-", content=changed))
+    equal(clusters, replicas=4)
+    ok(clusters.kubectl("site1", "create", "-f", "-", "--dry-run=server", scope=BOTH, content=_named("other")))
+    assert clusters.direct("site1", "get", "deployment", "other").returncode != 0
+    ok(clusters.kubectl("site2", "delete", "deployment", "web-server-2026", "--wait=false"))
+    until(lambda: [clusters.deployment(site) for site in SITES] == [None, None], "for it to be gone")
+
+
+def test_one_name_created_on_both_sides_of_a_cut_is_one_deployment(clusters: Clusters, wan: Wan) -> None:
+    wan.partition(["site1"], ["site2"])
+    ok(clusters.kubectl("site1", "create", "-f", "-", scope=BOTH, content=DEPLOYMENT))
+    later = {**DEPLOYMENT, "spec": {**DEPLOYMENT["spec"], "replicas": 5}}  # type: ignore[dict-item]
+    ok(clusters.kubectl("site2", "create", "-f", "-", scope=BOTH, content=later))
+    ok(clusters.kubectl("site2", "scale", "deployment", "web-server-2026", "--replicas=6"))
+    wan.heal()
+    said = clusters.sites.settled()
+    must_be_true(said, [clusters.deployment(site) for site in SITES])
+    until(lambda: clusters.deployment("site1") == clusters.deployment("site2"), "for one deployment at both sites")
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {**DEPLOYMENT, "metadata": {"name": name, "labels": {"app": "web-server-2026"}}}
