@@ -61,7 +61,7 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
                 others=others,
                 waiting=replica.inbox.waiting.values(),
             )
-            or seal_violation(op, replica.history.listing_before(op), replica.gone, replica.history)
+            or seal_violation(op, replica.history.listing_before(op), replica.gone, replica.history, replica.site)
         )
     if problem is None:
         replica.inbox.admit(op)
@@ -187,7 +187,7 @@ def _unfounded(replica: Replica, message: Message) -> str | None:
         listing = max(before, key=lambda one: one.stamp, default=None)
         # The list that several signers knew may be forgotten, and sites of it may be back: each has stated the list.
         alone = op.seal is not None and len(op.seal.sites) == 1
-        if alone and (problem := seal_violation(op, listing, replica.gone, history)):
+        if alone and (problem := seal_violation(op, listing, replica.gone, history, replica.site)):
             return f"it has {op.id}, and {problem}"
     newest = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
     policy = replica.policy_of(newest.rtype) if newest else None

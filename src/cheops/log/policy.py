@@ -38,6 +38,8 @@ from cheops.log.operation import Kind, MatrixRef, Operation, OpId
 from cheops.log.seals import excludes, excluding_seal
 from cheops.text import in_words
 
+_LEAST_SIGNERS = 2  # other sites, for which a site gives up what it has
+
 
 class SiteGroup(StrEnum):
     CREATOR = "creator"
@@ -117,18 +119,28 @@ def _violation_by(
     return violation(Action(op.origin.site, op.kind, changes, introduces), policy, listing)
 
 
-def seal_violation(op: Operation, listing: Operation | None, gone: Collection[str], history: History) -> str | None:
-    """Why the seal of another site's operation is refused, or None. `listing` set the list of sites that its author
-    knew; `gone` are sites that were removed for good."""
+def seal_violation(
+    op: Operation, listing: Operation | None, gone: Collection[str], history: History, here: str
+) -> str | None:
+    """Why the seal of another site's operation is refused at a site, or None. `listing` set the list of sites that its
+    author knew; `gone` are sites that were removed for good."""
     if op.seal is None:
         return None
     named = (listing.sites or ()) if listing else ()
     if others := set(named).difference(op.seal.sites, gone):
         return f"its seal leaves out {in_words(sorted(others))}, which its list of sites names"
-    # A site that did not sign must not lose what it made: it began the resource before it was added to another one of
-    # that name, or the other one is an attempt to replace what is here.
     lost = next((one for one in history.effective if excludes(op, one) and one.origin.site not in op.seal.sites), None)
-    return f"its seal would take the effect of {lost.id}, and {lost.origin.site} did not sign it" if lost else None
+    if lost is None or _is_outvoted(here, op.seal.sites, history, gone):
+        return None
+    return f"its seal would take the effect of {lost.id}, and {lost.origin.site} did not sign it"
+
+
+def _is_outvoted(here: str, signers: Collection[str], history: History, gone: Collection[str]) -> bool:
+    """Whether all other sites of a resource have signed a seal that does not know what this site has. Then this site
+    began it, or took what another began, without knowledge of the one that they have, and gives way. A single signer
+    may be one whose keys are stolen."""
+    others = set(history.site_list).difference(gone, {here})
+    return others.issubset(signers) and len(others) >= _LEAST_SIGNERS
 
 
 def _substitute_listing(

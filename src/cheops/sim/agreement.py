@@ -84,8 +84,11 @@ def _is_apart(world: ByzantineWorld, replica: Replica, site: str) -> bool:
     have nothing of that name yet: then these refuse what others begin later, and the two stay apart."""
     other = world.nodes[site].replica(replica.resource)
     begun, begun_there = _beginnings(world, replica), _beginnings(world, other) if other else set()
-    mixed = {id_.origin.site for id_ in begun ^ begun_there}
-    return other is not None and not begun & begun_there and world.hostile in mixed
+    # What the hostile site began says nothing, if an honest site began one of the two: it may have become part of both.
+    honest = {id_ for id_ in begun | begun_there if id_.origin.site != world.hostile}
+    shared = begun & begun_there & honest if honest else begun & begun_there
+    is_of_hostile = any(id_.origin.site == world.hostile for id_ in begun | begun_there)
+    return other is not None and not shared and is_of_hostile
 
 
 def _beginnings(world: ByzantineWorld, replica: Replica) -> set[OpId]:
@@ -170,11 +173,17 @@ def _is_reported(world: ByzantineWorld, replica: Replica, id_: OpId) -> bool:
     first one have sealed (docs/adr/0009-seals.md). These must have signed that, and it must report it."""
     by = replica.history.ops.get(replica.history.orphans[id_].by or id_)
     signed = by.seal.sites if by is not None and by.seal else ()
-    reported = any(
-        site == id_.origin.site and (notice.resource, notice.op, notice.what) == (replica.resource, id_, "estranged")
-        for site, notice in world.notices
+    return (
+        id_ in _reported(world, replica.resource)
+        and id_.origin.site not in signed
+        and any(site in world.honest for site in signed)
     )
-    return reported and id_.origin.site not in signed and any(site in world.honest for site in signed)
+
+
+def _reported(world: ByzantineWorld, resource: str) -> set[OpId]:
+    """The operations of which their own site has reported that they have no effect."""
+    notices = ((site, one) for site, one in world.notices if one.resource == resource and one.what == "estranged")
+    return {one.op for site, one in notices if one.op is not None and one.op.origin.site == site}
 
 
 def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[str, Replica]) -> Iterator[str]:
@@ -203,9 +212,11 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
     orphans = {id_ for replica in replicas.values() for id_ in replica.history.orphans}
     held = _held(replicas.values())
     ops = [held.get(op.id, op) for op in _standing(world, resource, orphans) if contains(known, op.id)]
-    # Its own seals take the effect of operations of the hostile site, which may be forgotten since.
+    # Seals take the effect of operations of the hostile site, and of those that their sites have reported. They may be
+    # forgotten since.
     seals = standing(op for op in ops if op.seal)
-    ops = [replace(op, seal=None) for op in ops if op.origin.site != world.hostile or not excluding_seal(op, seals)]
+    lost = {op.id for op in ops if op.origin.site == world.hostile} | _reported(world, resource)
+    ops = [replace(op, seal=None) for op in ops if op.id not in lost or not excluding_seal(op, seals)]
     if failed or len({op.matrix.hash for op in ops}) != 1 or app.name == "pcounter" or command_problem(resource):
         return
     effective = reference_effective(ops, replicas[first].matrix.entries)
