@@ -41,8 +41,8 @@ $(OPENSTACK)/.installed: tests/apps/openstack/requirements.txt
 	@$(OPENSTACK)/bin/python -m pip install --quiet --disable-pip-version-check setuptools -r $<
 	@touch $@
 
-apps: setup $(OPENSTACK)/.installed ## run the tests with real applications: keystone and glance
-	$(BIN)/pytest tests/apps
+apps: setup $(OPENSTACK)/.installed ## run the tests with real applications: keystone, glance, etcd, git, Kubernetes
+	$(BIN)/pytest tests/apps $(APPS)
 
 check: $(VENV)/.installed ## check style, types, import rules and known security mistakes
 	$(BIN)/ruff check .

@@ -64,15 +64,15 @@ class Clusters:
             )
 
     def _make_authority(self) -> None:
-        run = lambda *argv: subprocess.run(argv, cwd=self.base, check=True, capture_output=True)  # noqa: E731
-        run(*"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.crt".split())
-        run(*"openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout api.key -out api.csr".split())
+        """An authority, and certificates of the API servers; keys for service accounts."""
         (self.base / "ext").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
-        run(
-            *"openssl x509 -req -in api.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2".split(),
-            *"-extfile ext -out api.crt".split(),
-        )
-        run(*"openssl genrsa -out sa.key 2048".split())
+        for line in (
+            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.crt",
+            "req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout api.key -out api.csr",
+            "x509 -req -in api.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out api.crt",
+            "genrsa -out sa.key 2048",
+        ):
+            subprocess.run(["openssl", *line.split()], cwd=self.base, check=True, capture_output=True)
 
     def start(self) -> None:
         for site in SITES:
@@ -170,7 +170,7 @@ def ok(done: subprocess.CompletedProcess[str]) -> str:
     return str(done.stdout)
 
 
-def test_kubectl_creates_changes_and_deletes_at_both_sites(clusters: Clusters, wan: Wan) -> None:
+def test_kubectl_creates_changes_and_deletes_at_both_sites(clusters: Clusters) -> None:
     shown = ok(clusters.kubectl("site1", "create", "-f", "-", scope=BOTH, content=DEPLOYMENT))
     assert shown == "deployment.apps/web-server-2026 created\n"  # its own name, not an id
     equal(clusters, replicas=1)
