@@ -151,7 +151,7 @@ class HttpBackend(Backend):
         body = self._body(run, step, request, is_base=run.replay and step is run.steps[0])
         if isinstance(body, Outcome):
             return body
-        if request.kind and (problem := check_meaning(service, request, run.resource, _content(body))):
+        if problem := check_meaning(service, request, run.resource, body):
             raise PayloadError(problem)
         return Task(service, run.resource, request, identity, str(step.op), body)
 
@@ -315,10 +315,6 @@ def of_site(service: ServiceConfig, client: str) -> OfSite:
             "its client is: it needs the same setting"
         )
     return OfSite(client)
-
-
-def _content(body: bytes | Path) -> bytes:
-    return body if isinstance(body, bytes) else body.read_bytes()
 
 
 def _without_id(task: Task, site: str) -> str:

@@ -16,6 +16,7 @@ from cheops.backends.http.backend import answer_key, http_backend
 from cheops.backends.http.identity import ClientIdentifier
 from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, meta_ids_in, new_meta_id
 from cheops.backends.http.locations import Locations, nearest_first
+from cheops.backends.http.meaning import MAX_BODY_BYTES
 from cheops.backends.http.order import after, touched
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http.payload import (
@@ -28,6 +29,7 @@ from cheops.backends.http.payload import (
     credentials_of,
     decode_response,
     end_to_end,
+    is_json,
     operation_type,
     with_body,
 )
@@ -225,8 +227,14 @@ class ChangeHandler:
         self, service: str, incoming: IncomingRequest, target: Target, sites: tuple[str, ...]
     ) -> Response:
         """A change of what a rule says; `sites` are those of the resource, or of the scope if it is new."""
+        others = tuple(site for site in sites if site != self._node.name)
         if self._node.name not in sites:
             return await self.forward(service, incoming, sites)
+        if target.meaning and target.meaning.needs_a_copy and others and not incoming.is_forwarded:
+            replica = await self._node.pump.replica(target.meta_id)
+            if sites_of(replica) and target.meta_id not in self._backend.copies.index.copies and not replica.drafts:
+                # The service here does not have it yet, so it cannot decide; one that has it can.
+                return await self.forward(service, incoming, others)
         return await self._submit(service, incoming, target, preferences_of(incoming.head), sites)
 
     def check(self, service: str, head: RequestHead, target: Target | None) -> None:
@@ -365,6 +373,12 @@ class ChangeHandler:
         credentials = credentials_of(head.headers, config)
         client = await self._identifier.identify(self._node.config.services[service], credentials)
         spooled = await spool(self._node, body, pins)
+        if config.local_members and is_json(first(head, "Content-Type") or "") and spooled.size > MAX_BODY_BYTES:
+            raise ClientError(
+                f"a JSON body of more than {MAX_BODY_BYTES // 2**20} MiB is not replicated for this service: members "
+                "that belong to one site must be removed from it",
+                status=413,
+            )
         request = Request(
             method=head.method,
             path=target.path,

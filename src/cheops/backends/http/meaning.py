@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from html import unescape
+from pathlib import Path
 from urllib.parse import parse_qsl, quote
 
 import msgspec
@@ -46,6 +47,11 @@ class Meaning:
         if self.kind is RuleKind.CREATE and self.item:
             return CREATE_NAMED
         return part_name(self.kind.value, self.part) if self.part else self.kind.value
+
+    @property
+    def needs_a_copy(self) -> bool:
+        """Whether it changes what must be there already."""
+        return self.item != WHOLE and (bool(self.part) or self.kind in (RuleKind.PATCH, RuleKind.DELETE))
 
     @property
     def is_deletion(self) -> bool:
@@ -126,19 +132,38 @@ def text_at(body: bytes, names: tuple[str, ...]) -> str:
     return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else ""
 
 
-def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: bytes | None) -> str | None:
-    """Why an operation of another site is not what this site's rules say about it; None if it is."""
-    target = joined(request.path, request.query)
+def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: bytes | Path) -> str | None:
+    """Why an operation is not what this site's rules say about it; None if it is. Whichever site signed it, and
+    whatever the rules of that site are."""
+    rules, target = service.replication.rules, joined(request.path, request.query)
+    found = rule_for(rules, request.method, target)
+    if not request.kind and (found is None or request.deletes or _is_plain(found[0])):
+        return None
+    same = f"services.{service.name}.rules must be the same at all sites of a resource; those of this site"
+    if found is None or found[0].kind is RuleKind.READ:
+        return f"{same} say that it is no change, or do not know it"
     try:
-        meaning = meaning_of(service.replication.rules, request.method, target, request.headers, body)
+        meaning = meaning_of(rules, request.method, target, request.headers, _content(body, found[0]))
     except ClientError as error:
         return str(error)
-    where = f"services.{service.name}.rules"
-    if meaning is None or meaning.kind is RuleKind.READ:
-        return f"{where} of this site have no rule for it; they must be the same at all sites of the resource"
-    if (meaning.kind.value, meaning.part) != (request.kind, request.part) or meaning.meta_id(service.name) != meta_id:
-        return f"{where} of this site say that it is something else; they must be the same at all sites of the resource"
+    is_same = meaning is not None and (meaning.kind.value, meaning.part) == (request.kind, request.part)
+    if meaning is None or not is_same or meaning.meta_id(service.name) != meta_id:
+        return f"{same} say that it is something else"
     return None
+
+
+def _is_plain(rule: Rule) -> bool:
+    """Whether a rule only says where the id of a new resource is: otherwise, the request is plain REST."""
+    return rule.kind is RuleKind.CREATE and not rule.name and not rule.of
+
+
+def _content(body: bytes | Path, rule: Rule) -> bytes | None:
+    """The body, if the rule is about a member of it."""
+    if isinstance(body, bytes) or not needs_body(rule):
+        return body if isinstance(body, bytes) else None
+    if body.stat().st_size > MAX_BODY_BYTES:
+        raise ClientError(f"its body has more than {MAX_BODY_BYTES:,} bytes, and '{rule}' is about a member of it")
+    return body.read_bytes()
 
 
 # -- success ---------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from cheops.backends.http.payload import (
     request_of,
 )
 from cheops.backends.http.request import Preferences, Wait
+from cheops.config.services import PUT
 from cheops.engine.events import Answer, Stage, Submitted
 from cheops.engine.replica import Replica
 from cheops.errors import ClientError
@@ -186,10 +187,15 @@ def creation_of(replica: Replica) -> Creation | None:
     """By the operation that began it; None if that is not known here."""
     for op in operations(replica):
         request = _request(op)
-        if request.creates:
+        if request.creates or _is_put_by_rule(request):
             path = request.item if request.named else filled(request.item, replica.resource)
             return Creation(request.item, trimmed(path), request.named, request.client)
     return None
+
+
+def _is_put_by_rule(request: Request) -> bool:
+    """Whether a rule says that a request puts what is at its path: then a DELETE of that path removes it."""
+    return request.kind == PUT and not request.part and request.named and trimmed(request.path) == request.item
 
 
 def deletion_command(replica: Replica) -> Command | None:
