@@ -476,7 +476,7 @@ class History:
         return max((op for op in counted if contains(stable, op.id)), key=_stamp, default=None)
 
     def _needed_seals(self, floor: Vector) -> set[OpId]:
-        """The newest seal; those that orphan something, also after a restart; and those that prove the floor to others."""
+        """The newest seal; those that orphan something, also after a restart; those that prove the floor."""
         wanted = (latest(self.seals), *(excluding_seal(self.ops[id_], self.seals) for id_ in self.orphans))
         return {sealing.id for sealing in (*wanted, *proving_seals(self._sealing.values(), floor)) if sealing}
 
