@@ -54,7 +54,7 @@ def test_of_two_contents_under_one_id_the_smaller_hash_stands_everywhere(order: 
         replica = lab.at(site, "n")
         assert content_hash(replica.history.ops[winner.id]) == content_hash(winner)
         (proof,) = replica.proofs.values()
-        assert content_hash(proof.other) == max(content_hash(one), content_hash(other))
+        assert content_hash(proof.lost[0].op) == max(content_hash(one), content_hash(other))
     alarms = {site for site in "abc" if any(f"{site} notifies" in line and EQUIVOCATION in line for line in lab.output)}
     assert alarms == set("abc")
     assert any("m signed two different operations as m:1" in line for line in lab.output)

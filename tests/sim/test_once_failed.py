@@ -33,6 +33,22 @@ from cheops.sim.workload import PROFILES
         (512, 5, "byzantine"),
         # A site took a resource whose list does not name it.
         (689, 5, "byzantine"),
+        # A site that was added had begun the resource itself, and refused the first list of the others.
+        (574, 5, "byzantine"),
+        # A site took a name from a hostile one, and refused the seal of all others.
+        (766, 5, "byzantine"),
+        # A seal was judged by one content of a list of sites; the type was learned from an orphan.
+        (1163, 5, "byzantine"),
+        # A seal was refused because it took the effect of what a forgotten site had made.
+        (1176, 5, "byzantine"),
+        # The content that stands set no list of sites, and the other one did.
+        (1379, 5, "byzantine"),
+        # The other way round, with a seal after it.
+        (3603, 5, "byzantine"),
+        # A seal that another one orphans was taken by some sites.
+        (3765, 5, "byzantine"),
+        # An operation came after the third content of an id.
+        (3939, 5, "byzantine"),
     ],
 )
 def test_what_once_failed_is_well(seed: int, sites: int, profile: str) -> None:

@@ -48,7 +48,7 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     problem = files_problem(op.payload, replica.limits) or _stores_problem(replica, op)
     if problem is None and not endorsed:  # a site that has forgotten what the stamp contradicts has taken it: it counts
         problem = order_problem(op, replica.history)
-    others = [one.other for id_, one in replica.proofs.items() if contains(op.deps, id_)]
+    others = [other for id_, one in replica.proofs.items() if contains(op.deps, id_) for other in one.operations]
     if problem is None and policy is not None:
         problem = (
             _absence(replica, op)
@@ -61,7 +61,7 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
                 others=others,
                 waiting=replica.inbox.waiting.values(),
             )
-            or seal_violation(op, replica.history.listing_before(op), replica.gone, replica.history, replica.site)
+            or seal_violation(op, _listings(replica, op, others), replica.gone, replica.history, replica.site)
         )
     if problem is None:
         replica.inbox.admit(op)
@@ -69,6 +69,18 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
     if replica.inbox.refuse(op, problem):
         out.others.append(Notify(replica.resource, REFUSED, op.id, problem))
     return False
+
+
+def _listings(replica: Replica, op: Operation, others: list[Operation]) -> list[Operation]:
+    """All contents of the operation that set the list of sites which the author of an operation knew."""
+    listing = replica.history.listing_before(op) if op.seal else None
+    if listing is None:
+        return []
+    contents = [other for other in others if other.id == listing.id]
+    listings = [listing, *(other for other in contents if other.sites is not None)]
+    # Another content may have set no list: then the one before it counted.
+    before = replica.history.listing_before(listing) if len(listings) <= len(contents) else None
+    return [*listings, before] if before else listings
 
 
 def _absence(replica: Replica, op: Operation) -> str | None:
@@ -187,7 +199,8 @@ def _unfounded(replica: Replica, message: Message) -> str | None:
         listing = max(before, key=lambda one: one.stamp, default=None)
         # The list that several signers knew may be forgotten, and sites of it may be back: each has stated the list.
         alone = op.seal is not None and len(op.seal.sites) == 1
-        if alone and (problem := seal_violation(op, listing, replica.gone, history, replica.site)):
+        listings = [listing] if listing else []
+        if alone and (problem := seal_violation(op, listings, replica.gone, history, replica.site)):
             return f"it has {op.id}, and {problem}"
     newest = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
     policy = replica.policy_of(newest.rtype) if newest else None

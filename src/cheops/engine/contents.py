@@ -28,7 +28,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from cheops.engine import admission, outcome
-from cheops.engine.documents import Message, Proof, key_of
+from cheops.engine.documents import MAX_LOST, LostContent, Message, Proof, key_of
 from cheops.engine.events import Effects, Notify
 from cheops.engine.intake import BAD_NUMBER
 from cheops.engine.progress import PeerProgress
@@ -74,14 +74,16 @@ def compare(
                 # The sites that the loser names may have taken it, and must learn that it does not stand.
                 replica.history.ever_listed.update(op.sites or ())
     proof = replica.proofs.get(op.id)
-    known = (replica.history.ops.get(op.id), None if proof.cut else proof.other) if proof else ()
+    if proof is None:
+        return ()
+    known = (replica.history.ops.get(op.id), *(one.op for one in proof.lost if not one.cut))
     return tuple(one for one in known if one is not None and content_hash(one) != content_hash(op))
 
 
 def _is_proof(replica: Replica, op: Operation) -> bool:
-    """Whether this content is kept as a proof. Of more than two contents of one id, the others are not."""
+    """Whether this content is kept as a proof."""
     proof = replica.proofs.get(op.id)
-    return proof is not None and proof.content == _hexadecimal(op)
+    return proof is not None and any(one.content == _hexadecimal(op) for one in proof.lost)
 
 
 def refuse_own(replica: Replica, peer: str, op: Operation, out: Effects) -> None:
@@ -120,33 +122,35 @@ def _replace(replica: Replica, held: Operation, op: Operation, out: Effects) -> 
 
 
 def _report(replica: Replica, held: Operation, op: Operation, out: Effects) -> None:
-    if op.id in replica.proofs:
+    loser, before = max(held, op, key=precedence), replica.proofs.get(op.id)
+    if _is_proof(replica, loser):
+        return
+    lost = _lost_content(replica, loser)
+    if lost is None or (before is not None and len(before.lost) >= MAX_LOST):
+        _drop(replica, op, out)
         return
     site = op.origin.site
     signed = "signed" if held.signature and op.signature else "sent"
     what = f"{site} {signed} two different operations as {op.id}: find out who has its keys, and forget it if in doubt"
-    proof = _proof(replica, max(held, op, key=precedence), what)
-    if proof is None:
-        _drop(replica, op, out)
-        return
+    proof = Proof(replica.resource, loser.origin, loser.seq, what, (*(before.lost if before else ()), lost))
     replica.keep_proof(proof)
     out.documents[key_of(proof)] = proof
-    if len(replica.proofs) <= _MOST_ALARMS:
+    if before is None and len(replica.proofs) <= _MOST_ALARMS:
         out.others.append(_alarm(proof))
     replica.outbox.push((held, op))  # so that every site gets the proof
 
 
-def _proof(replica: Replica, loser: Operation, what: str) -> Proof | None:
-    """The proof with as much of the operation as there is room for; None if there is none."""
+def _lost_content(replica: Replica, loser: Operation) -> LostContent | None:
+    """As much of the operation as there is room for; None if there is none."""
     used = replica.proof_bytes[loser.origin.site]
     size = len(content_of(loser))
     if size <= _MAX_WHOLE_BYTES and used + size <= _WHOLE_BYTES:
-        return Proof(replica.resource, loser.origin, loser.seq, what, loser, _hexadecimal(loser))
+        return LostContent(loser, _hexadecimal(loser))
     rest = replace(loser, payload=Command(""), deps={}, why="", seal=None, signature="")
     size = len(content_of(rest))
     if size > _MAX_CUT_BYTES or used + size > _MOST_BYTES:
         return None
-    return Proof(replica.resource, loser.origin, loser.seq, what, rest, _hexadecimal(loser), cut=True)
+    return LostContent(rest, _hexadecimal(loser), cut=True)
 
 
 def _hexadecimal(op: Operation) -> str:

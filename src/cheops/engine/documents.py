@@ -8,7 +8,7 @@ documents it is an acknowledgement, or a question (`ask`). A *snapshot* is for a
 forgotten: it holds everything that is left, and up to where that counts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct, field
@@ -39,6 +39,7 @@ from cheops.log.rules import Fate
 
 Key: TypeAlias = tuple[object, ...]
 MAX_WANTED = 1_000  # matrices that one message asks for
+MAX_LOST = 8  # contents of one id that are kept beside the one that counts
 
 
 # Per origin, the sum of the contents of its operations, in hexadecimal digits: JSON has no numbers that large.
@@ -121,8 +122,16 @@ class Ledger(DocumentBase, frozen=True, tag="ledger"):
     dirty: tuple[OptionalName, ...] = ()  # keys of which the application may hold parts until something wipes them
 
 
+class LostContent(Struct, frozen=True, omit_defaults=True):
+    """An operation that does not count, because another one has its id."""
+
+    op: Operation
+    content: Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}\Z")]  # the hash of all of it
+    cut: bool = False  # without what no policy looks at
+
+
 class Proof(DocumentBase, frozen=True, tag="proof"):
-    """That an origin gave one id to two operations: the one that does not count. The other one is in the log.
+    """That an origin gave one id to several operations: those that do not count. The one that does is in the log.
 
     Large ones, and those beyond a number, are kept without what no policy looks at: `cut`. See contents.py.
     """
@@ -131,9 +140,11 @@ class Proof(DocumentBase, frozen=True, tag="proof"):
     origin: Origin
     seq: Ordinal
     detail: str
-    other: Operation
-    content: Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}\Z")]  # the hash of all of it
-    cut: bool = False
+    lost: Annotated[tuple[LostContent, ...], Meta(min_length=1, max_length=MAX_LOST)]
+
+    @property
+    def operations(self) -> Iterator[Operation]:
+        return (one.op for one in self.lost)
 
 
 class Peers(DocumentBase, frozen=True, tag="peers"):

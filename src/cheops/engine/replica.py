@@ -178,8 +178,11 @@ class Replica:
         self.applied.history_changed(self.history.add(op))
 
     def keep_proof(self, proof: Proof) -> None:
-        self.proofs[OpId(proof.origin, proof.seq)] = proof
-        self.proof_bytes[proof.origin.site] += len(content_of(proof.other))
+        """Keep a proof, which may replace one with fewer contents."""
+        id_ = OpId(proof.origin, proof.seq)
+        before = len(self.proofs[id_].lost) if id_ in self.proofs else 0
+        self.proofs[id_] = proof
+        self.proof_bytes[proof.origin.site] += sum(len(content_of(one.op)) for one in proof.lost[before:])
         for peer in self.peers.values():
             peer.note_two_contents()
 

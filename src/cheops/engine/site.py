@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from cheops.engine import contents, exchange, outcome, retention, scheduler, statements
@@ -341,7 +340,7 @@ class Site:
 
     def _learn_type(self, replica: Replica) -> None:
         # The first operation names the type, and later ones take it from there.
-        if op := next(chain(replica.history.ops.values(), replica.drafts), None):
+        if op := replica.history.first or next(iter(replica.drafts), None):
             replica.set_type(self.settings.type_named(op.rtype))
 
     def _complete_step(self, replica: Replica, out: Effects) -> None:

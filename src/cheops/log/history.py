@@ -306,6 +306,11 @@ class History:
         return any(sites == set(op.sites or ()) for op in self._listings if op.id not in self.orphans)
 
     @property
+    def first(self) -> Operation | None:
+        """The first operation that is left. What a seal orphans may be of another type."""
+        return next((op for id_, op in self.ops.items() if id_ not in self.orphans), None)
+
+    @property
     def oldest_listing(self) -> Operation | None:
         """The oldest operation that is left of those that set a list of sites."""
         return min(self._listings, key=_stamp, default=None)
@@ -434,7 +439,7 @@ class History:
     # -- contents ------------------------------------------------------------------------------
 
     def summary(self) -> str:
-        """What is known, by content. Two sites that know the same ids compare it, see `contents.differ`."""
+        """What is known, by content. Sites that know the same ids compare it: `contents.differ`."""
         return self.contents.summary(self.known, self.folded)
 
     def replace(self, op: Operation) -> int:
@@ -466,14 +471,12 @@ class History:
         return max(self._introducers, key=_stamp, default=None)
 
     def _listing_in(self, stable: Vector) -> Operation | None:
-        """The newest list of sites that all know. The authors of operations still to come know it or a newer one,
-        and policies judge them by it (see policy.py)."""
+        """The newest list of sites that all know, by which policies judge operations still to come (policy.py)."""
         counted = (op for op in self._listings if op.id not in self.orphans)
         return max((op for op in counted if contains(stable, op.id)), key=_stamp, default=None)
 
     def _needed_seals(self, floor: Vector) -> set[OpId]:
-        """The newest seal, for operations still to come; those that orphan something, which would have an effect
-        again after a restart without them; and those that prove to other sites that the floor is right."""
+        """The newest seal; those that orphan something, also after a restart; those that prove the floor."""
         wanted = (latest(self.seals), *(excluding_seal(self.ops[id_], self.seals) for id_ in self.orphans))
         return {sealing.id for sealing in (*wanted, *proving_seals(self._sealing.values(), floor)) if sealing}
 

@@ -105,8 +105,17 @@ def operation_violation(  # noqa: PLR0913 - what a site knows beside the operati
     listings = [listing, *(other for other in contents if other.sites is not None)]
     if len(listings) <= len(contents) and (before := history.listing_before(listing)):
         listings.append(before)
+    # Or the content that stands sets no list, and the other one, which the author may have known, does.
+    listings += (other for other in others if _sets_later_list(other, listing, policy))
     problems = [_violation_by(one, op, policy, history, others) for one in listings]
     return None if None in problems else problems[0]
+
+
+def _sets_later_list(op: Operation, listing: Operation, policy: Policy) -> bool:
+    """Whether an operation sets a list of sites after another one, and its author may do that."""
+    if op.sites is None or op.id == listing.id or op.stamp <= listing.stamp:
+        return False
+    return violation(Action(op.origin.site, op.kind, changes_sites=True), policy, listing) is None
 
 
 def _violation_by(
@@ -120,16 +129,17 @@ def _violation_by(
 
 
 def seal_violation(
-    op: Operation, listing: Operation | None, gone: Collection[str], history: History, here: str
+    op: Operation, listings: Sequence[Operation], gone: Collection[str], history: History, here: str
 ) -> str | None:
-    """Why the seal of another site's operation is refused at a site, or None. `listing` set the list of sites that its
-    author knew; `gone` are sites that were removed for good."""
-    if op.seal is None:
+    """Why the seal of another site's operation is refused at a site, or None. `listings` are the contents of the
+    operation that set the list of sites that its author knew; `gone` are sites that were removed for good."""
+    if op.seal is None or excluding_seal(op, history.seals):
         return None
-    named = (listing.sites or ()) if listing else ()
-    if others := set(named).difference(op.seal.sites, gone):
-        return f"its seal leaves out {in_words(sorted(others))}, which its list of sites names"
-    lost = next((one for one in history.effective if excludes(op, one) and one.origin.site not in op.seal.sites), None)
+    left_out = [set(one.sites or ()).difference(op.seal.sites, gone) for one in listings]
+    if left_out and all(left_out):
+        return f"its seal leaves out {in_words(sorted(left_out[0]))}, which its list of sites names"
+    silent = {*op.seal.sites, *gone}
+    lost = next((one for one in history.effective if one.origin.site not in silent and excludes(op, one)), None)
     if lost is None or _is_outvoted(here, op.seal.sites, history, gone):
         return None
     return f"its seal would take the effect of {lost.id}, and {lost.origin.site} did not sign it"
@@ -211,7 +221,7 @@ def _beginning_violation(op: Operation, policy: Policy, history: History, *, end
             f"another resource of this name is at {where}, and {site} is not one of its sites. "
             f"If the two are to be one, put {site} on its list: cheops sites add"
         )
-    held, other = history.ops.get(op.id), next(iter(history.ops.values()), op)
+    held, other = history.ops.get(op.id), history.first or op
     if other.rtype != op.rtype and (held is None or held.deps):
         return f"it is of type '{op.rtype}', and a resource of this name is of type '{other.rtype}'"
     return None

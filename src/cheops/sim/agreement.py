@@ -17,6 +17,7 @@ from cheops.log.causality import contains
 from cheops.log.names import command_problem
 from cheops.log.operation import Operation, OpId, precedence
 from cheops.log.seals import excluding_seal, standing
+from cheops.sim.apps import App
 from cheops.sim.byzantine import ByzantineWorld, app_of
 from cheops.sim.forger import BAD_IDS
 from cheops.sim.invariants import reference_effective, replayed
@@ -107,7 +108,8 @@ def _is_named(world: ByzantineWorld, resource: str, site: str) -> bool:
     if not any(op.origin.site == world.hostile and not op.deps for op in ops):
         return False
     replicas = (world.nodes[name].replica(resource) for name in world.honest)
-    seconds = (proof.other for replica in replicas if replica for proof in replica.proofs.values())
+    proofs = (proof for replica in replicas if replica for proof in replica.proofs.values())
+    seconds = (op for proof in proofs for op in proof.operations)
     return any(op.sites and site in op.sites for op in seconds)
 
 
@@ -209,6 +211,15 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
             if status(replica, set(world.honest)).overall is Overall.CONVERGED:
                 yield f"{name} says that it is CONVERGED, and the states differ: {states}"
         return
+    if not failed and (problem := _state_problem(world, resource, replicas, app, states[first])):
+        yield f"{first} {problem}"
+
+
+def _state_problem(
+    world: ByzantineWorld, resource: str, replicas: dict[str, Replica], app: App, state: object
+) -> str | None:
+    """How a state differs from what the operations give; None if it does not, or if that cannot be said."""
+    known = next(iter(replicas.values())).history.known
     orphans = {id_ for replica in replicas.values() for id_ in replica.history.orphans}
     held = _held(replicas.values())
     ops = [held.get(op.id, op) for op in _standing(world, resource, orphans) if contains(known, op.id)]
@@ -217,13 +228,14 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
     seals = standing(op for op in ops if op.seal)
     lost = {op.id for op in ops if op.origin.site == world.hostile} | _reported(world, resource)
     ops = [replace(op, seal=None) for op in ops if op.id not in lost or not excluding_seal(op, seals)]
-    if failed or len({op.matrix.hash for op in ops}) != 1 or app.name == "pcounter" or command_problem(resource):
-        return
-    effective = reference_effective(ops, replicas[first].matrix.entries)
+    if len({op.matrix.hash for op in ops}) != 1 or app.name == "pcounter" or command_problem(resource):
+        return None
+    if len({op.rtype for contents in world.contents[resource].values() for op in contents.values()}) > 1:
+        return None  # two contents of two types: which one a command ran by is not in the log
+    effective = reference_effective(ops, next(iter(replicas.values())).matrix.entries)
     by_id = {op.id: op for op in ops}
     expected = replayed(app.start, [by_id[id_] for id_ in effective], app.run)
-    if states[first] != expected:
-        yield f"{first} has the state {states[first]!r}, and the operations give {expected!r}"
+    return None if state == expected else f"has the state {state!r}, and the operations give {expected!r}"
 
 
 def _standing(world: ByzantineWorld, resource: str, without: set[OpId]) -> list[Operation]:
@@ -241,7 +253,7 @@ def _held(replicas: Iterable[Replica]) -> dict[OpId, Operation]:
     held: dict[OpId, Operation] = {}
     for replica in replicas:
         kept = replica.history.ops
-        seconds = (proof.other for id_, proof in replica.proofs.items() if proof.other and id_ in kept)
+        seconds = (op for id_, proof in replica.proofs.items() if id_ in kept for op in proof.operations)
         for op in (*kept.values(), *seconds):
             held[op.id] = min(held.get(op.id, op), op, key=precedence)
     return held

@@ -119,7 +119,8 @@ class ByzantineWorld(World):
         super().note_saved(node, save)
         for document in save.documents:
             if isinstance(document, Proof) and not self._restricted:
-                self.named.setdefault(document.resource, set()).update(document.other.sites or ())
+                for op in document.operations:
+                    self.named.setdefault(document.resource, set()).update(op.sites or ())
             if isinstance(document, Operation) and document.verdict is not None:
                 of_id = self.contents.setdefault(document.resource, {}).setdefault(document.id, {})
                 digest = sha256(content_of(document)).digest()
