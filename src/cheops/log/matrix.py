@@ -129,10 +129,12 @@ class Matrix:
         """Whether an operation of `after` wipes what one of `before` did."""
         if after in _RESERVED:
             return True
-        return before in self._about(after, before).replaced.get(after, ())
+        relations = self._about(after, before) if self._patterns else self._literal
+        return before in relations.replaced.get(after, ())
 
     def is_replace_type(self, name: str) -> bool:
-        return name in _RESERVED or name in self._about(name).replaced
+        relations = self._about(name) if self._patterns else self._literal
+        return name in relations.replaced or name in _RESERVED
 
     def commutes(self, one: str, other: str) -> bool:
         """Rule 7: whether the order of two operations does not matter. Only an explicit take-both says so."""
