@@ -17,8 +17,9 @@ from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits
 from cheops.log.causality import NOTHING, contains, covers, joined
 from cheops.log.matrix import Matrix
-from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Origin, Reply, Stamp
+from cheops.log.operation import Command, Kind, MatrixRef, Operation, OpId, Reply
 from cheops.log.policy import (
+    DEFAULT_MATRIX,
     Action,
     Policy,
     creation_violation,
@@ -248,7 +249,6 @@ def _names_known_matrix(message: Message) -> bool:
 # -- from clients ----------------------------------------------------------------------------------------
 
 NO_RULES = Matrix()
-_DEFAULT = MatrixRef(NO_RULES.hash, Stamp(0, 0, Origin("-", "-")))  # older than every matrix that a client sends
 
 
 def matrix_in_force(replica: Replica) -> MatrixRef:
@@ -256,7 +256,7 @@ def matrix_in_force(replica: Replica) -> MatrixRef:
     refs = [draft.matrix for draft in replica.drafts]
     if replica.history.adopted is not None:
         refs.append(replica.history.adopted)
-    return max(refs, key=lambda ref: ref.introduced, default=_DEFAULT)
+    return max(refs, key=lambda ref: ref.introduced, default=DEFAULT_MATRIX)
 
 
 def refusal(replica: Replica, event: Submitted) -> str | None:  # noqa: PLR0911 - one per reason

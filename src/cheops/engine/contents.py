@@ -135,7 +135,9 @@ def _report(replica: Replica, held: Operation, op: Operation, out: Effects) -> N
     proof = Proof(replica.resource, loser.origin, loser.seq, what, (*(before.lost if before else ()), lost))
     replica.keep_proof(proof)
     out.documents[key_of(proof)] = proof
-    if before is None and len(replica.proofs) <= _MOST_ALARMS:
+    if before is not None:
+        return  # the others get further contents when they compare theirs
+    if len(replica.proofs) <= _MOST_ALARMS:
         out.others.append(_alarm(proof))
     replica.outbox.push((held, op))  # so that every site gets the proof
 

@@ -87,8 +87,9 @@ class PeerProgress:
 
     def observe(self, message: Message, now_ms: int) -> None:
         """Update the state of the peer from a message of it."""
-        expects_more = self.is_unknown or self.unfinished
         has_more = not covers(self.known, message.known) or not covers(self.known_replies, message.known_replies)
+        # A peer that refuses what it got must not be sent the same batch again at once, and again.
+        expects_more = self.is_unknown or (self.unfinished and has_more)
         self.is_unknown = False
         self.known = joined(self.known, message.known)
         self.known_replies = joined(self.known_replies, message.known_replies)

@@ -34,10 +34,13 @@ from msgspec.structs import replace
 
 from cheops.log.causality import contains
 from cheops.log.history import History
-from cheops.log.operation import Kind, MatrixRef, Operation, OpId
+from cheops.log.matrix import Matrix
+from cheops.log.operation import Kind, MatrixRef, Operation, OpId, Origin, Stamp
 from cheops.log.seals import excludes, excluding_seal
 from cheops.text import in_words
 
+# In force where nobody has introduced one, or only operations that have no effect. Older than every other.
+DEFAULT_MATRIX = MatrixRef(Matrix().hash, Stamp(0, 0, Origin("-", "-")))
 _LEAST_SIGNERS = 2  # other sites, for which a site gives up what it has
 
 
@@ -292,7 +295,7 @@ def _inconsistency(op: Operation, listing: Operation, history: History, others: 
 def _knows_its_matrix(op: Operation, likely: Iterable[Operation], history: History) -> bool:
     """Whether an operation introduces its matrix, or depends on its introducer. The introducer may be forgotten where a
     newer matrix is known: then the older one cannot come into force, and does no harm."""
-    if op.matrix.introduced == op.stamp:
+    if op.matrix.introduced == op.stamp or op.matrix == DEFAULT_MATRIX:
         return True
     if history.floor and history.adopted and op.matrix.introduced < history.adopted.introduced:
         return True

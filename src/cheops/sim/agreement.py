@@ -89,7 +89,13 @@ def _is_apart(world: ByzantineWorld, replica: Replica, site: str) -> bool:
     honest = {id_ for id_ in begun | begun_there if id_.origin.site != world.hostile}
     shared = begun & begun_there & honest if honest else begun & begun_there
     is_of_hostile = any(id_.origin.site == world.hostile for id_ in begun | begun_there)
-    return other is not None and not shared and is_of_hostile
+    return other is not None and is_of_hostile and (not shared or _has_other_root(world, replica, other))
+
+
+def _has_other_root(world: ByzantineWorld, replica: Replica, other: Replica) -> bool:
+    """Whether one of two sites has what the hostile one sealed, and the other has not."""
+    roots = {replica.history.root, other.history.root}
+    return len(roots) > 1 and any(root is not None and root.origin.site == world.hostile for root in roots)
 
 
 def _beginnings(world: ByzantineWorld, replica: Replica) -> set[OpId]:
@@ -204,6 +210,8 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
     # site. That is for the operator, who must see it.
     applied = [replica.applied for replica in replicas.values()]
     failed = any(one.failed or one.order_not_enforced or one.dirty for one in applied)
+    # A site that could not take back what lost its effect knows that it holds something else.
+    failed = failed or any(not _holds_what_counts(replica) for replica in replicas.values())
     if any(state != states[first] for state in states.values()):
         if not failed:
             yield f"the application's states differ: {states}"
@@ -213,6 +221,10 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
         return
     if not failed and (problem := _state_problem(world, resource, replicas, app, states[first])):
         yield f"{first} {problem}"
+
+
+def _holds_what_counts(replica: Replica) -> bool:
+    return {one.id for one in replica.applied.entries} == {op.id for op in replica.history.effective}
 
 
 def _state_problem(
