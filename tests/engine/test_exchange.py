@@ -1,9 +1,12 @@
 """Which sites have a resource: newcomers, leavers, the dead, the reborn, and two of one name."""
 
 from cheops.engine.admission import refusal
+from cheops.engine.documents import Message
 from cheops.engine.events import SitesRemoved, Submitted
+from cheops.engine.progress import PeerProgress
+from cheops.engine.settings import Limits
 from cheops.engine.status import Overall
-from cheops.log.operation import Command, OpId
+from cheops.log.operation import Command, OpId, Origin
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab
 
@@ -194,3 +197,16 @@ def test_of_two_resources_of_one_name_the_one_sealed_first_stands() -> None:
     lab.submit("c", "n", "inc 5")
     lab.run()
     assert lab.states("n", "abcd") == [15, 15, 15, 15]
+
+
+def test_a_peer_that_refuses_a_batch_is_not_sent_it_again_at_once() -> None:
+    """It acknowledges each batch without progress: then the next attempt waits for its time."""
+    limits = Limits()
+    view = PeerProgress(limits)
+    view.observe(Message("n", "1"), 0)
+    view.resend.back_off(0)
+    view.note_batch(unfinished=True)
+    view.observe(Message("n", "1"), 1)
+    assert not view.resend.is_due(1)
+    view.observe(Message("n", "1", known={Origin("a", "1"): 1}), 2)
+    assert view.resend.is_due(2)
