@@ -3,7 +3,7 @@
 from cheops.log.policy import Policy
 from cheops.sim.apps import COUNTER
 from tests.engine.lab import Lab
-from tests.engine.test_contents import run
+from tests.engine.thief import run
 
 
 def test_a_site_that_began_the_resource_before_it_learned_that_it_was_added_takes_the_others() -> None:
