@@ -52,7 +52,7 @@ def rules_command(
 
 
 def _explained(service: str, request: str, body: str, config: Path) -> dict[str, Any]:
-    from cheops.backends.http.meaning import meaning_of, needs_body, rule_for  # noqa: PLC0415 - slow to import
+    from cheops.backends.http.interpretation import meaning_of, needs_body, rule_for  # noqa: PLC0415 - slow to import
 
     settings = read_site(config).services[service].replication
     method, _, target = request.strip().partition(" ")

@@ -20,7 +20,7 @@ from cheops.backends.http.copies import Copies
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
-from cheops.backends.http.meaning import check_meaning, drop_members, failure, rule_for
+from cheops.backends.http.interpretation import check_meaning, drop_members, failure, rule_for
 from cheops.backends.http.order import is_settled, waits_here
 from cheops.backends.http.paths import joined
 from cheops.backends.http.payload import (

@@ -15,8 +15,8 @@ import msgspec
 from cheops.backends.http.backend import answer_key, http_backend
 from cheops.backends.http.identity import ClientIdentifier
 from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, meta_ids_in, new_meta_id
+from cheops.backends.http.interpretation import MAX_BODY_BYTES
 from cheops.backends.http.locations import Locations, nearest_first
-from cheops.backends.http.meaning import MAX_BODY_BYTES
 from cheops.backends.http.order import after, touched
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http.payload import (

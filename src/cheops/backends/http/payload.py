@@ -240,7 +240,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     scope: str = ""  # for the calls that the application makes to other services
     host: str = ""  # the Host that the client sent
     client: str = ""  # who the client is, as the site that took it found out: for `replicate_as: mapped`
-    kind: str = ""  # what it does to `part` of the resource, by a rule; see meaning.py
+    kind: str = ""  # what it does to `part` of the resource, by a rule; see interpretation.py
     part: str = ""
     after: tuple[After, ...] = ()
 

@@ -12,8 +12,7 @@ not one itself.
 from cheops.backends.http.backend import http_backend
 from cheops.backends.http.changes import ChangeHandler
 from cheops.backends.http.ids import META_ID, meta_id_of
-from cheops.backends.http.locations import Locations
-from cheops.backends.http.meaning import (
+from cheops.backends.http.interpretation import (
     WHOLE,
     BufferedRequest,
     Meaning,
@@ -24,6 +23,7 @@ from cheops.backends.http.meaning import (
     refuse_unexplained_query,
     rule_for,
 )
+from cheops.backends.http.locations import Locations
 from cheops.backends.http.paths import canonical, is_listed, joined, split_target, trimmed
 from cheops.backends.http.payload import COLLECTING, NAMING, is_json, media_type
 from cheops.backends.http.reads import ReadHandler

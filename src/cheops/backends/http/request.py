@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from cheops.backends.http.copies import Copy, Index
 from cheops.backends.http.ids import is_meta_id
-from cheops.backends.http.meaning import Meaning
+from cheops.backends.http.interpretation import Meaning
 from cheops.backends.http.paths import ID, below, canonical, collection_of, prefixes, split_target, trimmed
 from cheops.config.services import EXISTS
 from cheops.errors import ClientError

@@ -36,7 +36,7 @@ def refuse_never(service: ServiceConfig, method: str, path: str) -> None:
 
 def check_place(service: ServiceConfig, request: Request, meta_id: str, copy: Copy | None) -> None:
     """Raises PayloadError for an operation that would change something else than its own resource. What a rule
-    explains is checked by that rule, once its body is here: `meaning.check_meaning`."""
+    explains is checked by that rule, once its body is here: `interpretation.check_meaning`."""
     path = trimmed(request.path)
     if request.kind:
         own = trimmed(request.item)

@@ -18,7 +18,7 @@ import msgspec
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider
 from cheops.backends.http.ids import Form, LocalIdTranslator, text_to_local, to_local, to_meta
-from cheops.backends.http.meaning import id_at, rule_id, without_members
+from cheops.backends.http.interpretation import id_at, rule_id, without_members
 from cheops.backends.http.paths import ID, collection_of, filled, joined, last_segment, trimmed
 from cheops.backends.http.payload import (
     KeptResponse,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cheops.backends.http.meaning import failure, id_at, meaning_of, without_members
+from cheops.backends.http.interpretation import failure, id_at, meaning_of, without_members
 from cheops.backends.http.payload import part_name
 from cheops.config.service_rules import SERVICE_RULES, RuleKind, ServiceRules, Success, rule_set, rule_sets
 from cheops.errors import ClientError
