@@ -310,7 +310,7 @@ def _never_heard_of(stage: Stage) -> None:
     assert answer.headers["Cheops-Effect"] == "none"
     answer = stage.ask("site1", scope="site3 ; site1", method="POST", body=b"{}")
     assert (answer.status, answer.site) == (200, "site1")
-    answer = stage.ask("site1", scope="site1 & site3", method="POST", body=b"{}")  # it gets it when it is there
+    answer = stage.ask("site1", "/named", "site1 & site3", method="PUT", body=b"{}")  # it gets it when it is there
     assert answer.headers["Cheops-Replicas"] == "site1; status=OK, site3; status=PENDING"
     answer = stage.ask("site1", scope="site9")
     assert (answer.status, "unknown site 'site9'" in answer.json["detail"]) == (400, True)

@@ -55,7 +55,8 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     key = tmp_path / "key"
     key.write_text("Authorization: Site-Key of-site2\n")
     key.chmod(0o600)
-    stage = Stage(tmp_path / "rig", SITES, ("image",), auth={"file": str(key)})
+    tagging = {"match": "PUT /{key}?tagging", "is": "put tagging"}
+    stage = Stage(tmp_path / "rig", SITES, ("image",), auth={"file": str(key)}, rules=[tagging])
     services = [Service(f"image of {site}", stage.own(site), verifying) for site in SITES]
     try:
         stage.rig.start()

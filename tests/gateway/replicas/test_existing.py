@@ -103,7 +103,7 @@ def test_what_is_in_a_collection_waits_for_it(finding: Sites) -> None:
     assert inner.status == 201
     assert inner.headers["Cheops-Replicas"].count("site") == 3
     meta_id = inner.headers["Link"].split("/resources/")[1].split("/")[0]
-    until(lambda: "has no copy of, or not yet" in _waits(finding, "site2", meta_id))
+    until(lambda: "it comes after an operation on" in _waits(finding, "site2", meta_id))
     finding.direct("site2", "PUT", "/_fault", {})
     until(lambda: finding.direct("site2", "GET", "/notes/slow/one").status == 200, "for site2 to have both")
     until(lambda: finding.status("site1", meta_id) == "CONVERGED")
