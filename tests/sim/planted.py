@@ -15,7 +15,6 @@ from cheops.engine import (
     replies,
     retention,
     scheduler,
-    statements,
 )
 from cheops.engine.documents import Snapshot, key_of
 from cheops.engine.events import Effect, Effects, Outcome, Save, Send
@@ -367,8 +366,8 @@ def _every_matrix_kept() -> AbstractContextManager[object]:
 # -- what seals with statements prevent ----------------------------------------------------------------------
 #
 # Not planted, because no history that was tried shows them:
-# - A site states what it has not settled (`statements._is_true`): the hostile site has no tactic that asks for statements,
-#   and a correct one asks only for what the others have settled.
+# - A site states what it has not settled (`statements._is_true`): the hostile site asks for such statements, but a seal
+#   that takes the effect of what others made is refused, also if it has them (`policy.seal_violation`).
 # - A site takes a resource that lists other sites only (`admission._absence`), or a second beginning of another type or
 #   without known sites (`policy._beginning_violation`): it shows only where a site is added to a resource whose name
 #   the hostile site took there before.
@@ -377,11 +376,6 @@ def _every_matrix_kept() -> AbstractContextManager[object]:
 def _seals_without_statements() -> AbstractContextManager[object]:
     """A seal speaks for sites that have not signed it."""
     return patch.object(intake, "without_statement", lambda _sealing: [])
-
-
-def _whatever_is_asked_is_stated() -> AbstractContextManager[object]:
-    """A site signs every vector and list that it is asked for."""
-    return patch.object(statements, "_is_true", lambda replica, _message: replica.is_involved)
 
 
 @contextmanager
@@ -457,7 +451,6 @@ BUGS = {
     "signatures are not checked": Planted(_signatures_unchecked, "byzantine", 0, 5),
     "every matrix is kept": Planted(_every_matrix_kept, "byzantine", 6, 5),
     "seals without statements": Planted(_seals_without_statements, "byzantine", 33, 5),
-    "whatever is asked is stated": Planted(_whatever_is_asked_is_stated, "byzantine", 32, 5),
     "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 111, 5),
     "dirty keys are forgotten": Planted(_dirty_keys_forgotten, "byzantine", 1323, 5),
 }
