@@ -16,6 +16,7 @@ from cheops.engine.status import Overall, status
 from cheops.log.causality import contains
 from cheops.log.names import command_problem
 from cheops.log.operation import Operation, OpId, precedence
+from cheops.log.plan import same_state
 from cheops.log.seals import excluding_seal, standing
 from cheops.sim.apps import App
 from cheops.sim.byzantine import ByzantineWorld, app_of
@@ -224,7 +225,7 @@ def _difference_problems(world: ByzantineWorld, resource: str, replicas: dict[st
 
 
 def _holds_what_counts(replica: Replica) -> bool:
-    return {one.id for one in replica.applied.entries} == {op.id for op in replica.history.effective}
+    return same_state(replica.applied.entries, replica.history.effective, replica.matrix)
 
 
 def _state_problem(
