@@ -371,6 +371,7 @@ def _take_snapshot(replica: Replica, message: Message, snapshot: Snapshot, out: 
         snapshot.rejected_matrices,
         snapshot.adopted,
         read(snapshot.contents),
+        [*theirs, *ours],
     )
     if snapshot.base or replica.applied.base:
         _start_over(replica, snapshot.base, out)

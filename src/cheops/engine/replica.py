@@ -210,9 +210,9 @@ class Replica:
         documents = list(documents)
         started = next((d for d in documents if isinstance(d, Started)), None)
         # The ledger first: it says from where operations count. Then operations, then the replies that refer to them.
-        for ledger in (d for d in documents if isinstance(d, Ledger)):
-            self._load_ledger(ledger)
         ops = sorted((d for d in documents if isinstance(d, Operation)), key=lambda op: op.stamp)
+        for ledger in (d for d in documents if isinstance(d, Ledger)):
+            self._load_ledger(ledger, [op for op in ops if op.verdict is not None])
         self.drafts.load(op for op in ops if op.verdict is None)
         for op in ops:
             if op.verdict is not None:
@@ -229,7 +229,7 @@ class Replica:
             self.keep_proof(proof)
         return started
 
-    def _load_ledger(self, ledger: Ledger) -> None:
+    def _load_ledger(self, ledger: Ledger, ops: list[Operation]) -> None:
         folded = ledger.base.vector if ledger.base else {}
         self.history.restore(
             ledger.floor,
@@ -238,6 +238,7 @@ class Replica:
             ledger.rejected_matrices,
             ledger.adopted,
             read(ledger.contents),
+            ops,
         )
         self.replies.skip_to(ledger.reply_floor)
         self.applied.load_base(ledger.base, applied=ledger.base_applied)

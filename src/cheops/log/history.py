@@ -101,10 +101,13 @@ class History:
         rejected_matrices: Iterable[Stamp],
         adopted: MatrixRef | None,
         contents: Mapping[Origin, int] = MappingProxyType({}),
+        ops: Iterable[Operation] = (),
     ) -> None:
-        """Restore what is left of a history, from the store or from another site's snapshot. The caller then adds the
-        operations that are left."""
+        """Restore what is left of a history, from the store or a snapshot. The caller then adds the operations that are
+        left, `ops`: which of their seals count is decided at once, whatever the order."""
         self._clear()
+        self._sealing = {op.id: op for op in ops if op.seal}
+        self.seals = standing(self._sealing.values())
         self.floor, self.known, self.folded = dict(floor), dict(floor), dict(folded)
         self.epochs = {introduced: epoch.copy() for introduced, epoch in epochs.items()}
         self.rejected_matrices = set(rejected_matrices)
@@ -234,10 +237,8 @@ class History:
         return len(self.effective) if self._is_without_effect(op) else self._merge_in(op)
 
     def _note_epoch(self, op: Operation) -> None:
-        """Remember what was superseded in the past of the operation that introduced a matrix.
-
-        Computed from that past alone, so every site gets the same epoch, whatever else it knows by then.
-        """
+        """Remember what was superseded in the past of the operation that introduced a matrix: computed from that past
+        alone, so that every site gets the same epoch, whatever else it knows by then."""
         if op.matrix.introduced == op.stamp:
             self._introducers.append(op)
         if op.matrix.introduced in self.epochs or op.matrix.introduced in self.rejected_matrices:
@@ -417,10 +418,8 @@ class History:
         return gone
 
     def fold(self) -> list[OpId]:
-        """Forget everything, because a checkpoint holds its effect; return what was forgotten.
-
-        The operations that set the list of sites and the matrix are kept, without effect on the application.
-        """
+        """Forget everything, because a checkpoint holds its effect, but the operations that set the list of sites and
+        the matrix, and the newest seal; return what was forgotten."""
         kept = (self.site_list_op, self._matrix_introducer(), latest(self.seals))
         gone = [op.id for op in self.ops.values() if op not in kept]
         for id_ in gone:
@@ -455,7 +454,7 @@ class History:
         }
         epochs = {introduced: epoch for introduced, epoch in self.epochs.items() if introduced not in stale}
         adopted = None if self.adopted and self.adopted.introduced in stale else self.adopted
-        self.restore(self.floor, self.folded, epochs, self.rejected_matrices, adopted, self.contents.floor)
+        self.restore(self.floor, self.folded, epochs, self.rejected_matrices, adopted, self.contents.floor, kept)
         for other in kept:
             self.add(other)
         self.known = joined(self.known, known)
