@@ -3,6 +3,7 @@
 import contextlib
 import re
 import shutil
+import time
 from itertools import groupby
 from pathlib import Path
 
@@ -25,6 +26,7 @@ _VARYING = (
     (re.compile(r"[─-╿]+"), "-"),
 )
 _PATIENCE_S = 120.0
+_NOT_RENEWED = "reload its agent (kill -HUP), which renews it within seconds"
 
 
 class CarefulReader(Reader):
@@ -38,6 +40,10 @@ class CarefulReader(Reader):
         if line.startswith(("cheops site list", "cheops wait", "cheops ca retire")):
             until(self._is_settled, f"for the agents to see each other before: {line}", _PATIENCE_S)
         output = super()._run(line)
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while _NOT_RENEWED in output and time.monotonic() < deadline_s:  # it says to wait for that, and changes nothing
+            time.sleep(0.5)
+            output = super()._run(line)
         if "start " in line:
             until(self._all_answer, f"for the agents to answer after: {line}", _PATIENCE_S)
         return output
