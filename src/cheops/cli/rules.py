@@ -103,10 +103,9 @@ def _plain(method: str, target: str, is_whole: bool) -> str:
 
 
 def _show(console: Console, data: dict[str, Any]) -> None:
-    names = {"rule": "rule", "does": "does", "resource": "resource", "id": "id", "operation": "operation"}
-    for key, name in names.items():
+    for key in ("rule", "does", "resource", "id", "operation"):
         if data.get(key):
-            console.print(f"{name:<10} {data[key]}", soft_wrap=True, highlight=False)
+            console.print(f"{key:<10} {data[key]}", soft_wrap=True, highlight=False)
     if data.get("replaces"):
         console.print(f"{'replaces':<10} {', '.join(data['replaces'])}", soft_wrap=True, highlight=False)
     if data.get("meaning"):

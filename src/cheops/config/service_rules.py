@@ -84,8 +84,10 @@ class Rule:
         found = _pattern(self.path).fullmatch(path)
         if found is None:
             return None
-        given = dict(parse_qsl(query, keep_blank_values=True))
-        values = dict(found.groupdict())
+        members = parse_qsl(query, keep_blank_values=True)
+        given, values = dict(members), dict(found.groupdict())
+        if len(given) < len(members):
+            return None  # one is there twice, and services differ in which one counts
         for name, value in self.query:
             if name not in given or (value and not value.startswith("{") and given[name] != value):
                 return None

@@ -44,6 +44,7 @@ def test_query_members_that_only_select() -> None:
     known = rules({"match": "PUT /{a}?part={n}", "is": "put {n}", "of": "/{a}", "query": ["pretty"]})
     assert about(known, "PUT /x?pretty&part=7") == ("put", "/x", "7")
     assert about(known, "PUT /x?part=7&other") is None
+    assert about(known, "PUT /x?part=7&part=8") is None  # services differ in which one counts
 
 
 def test_members_of_the_body_the_query_and_headers() -> None:

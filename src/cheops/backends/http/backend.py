@@ -29,6 +29,7 @@ from cheops.backends.http.payload import (
     KeptResponse,
     PayloadError,
     Request,
+    is_json,
     request_of,
     result_in_doubt,
 )
@@ -54,6 +55,9 @@ _MAX_WAITS = 1_000
 _CREATED = 201
 _CREDENTIALS_LOST = (
     "the client's credentials are not known any more, and without them nobody may run it: send the request again"
+)
+_MAY_BE_OURS = (
+    "it exists already, and may be of an attempt before, whose response was lost: look at it, and delete it or PUT it"
 )
 _THERE_IS_ONE = "there is a copy already: an earlier request with this Idempotency-Key created it"
 _ONLY_IF_NEW: tuple[Header, ...] = (("If-None-Match", "*"),)
@@ -216,9 +220,12 @@ class HttpBackend(Backend):
         more = _ONLY_IF_NEW if only_if_new else ()
         reply = await self.sender.send(task.service, request, path, task.body, task.identity, more=more)
         if may_exist(request, reply.status):
-            if request.kind == CREATE and task.op in self._in_doubt:
-                return await self._existing.overwrite_named(task)  # perhaps it was made by the attempt before
-            return await self._existing.resolve(task, path, reply)
+            outcome = await self._existing.resolve(task, path, reply)
+            if outcome.result is not Result.KO or task.op not in self._in_doubt:
+                return outcome
+            # What exists may be of the attempt before, or somebody else's: nobody knows, so nothing is overwritten.
+            kept = msgspec.structs.replace(self.sender.kept(task.service, path, reply), note=_MAY_BE_OURS)
+            return outcome_of(task, Result.KO, kept)
         result, note = self._judged(task, reply)
         if result is Result.OK and request.binds:
             copy = self.sender.new_copy(task.service, task.meta_id, request, reply)
@@ -274,6 +281,8 @@ class HttpBackend(Backend):
         except (NoCopyError, UpstreamError, CredentialsError) as error:
             return Outcome(Result.KO, str(error))
         kept = self.sender.kept(service, path, reply)
+        if kept.cut_bytes and reply.status < 300:
+            return _compared_by_digest(service, reply)
         compared = service.replication.local_members | service.replication.ignore
         return Outcome(Result.OK if reply.status < 300 else Result.KO, _canonical(kept, compared))
 
@@ -342,12 +351,18 @@ def http_backend(node: Node) -> HttpBackend:
     return backend
 
 
+def _compared_by_digest(service: ServiceConfig, reply: ServiceReply) -> Outcome:
+    """A state that is too large to be kept. In JSON, ids and members of one site differ, so its digest says nothing."""
+    if is_json(reply.header("content-type")):
+        what = f"its state has {reply.size:,} bytes of JSON, and services.{service.name}.keep_response is smaller"
+        return Outcome(Result.KO, f"{what}: it cannot be compared")
+    return Outcome(Result.OK, f"{reply.size} bytes, SHA-256 {reply.digest}")
+
+
 def _canonical(kept: KeptResponse, without: frozenset[tuple[str, ...]]) -> str:
     """A state that can be compared between sites: sorted names, no spacing, and without what differs at each site."""
     if kept.status >= 300:
         return f"the service answers {kept.status}: {kept.text[:1000]}"
-    if kept.cut_bytes:
-        return f"{kept.cut_bytes} bytes"
     try:
         content = msgspec.json.decode(kept.body)
         drop_members(content, without)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from cheops.backends.http.copies import Copies, Copy
-from cheops.backends.http.paths import last_segment, split_target, trimmed
+from cheops.backends.http.paths import split_target
 from cheops.backends.http.payload import (
     KeptResponse,
     Request,
@@ -158,11 +158,6 @@ class ExistingResources:
             return None
         return first_id_in(reply.body, task.service.replication.id or ("id",))
 
-    async def overwrite_named(self, task: Task) -> Outcome:
-        """Overwrite what exists under the name of a create."""
-        copy = self._copies.index.copies.get(task.meta_id) or _named_copy(task)
-        return await self.overwrite(task, copy)
-
     async def overwrite(self, task: Task, copy: Copy) -> Outcome:
         path = self._sender.local_path(copy)
         for method in ("PUT", "PATCH"):
@@ -174,8 +169,3 @@ class ExistingResources:
             await self._copies.bind(copy, task.approved)
         kept = self._sender.kept(task.service, path, reply)
         return outcome_of(task, result, msgspec.structs.replace(kept, note="it existed, and was overwritten"))
-
-
-def _named_copy(task: Task) -> Copy:
-    item = trimmed(task.request.item)
-    return Copy(task.meta_id, task.service.name, item, last_segment(item), is_named=True, client=task.request.client)

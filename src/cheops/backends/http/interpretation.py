@@ -123,13 +123,18 @@ def _member(rule: Rule, place: str, headers: tuple[Header, ...], query: str, bod
 
 def text_at(body: bytes, names: tuple[str, ...]) -> str:
     """The text or number at a place of a JSON body; empty if there is none."""
+    found = _value_at(body, names)
+    return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else ""
+
+
+def _value_at(body: bytes, names: tuple[str, ...]) -> object:
     try:
-        found = msgspec.json.decode(body)
+        found: object = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ""
+        return None
     for name in names:
         found = found.get(name) if isinstance(found, dict) else None
-    return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else ""
+    return found
 
 
 def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: bytes | Path) -> str | None:
@@ -192,12 +197,7 @@ def failure(ok: Success, status: int, headers: tuple[Header, ...], body: bytes) 
 
 def _json_text(body: bytes, names: tuple[str, ...]) -> str:
     """A member as the configuration writes it: texts without quotes."""
-    try:
-        found = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ""
-    for name in names:
-        found = found.get(name) if isinstance(found, dict) else None
+    found = _value_at(body, names)
     return found if isinstance(found, str) else msgspec.json.encode(found).decode()
 
 

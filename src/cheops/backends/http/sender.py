@@ -7,6 +7,7 @@ meta-ids, and secrets are left out. An error says whether the request may have h
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,7 @@ class ServiceReply(NamedTuple):
     body: bytes
     size: int
     host: str = ""  # the Host of the request
+    digest: str = ""  # SHA-256 of the whole body
 
     @property
     def is_whole(self) -> bool:
@@ -79,11 +81,12 @@ class FileBody(NamedTuple):
 
 
 async def _read_reply(response: Response) -> ServiceReply:
-    beginning, size = bytearray(), 0
+    beginning, size, digest = bytearray(), 0, hashlib.sha256()
     async for piece in decompressed(response):
         size += len(piece)
+        digest.update(piece)
         beginning += piece[: max(MAX_READ_BYTES - len(beginning), 0)]
-    return ServiceReply(response.status, response.headers, bytes(beginning), size)
+    return ServiceReply(response.status, response.headers, bytes(beginning), size, digest=digest.hexdigest())
 
 
 def _as_bytes(text: str) -> str:
