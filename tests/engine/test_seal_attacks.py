@@ -304,22 +304,28 @@ def test_a_seal_of_one_site_is_taken_by_all_or_by_none() -> None:
     assert not lab.at("a", "n").inbox.refused
 
 
-@pytest.mark.parametrize("sealed", [False, True])
-def test_a_new_site_does_not_sign_away_what_the_others_have(sealed: bool) -> None:
-    """d is added, and m is the first to talk to it: it begins the resource at d and m alone, with a stamp of long
-    ago, and d signs the seal of that. The root of that seal is the earliest, so all others give way."""
+def with_newcomer(**changes: Any) -> Lab:
+    """A resource at a, b, c and m, to which a has added d: d is cut off, and does not know that yet."""
     lab = Lab("abcdm", seal_after=1_000)
-    lab.make("n", COUNTER, "abcm", policy=Policy(), **({} if sealed else {"checkpoint": None}))
+    lab.make("n", COUNTER, "abcm", policy=Policy(), **changes)
     lab.submit("a", "n", "set 1")
     lab.run()
     for _ in range(20):
         lab.submit("b", "n", "inc 1")
         lab.run()
     run(lab, 3)
-    expected = lab.states("n", "abc")
     lab.partition("abc", "d", "m")
     lab.move("a", "n", "abcdm")
     lab.run()
+    return lab
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_new_site_does_not_sign_away_what_the_others_have(sealed: bool) -> None:
+    """d is added, and m is the first to talk to it: it begins the resource at d and m alone, with a stamp of long
+    ago, and d signs the seal of that. The root of that seal is the earliest, so all others give way."""
+    lab = with_newcomer(**({} if sealed else {"checkpoint": None}))
+    expected = lab.states("n", "abc")
     x = Origin("m", "x")
     stamp = Stamp(1, 0, x)
     rules = MatrixRef(COUNTER.matrix.hash, stamp)
@@ -343,18 +349,8 @@ def test_a_new_site_does_not_sign_away_what_the_others_have(sealed: bool) -> Non
 def test_a_seal_that_comes_after_a_list_that_is_known_does_not_orphan_what_others_made() -> None:
     """As before, but the others get m's beginning and its wider list first, and the seal, which is of another origin
     of m, afterwards."""
-    lab = Lab("abcdm", seal_after=1_000)
-    lab.make("n", COUNTER, "abcm", policy=Policy(), checkpoint=None)
-    lab.submit("a", "n", "set 1")
-    lab.run()
-    for _ in range(20):
-        lab.submit("b", "n", "inc 1")
-        lab.run()
-    run(lab, 3)
+    lab = with_newcomer(checkpoint=None)
     expected = lab.states("n", "abc")
-    lab.partition("abc", "d", "m")
-    lab.move("a", "n", "abcdm")
-    lab.run()
     x, y = Origin("m", "x"), Origin("m", "y")
     stamp = Stamp(1, 0, x)
     rules = MatrixRef(COUNTER.matrix.hash, stamp)

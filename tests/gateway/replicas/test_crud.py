@@ -227,3 +227,12 @@ def test_an_agent_tells_what_is_replicated_and_where(three: Sites) -> None:
     assert meta_id in {one["id"] for one in listed}
     verified = json.loads(three.rig.request("site1", "POST", f"/api/v1/resources/{meta_id}/verify"))
     assert verified["same"], verified
+
+
+def test_a_state_that_is_too_large_to_be_compared_is_not_called_equal(three: Sites) -> None:
+    answer = three.call("site1", "PUT", "/notes/large", {"text": "x" * 70_000}, EVERYWHERE, Cheops_Wait="all")
+    assert answer.status == 201
+    meta_id = answer.headers["Link"].split("/resources/")[1].split("/")[0]
+    verified = json.loads(three.rig.request("site1", "POST", f"/api/v1/resources/{meta_id}/verify"))
+    assert not verified["same"]
+    assert "cannot be compared" in json.dumps(verified)
