@@ -189,3 +189,17 @@ def test_a_failure_at_one_site_shows_and_an_answer_too_large_is_cut(make_sites: 
     meta_id = answer.headers["Location"].rpartition("/")[2]
     assert sites.status("site1", meta_id) == "DIVERGED"
     assert [len(sites.images(site)) for site in SITES] == [1, 1, 0]
+
+
+def test_what_exists_after_a_create_in_doubt_is_not_overwritten(make_sites: MakeSites) -> None:
+    """The response to the first attempt is lost, so it is sent again, and something of that name is there: perhaps of
+    the first attempt, perhaps somebody else's."""
+    rules = [{"match": "POST /images", "is": "create", "name": "$.name"}]
+    sites = make_sites("site1", "site2", timeout="1s", rules=rules)
+    sites.start()
+    fault(sites, "site1", hang_s=3, after=True, times=1, method="POST")
+    answer = sites.call("site1", "POST", "/images", {"name": "doubt"}, PAIR)
+    assert answer.status == 409
+    assert "may be of an attempt before, whose response was lost" in answer.json["detail"]
+    assert [told["method"] for told in sites.told("site1")] == ["POST", "POST"]
+    assert sites.told("site2") == []
