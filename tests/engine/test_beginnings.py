@@ -1,17 +1,22 @@
 """A resource that begins at two sites, and what a seal may take of it. Security is on: the type has a policy."""
 
+from dataclasses import replace
+
+from cheops.engine.events import Queried
+from cheops.engine.status import Overall
+from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.policy import Policy
-from cheops.sim.apps import COUNTER
+from cheops.sim.apps import COUNTER, STORE, App
 from tests.engine.lab import Lab
 from tests.engine.thief import run
 
 
-def begin_apart(lab: Lab, line: str) -> None:
+def begin_apart(lab: Lab, line: str, app: App = COUNTER) -> None:
     """b adds a, which is cut off; before a learns of it, a client begins the resource there. Then they meet."""
     lab.partition("a", "bc")
     lab.move("b", "n", "abc")
     lab.run()
-    lab.make("n", COUNTER, "abc", checkpoint=None, policy=Policy())
+    lab.make("n", app, "abc", checkpoint=None, policy=Policy())
     lab.submit("a", "n", line)
     lab.run()
     lab.heal()
@@ -43,3 +48,24 @@ def test_a_site_gives_way_to_a_seal_that_all_others_signed() -> None:
     run(lab, 4)
     assert lab.states("n", "abc") == [5, 5, 5]
     assert any("a notifies" in line and "estranged" in line for line in lab.output)
+
+
+def test_a_site_that_cannot_undo_what_lost_its_effect_says_so_after_a_restart_too() -> None:
+    """All sites forget the operation in time. But the application of that site still holds what it did."""
+    rules = Matrix([Entry("b", "b", Result.TAKE_ONE), Entry("a", "b", Result.TAKE_BOTH)])
+    app = replace(STORE, matrix=rules, run=lambda state, line: STORE.run(state, f"put {line}"))
+    lab = Lab("abc", seal_after=1)
+    lab.make("n", app, "bc", policy=Policy())
+    for number in range(6):
+        lab.submit("b", "n", f"b {number}")
+        run(lab, 1)
+    begin_apart(lab, "a 1", app)
+    run(lab, 10)
+    assert not lab.at("a", "n").history.orphans, "it is forgotten"
+    lab.crash("a")
+    lab.restart("a")
+    for site in "abc":
+        lab.take(site, Queried("n"))
+    lab.run()
+    assert lab.states("n", "ab") == [(("a", "1"), ("b", "5")), (("b", "5"),)]
+    assert [lab.status(site, "n").overall for site in "abc"] == [Overall.DIVERGED] * 3

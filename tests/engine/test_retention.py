@@ -5,8 +5,10 @@ from dataclasses import replace
 from cheops.engine.events import ClientLeft, Outcome, Run
 from cheops.engine.settings import Limits
 from cheops.log.operation import Command
+from cheops.log.policy import Policy
 from cheops.sim.apps import COUNTER, FILE
 from tests.engine.lab import Lab
+from tests.engine.thief import run
 
 
 def test_memory_follows_what_is_active_not_what_exists() -> None:
@@ -119,3 +121,44 @@ def test_a_state_that_was_cut_is_no_checkpoint() -> None:
         lab.run()
     assert lab.at("a", "n").applied.base is None
     assert any("no-checkpoint" in output for output in lab.output)
+
+
+def test_a_site_that_comes_back_takes_what_another_sealed_alone() -> None:
+    """The seal of one site proves what is forgotten where its list of sites is known, which named it alone."""
+    lab = Lab("ac")
+    lab.make("n", COUNTER, "ac", checkpoint=None, policy=Policy())
+    lab.submit("a", "n", "set 1")
+    run(lab, 2)
+    lab.move("a", "n", "a")
+    run(lab, 2)
+    for number in range(6):
+        lab.submit("a", "n", f"set {number}")
+        run(lab, 1)
+    assert lab.at("a", "n").history.floor, "it has forgotten something"
+    lab.move("a", "n", "ac")
+    run(lab, 3)
+    assert lab.states("n", "ac") == [5, 5]
+
+
+def test_a_site_that_comes_back_takes_the_checkpoint_of_one_that_was_alone() -> None:
+    """It knows every operation. But an operation that comes too late for the checkpoint goes on top of it, and not
+    before what it holds: so both sites need it."""
+    lab = Lab("abc")
+    lab.make("n", COUNTER, "ac")
+    lab.submit("c", "n", "set 1")
+    lab.partition("b", "ac")
+    for _ in range(7):
+        lab.submit("c", "n", "inc 1")
+    lab.move("c", "n", "a")  # at once, so that it is a alone that makes a checkpoint of the eight
+    run(lab, 12)
+    alone = lab.at("a", "n")
+    assert alone.history.folded
+    assert [len(op.seal.sites) for op in alone.history.seals if op.seal] == [1]
+    lab.make("n", COUNTER, "bc")
+    lab.submit("b", "n", "inc 50")  # b knows nothing of all this
+    run(lab, 1)
+    lab.move("a", "n", "abc")
+    run(lab, 3)
+    lab.heal()
+    run(lab, 6)
+    assert lab.states("n", "abc") == [58, 58, 58]

@@ -406,6 +406,20 @@ def _dirty_keys_forgotten() -> AbstractContextManager[object]:
     return patch.object(Replica, "save_changes", save)
 
 
+def _held_replies_forgotten() -> AbstractContextManager[object]:
+    """What the application holds although it lost its effect is forgotten with the operation."""
+    return patch.object(retention, "_held", lambda _replica: set())
+
+
+def _checkpoints_beyond_their_seal() -> AbstractContextManager[object]:
+    """A seal is taken to cover all that its author made before it."""
+
+    def sealed(ops: Iterable[Operation]) -> Vector:
+        return {origin: n for op in ops if op.seal for origin, n in {**op.seal.stable, op.origin: op.seq}.items()}
+
+    return patch.object(retention, "sealed_by", sealed)
+
+
 class Planted(NamedTuple):
     plant: Bug
     profile: str  # of a history that shows it at once, with its seed and its number of sites
@@ -453,4 +467,6 @@ BUGS = {
     "seals without statements": Planted(_seals_without_statements, "byzantine", 33, 5),
     "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 111, 5),
     "dirty keys are forgotten": Planted(_dirty_keys_forgotten, "byzantine", 1323, 5),
+    "what an application holds is forgotten": Planted(_held_replies_forgotten, "byzantine", 5262, 5),
+    "checkpoints beyond their seal": Planted(_checkpoints_beyond_their_seal, "moving", 40083, 5),
 }

@@ -51,6 +51,18 @@ from cheops.sim.workload import PROFILES
         (2480, 5, "byzantine"),
         # An operation came after the third content of an id.
         (3939, 5, "byzantine"),
+        # A checkpoint held operations that no seal covers, and a site that came back refused it for ever.
+        (40083, 5, "moving"),
+        (7287, 5, "byzantine"),
+        # What an application still held was forgotten with its operation, after a restart.
+        (5262, 5, "byzantine"),
+        # A seal of a hostile site alone took another one's place, and what that had orphaned gave the type.
+        (1858, 5, "byzantine"),
+        # The snapshot of honest sites was refused, because it had a seal that theirs orphans.
+        (2732, 5, "byzantine"),
+        # A hostile site undid its own lists of sites with a seal of its own.
+        (5423, 5, "byzantine"),
+        (7002, 5, "byzantine"),
     ],
 )
 def test_what_once_failed_is_well(seed: int, sites: int, profile: str) -> None:

@@ -10,6 +10,8 @@ acknowledged: sites that have the operation keep sending it, and it is checked a
 Types without a policy are open to every site.
 """
 
+from collections.abc import Iterator
+
 from cheops.engine import retention
 from cheops.engine.documents import Message, Snapshot
 from cheops.engine.events import Effects, Notify, Submitted
@@ -31,7 +33,7 @@ from cheops.log.policy import (
     snapshot_violation,
     violation,
 )
-from cheops.log.seals import sealed_by
+from cheops.log.seals import excluding_seal, sealed_by, standing
 
 REFUSED = "refused"
 FALSE_SNAPSHOT = "false snapshot"
@@ -176,9 +178,7 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
         return "it counts replies of this site that this site has not made"
     if not covers(snapshot.floor, base):
         return "its checkpoint holds operations that are not forgotten"
-    # Where something is known here, a site that sealed alone proves nothing that is not.
-    proving = [op for op in message.ops if not (history.ops and op.seal and len(op.seal.sites) == 1)]
-    sealed = sealed_by((*proving, *history.ops.values()))
+    sealed = sealed_by((*_proving_seals(replica, message), *history.ops.values()))
     if not covers(joined(history.known, sealed), snapshot.floor):
         return "operations count as forgotten that no seal covers"
     lost = next((op for op in history.effective if op.origin == own and contains(base, op.id)), None)
@@ -187,14 +187,32 @@ def _snapshot_lie(replica: Replica, message: Message, snapshot: Snapshot) -> str
     return _unfounded(replica, message)
 
 
+def _proving_seals(replica: Replica, message: Message) -> Iterator[Operation]:
+    """The seals of a snapshot that prove what is forgotten. Where something is known here, a site that sealed alone
+    must have been alone on the list that it knew, and nobody may have changed that list without knowledge of the seal.
+    """
+    known = {op.id: op for op in (*message.ops, *replica.history.ops.values())}.values()
+    listings = [op for op in known if op.sites is not None]
+    for op in message.ops:
+        if op.seal is None or len(op.seal.sites) > 1 or not replica.history.ops:
+            yield op
+            continue
+        newest = max((one for one in listings if one.is_before(op)), key=lambda one: one.stamp, default=None)
+        if newest is None or set(newest.sites or ()).difference(replica.gone) != set(op.seal.sites):
+            continue
+        if not any(newest.is_before(one) and one.is_concurrent(op) for one in listings):
+            yield op
+
+
 def _unfounded(replica: Replica, message: Message) -> str | None:
     """What is wrong with a seal or a list of sites that a snapshot brings with it. The sites that signed a seal have
     settled the rest. A snapshot may be the first that arrives, so nothing that it refers to need be here."""
     history = replica.history
     known = {op.id: op for op in (*message.ops, *history.ops.values())}.values()
+    seals = standing(op for op in known if op.seal)
     for op in message.ops:
         policy = replica.policy_of(op.rtype)
-        if policy is None or contains(history.known, op.id):
+        if policy is None or contains(history.known, op.id) or excluding_seal(op, seals):
             continue
         before = (one for one in known if one.sites is not None and one.is_before(op))
         listing = max(before, key=lambda one: one.stamp, default=None)
@@ -206,7 +224,7 @@ def _unfounded(replica: Replica, message: Message) -> str | None:
     newest = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
     policy = replica.policy_of(newest.rtype) if newest else None
     if newest is not None and policy is not None:
-        return snapshot_violation(newest, policy, history)
+        return snapshot_violation(message.ops, policy, history, replica.gone)
     return None
 
 
@@ -226,8 +244,7 @@ def _may_send_snapshot(replica: Replica, peer: str, message: Message) -> bool:
     ours = history.site_list_op
     if peer not in (listing.sites or ()) or ours is None:
         return {peer, replica.site}.issubset(listing.sites or ()) and not history.ops
-    act = Action(listing.origin.site, listing.kind, changes_sites=True)
-    return listing.stamp > ours.stamp and violation(act, policy, ours) is None
+    return listing.stamp > ours.stamp and snapshot_violation(message.ops, policy, history, replica.gone) is None
 
 
 def waiting_for_refused(replica: Replica) -> dict[OpId, list[OpId]]:

@@ -14,7 +14,6 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Struct, field
 
 from cheops.log.causality import Clock
-from cheops.log.history import Epoch
 from cheops.log.matrix import Matrix
 from cheops.log.operation import (
     MAX_ORIGINS,
@@ -35,7 +34,7 @@ from cheops.log.operation import (
     Statement,
     Vector,
 )
-from cheops.log.rules import Fate
+from cheops.log.rules import Epoch, Fate
 
 Key: TypeAlias = tuple[object, ...]
 MAX_WANTED = 1_000  # matrices that one message asks for

@@ -33,6 +33,7 @@ from cheops.log.causality import NOTHING, Vector, contains, covers
 from cheops.log.history import History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Operation, OpId, Origin, Reply, Statement
+from cheops.log.seals import is_of_one_site
 
 Document = TypeVar("Document", Operation, Reply)
 
@@ -251,11 +252,15 @@ def take(replica: Replica, peer: str, message: Message, matrices: Mapping[str, M
 
 def _is_needed(replica: Replica, message: Message, snapshot: Snapshot) -> bool:
     """Whether this site cannot do without a snapshot. Where the operations in the message fill the gap, they are taken
-    one by one, and checked like any others: a snapshot replaces more than it adds."""
+    one by one, and checked like any others: a snapshot replaces more than it adds.
+
+    But what a site folded while it was alone, others must have from its checkpoint, even if they know every operation.
+    Its seal orphans nothing, so an operation that comes too late for it has an effect: on top of the checkpoint."""
     known = dict(replica.history.known)
     if covers(known, snapshot.floor):
         return False
-    if not replica.history.ops:
+    folded = snapshot.base.vector if snapshot.base else NOTHING
+    if not replica.history.ops or any(is_of_one_site(op) and contains(folded, op.id) for op in message.ops):
         return True
     for op in sorted(message.ops, key=lambda op: op.seq):
         if known.get(op.origin, 0) == op.seq - 1:

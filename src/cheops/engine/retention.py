@@ -8,9 +8,9 @@ others when a checkpoint holds their effect (`fold`).
 from cheops.engine.documents import Base, op_key, reply_key
 from cheops.engine.events import Effects, Notify
 from cheops.engine.replica import Replica
-from cheops.log.causality import Vector, common, contains, covers, joined
+from cheops.log.causality import Vector, common, contains, covers
 from cheops.log.operation import SILENT_KEYS, Command, OpId, Origin, Reply
-from cheops.log.seals import latest
+from cheops.log.seals import latest, sealed_by
 
 
 def all_settled(replica: Replica) -> bool:
@@ -46,7 +46,7 @@ def is_sealed(replica: Replica) -> bool:
     newest = latest(replica.history.seals)
     if newest is None or newest.seal is None:
         return False
-    return covers(joined(newest.seal.stable, {newest.origin: newest.seq}), replica.history.known)
+    return covers(sealed_by((newest,)), replica.history.known)
 
 
 def fullness(replica: Replica) -> str | None:
@@ -106,15 +106,24 @@ def _forget(replica: Replica, gone: list[OpId], out: Effects) -> None:
     # A reply that some site lacks is kept: that site must be able to take its origin's replies without a gap.
     everywhere = common([replica.replies.known, *(view.known_replies for view in views)])
     deletion = _last_deletion(replica)
+    held = _held(replica)
 
     def is_pointless(reply: Reply) -> bool:
+        if reply.origin == replica.origin and (reply is deletion or reply.op in held):
+            return False
         without_op = reply.op not in replica.history.ops and reply.op not in drafts and not reply.replay
-        return without_op and reply.n <= everywhere.get(reply.origin, 0) and reply is not deletion
+        return without_op and reply.n <= everywhere.get(reply.origin, 0)
 
     pointless = replica.replies.drop(is_pointless)
     out.drop(reply_key(replica.resource, reply.origin, reply.n) for reply in pointless)
     replica.replies.forget_operations(set(gone))
     replica.save_ledger(out)
+
+
+def _held(replica: Replica) -> set[OpId]:
+    """What the application holds, also if it has lost its effect since and nothing could undo it. Without this site's
+    reply, a restart would not know of that."""
+    return {entry.id for entry in replica.applied.entries}
 
 
 def _last_deletion(replica: Replica) -> Reply | None:

@@ -17,31 +17,26 @@ the matrix. If a seal comes after what it orphans, everything is judged again.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from cheops.log.causality import Vector, contains, covers, joined
 from cheops.log.contents import ContentSums
 from cheops.log.matrix import Matrix
 from cheops.log.operation import MatrixRef, Operation, OpId, Origin, Stamp
-from cheops.log.rules import Fate, Rule, canonical, fate_at_origin, fate_of_orphan, merged, reason_for, rule_between
-from cheops.log.seals import excludes, excluding_seal, latest, proving_seals, standing
+from cheops.log.rules import (
+    Epoch,
+    Fate,
+    Rule,
+    canonical,
+    fate_at_origin,
+    fate_of_orphan,
+    merged,
+    reason_for,
+    rule_between,
+)
+from cheops.log.seals import excludes, excluding_seal, is_of_one_site, latest, proving_seals, standing
 
 FindMatrix = Callable[[str], Matrix]
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """The state when a matrix was introduced: the past of its introducer, and what was superseded in that past, which
-    the matrix does not change."""
-
-    past: Vector = field(default_factory=dict)
-    settled: dict[OpId, Fate] = field(default_factory=dict)
-
-    def copy(self) -> "Epoch":
-        return Epoch(self.past, dict(self.settled))
-
-
 _NO_EPOCH = Epoch()
 
 
@@ -325,8 +320,8 @@ class History:
 
     def _take_seal(self, op: Operation) -> bool:
         """Add a seal; True if operations that are here already must be judged again."""
-        self._sealing[op.id] = op
         before, root = self.seals, self.root
+        self._sealing[op.id] = op
         self.seals = standing(self._sealing.values())
         if any(other not in self.seals for other in before):  # a senior resource of this name: ours gives way
             self.lost_root = root != self.root and bool(self.floor)
@@ -387,9 +382,8 @@ class History:
         if introducer is not None and not contains(stable, introducer.id):
             return []  # a concurrent matrix may still arrive, and needs them
         without_effect = dict.fromkeys((*self.fates, *self._silent))  # few: they are forgotten as soon as possible
-        needed = self._needed_seals(joined(self.floor, stable)) | {
-            op.id for op in (self.site_list_op, introducer, self._listing_in(stable)) if op
-        }
+        listings = (self.site_list_op, introducer, self._listing_in(stable))
+        needed = self._needed_seals(joined(self.floor, stable)) | {op.id for op in listings if op}
         idle = (self.ops[id_] for id_ in without_effect if id_ in self.ops and id_ not in needed)
         return [op for op in idle if self._is_within(op, stable)]
 
@@ -420,7 +414,8 @@ class History:
     def fold(self) -> list[OpId]:
         """Forget everything, because a checkpoint holds its effect, but the operations that set the list of sites and
         the matrix, and the newest seal; return what was forgotten."""
-        kept = (self.site_list_op, self._matrix_introducer(), latest(self.seals))
+        newest = latest(self.seals)
+        kept = (self.site_list_op, self._matrix_introducer(), newest, self._proof_of(newest) if newest else None)
         gone = [op.id for op in self.ops.values() if op not in kept]
         for id_ in gone:
             del self.ops[id_]
@@ -477,7 +472,12 @@ class History:
     def _needed_seals(self, floor: Vector) -> set[OpId]:
         """The newest seal; those that orphan something, also after a restart; those that prove the floor."""
         wanted = (latest(self.seals), *(excluding_seal(self.ops[id_], self.seals) for id_ in self.orphans))
-        return {sealing.id for sealing in (*wanted, *proving_seals(self._sealing.values(), floor)) if sealing}
+        seals = {sealing.id: sealing for sealing in (*wanted, *proving_seals(self._sealing.values(), floor)) if sealing}
+        return seals.keys() | {op.id for sealing in seals.values() if (op := self._proof_of(sealing))}
+
+    def _proof_of(self, sealing: Operation) -> Operation | None:
+        """The list of sites that names the author of a seal alone: others cannot take its word for that."""
+        return self.listing_before(sealing) if is_of_one_site(sealing) else None
 
     def _is_within(self, op: Operation, stable: Vector) -> bool:
         by = self.fates[op.id].by if op.id in self.fates else None

@@ -153,7 +153,7 @@ def _is_outvoted(here: str, signers: Collection[str], history: History, gone: Co
     began it, or took what another began, without knowledge of the one that they have, and gives way. A single signer
     may be one whose keys are stolen."""
     others = set(history.site_list).difference(gone, {here})
-    return others.issubset(signers) and len(others) >= _LEAST_SIGNERS
+    return others.issubset(signers) and len(set(signers) - {here}) >= _LEAST_SIGNERS
 
 
 def _substitute_listing(
@@ -274,12 +274,26 @@ def draft_violation(op: Operation, draft: Operation, policy: Policy) -> str | No
     return f"this site begins a resource of this name with another list of sites, and {problem}" if problem else None
 
 
-def snapshot_violation(listing: Operation, policy: Policy, history: History) -> str | None:
-    """Why the newest list of sites in a snapshot does not count here, or None."""
-    ours = history.site_list_op
-    if ours is None or contains(history.known, listing.id) or listing.stamp < ours.stamp:
-        return None
-    return _list_problem(listing, policy, history)
+def snapshot_violation(ops: Sequence[Operation], policy: Policy, history: History, gone: Collection[str]) -> str | None:
+    """Why the newest list of sites in a snapshot does not count here, or None: the lists in it do not lead there from
+    the one that counts here. What was in between may be forgotten; then the sites that are known here have signed it.
+    """
+    ours, problem = history.site_list_op, None
+    for listing in sorted((op for op in ops if op.sites is not None), key=lambda op: op.stamp):
+        if ours is None or listing.stamp < ours.stamp or contains(history.known, listing.id):
+            continue
+        problem = violation(Action(listing.origin.site, listing.kind, changes_sites=True), policy, ours)
+        if problem is None or history.has_listing(set(listing.sites or ())) or _is_vouched(listing, ours, ops, gone):
+            ours, problem = listing, None
+    return f"a resource of this name has another list of sites, and {problem}" if problem else None
+
+
+def _is_vouched(listing: Operation, ours: Operation, ops: Sequence[Operation], gone: Collection[str]) -> bool:
+    """Whether all sites of the list that counts here have signed a seal after another one."""
+    sites = set(ours.sites or ()).difference(gone)
+    return any(
+        op.seal and len(op.seal.sites) > 1 and sites.issubset(op.seal.sites) and listing.is_before(op) for op in ops
+    )
 
 
 def _inconsistency(op: Operation, listing: Operation, history: History, others: Sequence[Operation]) -> str | None:

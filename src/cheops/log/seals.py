@@ -15,9 +15,9 @@ to the author of the seal, and what it makes afterwards depends on what is seale
 never orphaned. What is orphaned comes from a site that was not on the list, from an earlier or later store of one that
 was, or from a site that broke its own statement (`broke_statement`).
 
-The seal of a resource at a single site speaks for that site alone: it orphans nothing that other sites made, seals
-included. Such an operation comes after the checkpoint of that site, at every site: nobody else has what the checkpoint
-holds.
+The seal of a resource at a single site carries no statement of another, so it orphans nothing: it only proves what that
+site may forget. An operation that did not know of it comes after the checkpoint of that site, at every site: nobody
+else has what the checkpoint holds.
 
 Two seals of one resource never orphan each other. If they do, two resources of one name have met: the one that more
 sites sealed stands, then the one that began first (`root`); the other gives way.
@@ -36,11 +36,14 @@ from cheops.log.operation import Operation, Origin, seal_hash
 def excludes(sealing: Operation, op: Operation) -> bool:
     """Whether a seal orphans an operation."""
     seal = sealing.seal
-    if seal is None or op == sealing or contains(sealing.deps, op.id):
+    if seal is None or is_of_one_site(sealing) or op == sealing or contains(sealing.deps, op.id):
         return False
-    if len(seal.origins) == 1 and op.origin.site not in seal.sites:
-        return False  # no other site has folded what is sealed: there, the operation simply comes on top
     return not covers(op.deps, seal.stable)
+
+
+def is_of_one_site(op: Operation) -> bool:
+    """Whether an operation carries a seal that a single site made, for a resource at that site alone."""
+    return op.seal is not None and len(op.seal.origins) == 1
 
 
 def excluding_seal(op: Operation, seals: Iterable[Operation]) -> Operation | None:

@@ -159,10 +159,14 @@ def reset_line(app: App) -> str:
 def _other_sites(world: "World", resource: _Resource) -> tuple[str, ...]:
     names = list(world.nodes)
     sites = set(resource.sites) ^ {world.random.choice(names)}
-    # One site stays: a site that knows no site of a resource cannot distinguish it from another one of its name.
+    # One site stays: a site that knows no site of a resource cannot distinguish it from another one of its name. Nor
+    # can one that is alone on the list, and does not know that yet.
     if world.profile.policed:
         sites.add(resource.first[0])
-    return tuple(sorted(sites)) if len(sites) > 1 else tuple(names)
+        replica = world.nodes[resource.first[0]].replica(resource.name)
+        if len(sites) == 1 and not (replica and replica.history.known):
+            return tuple(names)
+    return tuple(sorted(sites)) or tuple(names)
 
 
 def _other_matrix(resource: _Resource, *, other_rules: bool) -> Matrix:

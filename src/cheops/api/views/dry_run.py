@@ -15,11 +15,11 @@ from cheops.engine.events import Submitted
 from cheops.engine.replica import Replica
 from cheops.log.causality import contains, joined
 from cheops.log.contents import ContentSums
-from cheops.log.history import Epoch, FindMatrix, History
+from cheops.log.history import FindMatrix, History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Applied, Kind, MatrixRef, Operation, OpId, Stamp, Verdict
 from cheops.log.plan import Plan, plan
-from cheops.log.rules import Fate
+from cheops.log.rules import Epoch, Fate
 from cheops.text import in_words
 
 NEW = "new"
