@@ -25,6 +25,7 @@ def three(tmp_path_factory: pytest.TempPathFactory, plane: str) -> Iterator[Stag
         path = stage.rig.folder(site) / "site.yaml"
         config = yaml.safe_load(path.read_text())
         config["services"]["closed"] |= {"url": config["services"]["image"]["url"], "forward": "none"}
+        config["services"]["compute"]["errors"] = "openstack"
         path.write_text(yaml.safe_dump(config))
     try:
         stage.rig.start()
@@ -122,6 +123,14 @@ def test_what_cannot_be_done_is_said(scope: str, status: int, said: str, three: 
     assert answer.status == status
     assert answer.headers["Content-Type"] == "application/problem+json"
     assert said in answer.json["detail"]
+
+
+def test_errors_have_the_shape_that_the_clients_of_a_service_expect(three: Stage) -> None:
+    answer = three.ask("site1", service="compute", scope="{compute: site9}")
+    assert (answer.status, answer.headers["Content-Type"]) == (400, "application/json")
+    assert answer.headers["Cheops-Effect"] == "none"
+    assert answer.json["error"]["code"] == 400
+    assert "Known sites: site1, site2, site3" in answer.json["error"]["message"]
 
 
 def test_a_request_has_one_scope(three: Stage) -> None:

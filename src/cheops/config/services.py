@@ -44,6 +44,7 @@ TYPE_PREFIX = "http:"
 READ = "GET"  # shows the state of a resource
 LOCATION = "Location"
 EXISTS = ("abort", "adopt", "overwrite")
+ERRORS = ("problem", "openstack", "kubernetes", "s3", "plain")
 FORWARD = ("client", "none")
 HOST_OF_CLIENT, HOST_OF_SERVICE = "client", "service"  # or a name
 REPLICATE_AS = ("own", "mapped")
@@ -310,6 +311,12 @@ class ReplicationConfig(Section):
         "Whether a `GET` or `HEAD` that this site's instance answers with 404 is looked up at the other sites, by its "
         "path: what a client named there with `&` is then read there. Every 404 costs a question to each other site, "
         "and all requests to this site's instance pass the agent.",
+    )
+    errors: str = setting(
+        choice(ERRORS, str),
+        "problem",
+        "The shape of errors that Cheops itself makes, so that the service's clients show them: `problem` (RFC 9457), "
+        "or as `openstack`, `kubernetes` or `s3` has them, or `plain` text. What the service answers is never changed.",
     )
     exists: str = setting(
         choice(EXISTS, str),

@@ -16,6 +16,7 @@ from cheops.gateway.carriers import Carriers
 from cheops.gateway.client_connection import ClientConnection
 from cheops.gateway.cors import for_service, is_preflight, preflight_answer
 from cheops.gateway.dispatcher import AnyResponse, Dispatcher, Forwarder, discard, status_and_headers
+from cheops.gateway.error_shapes import shaped
 from cheops.gateway.haproxy.flows import FlowCandidate
 from cheops.gateway.headers import (
     CREDENTIALS,
@@ -91,6 +92,7 @@ class RequestHandler:
     ) -> None:
         self._here = config.name
         self._settings = config.gateway
+        self._services = config.services
         self._parser = RequestParser(config, functions, peers, carriers, unknown_calls)
         self._functions = functions
         self._snapshot = snapshot
@@ -118,13 +120,17 @@ class RequestHandler:
                 raise ClientGoneError("the response broke off") from None
             raise
         except CheopsError as error:
-            await self._respond(client, trace, error_response(self._here, error, service=trace.service))
+            await self._respond_error(client, trace, error_response(self._here, error, service=trace.service))
         except Exception:
             _log.exception("%s %s failed", head.method, trace.service)
-            await self._respond(client, trace, internal_error_response(self._here))
+            await self._respond_error(client, trace, internal_error_response(self._here))
         finally:
             client.wire.on_end = None
             self._request_log.served(trace.served_request())
+
+    async def _respond_error(self, client: ClientConnection, trace: RequestTrace, response: Response) -> None:
+        service = self._services.get(trace.service)
+        await self._respond(client, trace, shaped(response, service.replication.errors) if service else response)
 
     async def _respond(self, client: ClientConnection, trace: RequestTrace, response: Response) -> None:
         if client.has_response_head:
