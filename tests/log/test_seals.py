@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from cheops.log.history import History
 from cheops.log.matrix import Matrix
 from cheops.log.operation import Command, Kind, MatrixRef, Operation, Origin, Seal, Stamp, Verdict
 from cheops.log.seals import excludes, sealed_by, standing
@@ -58,3 +59,13 @@ def test_a_seal_does_not_prove_what_its_author_made_in_between() -> None:
     assert sealed_by([seal]) == {A: 2}
     assert sealed_by([replace(seal, seq=9, deps={A: 8})]) == {A: 1}
     assert sealed_by([made(A, 1, {}, 1)]) == {}
+
+
+def test_a_seal_of_one_site_does_not_say_which_of_two_resources_is_the_older() -> None:
+    history = History(lambda _hash: Matrix())
+    for op in (made(C, 1, {}, 1), sealed(C, "c", 2)):
+        history.add(op)
+    assert history.root is None
+    for op in (made(A, 1, {}, 3), sealed(A, "ab", 9)):
+        history.add(op)
+    assert history.root == Stamp(9, 0, A)

@@ -63,6 +63,13 @@ from cheops.sim.workload import PROFILES
         # A hostile site undid its own lists of sites with a seal of its own.
         (5423, 5, "byzantine"),
         (7002, 5, "byzantine"),
+        # The seal of a hostile site alone made the resource of the others look like the younger one.
+        (1626, 5, "byzantine"),
+        # A site was alone on the list: its seals, its snapshots, and lists that lead to others.
+        (28, 3, "moving"),
+        (231, 3, "moving"),
+        (86, 3, "policed"),
+        (1282, 4, "policed"),
     ],
 )
 def test_what_once_failed_is_well(seed: int, sites: int, profile: str) -> None:

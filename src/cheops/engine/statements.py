@@ -63,7 +63,8 @@ def _root(replica: Replica) -> Stamp | None:
     counts already, so that this site does not sign for an earlier root after it."""
     history = replica.history
     draft = next((draft.seal.root for draft in replica.drafts if draft.seal), None)
-    return history.root or draft or history.earliest
+    sealed = next((op.seal.root for op in history.seals if op.seal), None)  # also by a site that was alone
+    return sealed or draft or history.earliest
 
 
 def _is_current(replica: Replica) -> bool:

@@ -315,8 +315,8 @@ class History:
 
     @property
     def root(self) -> Stamp | None:
-        """Distinguishes several resources of the same name; None until something is sealed."""
-        return self.seals[0].seal.root if self.seals and self.seals[0].seal else None
+        """Distinguishes several resources of the same name; None until several sites have sealed something."""
+        return next((op.seal.root for op in self.seals if op.seal and not is_of_one_site(op)), None)
 
     def _take_seal(self, op: Operation) -> bool:
         """Add a seal; True if operations that are here already must be judged again."""

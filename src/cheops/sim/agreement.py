@@ -73,7 +73,12 @@ def _resource_problems(world: ByzantineWorld, resource: str) -> Iterator[str]:
         if not involved:
             continue
         for name in world.honest:
-            if name in site_list and name not in involved and not _is_apart(world, replicas[involved[0]], name):
+            first = replicas[involved[0]]
+            if (
+                name in site_list
+                and name not in involved
+                and not (_is_apart(world, first, name) or _has_disputed_list(world, first))
+            ):
                 known = replicas[name].history.site_list if name in replicas else "nothing"
                 yield f"{name} is involved according to {involved[0]}, and knows {known}"
         for name in involved:
@@ -91,6 +96,12 @@ def _is_apart(world: ByzantineWorld, replica: Replica, site: str) -> bool:
     shared = begun & begun_there & honest if honest else begun & begun_there
     is_of_hostile = any(id_.origin.site == world.hostile for id_ in begun | begun_there)
     return other is not None and is_of_hostile and (not shared or _has_other_root(world, replica, other))
+
+
+def _has_disputed_list(world: ByzantineWorld, replica: Replica) -> bool:
+    """Whether a site has proof of two contents of the operation that set its list of sites, and says so."""
+    listing = replica.history.site_list_op
+    return listing is not None and listing.id in replica.proofs and _is_shown(world, replica)
 
 
 def _has_other_root(world: ByzantineWorld, replica: Replica, other: Replica) -> bool:

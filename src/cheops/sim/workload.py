@@ -163,9 +163,9 @@ def _other_sites(world: "World", resource: _Resource) -> tuple[str, ...]:
     # can one that is alone on the list, and does not know that yet.
     if world.profile.policed:
         sites.add(resource.first[0])
-        replica = world.nodes[resource.first[0]].replica(resource.name)
-        if len(sites) == 1 and not (replica and replica.history.known):
-            return tuple(names)
+    if len(sites) == 1:
+        replica = world.nodes[next(iter(sites))].replica(resource.name)
+        return tuple(sites) if replica and replica.history.known else tuple(names)
     return tuple(sorted(sites)) or tuple(names)
 
 
@@ -211,5 +211,8 @@ def _jump(world: "World", name: str) -> None:
 def _lose_disk(world: "World", name: str) -> None:
     """A site loses its disk, once everything that was acknowledged there is known elsewhere."""
     node = world.nodes[name]
-    if node.site is not None and not any(d.unsynced for d in node.disk.durable.values() if hasattr(d, "unsynced")):
-        world.lose_disk(name)
+    if node.site is None or any(d.unsynced for d in node.disk.durable.values() if hasattr(d, "unsynced")):
+        return
+    if any((replica := node.replica(resource)) and replica.sites == (name,) for resource in world.decided):
+        return  # nobody else has that resource
+    world.lose_disk(name)
