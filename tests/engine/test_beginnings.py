@@ -8,7 +8,7 @@ from cheops.log.matrix import Entry, Matrix, Result
 from cheops.log.policy import Policy
 from cheops.sim.apps import COUNTER, STORE, App
 from tests.engine.lab import Lab
-from tests.engine.thief import run
+from tests.engine.thief import run, run_on
 
 
 def begin_apart(lab: Lab, line: str, app: App = COUNTER) -> None:
@@ -47,6 +47,27 @@ def test_a_site_gives_way_to_a_seal_that_all_others_signed() -> None:
     begin_apart(lab, "set 50")
     run(lab, 4)
     assert lab.states("n", "abc") == [5, 5, 5]
+    assert any("a notifies" in line and "estranged" in line for line in lab.output)
+
+
+def test_a_site_gives_way_if_those_that_did_not_sign_a_seal_have_taken_it() -> None:
+    """It began the resource with a list that also names d, which knows nothing of either."""
+    lab = Lab("abcd", seal_after=1)
+    lab.make("n", COUNTER, "bc", checkpoint=None, policy=Policy())
+    for number in range(6):
+        lab.submit("b", "n", f"set {number}")
+        run(lab, 1)
+    lab.partition("a", "bcd")
+    lab.move("b", "n", "bcd")
+    run(lab, 2)
+    lab.make("n", COUNTER, "abcd", checkpoint=None, policy=Policy())
+    lab.submit("a", "n", "set 50")
+    run(lab, 1)
+    lab.heal()
+    run_on(lab, 20)
+    lab.move("b", "n", "abcd")
+    run_on(lab, 20)
+    assert lab.states("n", "abcd") == [5, 5, 5, 5]
     assert any("a notifies" in line and "estranged" in line for line in lab.output)
 
 

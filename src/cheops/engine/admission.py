@@ -64,7 +64,7 @@ def admits(replica: Replica, op: Operation, out: Effects) -> bool:
                 others=others,
                 waiting=replica.inbox.waiting.values(),
             )
-            or seal_violation(op, _listings(replica, op, others), replica.gone, replica.history, replica.site)
+            or seal_violation(op, _listings(replica, op, others), replica.gone, replica.history, _takers(replica, op))
         )
     if problem is None:
         replica.inbox.admit(op)
@@ -84,6 +84,11 @@ def _listings(replica: Replica, op: Operation, others: list[Operation]) -> list[
     # Another content may have set no list: then the one before it counted.
     before = replica.history.listing_before(listing) if len(listings) <= len(contents) else None
     return [*listings, before] if before else listings
+
+
+def _takers(replica: Replica, op: Operation) -> set[str]:
+    """The sites that have taken an operation, as far as is known, and this one."""
+    return {replica.site, *(site for site, view in replica.peers.items() if contains(view.known, op.id))}
 
 
 def _absence(replica: Replica, op: Operation) -> str | None:
@@ -219,7 +224,7 @@ def _unfounded(replica: Replica, message: Message) -> str | None:
         # The list that several signers knew may be forgotten, and sites of it may be back: each has stated the list.
         alone = op.seal is not None and len(op.seal.sites) == 1
         listings = [listing] if listing else []
-        if alone and (problem := seal_violation(op, listings, replica.gone, history, replica.site)):
+        if alone and (problem := seal_violation(op, listings, replica.gone, history, _takers(replica, op))):
             return f"it has {op.id}, and {problem}"
     newest = max((op for op in message.ops if op.sites is not None), key=lambda op: op.stamp, default=None)
     policy = replica.policy_of(newest.rtype) if newest else None

@@ -132,10 +132,11 @@ def _violation_by(
 
 
 def seal_violation(
-    op: Operation, listings: Sequence[Operation], gone: Collection[str], history: History, here: str
+    op: Operation, listings: Sequence[Operation], gone: Collection[str], history: History, takers: Collection[str]
 ) -> str | None:
     """Why the seal of another site's operation is refused at a site, or None. `listings` are the contents of the
-    operation that set the list of sites that its author knew; `gone` are sites that were removed for good."""
+    operation that set the list of sites that its author knew; `gone` are sites that were removed for good, `takers` the
+    site itself and those that have taken the operation."""
     if op.seal is None or excluding_seal(op, history.seals):
         return None
     left_out = [set(one.sites or ()).difference(op.seal.sites, gone) for one in listings]
@@ -143,17 +144,17 @@ def seal_violation(
         return f"its seal leaves out {in_words(sorted(left_out[0]))}, which its list of sites names"
     silent = {*op.seal.sites, *gone}
     lost = next((one for one in history.effective if one.origin.site not in silent and excludes(op, one)), None)
-    if lost is None or _is_outvoted(here, op.seal.sites, history, gone):
+    if lost is None or _is_outvoted(op.seal.sites, history, gone, takers):
         return None
     return f"its seal would take the effect of {lost.id}, and {lost.origin.site} did not sign it"
 
 
-def _is_outvoted(here: str, signers: Collection[str], history: History, gone: Collection[str]) -> bool:
-    """Whether all other sites of a resource have signed a seal that does not know what this site has. Then this site
-    began it, or took what another began, without knowledge of the one that they have, and gives way. A single signer
-    may be one whose keys are stolen."""
-    others = set(history.site_list).difference(gone, {here})
-    return others.issubset(signers) and len(set(signers) - {here}) >= _LEAST_SIGNERS
+def _is_outvoted(signers: Collection[str], history: History, gone: Collection[str], takers: Collection[str]) -> bool:
+    """Whether all other sites of a resource have signed or taken a seal that does not know what this site has. Then
+    this site began it, or took what another began, without knowledge of the one that they have, and gives way. A single
+    signer may be one whose keys are stolen."""
+    others = set(history.site_list).difference(gone, takers)
+    return others.issubset(signers) and len(set(signers)) >= _LEAST_SIGNERS
 
 
 def _substitute_listing(
