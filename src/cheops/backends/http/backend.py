@@ -35,7 +35,7 @@ from cheops.backends.http.payload import (
 )
 from cheops.backends.http.reachability import service_finding
 from cheops.backends.http.rules import check_place, check_rules
-from cheops.backends.http.sender import Identity, OfClient, OfSite, OperationSender, ServiceReply
+from cheops.backends.http.sender import Exchange, Identity, OfClient, OfSite, OperationSender, ServiceReply
 from cheops.backends.http.submission import deletion_command
 from cheops.backends.protocol import Backend, BackendContext, Finding
 from cheops.bounded import BoundedMap
@@ -68,17 +68,18 @@ class HttpBackend(Backend):
 
     releases_files = True  # a body is needed only until every site has its copy: a create that ran is not run again
 
-    def __init__(self, context: BackendContext) -> None:
+    def __init__(self, context: BackendContext, copies: Copies | None = None, exchange: Exchange | None = None) -> None:
+        """`copies` and `exchange` are what touches a disk or a network; the simulator has its own."""
         super().__init__(context)
         self._services = context.config.services
-        self.copies = Copies(context.config.data / FILE)
+        self.copies = copies or Copies(context.config.data / FILE)
         self.tickets = Tickets()
         self.waits: BoundedMap[str, str] = BoundedMap(_MAX_WAITS)  # why the next operation of a resource cannot run yet
         self._in_doubt: BoundedMap[str, None] = BoundedMap(_MAX_WAITS)  # operations that may have had an effect
         self.guard: RunGuard | None = None
         auths = {name: service.replication.auth for name, service in self._services.items()}
         providers = {name: CredentialProvider(name, auth, context.commands) for name, auth in auths.items() if auth}
-        self.sender = OperationSender(self.copies, providers, context.config.gateway)
+        self.sender = OperationSender(self.copies, providers, context.config.gateway, exchange)
         self._existing = ExistingResources(self.sender, self.copies)
 
     async def start(self) -> None:

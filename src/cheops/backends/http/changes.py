@@ -5,9 +5,10 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -68,6 +69,7 @@ from cheops.scope.functions import Functions
 from cheops.scope.tree import Scope
 from cheops.text import in_words
 
+RandomBytes: TypeAlias = Callable[[int], bytes]
 _NO_COPY = 503  # from another site: its service cannot decide, so nothing was done
 
 
@@ -170,11 +172,19 @@ class ConditionGuard:
 class ChangeHandler:
     """Makes an operation of a client's change, or forwards it to a site of the resource."""
 
-    def __init__(self, node: Node, services: UpstreamServices, reading: ReadHandler, locations: Locations) -> None:
+    def __init__(
+        self,
+        node: Node,
+        services: UpstreamServices,
+        reading: ReadHandler,
+        locations: Locations,
+        random_bytes: RandomBytes = os.urandom,
+    ) -> None:
         self._node = node
         self._services = services
         self._reads = reading
         self._locations = locations
+        self._random_bytes = random_bytes
         self._backend = http_backend(node)
         self._functions = scope_functions()
         self._condition_guard = ConditionGuard(node, reading)
@@ -197,7 +207,7 @@ class ChangeHandler:
         meta_id = (
             meta_id_of("key", service, path, preferences.key)
             if preferences.key
-            else new_meta_id(self._node.name, os.urandom(RANDOM_BYTES))
+            else new_meta_id(self._node.name, self._random_bytes(RANDOM_BYTES))
         )
         target = Target(meta_id, sent, item_of(path, config.items))
         return await self._submit(service, incoming, target, preferences, sites, creates=True)
