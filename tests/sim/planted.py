@@ -34,6 +34,7 @@ from cheops.peers.membership import Membership
 from cheops.peers.settings import MeshSettings
 from cheops.security import signatures
 from cheops.sim import heartbeats
+from tests.sim import planted_http
 
 Bug = Callable[[], AbstractContextManager[object]]
 
@@ -453,4 +454,8 @@ BUGS = {
     "seals without statements": Planted(_seals_without_statements, "byzantine", 33, 5),
     "seals of one site orphan others": Planted(_lone_seals_orphan_others, "byzantine", 111, 5),
     "dirty keys are forgotten": Planted(_dirty_keys_forgotten, "byzantine", 1323, 5),
+    "a POST is a resource of its own": Planted(planted_http.posts_are_resources, "http", 1, 3),
+    "queries are ignored": Planted(planted_http.queries_are_ignored, "http", 3, 3),
+    "a PUT of a part is ordered": Planted(planted_http.parts_are_ordered, "http", 8, 3),
+    "no order between resources": Planted(planted_http.resources_have_no_order, "http", 8, 3),
 }

@@ -4,11 +4,13 @@ It has what tasks, futures, locks and timeouts need. It reads no files and no so
 time: the world runs each when its moment has come.
 """
 
+# ruff: noqa: SLF001 - asyncio gives these functions, with an underscore, to those who write an event loop
 import asyncio
+from asyncio import events
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from math import ceil
-from typing import Any, TypeVarTuple, Unpack
+from typing import Any, TypeVarTuple
 
 Ts = TypeVarTuple("Ts")
 Schedule = Callable[[int, Callable[[], None]], None]  # a delay in ms, and what to do then
@@ -36,19 +38,19 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_soon(
-        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._after(0, lambda: self._run(handle))
         return handle
 
     def call_later(
-        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         self._after(max(0, ceil((when - self.time()) * 1000)), lambda: self._run(handle))
@@ -60,12 +62,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _run(self, handle: asyncio.Handle) -> None:
         if handle.cancelled():
             return
-        before = asyncio._get_running_loop()
-        asyncio._set_running_loop(self)
+        before = events._get_running_loop()
+        events._set_running_loop(self)
         try:
             handle._run()
         finally:
-            asyncio._set_running_loop(before)
+            events._set_running_loop(before)
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)

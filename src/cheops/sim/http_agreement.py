@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from cheops.backends.http.ids import meta_id_of
+from cheops.backends.http.copies import Copy, Index
+from cheops.backends.http.ids import meta_id_of, meta_ids_in
+from cheops.backends.http.paths import collection_of
 from cheops.backends.http.payload import Request, request_of
 from cheops.engine.status import Overall, status
 from cheops.log.operation import Kind, Operation, Verdict
@@ -23,6 +25,7 @@ from cheops.sim.http_world import HttpWorld, Sent
 from cheops.sim.invariants import log_problems, oracle_of, phase_problems
 
 _ADDS = "txn"
+_READS = ("range", "get")
 
 
 class Place(NamedTuple):
@@ -61,7 +64,12 @@ class _Check:
     def __init__(self, world: HttpWorld) -> None:
         self._world = world
         self._sent = [one for one in world.sent if not one.has_no_effect]
-        self._states = {site: dict(_registers(world, agent)) for site, agent in world.agents.items()}
+        self._states: dict[str, dict[tuple[str, str], object]] = {}
+        self._unknown: list[str] = []  # what services have, and their agents know nothing of
+        for site, agent in world.agents.items():
+            found = list(_registers(world, agent))
+            self._states[site] = {(one.service, one.name): one.value for one in found}
+            self._unknown += [f"{one.service} of {site} has {one.name}" for one in found if not one.is_known]
 
     def problems(self) -> Iterator[str]:
         world = self._world
@@ -70,17 +78,17 @@ class _Check:
         for sent in world.sent:
             if sent.is_open:
                 yield f"request {sent.number} got no response"
-        for site, state in self._states.items():
-            for service, register in state:
-                if register.startswith("?"):
-                    yield f"{service} of {site} has {register[1:]}, of which its agent does not know"
+        for unknown in self._unknown:
+            yield f"{unknown}, of which its agent does not know"
         for place in self._places:
             yield from (f"{place.service}{place.path}: {text}" for text in self._of_resource(place))
 
     @cached_property
     def _places(self) -> list[Place]:
         """Every resource that requests were about."""
-        found = dict.fromkeys(self._whole(sent) for sent in self._sent if self._place(sent).verb not in ("range", "get"))
+        found = dict.fromkeys(
+            self._whole(sent) for sent in self._sent if self._place(sent).verb not in ("range", "get")
+        )
         return [place for place in found if place is not None]
 
     @staticmethod
@@ -156,7 +164,9 @@ class _Check:
         """Whether somebody deleted what the resource is in, or refers to: at a site, that may have come first. A bucket
         is not deleted while it has objects, so its own deletion may fail, too."""
         deleted = {one.path for sent in self._sent if (one := self._place(sent)).verb == "delete" and not one.part}
-        refs = {f"/notes/{one.content['ref']}" for one in self._sent if self._whole(one) == place and "ref" in one.content}
+        refs = {
+            f"/notes/{one.content['ref']}" for one in self._sent if self._whole(one) == place and "ref" in one.content
+        }
         is_bucket = place.service == "store" and place.path.count("/") == 1
         return any(
             place.path.startswith(f"{one}/") or one in refs or (is_bucket and one == place.path) for one in deleted
@@ -186,7 +196,7 @@ class _Check:
     def _written(self, sent: Sent) -> dict[str, object]:
         place = self._whole(sent)
         part = self._place(sent).part
-        if place is None or self._place(sent).verb in ("delete", "range", "get"):
+        if place is None or self._place(sent).verb in ("delete", *_READS):
             return {}
         mark = {"store": "?", "notes": "/"}.get(sent.service, "")
         at = f"{place.path}{mark}{part}" if part else place.path
@@ -252,23 +262,36 @@ def _is_ordered(one: Place | None, other: Place | None) -> bool:
 # -- the states of services ------------------------------------------------------------------------------------
 
 
-def _registers(world: HttpWorld, agent: Agent) -> Iterator[tuple[tuple[str, str], object]]:
-    """Everything that the services of a site have, with meta-ids. What its agent does not know begins with `?`."""
-    copies, sender = agent.backend.copies.index.copies.values(), agent.backend.sender
-    notes = {sender.local_path(copy): copy.path for copy in copies if copy.service == "notes"}
+class Register(NamedTuple):
+    """What can be written and read by itself: `/notes/5/tags/red#value`, with meta-ids."""
+
+    service: str
+    name: str
+    value: object
+    is_known: bool  # whether the agent of the site knows the resource that it is of
+
+
+def _registers(world: HttpWorld, agent: Agent) -> Iterator[Register]:
+    """Everything that the services of a site have."""
+    index = agent.backend.copies.index
+    copies, local_path = index.copies.values(), agent.backend.sender.local_path
+    # A comment may have been made while its note was deleted: the service has neither of them then.
+    notes = {local_path(one): one.path for one in copies if one.service == "notes" and _has_parent(index, one)}
     named = {(copy.service, copy.path) for copy in copies}
     for (site, service), model in world.services.items():
-        if site != agent.name:
-            continue
-        for register, value in model.registers():
-            if service == "notes":
-                known = _public(register, notes)
-                # What a note referred to may be gone since; then it has another number at each site.
-                is_ref = register.endswith("#ref")
-                shown = notes.get(f"/notes/{value}", "gone").rpartition("/")[2] if is_ref else value
-            else:
-                known, shown = register if (service, _owner(service, register)) in named else None, value
-            yield (service, known or f"?{register}"), shown
+        for name, value in model.registers() if site == agent.name else ():
+            if service != "notes":
+                yield Register(service, name, value, (service, _owner(service, name)) in named)
+                continue
+            # What a note referred to may be gone since; then it has another number at each site.
+            is_ref = name.endswith("#ref")
+            shown = notes.get(f"/notes/{value}", "gone").rpartition("/")[2] if is_ref else value
+            public = _public(name, notes)
+            yield Register(service, public or f"?{name}", shown, public is not None)
+
+
+def _has_parent(index: Index, copy: Copy) -> bool:
+    return all(one in index.copies for one in meta_ids_in(collection_of(copy.item)))
 
 
 def _public(register: str, notes: dict[str, str]) -> str | None:

@@ -1,7 +1,7 @@
 """What clients do in a history with HTTP services: several at a time, each at one site, one request after the other.
 
-Clients tell each other the ids that they got. Some things are used in one way only, so that nothing excuses a difference
-at the end; others in every way at once.
+Clients tell each other the ids that they got. Some things are used in one way only, so that nothing excuses a
+difference at the end; others in every way at once.
 """
 
 import asyncio
@@ -103,11 +103,15 @@ class Clients:
         if self._random.random() < 0.2:
             return self._comment(note)
         style = note.style if note.style != _MIXED else self._random.choice((_TEXTS, _TAGGED))
-        if style == _TAGGED:
-            path = f"{note.path}/tags/{self._random.choice(_TAGS)}"
-            if self._random.random() < 0.15:
-                return "notes", "DELETE", path, {}, scope
-            return "notes", "PUT", path, {"value": self._value}, scope
+        return self._tag(note, scope) if style == _TAGGED else self._text(note, scope)
+
+    def _tag(self, note: _Thing, scope: tuple[str, ...]) -> Request:
+        path = f"{note.path}/tags/{self._random.choice(_TAGS)}"
+        if self._random.random() < 0.15:
+            return "notes", "DELETE", path, {}, scope
+        return "notes", "PUT", path, {"value": self._value}, scope
+
+    def _text(self, note: _Thing, scope: tuple[str, ...]) -> Request:
         if self._random.random() < 0.5:
             return "notes", "PUT", note.path, {"text": self._value}, scope
         return "notes", "PATCH", note.path, {self._random.choice(("text", "color")): self._value}, scope
@@ -154,5 +158,11 @@ class Clients:
     def _transaction(self) -> Request:
         account = self._random.choice(_ACCOUNTS)
         if self._random.random() < 0.3:
-            return "ledger", "POST", "/set", {"account": account, "value": self._random.randint(0, 20)}, self._sites["/"]
+            return (
+                "ledger",
+                "POST",
+                "/set",
+                {"account": account, "value": self._random.randint(0, 20)},
+                self._sites["/"],
+            )
         return "ledger", "POST", "/txn", {"account": account, "add": self._random.randint(-5, 9)}, self._sites["/"]

@@ -59,7 +59,7 @@ class HttpWorld(World):
     """Carries out what agents with gateways do, and keeps what clients sent and got."""
 
     def __init__(self, seed: int, names: tuple[str, ...], profile: Profile) -> None:
-        self.loop = VirtualLoop(lambda: self.now_ms, self.after)
+        self.loop = VirtualLoop(lambda: self.now_ms, self.after)  # type: ignore[abstract]
         self.copies = {name: sqlite3.connect(":memory:", isolation_level=None) for name in names}
         self.services: dict[tuple[str, str], ModelService] = {
             (site, service): make(number) for number, site in enumerate(names) for service, make in SERVICES.items()
@@ -133,7 +133,7 @@ class HttpWorld(World):
 
         def arrive() -> None:
             done = service.handle(method, target, body) if arrives else (0, {})
-            if 200 <= done[0] < 300 and method not in _READS:
+            if _had_effect(method, done):
                 self._note_effect(agent.name, about, target, done)
             if stops:
                 self.inject("service stopped after its effect" if arrives else "service stopped without effect")
@@ -240,6 +240,11 @@ class HttpWorld(World):
                 self.inject("operator resolved an unknown")
                 self.record(f"{name} is told that {op} {'happened' if happened else 'did not happen'}")
                 self.deliver(name, Resolved(resource, op, happened))
+
+
+def _had_effect(method: str, reply: Reply) -> bool:
+    refused = isinstance(reply[1], dict) and reply[1].get("succeeded") is False
+    return 200 <= reply[0] < 300 and method not in _READS and not refused
 
 
 def _route(sites: tuple[str, ...]) -> Replicas | None:
