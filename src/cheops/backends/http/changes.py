@@ -56,6 +56,7 @@ from cheops.backends.http.submission import (
     wait_for_previous,
 )
 from cheops.backends.http.translation import form_of, translate_body
+from cheops.backends.http.turns import Turns
 from cheops.config.services import BASE, CREATE, EXISTS, PATCH, ReplicationConfig, ServiceConfig, type_name
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
@@ -187,6 +188,7 @@ class ChangeHandler:
         self._random_bytes = random_bytes
         self._backend = http_backend(node)
         self._functions = scope_functions()
+        self._turns = Turns(self._backend.copies, self._backend.context.replica)
         self._condition_guard = ConditionGuard(node, reading)
         self._identifier = ClientIdentifier(self._backend.sender.client)
 
@@ -410,6 +412,8 @@ class ChangeHandler:
         if not spooled.file_hash:
             request = with_body(request, spooled.inline)
         self._check_references(request, target)
+        turn = self._turns.taken(service, request, await self._node.pump.replica(target.meta_id))
+        await self._turns.come(pins.enter_context(turn))
         others = touched(self._backend.copies.index, service, request, target.meta_id)
         befores = [after(await self._node.pump.replica(one)) for one in others]
         return msgspec.structs.replace(request, after=tuple(filter(None, befores))), spooled.file_hash
