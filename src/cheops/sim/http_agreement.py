@@ -151,10 +151,11 @@ class _Check:
     # -- excuses -------------------------------------------------------------------------------------------
 
     def _has_no_order(self, meta_id: str) -> bool:
-        """Whether concurrent operations of the resource lead to different states in different orders."""
+        """Whether concurrent operations of the resource lead to different states in different orders; or a transaction
+        may need what a later request replaces, and so does not run at each site (docs/limitations.md)."""
         ops = [op for op in self._world.decided[meta_id].values() if op.kind is Kind.NORMAL and _runs(op)]
         asked = [(op, _place_of_op(op)) for op in ops]
-        return any(
+        return _needs_replaced(asked) or any(
             one.is_concurrent(other) and _is_ordered(place, place_of_other)
             for number, (one, place) in enumerate(asked)
             for other, place_of_other in asked[:number]
@@ -164,13 +165,15 @@ class _Check:
         """Whether somebody deleted what the resource is in, or refers to: at a site, that may have come first. A bucket
         is not deleted while it has objects, so its own deletion may fail, too."""
         deleted = {one.path for sent in self._sent if (one := self._place(sent)).verb == "delete" and not one.part}
-        refs = {
-            f"/notes/{one.content['ref']}" for one in self._sent if self._whole(one) == place and "ref" in one.content
-        }
+        of_it = [one for one in self._sent if self._whole(one) == place]
+        needed = {f"/notes/{one.content['ref']}" for one in of_it if "ref" in one.content}
+        needed |= {place.path.partition("/comments/")[0]} - {place.path}
         is_bucket = place.service == "store" and place.path.count("/") == 1
-        return any(
-            place.path.startswith(f"{one}/") or one in refs or (is_bucket and one == place.path) for one in deleted
-        ) or any(self._loses_parent(place._replace(path=one)) for one in refs)
+        return (
+            any(place.path.startswith(f"{one}/") or (is_bucket and one == place.path) for one in deleted)
+            or not deleted.isdisjoint(needed)
+            or any(self._loses_parent(place._replace(path=one)) for one in needed)
+        )
 
     # -- what was written ----------------------------------------------------------------------------------
 
@@ -250,6 +253,16 @@ def _place_of_op(op: Operation) -> Place | None:
     target = f"{request.path}?{request.query}" if request.query else request.path
     content = msgspec.json.decode(request.text) if request.text else {}
     return place_of(op.rtype.partition(":")[2], request.method, target, content)
+
+
+def _needs_replaced(asked: list[tuple[Operation, Place | None]]) -> bool:
+    sets = [(op, place) for op, place in asked if place and place.verb == "put" and place.service == "ledger"]
+    return any(
+        place and place.verb == _ADDS and set_before == set_after and before.is_before(op) and op.is_before(after)
+        for op, place in asked
+        for before, set_before in sets
+        for after, set_after in sets
+    )
 
 
 def _is_ordered(one: Place | None, other: Place | None) -> bool:

@@ -53,11 +53,12 @@ class Clients:
             self._world.loop.start(self._client(names[number % len(names)], share, pause_ms))
 
     async def _client(self, site: str, share: int, pause_ms: int) -> None:
+        has_credentials = self._random.random() < 0.5  # they are gone if the agent stops before the service has decided
         for _ in range(share):
             await asyncio.sleep(self._random.randint(0, 2 * pause_ms) / 1000)
             service, method, path, content, sites = self._invent(site)
             self._numbers += 1
-            sent = Sent(self._numbers, site, service, method, path, content, sites)
+            sent = Sent(self._numbers, site, service, method, path, content, sites, has_credentials)
             await self._world.request(sent, msgspec.json.encode(content) if content else b"")
             self._learn(sent)
 

@@ -8,10 +8,14 @@ between doing and answering, is drawn from the seed. The network of messages, th
 import asyncio
 import sqlite3
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import Any
 
+from cheops.config.services import service_of
 from cheops.engine.events import Answer, Outcome, Queried, Ran, Resolved, Run, Stage
+from cheops.engine.replica import Replica
 from cheops.engine.settings import Limits, Settings
+from cheops.errors import ClientError
 from cheops.gateway.headers import ForwardingInfo, Headers, RequestHead
 from cheops.gateway.interfaces import Response
 from cheops.log.operation import OpId, Status
@@ -27,6 +31,15 @@ _READS = ("GET", "HEAD")
 _WAIT_S = 3  # how long clients wait
 
 
+class Fate(Enum):
+    """What becomes of a request to a service."""
+
+    ANSWERED = auto()
+    REFUSED = auto()  # no connection
+    DONE = auto()  # it is done, and the service stops before it answers
+    LOST = auto()  # the service stops before it is done
+
+
 @dataclass
 class Sent:
     """A request of a client, and what became of it."""
@@ -38,6 +51,7 @@ class Sent:
     path: str  # as the client wrote it, with meta-ids
     content: dict[str, Any]
     sites: tuple[str, ...] = ()  # of its scope; none: it has none
+    has_credentials: bool = False
     status: int | None = None  # None: its client got no response
     resource: str = ""
     op: str = ""
@@ -98,7 +112,7 @@ class HttpWorld(World):
     def begin_run(self, node: Node, run: Run) -> None:
         self.check_rest(node)
         for step in run.steps:
-            if step.op is not None:
+            if step.op is not None and not step.again:
                 node.attempted[run.resource, step.op] = False
         agent = self.agents[node.name]
         agent.start(self._run_steps(agent, node, run))
@@ -121,13 +135,11 @@ class HttpWorld(World):
     async def call_service(self, agent: Agent, name: str, method: str, target: str, body: bytes) -> Reply:
         """A request of an agent to the service of its site. It is done, or not, whatever becomes of the agent."""
         service, where = self.services[agent.name, name], f"{name} of {agent.name}"
-        trouble = 0 if self.calm else self.profile.trouble
-        luck = self.random.random()
-        if luck < trouble or self.now_ms < service.down_until_ms:
+        fate = self.draw_fate(service)
+        if fate is Fate.REFUSED:
             self.inject("service refused connection")
             raise connection_refused(where)
-        stops = luck < trouble * 1.5
-        arrives = self.random.random() < 0.5 or not stops
+        stops, arrives = fate is not Fate.ANSWERED, fate is not Fate.LOST
         reply: asyncio.Future[Reply] = self.loop.create_future()
         about = running_step.get()
 
@@ -151,6 +163,15 @@ class HttpWorld(World):
         self.after(self.random.randint(1, 15), arrive)
         return await reply
 
+    def draw_fate(self, service: ModelService) -> Fate:
+        trouble = 0 if self.calm else self.profile.trouble
+        luck = self.random.random()
+        if luck < trouble or self.now_ms < service.down_until_ms:
+            return Fate.REFUSED
+        if luck >= trouble * 1.5:
+            return Fate.ANSWERED
+        return Fate.DONE if self.random.random() < 0.5 else Fate.LOST
+
     def _note_effect(self, site: str, about: tuple[str, OpId] | None, target: str, reply: Reply) -> None:
         if about is None:
             return
@@ -168,6 +189,8 @@ class HttpWorld(World):
         scope = f" at {' & '.join(sent.sites)}" if sent.sites else ""
         self.inject("request sent", f"{sent.site} gets {sent.method} {sent.path} {body.decode()}{scope}")
         headers: Headers = (("Content-Type", "application/json"), ("Prefer", f"wait={_WAIT_S}"))
+        if sent.has_credentials:
+            headers = (*headers, ("X-Auth-Token", "token"))
         if sent.sites:
             headers = (*headers, ("Scope", f"{sent.service}: {' & '.join(sent.sites)}"))
         head = RequestHead(sent.method, sent.path, headers)
@@ -225,21 +248,26 @@ class HttpWorld(World):
                     self.deliver(name, Queried(resource, refresh=True))
 
     def resolve_unknown(self) -> None:
-        """As the operator: look what the service has, and say so. What a create made, and nobody knows the id of, is
-        taken away first: then it did not happen."""
+        """As the operator: look what the service has, and say so."""
         for name, node in self.nodes.items():
-            for resource, replica in list(node.site.replicas.items() if node.site else ()):
-                if replica.applied.unknown is None:
-                    continue
-                op = replica.applied.unknown.id
-                happened = node.attempted.get((resource, op), False)
-                made = self.made.pop((name, resource, op), "")
-                if made and resource not in self.agents[name].backend.copies.index.copies:
-                    self.services[name, _service(replica.type.name)].forget(made)
-                    happened = False
-                self.inject("operator resolved an unknown")
-                self.record(f"{name} is told that {op} {'happened' if happened else 'did not happen'}")
-                self.deliver(name, Resolved(resource, op, happened))
+            agent = self.agents[name]
+            for replica in list(node.site.replicas.values() if node.site and agent.is_alive else ()):
+                if replica.applied.unknown is not None:
+                    agent.start(self._resolve(agent, replica, replica.applied.unknown.id))
+
+    async def _resolve(self, agent: Agent, replica: Replica, op: OpId) -> None:
+        """What a create made under an id that nobody knows is taken away: then it did not happen."""
+        resource, rtype = replica.resource, replica.type.name
+        payload = next(one.payload for one in (*replica.drafts, *replica.history.ops.values()) if one.id == op)
+        happened = self.nodes[agent.name].attempted.get((resource, op), False)
+        try:
+            await agent.backend.resolved(rtype, resource, payload, happened=happened)
+        except ClientError:
+            self.services[agent.name, service_of(rtype) or ""].forget(self.made.pop((agent.name, resource, op)))
+            happened = False
+        self.inject("operator resolved an unknown")
+        self.record(f"{agent.name} is told that {op} {'happened' if happened else 'did not happen'}")
+        self.deliver(agent.name, Resolved(resource, op, happened))
 
 
 def _had_effect(method: str, reply: Reply) -> bool:
@@ -249,7 +277,3 @@ def _had_effect(method: str, reply: Reply) -> bool:
 
 def _route(sites: tuple[str, ...]) -> Replicas | None:
     return Replicas(sites) if sites else None
-
-
-def _service(rtype: str) -> str:
-    return rtype.partition(":")[2]
