@@ -59,6 +59,7 @@ soak: $(VENV)/.installed ## 10,000 simulated histories and more, a million hosti
 	$(BIN)/cheops sim --seeds 10000 --sites 3
 	for profile in hostile network crashes moving rules policed; do $(BIN)/cheops sim --seeds 1000 --first 20000 --sites 5 --profile $$profile || exit 1; done
 	$(BIN)/cheops sim --seeds 200 --sites 4 --profile long
+	$(BIN)/cheops sim --seeds 2000 --sites 3 --profile http
 	$(BIN)/cheops sim --seeds 5000 --sites 5 --profile byzantine
 	$(BIN)/python -m tests.security.fuzz --inputs $${CHEOPS_FUZZ_INPUTS:-1000000}
 	$(BIN)/pytest -q tests/agent/test_report.py --repetitions 20 --timeout 3000

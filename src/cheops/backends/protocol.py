@@ -170,6 +170,10 @@ class Backend(ABC):
     async def resource_moved(self, resource: str, *, is_here: bool) -> None:
         """The list of sites of a resource has changed; `is_here`: this site is in it."""
 
+    async def resolved(self, rtype: str, resource: str, payload: Command, *, happened: bool) -> None:
+        """The operator says whether an operation whose outcome was unknown took effect here. Raise `ClientError` if it
+        must not be taken for one that did."""
+
     async def doctor(self) -> Sequence[Finding]:
         """What `cheops check` reports: whether all that runs need is there."""
         return ()

@@ -30,6 +30,7 @@ class Outcome:
     timing: Timing = NO_TIME
     cut: bool = False  # the output was cut off
     refused: bool = False  # this site does not allow it: neither units nor on_error run instead
+    in_doubt: bool = False  # RETRY: it may have had an effect, and may be run again
 
 
 # -- events ------------------------------------------------------------------------------------------
@@ -191,6 +192,7 @@ class Step:
     of_type: bool = False  # a command of the type itself, not one that came with an operation
     reads: bool = False  # its output is a state: nothing else may be in it
     of_base: bool = False  # writes the state of a checkpoint, which may be another site's
+    again: bool = False  # an attempt before may have had an effect
 
 
 @dataclass(frozen=True, slots=True)

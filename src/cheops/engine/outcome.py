@@ -62,14 +62,20 @@ def _handle_interruption(replica: Replica, running: Running, outcomes: tuple[Out
             fail(replica, op, f"on_error may not have run: {last.output}", out)
         case Purpose.DRAFT | Purpose.OPERATION if op and maybe:
             doubt(replica, op, last.output, out)
+        case Purpose.DRAFT if op and last.in_doubt:
+            replica.drafts.doubt(op.id)
         case Purpose.LEAVE if maybe:
             mark_dirty(replica, ("*",), out)
+    if op and replica.drafts.is_in_doubt(op.id):
+        out.forget.remove(("started", replica.resource))  # a crash must not make the doubt forgotten
 
 
 def doubt(replica: Replica, op: Operation, why: str, out: Effects) -> None:
     """An operation may have had its effect, or part of it. A replace operation runs again. One that had failed and ran
     in units is replayed from a base. For anything else the operator must decide what happened."""
     if replica.matrix_for(op).is_replace_type(op.key):
+        if any(draft.id == op.id for draft in replica.drafts):
+            replica.drafts.doubt(op.id)
         return
     if op.id in replica.applied.failed and _rebase(replica, op.key, out):
         replica.applied.clear_failure(op.id)
@@ -115,10 +121,20 @@ def _finish_draft(replica: Replica, running: Running, outcome: Outcome, out: Eff
             decide(replica, Verdict.SUPERSEDED, f"by {draft.id}", out)
         replica.applied.clear_unknown()
         decide(replica, Verdict.OK, outcome.output, out, outcome.timing)
+    elif may_have_run(replica, draft.id):
+        # It failed now, and an attempt before may have had its effect: void it must not be, nor run for ever.
+        replica.drafts.postpone_verdict(draft)
+        mark_unknown(replica, draft, f"an attempt before may have had an effect, and then: {outcome.output}", out)
     elif replica.drafts[0].id == draft.id:
         decide(replica, Verdict.VOID, outcome.output, out, outcome.timing)
     else:
         replica.drafts.postpone_verdict(draft)
+
+
+def may_have_run(replica: Replica, draft: OpId) -> bool:
+    """Whether an attempt to run a draft may have had an effect."""
+    unknown = replica.applied.unknown
+    return replica.drafts.is_in_doubt(draft) or (unknown is not None and unknown.id == draft)
 
 
 def decide(replica: Replica, verdict: Verdict, why: str, out: Effects, timing: Timing = NO_TIME) -> None:
@@ -150,6 +166,7 @@ def _apply(  # noqa: PLR0913 - a document's fields
     name = op.key
     wiped = replica.matrix.wiped_by(name)
     replica.applied.record_run(op.id, name, wiped)
+    replica.drafts.end_wiped_doubts(wiped)
     return _reply(
         replica,
         op.id,
@@ -276,6 +293,7 @@ def finish_replay(replica: Replica, running: Running, outcomes: tuple[Outcome, .
     for op, outcome in ran:
         if outcome.result is Result.OK:
             replica.applied.record_run(op.id, op.key, replica.matrix.wiped_by(op.key))
+            replica.drafts.end_wiped_doubts(replica.matrix.wiped_by(op.key))
     wiped = ("*",) if wanted.from_start else replica.matrix.wiped_by(wanted.run[0].key)
     at_ms = outcomes[0].timing.at_ms if outcomes else now_ms
     timing = Timing(at_ms, sum(outcome.timing.took_ms for outcome in outcomes))
@@ -315,6 +333,7 @@ def resolve(replica: Replica, id_: OpId, *, happened: bool, out: Effects) -> Non
     if unknown is None or unknown.id != id_:
         return
     replica.applied.clear_unknown()
+    replica.drafts.end_doubt(id_)
     if not happened:
         _reply(replica, id_, unknown.key, Status.PENDING, out, detail="the operator says that it did not run")
     elif replica.drafts and replica.drafts[0].id == id_:

@@ -101,6 +101,8 @@ class DraftQueue(Sequence[Operation]):
         self._drafts: list[Operation] = []
         # Drafts that ran out of turn and failed: their verdict waits until the UNKNOWN draft before them has one.
         self._failed_early: set[OpId] = set()
+        # Drafts of which an attempt may have had an effect. While one is not done, the document `Started` stays.
+        self._in_doubt: set[OpId] = set()
 
     @overload
     def __getitem__(self, place: int) -> Operation: ...
@@ -120,10 +122,26 @@ class DraftQueue(Sequence[Operation]):
 
     def pop_first(self) -> Operation:
         """The first draft, which gets its verdict now."""
+        self._in_doubt.discard(self._drafts[0].id)
         return self._drafts.pop(0)
 
     def postpone_verdict(self, draft: Operation) -> None:
         self._failed_early.add(draft.id)
+
+    def doubt(self, id_: OpId) -> None:
+        self._in_doubt.add(id_)
+
+    def end_doubt(self, id_: OpId) -> None:
+        self._in_doubt.discard(id_)
+
+    def end_wiped_doubts(self, wiped: tuple[str, ...]) -> None:
+        """What an attempt may have done to these keys is gone."""
+        for draft in self._drafts if self._in_doubt else ():
+            if is_wiped(wiped, draft.key):
+                self._in_doubt.discard(draft.id)
+
+    def is_in_doubt(self, id_: OpId) -> bool:
+        return id_ in self._in_doubt
 
     def may_run_early(self, draft: Operation) -> bool:
         return draft.id not in self._failed_early

@@ -11,7 +11,7 @@ from dataclasses import replace
 from cheops.engine import retention
 from cheops.engine.documents import Started, key_of
 from cheops.engine.events import Effects, Notify, Run, Step
-from cheops.engine.outcome import decide, fail, finish_replay, mark_dirty
+from cheops.engine.outcome import decide, fail, finish_replay, mark_dirty, may_have_run
 from cheops.engine.replica import Replica
 from cheops.engine.runs import Purpose, Running
 from cheops.log.operation import Kind, Operation, Status, Verdict
@@ -41,7 +41,8 @@ def advance(replica: Replica, out: Effects, now_ms: int) -> None:
         decide(replica, Verdict.OK, "", out)  # there is nothing to run
         advance(replica, out, now_ms)
     elif not wanted and (draft := _next_draft(replica)):
-        _start(replica, Running(replica.next_reply, Purpose.DRAFT, draft), (_step(draft),), out)
+        step = replace(_step(draft), again=may_have_run(replica, draft.id))
+        _start(replica, Running(replica.next_reply, Purpose.DRAFT, draft), (step,), out)
     elif not wanted:
         _settle(replica, out, now_ms)
 

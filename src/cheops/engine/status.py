@@ -174,5 +174,14 @@ def _with_status(replica: Replica, site: str, wanted: Status) -> tuple[OpId, ...
     return tuple(
         id_
         for (id_, replier), reply in replica.replies.by_operation()
-        if replier == site and reply.status is wanted and id_ not in replica.history.fates
+        if replier == site
+        and reply.status is wanted
+        and id_ not in replica.history.fates
+        and not _is_forgotten(replica, id_)
     )
+
+
+def _is_forgotten(replica: Replica, id_: OpId) -> bool:
+    """Whether an operation was forgotten because it has no effect. A reply to it may be kept longer: for a site that
+    lacks it, or because it came late."""
+    return contains(replica.history.known, id_) and id_ not in replica.history.ops

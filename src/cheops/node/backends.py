@@ -115,6 +115,13 @@ class Backends:
             )
             return (Outcome(Result.MAYBE, text),)
 
+    async def resolved(self, replica: Replica, id_: OpId, *, happened: bool) -> None:
+        """The operator says whether an operation took effect here. Raises ClientError."""
+        known = (op for op in (*replica.drafts, *replica.history.ops.values()) if op.id == id_)
+        rtype = replica.type.name
+        if rtype in self._types and (op := next(known, None)) is not None:
+            await self.of_type(rtype).resolved(rtype, replica.resource, op.payload, happened=happened)
+
     async def doctor(self) -> list[Finding]:
         return [finding for backend in self._by_name.values() for finding in await backend.doctor()]
 

@@ -96,7 +96,7 @@ def problems(world: World) -> list[str]:
 
 
 def _resource_problems(world: World, resource: str) -> Iterator[str]:
-    oracle = _oracle(world, resource)
+    oracle = oracle_of(world, resource)
     ops = world.decided[resource].values()
     if len({op.matrix.hash for op in ops}) == 1:
         by_rules = reference_effective(ops, oracle.matrix.entries)
@@ -150,7 +150,7 @@ def _leaver_problems(world: World, name: str, resource: str, oracle: History) ->
         yield f"{name} left, and its copy is still there"
 
 
-def _oracle(world: World, resource: str) -> History:
+def oracle_of(world: World, resource: str) -> History:
     """The merge of all operations that were ever decided, without forgetting anything."""
     matrices = {Matrix().hash: Matrix()}
     for node in world.nodes.values():
@@ -174,6 +174,16 @@ def _comes_on_top(oracle: History) -> bool:
 
 
 def _replica_problems(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
+    yield from log_problems(world, name, replica, oracle)
+    yield from phase_problems(world, name, replica)
+    if replica.applied.order_not_enforced:
+        yield f"{name} could not enforce the order"
+    if replica.applied.failed:
+        yield f"{name} diverged: {_ids(list(replica.applied.failed))} failed there"
+
+
+def log_problems(world: World, name: str, replica: Replica, oracle: History) -> Iterator[str]:
+    """What is wrong with a site's log, whatever its application has."""
     for id_ in sorted(world.acknowledged.get(replica.resource, ())):
         if not contains(replica.history.known, id_):
             yield f"{name} lost {id_}, which was acknowledged"
@@ -184,14 +194,10 @@ def _replica_problems(world: World, name: str, replica: Replica, oracle: History
     if effective != expected and not _comes_on_top(oracle):
         yield f"{name} has {_ids(effective)} effective, not {_ids(expected)}"
     yield from _storage_problems(world, name, replica, oracle)
-    yield from _phase_problems(world, name, replica)
-    if replica.applied.order_not_enforced:
-        yield f"{name} could not enforce the order"
-    if replica.applied.failed:
-        yield f"{name} diverged: {_ids(list(replica.applied.failed))} failed there"
 
 
-def _phase_problems(world: World, name: str, replica: Replica) -> Iterator[str]:
+def phase_problems(world: World, name: str, replica: Replica) -> Iterator[str]:
+    """What a site has not done yet."""
     if replica.slot.running or replica.drafts or replica.applied.unknown or replica.inbox.waiting:
         yield f"{name} is not done: {_todo(replica)}"
         for id_, why in replica.inbox.refused.items():

@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from cheops.sim import agreement, heartbeats, invariants, mutator, workload
+from cheops.sim import agreement, heartbeats, http_agreement, invariants, mutator, workload
 from cheops.sim.byzantine import ByzantineWorld
+from cheops.sim.http_clients import Clients
+from cheops.sim.http_world import HttpWorld
 from cheops.sim.workload import Profile
 from cheops.sim.world import World
 
@@ -25,9 +27,11 @@ class SimulationResult:
 def play(seed: int, sites: int, profile: Profile, *, patience_ms: int = PATIENCE_MS) -> SimulationResult:
     """Play a history; equal arguments give equal histories."""
     names = tuple(f"site{number}" for number in range(1, sites + 1))
-    world = ByzantineWorld(seed, names, profile) if profile.byzantine else World(seed, names, profile)
+    world = _kind_of(profile)(seed, names, profile)
     try:
         workload.schedule(world)
+        if isinstance(world, HttpWorld):
+            Clients(world).start()
         world.run_until(world.now_ms + profile.duration_ms)
         _heal(world)
         problems = _wait_until_healthy(world, patience_ms)
@@ -36,11 +40,25 @@ def play(seed: int, sites: int, profile: Profile, *, patience_ms: int = PATIENCE
             problems = _wait_until_healthy(world, patience_ms)
     except Exception as error:  # a failure like any other: it can be replayed and shrunk
         problems = [f"{type(error).__name__}: {error}"]
+    if isinstance(world, HttpWorld):
+        world.close()
     for node in world.nodes.values():
         world.injected += node.injected
     replays = sum(e.replay for node in world.nodes.values() for e in node.log)
     operations = sum(map(len, world.decided.values()))
     return SimulationResult(seed, tuple(problems), world.injected, operations, replays, tuple(world.story))
+
+
+def _kind_of(profile: Profile) -> type[World]:
+    if profile.http:
+        return HttpWorld
+    return ByzantineWorld if profile.byzantine else World
+
+
+def _problems(world: World) -> list[str]:
+    if isinstance(world, HttpWorld):
+        return http_agreement.problems(world)
+    return agreement.problems(world) if isinstance(world, ByzantineWorld) else invariants.problems(world)
 
 
 def _heal(world: World) -> None:
@@ -58,10 +76,12 @@ def _wait_until_healthy(world: World, patience_ms: int) -> list[str]:
     end_ms = world.now_ms + patience_ms
     problems = ["nothing was checked"]
     while problems and world.now_ms < end_ms:
+        if isinstance(world, HttpWorld):
+            world.refresh()
         world.run_until(world.now_ms + 2_000)
         world.cut.clear()
         world.resolve_unknown()
-        problems = agreement.problems(world) if isinstance(world, ByzantineWorld) else invariants.problems(world)
+        problems = _problems(world)
     return problems
 
 

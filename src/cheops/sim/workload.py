@@ -44,6 +44,7 @@ class Profile:
     policed: bool = False  # with the policies that count where sites have identities
     byzantine: bool = False  # one site is hostile (byzantine.py)
     spared: frozenset[str] = frozenset()  # tactics that the hostile site does not use (mutator.py)
+    http: bool = False  # the applications are HTTP services behind gateways (http_world.py)
 
 
 PROFILES = {
@@ -67,6 +68,7 @@ PROFILES = {
             long_delay=0.02, partitions=1, one_way_cuts=0, crashes=1, crash_between_effects=0.0005, skew_ms=1_000,
             clock_jumps=1, trouble=0.005, bad_command=0.02,
         ),
+        Profile("http", http=True, operations=60, deletes=0.06, crashes=3, crash_between_effects=0.001),
     )
 }  # fmt: skip
 
@@ -75,11 +77,8 @@ def schedule(world: "World") -> None:
     """Schedule operations and faults, all drawn from the seed of the world."""
     random, profile = world.random, world.profile
     names = list(world.nodes)
-    resources = [_resource(world, number) for number in range(profile.resources)]
-    for number in range(profile.operations):
-        resource = resources[number] if number < len(resources) else random.choice(resources)
-        at_ms = 5 if number < len(resources) else random.randint(10, profile.duration_ms)
-        world.after(at_ms, lambda r=resource, n=number: _submit(world, r, n))  # type: ignore[misc]
+    if not profile.http:
+        _schedule_operations(world)
     for _ in range(profile.partitions):
         world.after(random.randint(0, profile.duration_ms), lambda: _partition(world))
     for _ in range(profile.one_way_cuts):
@@ -92,6 +91,15 @@ def schedule(world: "World") -> None:
         world.after(random.randint(3_000, profile.duration_ms), lambda: _lose_disk(world, random.choice(names)))
     for node in world.nodes.values():
         node.skew_ms = random.randint(-profile.skew_ms, profile.skew_ms)
+
+
+def _schedule_operations(world: "World") -> None:
+    random, profile = world.random, world.profile
+    resources = [_resource(world, number) for number in range(profile.resources)]
+    for number in range(profile.operations):
+        resource = resources[number] if number < len(resources) else random.choice(resources)
+        at_ms = 5 if number < len(resources) else random.randint(10, profile.duration_ms)
+        world.after(at_ms, lambda r=resource, n=number: _submit(world, r, n))  # type: ignore[misc]
 
 
 class _Resource:

@@ -196,7 +196,7 @@ class World:
                 node.disk.sync()
                 self.note_saved(node, effect)
             case Run():
-                self._run(node, effect)
+                self.begin_run(node, effect)
             case Send():
                 self.send(node, effect)
             case Answer():
@@ -237,7 +237,7 @@ class World:
                 if len(decided) > _MAX_OPERATIONS * self.profile.operations:
                     raise RuntimeError(f"{document.resource} gets operation after operation by itself")
 
-    def _run(self, node: Node, run: Run) -> None:
+    def begin_run(self, node: Node, run: Run) -> None:
         life = node.life
         for step in run.steps:  # the operator is asked about this attempt, not about an earlier one
             if step.op is not None:
@@ -250,7 +250,7 @@ class World:
         def execute() -> None:
             if node.life == life:
                 trouble = 0 if self.calm else self.profile.trouble
-                self._check_rest(node)
+                self.check_rest(node)
                 outcomes = self.execute(node, run, trouble)
                 self.after(self.random.randint(0, 10), lambda: ended(outcomes))
 
@@ -259,7 +259,7 @@ class World:
     def execute(self, node: Node, run: Run, trouble: float) -> tuple[Outcome, ...]:
         return node.execute(run, self.apps[run.resource], self.random, trouble)
 
-    def _check_rest(self, node: Node) -> None:
+    def check_rest(self, node: Node) -> None:
         if len(node.log) > _MAX_RUNS_PER_OPERATION * self.profile.operations:
             raise RuntimeError(f"{node.name} runs commands without end, and does not come to rest")
 

@@ -381,7 +381,9 @@ async def resolve(request: ApiRequest[TimeoutParameters, ResolveRequest]) -> Res
         return await _resolve_at(request.http, node, body, request.principal)
     replica = await load_resource(node, id_)
     op = _unknown_operation(replica, body)
-    node.pump.post(ResolvedEvent(id_, op, body.resolution is Resolution.HAPPENED))
+    happened = body.resolution is Resolution.HAPPENED
+    await node.backends.resolved(replica, op, happened=happened)
+    node.pump.post(ResolvedEvent(id_, op, happened))
     await node.pump.flushed()
     return Resolved(resource=id_, site=node.name, operation=str(op), resolution=body.resolution)
 

@@ -11,6 +11,7 @@ A change, from the client to the services:
     replication     the gateway's `Replication`: which requests concern replicated resources, and what becomes of each
     request         what a client requests: target, preferences, conditions
     changes         a request becomes an operation
+    turns           a parent that is being created, and what goes into it: one after the other
     submission      hands the operation to the engine, and waits as long as the client wants
     payload         the operation's payload: an HTTP request as JSON; and what its response means
     backend         the `Backend`: runs the operation at each site
@@ -23,5 +24,5 @@ A change, from the client to the services:
 A read: `replication`, `reads`, `translation` (local ids to meta-ids in the response), with `ids` and `paths`.
 `locations` finds the sites of a resource that this site does not have.
 
-May import gateway and node, and everything below them. Only api and the agent import it.
+May import gateway and node, and everything below them. Only api, the agent and the simulator import it.
 """

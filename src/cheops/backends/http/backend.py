@@ -12,30 +12,33 @@ place that chooses.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from cheops.backends.http.copies import Copies
+from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider, CredentialsError, Tickets
 from cheops.backends.http.existing import ExistingResources, Task, may_exist, nothing_to_do, outcome_of
 from cheops.backends.http.ids import Form, NoCopyError, text_to_local
 from cheops.backends.http.interpretation import check_meaning, drop_members, failure, rule_for
 from cheops.backends.http.order import is_settled, waits_here
-from cheops.backends.http.paths import joined
+from cheops.backends.http.paths import joined, last_segment, trimmed
 from cheops.backends.http.payload import (
     BODY,
     Header,
     KeptResponse,
     PayloadError,
     Request,
+    decode_response,
+    is_in_doubt,
     is_json,
     request_of,
     result_in_doubt,
 )
 from cheops.backends.http.reachability import service_finding
 from cheops.backends.http.rules import check_place, check_rules
-from cheops.backends.http.sender import Identity, OfClient, OfSite, OperationSender, ServiceReply
+from cheops.backends.http.sender import Exchange, Identity, OfClient, OfSite, OperationSender, ServiceReply
 from cheops.backends.http.submission import deletion_command
 from cheops.backends.protocol import Backend, BackendContext, Finding
 from cheops.bounded import BoundedMap
@@ -60,6 +63,15 @@ _MAY_BE_OURS = (
     "it exists already, and may be of an attempt before, whose response was lost: look at it, and delete it or PUT it"
 )
 _THERE_IS_ONE = "there is a copy already: an earlier request with this Idempotency-Key created it"
+_MAY_EXIST = (
+    "an attempt to create it here may have had an effect, and its id is not known: if the service has it, delete it "
+    "there, or record its local id; then say with cheops resolve whether the create happened"
+)
+_ID_UNKNOWN = (
+    "nobody knows under which id the service has it, so it could not be changed or deleted. Record its local id first "
+    "(PUT /api/v1/replicants/{id}/local-id); or delete it there, and say that it did not happen"
+)
+_GONE = (404, 410)
 _ONLY_IF_NEW: tuple[Header, ...] = (("If-None-Match", "*"),)
 
 
@@ -68,17 +80,18 @@ class HttpBackend(Backend):
 
     releases_files = True  # a body is needed only until every site has its copy: a create that ran is not run again
 
-    def __init__(self, context: BackendContext) -> None:
+    def __init__(self, context: BackendContext, copies: Copies | None = None, exchange: Exchange | None = None) -> None:
+        """`copies` and `exchange` are what touches a disk or a network; the simulator has its own."""
         super().__init__(context)
         self._services = context.config.services
-        self.copies = Copies(context.config.data / FILE)
+        self.copies = copies or Copies(context.config.data / FILE)
         self.tickets = Tickets()
         self.waits: BoundedMap[str, str] = BoundedMap(_MAX_WAITS)  # why the next operation of a resource cannot run yet
         self._in_doubt: BoundedMap[str, None] = BoundedMap(_MAX_WAITS)  # operations that may have had an effect
         self.guard: RunGuard | None = None
         auths = {name: service.replication.auth for name, service in self._services.items()}
         providers = {name: CredentialProvider(name, auth, context.commands) for name, auth in auths.items() if auth}
-        self.sender = OperationSender(self.copies, providers, context.config.gateway)
+        self.sender = OperationSender(self.copies, providers, context.config.gateway, exchange)
         self._existing = ExistingResources(self.sender, self.copies)
 
     async def start(self) -> None:
@@ -115,20 +128,24 @@ class HttpBackend(Backend):
             return nothing_to_do("no request to the service is needed")
         check_rules(service, request)
         check_place(service, request, run.resource, self.copies.index.copies.get(run.resource))
+        again = step.again or str(step.op) in self._in_doubt
         if before := await self._unsettled(run, step, request):
             return Outcome(Result.RETRY, f"it comes after an operation on {before} that has not run here yet")
         try:
             task = self._task(run, step, service, request)
             if isinstance(task, Outcome):
                 return task
-            outcome = await self._send(task)
+            outcome = await self._send(replace(task, again=again))
         except (NoCopyError, CredentialsError) as error:
             return Outcome(Result.RETRY, str(error))
         except UpstreamError as error:
             if error.may_have_had_effect:
                 self._in_doubt[str(step.op)] = None
             in_doubt = result_in_doubt(request.method, may_repeat=request.may_repeat)
-            return Outcome(in_doubt if error.may_have_had_effect else Result.RETRY, str(error))
+            result = in_doubt if error.may_have_had_effect else Result.RETRY
+            return Outcome(result, str(error), in_doubt=error.may_have_had_effect)
+        if task.is_of_client and again and outcome.result is Result.KO:
+            outcome = replace(outcome, output=_in_words(outcome.output))  # people will read it, and decide
         if task.is_of_client and outcome.result in (Result.OK, Result.KO):
             self.tickets.forget(request.ticket)
         return outcome
@@ -190,6 +207,9 @@ class HttpBackend(Backend):
         if has_copy or request.binds:
             return None
         if request.deletes and not of_client:
+            replica = self.context.replica(meta_id)
+            if replica is not None and replica.applied.unknown is not None:
+                return Outcome(Result.RETRY, _MAY_EXIST)
             return nothing_to_do("there is no copy")
         return Outcome(Result.KO, f"there is no copy of {meta_id} at this site")
 
@@ -219,13 +239,8 @@ class HttpBackend(Backend):
         only_if_new = request.named and request.exists in ("abort", "adopt")
         more = _ONLY_IF_NEW if only_if_new else ()
         reply = await self.sender.send(task.service, request, path, task.body, task.identity, more=more)
-        if may_exist(request, reply.status):
-            outcome = await self._existing.resolve(task, path, reply)
-            if outcome.result is not Result.KO or task.op not in self._in_doubt:
-                return outcome
-            # What exists may be of the attempt before, or somebody else's: nobody knows, so nothing is overwritten.
-            kept = msgspec.structs.replace(self.sender.kept(task.service, path, reply), note=_MAY_BE_OURS)
-            return outcome_of(task, Result.KO, kept)
+        if (outcome := await self._done_before(task, path, reply)) is not None:
+            return outcome
         result, note = self._judged(task, reply)
         if result is Result.OK and request.binds:
             copy = self.sender.new_copy(task.service, task.meta_id, request, reply)
@@ -245,7 +260,32 @@ class HttpBackend(Backend):
                 self.tickets.keep_answer(answer_key(task.meta_id, task.op), whole)
         if result is Result.OK and request.deletes:
             await self.copies.unbind(task.meta_id, task.approved)
-        return outcome_of(task, result, kept)
+        return replace(outcome_of(task, result, kept), in_doubt=is_in_doubt(reply.status))
+
+    async def _done_before(self, task: Task, path: str, reply: ServiceReply) -> Outcome | None:
+        """The outcome, if what a request would create is there already, or what it would delete is gone."""
+        if may_exist(task.request, reply.status):
+            outcome = await self._existing.resolve(task, path, reply)
+            if outcome.result is not Result.KO or not task.again:
+                return outcome
+            # What exists may be of the attempt before, or somebody else's: nobody knows, so nothing is overwritten.
+            kept = msgspec.structs.replace(self.sender.kept(task.service, path, reply), note=_MAY_BE_OURS)
+            return outcome_of(task, Result.KO, kept)
+        if not await self._is_gone(task, path, reply):
+            return None
+        if task.request.deletes:
+            await self.copies.unbind(task.meta_id, task.approved)
+        return nothing_to_do("it is not there any more: an attempt before has deleted it")
+
+    async def _is_gone(self, task: Task, path: str, reply: ServiceReply) -> bool:
+        """Whether a client's DELETE found nothing because an attempt before has deleted it. The service would answer
+        the same to a client that may not see it, so this site looks with the credentials with which it runs changes."""
+        request, copy = task.request, self.copies.index.copies.get(task.meta_id)
+        if not (task.again and task.is_of_client and request.method == "DELETE" and reply.status in _GONE):
+            return False
+        look = Request(method="GET", path=request.path, query=request.query)
+        identity = of_site(task.service, copy.client if copy else request.client)
+        return (await self.sender.send(task.service, look, path, b"", identity)).status in _GONE
 
     @staticmethod
     def _judged(task: Task, reply: ServiceReply) -> tuple[Result, str]:
@@ -309,6 +349,23 @@ class HttpBackend(Backend):
         else:
             await self.copies.send_away(resource)
 
+    async def resolved(self, rtype: str, resource: str, payload: Command, *, happened: bool) -> None:
+        """What happened has made a copy here, or deleted it. An id that the service gave is not known to anybody."""
+        request = request_of(payload)
+        if not happened:
+            return
+        if request.deletes:
+            await self.copies.unbind(resource)
+        elif resource in self.copies.index.copies:
+            return
+        elif request.named and request.binds:
+            item, local_id = trimmed(request.item), last_segment(request.item)
+            await self.copies.bind(
+                Copy(resource, service_of(rtype) or "", item, local_id, is_named=True, client=request.client)
+            )
+        elif request.creates:
+            raise ClientError(_ID_UNKNOWN, status=409)
+
     async def doctor(self) -> Sequence[Finding]:
         return await asyncio.gather(*(service_finding(one) for one in self._services.values()))
 
@@ -324,6 +381,11 @@ def of_site(service: ServiceConfig, client: str) -> OfSite:
             "its client is: it needs the same setting"
         )
     return OfSite(client)
+
+
+def _in_words(output: str) -> str:
+    kept = decode_response(output)
+    return f"the service answers {kept.status}: {kept.note or shortened(kept.text)}" if kept else output
 
 
 def _without_id(task: Task, site: str) -> str:

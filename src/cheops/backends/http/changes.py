@@ -5,9 +5,10 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -55,6 +56,7 @@ from cheops.backends.http.submission import (
     wait_for_previous,
 )
 from cheops.backends.http.translation import form_of, translate_body
+from cheops.backends.http.turns import Turns
 from cheops.config.services import BASE, CREATE, EXISTS, PATCH, ReplicationConfig, ServiceConfig, type_name
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
@@ -68,6 +70,7 @@ from cheops.scope.functions import Functions
 from cheops.scope.tree import Scope
 from cheops.text import in_words
 
+RandomBytes: TypeAlias = Callable[[int], bytes]
 _NO_COPY = 503  # from another site: its service cannot decide, so nothing was done
 
 
@@ -170,13 +173,22 @@ class ConditionGuard:
 class ChangeHandler:
     """Makes an operation of a client's change, or forwards it to a site of the resource."""
 
-    def __init__(self, node: Node, services: UpstreamServices, reading: ReadHandler, locations: Locations) -> None:
+    def __init__(
+        self,
+        node: Node,
+        services: UpstreamServices,
+        reading: ReadHandler,
+        locations: Locations,
+        random_bytes: RandomBytes = os.urandom,
+    ) -> None:
         self._node = node
         self._services = services
         self._reads = reading
         self._locations = locations
+        self._random_bytes = random_bytes
         self._backend = http_backend(node)
         self._functions = scope_functions()
+        self._turns = Turns(self._backend.copies, self._backend.context.replica)
         self._condition_guard = ConditionGuard(node, reading)
         self._identifier = ClientIdentifier(self._backend.sender.client)
 
@@ -197,7 +209,7 @@ class ChangeHandler:
         meta_id = (
             meta_id_of("key", service, path, preferences.key)
             if preferences.key
-            else new_meta_id(self._node.name, os.urandom(RANDOM_BYTES))
+            else new_meta_id(self._node.name, self._random_bytes(RANDOM_BYTES))
         )
         target = Target(meta_id, sent, item_of(path, config.items))
         return await self._submit(service, incoming, target, preferences, sites, creates=True)
@@ -400,6 +412,8 @@ class ChangeHandler:
         if not spooled.file_hash:
             request = with_body(request, spooled.inline)
         self._check_references(request, target)
+        turn = self._turns.taken(service, request, await self._node.pump.replica(target.meta_id))
+        await self._turns.come(pins.enter_context(turn))
         others = touched(self._backend.copies.index, service, request, target.meta_id)
         befores = [after(await self._node.pump.replica(one)) for one in others]
         return msgspec.structs.replace(request, after=tuple(filter(None, befores))), spooled.file_hash

@@ -246,7 +246,9 @@ class Copies:
         self._connection: sqlite3.Connection | None = None
 
     async def open(self) -> None:
-        rows, approvals = await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+        self._take(*await asyncio.get_running_loop().run_in_executor(self._thread, self._open))
+
+    def _take(self, rows: list[tuple[Copy, bool]], approvals: list[tuple[str, str]]) -> None:
         self.approvals.update(approvals)
         here = (copy for copy, is_away in rows if not is_away)
         self.index = Index(sorted(here, key=lambda copy: copy.item.count("/")))  # wholes before parts
@@ -305,9 +307,13 @@ class Copies:
             self._connection.execute("PRAGMA journal_mode = WAL")
             # A copy must survive a power failure: no other site knows its local id.
             self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.executescript(_SCHEMA)
-            found = self._connection.execute("SELECT * FROM copies").fetchall()
-            approvals = self._connection.execute("SELECT meta_id, op FROM approvals ORDER BY rowid").fetchall()
+            return self._read(self._connection)
+
+    @staticmethod
+    def _read(connection: sqlite3.Connection) -> tuple[list[tuple[Copy, bool]], list[tuple[str, str]]]:
+        connection.executescript(_SCHEMA)
+        found = connection.execute("SELECT * FROM copies").fetchall()
+        approvals = connection.execute("SELECT meta_id, op FROM approvals ORDER BY rowid").fetchall()
         return [(Copy(a, b, c, d, bool(e), bool(f), g), bool(h)) for a, b, c, d, e, f, g, h in found], approvals
 
     def _commit(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:

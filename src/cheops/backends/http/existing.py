@@ -41,6 +41,7 @@ class Task:
     identity: Identity
     op: str = ""
     body: bytes | Path = b""
+    again: bool = False  # an attempt before may have had an effect
 
     @property
     def is_of_client(self) -> bool:

@@ -7,7 +7,8 @@ What a response means for the engine:
 
 2xx, 303                            OK
 404 and 410 to a DELETE             OK: it is not there. KO with a client's own credentials: services answer so if the
-                                    client may not see it
+                                    client may not see it. If an attempt before may have deleted it, this site looks
+                                    with its own credentials whether it is gone
 408, 425, 429, 503                  RETRY: not done, and may be sent again
 401 to credentials of this site     RETRY: the credentials must change, not the request. KO with a client's own
 any other 3xx and 4xx, 501, 505     KO: a definite failure
@@ -74,9 +75,12 @@ def result_of(method: str, status: int, *, may_repeat: bool, of_client: bool) ->
         return Result.OK
     if status in _TRY_AGAIN or (status == 401 and not of_client):
         return Result.RETRY
-    if status < 500 or status in _UNSUPPORTED:
-        return Result.KO
-    return result_in_doubt(method, may_repeat=may_repeat)
+    return result_in_doubt(method, may_repeat=may_repeat) if is_in_doubt(status) else Result.KO
+
+
+def is_in_doubt(status: int) -> bool:
+    """Whether a response leaves open whether the request had an effect."""
+    return status >= 500 and status not in (*_TRY_AGAIN, *_UNSUPPORTED)
 
 
 def result_in_doubt(method: str, *, may_repeat: bool) -> Result:

@@ -9,8 +9,10 @@ MOVE and COPY that touch a replicant are refused, and so are changes of a collec
 not one itself.
 """
 
+import os
+
 from cheops.backends.http.backend import http_backend
-from cheops.backends.http.changes import ChangeHandler
+from cheops.backends.http.changes import ChangeHandler, RandomBytes
 from cheops.backends.http.ids import META_ID, meta_id_of
 from cheops.backends.http.interpretation import (
     WHOLE,
@@ -51,14 +53,14 @@ _SEARCHING = ("GET", "HEAD")
 class HttpReplication:
     """Implements `Replication` of gateway.interfaces with the HTTP backend."""
 
-    def __init__(self, node: Node, services: UpstreamServices) -> None:
+    def __init__(self, node: Node, services: UpstreamServices, random_bytes: RandomBytes = os.urandom) -> None:
         self._node = node
         self._backend = http_backend(node)
         self._backend.sender.carry = services.carry
         self._copies = self._backend.copies
         self._locations = Locations(node)
         self._reads = ReadHandler(node, services, self._locations)
-        self._changes = ChangeHandler(node, services, self._reads, self._locations)
+        self._changes = ChangeHandler(node, services, self._reads, self._locations, random_bytes)
 
     def guard_runs(self, guard: RunGuard | None) -> None:
         self._backend.guard = guard

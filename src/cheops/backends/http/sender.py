@@ -109,6 +109,8 @@ _PATHS = ("location", "content-location", "link")
 
 # Remembers the scope of a request to a service; gives its headers with a carrier, and a function to call at its end.
 Carry: TypeAlias = Callable[[str, tuple[Header, ...], str], Awaitable[tuple[tuple[Header, ...], Callable[[], None]]]]
+# Sends one request to this site's instance of a service, and reads the response. Raises UpstreamError.
+Exchange: TypeAlias = Callable[[ServiceConfig, RequestHead, PreparedBody], Awaitable[ServiceReply]]
 
 
 class OfClient(NamedTuple):
@@ -129,13 +131,20 @@ Identity: TypeAlias = OfClient | OfSite
 class OperationSender:
     """Sends requests with local ids, credentials and the scope for the application's own calls."""
 
-    def __init__(self, copies: Copies, providers: Mapping[str, CredentialProvider], settings: GatewayConfig) -> None:
+    def __init__(
+        self,
+        copies: Copies,
+        providers: Mapping[str, CredentialProvider],
+        settings: GatewayConfig,
+        exchange: Exchange | None = None,
+    ) -> None:
         self._copies = copies
         self._providers = providers
         # No connection is kept open: one that the service closes while it is used again would leave it unknown whether
         # the request arrived.
         self.client = UpstreamClient(replace(settings, warm=0))
         self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
+        self._over_network = exchange or self._send_and_read
         self.carry: Carry | None = None  # the gateway's, where the site has one
 
     async def send(  # noqa: PLR0913 - a request's parts
@@ -179,7 +188,6 @@ class OperationSender:
         headers: tuple[Header, ...],
         body: bytes | FileBody,
     ) -> ServiceReply:
-        address = service_address(service)
         upload = PreparedBody(body.pieces, body.size) if isinstance(body, FileBody) else PreparedBody(body, len(body))
         # Without a length, a server may take a request that usually has a body for one without an end.
         has_length = upload.size or not (method in SAFE_METHODS or method == "DELETE")
@@ -188,11 +196,15 @@ class OperationSender:
             ("Accept-Encoding", "identity"),
             *([("Content-Length", str(upload.size))] if has_length else ()),
         )
-        head = RequestHead(method, address.path + quote(target, safe=_IN_TARGET), sent)
-        request = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch())
+        head = RequestHead(method, service_address(service).path + quote(target, safe=_IN_TARGET), sent)
         async with self._slots:
-            response = await self.client.send(address, request, ResponseTimeout(service.replication.timeout_s))
-            return await _read_reply(await streamed_response(response))
+            return await self._over_network(service, head, upload)
+
+    async def _send_and_read(self, service: ServiceConfig, head: RequestHead, upload: PreparedBody) -> ServiceReply:
+        request = UpstreamRequest(head, upload, ignore_informational, DisconnectWatch())
+        timeout = ResponseTimeout(service.replication.timeout_s)
+        response = await self.client.send(service_address(service), request, timeout)
+        return await _read_reply(await streamed_response(response))
 
     @contextlib.asynccontextmanager
     async def _carried(

@@ -1,0 +1,61 @@
+"""Defects that HTTP replication once had, each found then with a real application."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from cheops.backends.http import backend, changes, replication
+from cheops.backends.http.copies import Copy
+from cheops.backends.http.interpretation import Meaning, meaning_of
+from cheops.backends.http.payload import Request, operation_type
+from cheops.backends.http.sender import OperationSender, ServiceReply
+from cheops.config.service_rules import Rule, ServiceRules
+from cheops.config.services import ServiceConfig
+
+
+@contextmanager
+def posts_are_resources() -> Iterator[None]:
+    """A POST of which nothing says what it is about becomes a resource of its own: it has no order with any other."""
+
+    def meaning(rules: ServiceRules, method: str, *more: Any) -> Meaning | None:
+        return None if method == "POST" else meaning_of(rules, method, *more)
+
+    def new_copy(
+        self: OperationSender, service: ServiceConfig, meta_id: str, request: Request, reply: ServiceReply
+    ) -> Copy:
+        found = true_copy(self, service, meta_id, request, reply)
+        return found or Copy(meta_id, service.name, request.item, meta_id)
+
+    true_copy = OperationSender.new_copy
+    with (
+        patch.object(replication, "meaning_of", meaning),
+        patch.object(replication, "refuse_unexplained", lambda *_: None),
+        patch.object(backend, "check_meaning", lambda *_: None),
+        patch.object(OperationSender, "new_copy", new_copy),
+    ):
+        yield
+
+
+def queries_are_ignored() -> AbstractContextManager[object]:
+    """`PUT o?tagging` is a PUT of `o`, which supersedes the one that had the content."""
+
+    def first(self: ServiceRules, method: str, path: str, _query: str) -> tuple[Rule, dict[str, str]] | None:
+        return true(self, method, path, "")
+
+    true = ServiceRules.first
+    return patch.object(ServiceRules, "first", first)
+
+
+def parts_are_ordered() -> AbstractContextManager[object]:
+    """A PUT to a sub-path does not replace an earlier one to the same sub-path."""
+
+    def type_(method: str, sub_path: str, content_type: str) -> str:
+        return f"send {sub_path}" if sub_path else operation_type(method, sub_path, content_type)
+
+    return patch.object(changes, "operation_type", type_)
+
+
+def resources_have_no_order() -> AbstractContextManager[object]:
+    """What one client does to a parent and then to a child runs elsewhere as it comes."""
+    return patch.object(changes, "touched", lambda *_: [])

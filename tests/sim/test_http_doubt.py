@@ -1,0 +1,180 @@
+"""What becomes of HTTP requests whose effect is unknown, and of those that come at the same time: found by histories
+of the simulator, and played here by hand."""
+
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from cheops.backends.http.ids import meta_id_of
+from cheops.backends.http.payload import request_of
+from cheops.engine.status import Overall, status
+from cheops.errors import ClientError
+from cheops.log.operation import OpId
+from cheops.sim.http_service import ModelService, Notes
+from cheops.sim.http_world import Fate, HttpWorld, Sent
+from cheops.sim.workload import PROFILES
+
+BOTH = ("site1", "site2")
+
+
+class HandWorld(HttpWorld):
+    """Two sites without faults, except those that a test wants."""
+
+    def __init__(self) -> None:
+        self.fates: dict[int, deque[Fate]] = {0: deque(), 1: deque()}  # of the next requests, by the number of a site
+        super().__init__(1, BOTH, replace(PROFILES["calm"], http=True, operations=20))
+
+    def draw_fate(self, service: ModelService) -> Fate:
+        if self.now_ms < service.down_until_ms:
+            return Fate.REFUSED
+        fates = self.fates[service.number]
+        return fates.popleft() if fates else Fate.ANSWERED
+
+    def begin(self, site: str, service: str, method: str, path: str, content: dict[str, Any], **more: Any) -> Sent:
+        sent = Sent(len(self.sent), site, service, method, path, content, BOTH, **more)
+        self.loop.start(self.request(sent, msgspec.json.encode(content) if content else b""))
+        return sent
+
+    def ask(self, *args: Any, **more: Any) -> Sent:
+        sent = self.begin(*args, **more)
+        self.pass_s(5)
+        return sent
+
+    def finish(self, coro: Coroutine[Any, Any, object]) -> None:
+        task = self.loop.create_task(coro)
+        self.pass_s(1)
+        task.result()
+
+    def pass_s(self, seconds: int) -> None:
+        self.run_until(self.now_ms + seconds * 1_000)
+
+    def entries(self, service: str) -> list[list[str]]:
+        return [sorted(self.services[site, service].entries) for site in BOTH]
+
+    def overall(self, resource: str) -> list[Overall]:
+        self.refresh()
+        self.pass_s(2)
+        replicas = [self.nodes[site].replica(resource) for site in BOTH]
+        return [status(replica, set(BOTH)).overall for replica in replicas if replica]
+
+    def unknown(self, site: str, resource: str) -> OpId | None:
+        replica = self.nodes[site].replica(resource)
+        return replica.applied.unknown.id if replica and replica.applied.unknown else None
+
+    def restart_after_crash(self, site: str) -> None:
+        self.crash(site, 100)
+        self.pass_s(5)
+
+
+@pytest.fixture
+def world() -> Iterator[HandWorld]:
+    world = HandWorld()
+    yield world
+    assert world.loop.errors == []
+    world.close()
+
+
+def note(world: HandWorld) -> str:
+    return world.ask("site1", "notes", "POST", "/notes", {"text": "x"}).resource
+
+
+def test_a_deletion_that_was_done_without_an_answer_is_done_everywhere(world: HandWorld) -> None:
+    resource = note(world)
+    world.fates[0].append(Fate.DONE)
+    sent = world.ask("site1", "notes", "DELETE", f"/notes/{resource}", {})
+    assert sent.status == 200
+    assert world.entries("notes") == [[], []]
+    assert world.overall(resource) == [Overall.CONVERGED] * 2
+
+
+def test_a_deletion_of_a_part_that_was_done_without_an_answer_is_done_everywhere(world: HandWorld) -> None:
+    resource = note(world)
+    world.ask("site1", "notes", "PUT", f"/notes/{resource}/tags/red", {"value": "y"})
+    world.fates[0].append(Fate.DONE)
+    assert world.ask("site1", "notes", "DELETE", f"/notes/{resource}/tags/red", {}).status == 200
+    assert world.entries("notes") == [["/notes/1"], ["/notes/41"]]
+
+
+def test_a_deletion_that_finds_nothing_is_refused_if_it_was_sent_once(world: HandWorld) -> None:
+    resource = note(world)
+    assert world.ask("site1", "notes", "DELETE", f"/notes/{resource}/tags/red", {}).status == 404
+
+
+def test_who_may_not_see_a_thing_does_not_delete_it_after_a_lost_request(world: HandWorld) -> None:
+    """The service answers 404 to such a client, and this site sees with its own credentials that it is there."""
+
+    def do(self: Notes, method: str, *more: Any) -> Any:
+        return (404, {}) if method == "DELETE" else true_do(self, method, *more)
+
+    true_do = Notes.do
+    resource = note(world)
+    world.fates[0].append(Fate.LOST)
+    with patch.object(Notes, "do", do):
+        world.ask("site1", "notes", "DELETE", f"/notes/{resource}", {})
+    assert world.entries("notes") == [["/notes/1"], ["/notes/41"]]
+    assert world.unknown("site1", resource)  # and nobody takes it for void: the lost request may have had an effect
+    assert Overall.CONVERGED not in world.overall(resource)[:1]
+
+
+def test_a_change_whose_credentials_were_lost_while_it_ran_is_unknown(world: HandWorld) -> None:
+    resource = meta_id_of("path", "kv", "/$.key/a")
+    world.begin("site1", "kv", "POST", "/kv/put", {"key": "a", "value": 1}, has_credentials=True)
+    while not world.services["site1", "kv"].entries:
+        world.run_until(world.now_ms + 1)
+    world.restart_after_crash("site1")
+    assert world.unknown("site1", resource)
+    world.resolve_unknown()
+    world.pass_s(5)
+    assert world.entries("kv") == [["/$.key/a"], ["/$.key/a"]]
+    assert all(resource in agent.backend.copies.index.copies for agent in world.agents.values())
+    assert world.overall(resource) == [Overall.CONVERGED] * 2
+
+
+def test_what_a_create_in_doubt_may_have_made_is_not_forgotten_by_a_deletion(world: HandWorld) -> None:
+    world.fates[1].append(Fate.DONE)
+    resource = note(world)
+    assert world.unknown("site2", resource)
+    world.ask("site1", "notes", "DELETE", f"/notes/{resource}", {})
+    assert world.entries("notes") == [[], ["/notes/41"]]
+    assert Overall.CONVERGED not in world.overall(resource)
+    world.resolve_unknown()
+    world.pass_s(60)
+    assert world.entries("notes") == [[], []]
+    assert world.overall(resource) == [Overall.CONVERGED] * 2
+
+
+def test_a_create_whose_id_nobody_knows_cannot_be_taken_for_done(world: HandWorld) -> None:
+    resource = note(world)
+    payload = next(iter(world.decided[resource].values())).payload
+    backend = world.agents["site2"].backend
+    world.finish(backend.resolved("http:notes", resource, payload, happened=True))  # its copy is known
+    world.finish(backend.copies.unbind(resource))
+    world.finish(backend.resolved("http:notes", resource, payload, happened=False))
+    with pytest.raises(ClientError, match="nobody knows under which id"):
+        world.finish(backend.resolved("http:notes", resource, payload, happened=True))
+
+
+@pytest.mark.parametrize("first", ["/b", "/b/k"])
+def test_a_parent_and_its_child_at_the_same_time_have_one_order(world: HandWorld, first: str) -> None:
+    world.cut |= {BOTH, BOTH[::-1]}
+    contents = {"/b": {"made": "x"}, "/b/k": {"value": "y"}}
+    paths = sorted(contents, key=lambda path: path != first)
+    parent, child = sorted((world.begin("site1", "store", "PUT", one, contents[one]) for one in paths), key=_path)
+    world.pass_s(5)
+    assert parent.status == 201
+    assert child.status == (201 if first == "/b" else 404)
+    if first == "/b":
+        (op,) = world.decided[child.resource].values()
+        assert [one.resource for one in request_of(op.payload).after] == [parent.resource]
+    world.cut.clear()
+    world.pass_s(10)
+    assert world.entries("store") == [["/b", "/b/k"] if first == "/b" else ["/b"]] * 2
+
+
+def _path(sent: Sent) -> str:
+    return sent.path
