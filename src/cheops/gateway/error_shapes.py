@@ -7,9 +7,9 @@ What a service itself answers is never changed.
 
 from collections.abc import Callable
 from dataclasses import replace
+from html import escape
 from http import HTTPStatus
 from typing import Any
-from xml.sax.saxutils import escape
 
 import msgspec
 
