@@ -150,7 +150,9 @@ def test_what_cannot_be_the_same_everywhere_is_refused(buckets: Buckets, wan: Wa
     # Replicants are refused without a scope, too; all else goes to the service.
     refused = buckets.tried("site1", ["delete_objects", {"Bucket": "bucket", "Delete": keys}], scope="")
     assert refused[0]["status"] == 422, refused
-    buckets.call("site1", ["create_bucket", {"Bucket": "alone"}], ["copy_object", {**copy, "Bucket": "alone"}], scope="")
+    buckets.call(
+        "site1", ["create_bucket", {"Bucket": "alone"}], ["copy_object", {**copy, "Bucket": "alone"}], scope=""
+    )
     buckets.call("site1", ["delete_objects", {"Bucket": "alone", "Delete": {"Objects": [{"Key": "copy"}]}}], scope="")
     buckets.call("site1", ["delete_bucket", {"Bucket": "alone"}], scope="")
     # An upload that its client gives up leaves nothing; nor does one of which S3 refuses the end.
@@ -159,7 +161,10 @@ def test_what_cannot_be_the_same_everywhere_is_refused(buckets: Buckets, wan: Wa
     failed = buckets.tried("site1", ["complete_multipart_upload", {**end, **parts}])
     assert failed[0]["status"] in (400, 404), failed
     buckets.call("site1", ["abort_multipart_upload", end])
-    assert buckets.tried("site1", ["upload_part", {**part, "UploadId": started["UploadId"], "Body": "x"}])[0]["status"] == 404
+    assert (
+        buckets.tried("site1", ["upload_part", {**part, "UploadId": started["UploadId"], "Body": "x"}])[0]["status"]
+        == 404
+    )
     assert buckets.equal()["bucket"]["objects"].keys() == {"source", "other"}
 
 
