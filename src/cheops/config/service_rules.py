@@ -29,6 +29,7 @@ from cheops.text import listed, nearest, printable, shortened
 from cheops.yaml_file import Value, parse_yaml
 
 SERVICE = "service"  # `of: service`: one order for everything that the service does
+REPLICANTS = "replicants"  # `is: read, of: replicants`: with '&', what is not replicated is not there
 ANY_QUERY = "*"
 _METHOD = re.compile(r"[A-Z]{1,32}|\*")
 _VARIABLE = re.compile(r"\{([a-z][a-z_]*)(\*\*)?\}")
@@ -221,7 +222,9 @@ def _read_rule(value: Value) -> Rule:
     step = read_step(record, variables)
     kind, part = _kind_of(value, record, step)
     of = _read_subject(record["of"], variables) if "of" in record else ""
-    if kind is RuleKind.READ and (of or part):
+    if (of == REPLICANTS) > (kind is RuleKind.READ):
+        raise record["of"].fail("only a read is 'of: replicants'")
+    if kind is RuleKind.READ and (of not in ("", REPLICANTS) or part):
         raise value.fail("a read is not logged, so it has no 'of': it goes to the copy here, or to the nearest")
     if kind is RuleKind.ACTION and not of:
         raise value.fail('\'of\' is missing: what the action is about, such as of: "/{repo}", "$.key" or service')
@@ -299,7 +302,7 @@ def _read_kind(value: Value) -> tuple[RuleKind, str]:
 def _read_subject(value: Value, variables: Iterable[str]) -> str:
     """A template of a path: `$.key` becomes `/$.key/{$.key}`, so that it is the same for all rules of a service."""
     text = value.string().strip()
-    if text == SERVICE:
+    if text in (SERVICE, REPLICANTS):
         return text
     if _PLACE.fullmatch(text):
         return f"/{text}/{{{text}}}"

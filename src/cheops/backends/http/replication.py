@@ -37,7 +37,7 @@ from cheops.backends.http.request import (
 from cheops.backends.http.session_handler import SessionHandler
 from cheops.backends.http.submission import is_collection
 from cheops.config.request_rules import first_match
-from cheops.config.service_rules import RuleKind, ServiceRules
+from cheops.config.service_rules import REPLICANTS, RuleKind, ServiceRules
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import SAFE_METHODS, RequestHead, first
 from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
@@ -89,6 +89,8 @@ class HttpReplication:
         found = rule_for(self._rules(service), head.method, head.target, head.headers)
         if found and found[0].step:
             return await self._sessions.handle(service, incoming, route, *found)
+        if found and found[0].of == REPLICANTS and route:
+            await self._refuse_not_replicated(service, head, route)
         if incoming.head.method not in SAFE_METHODS:
             incoming = await self._with_what_it_is_about(service, incoming)
             meaning = self._meaning(service, incoming)
@@ -153,6 +155,13 @@ class HttpReplication:
         path = canonical(split_target(incoming.head.target)[0])
         target = Target(meta_id, path, meaning.item, meaning.part, is_named=True, meaning=meaning)
         return await self._changes.change_by_rule(service, incoming, target, sites or (route.sites if route else ()))
+
+    async def _refuse_not_replicated(self, service: str, head: RequestHead, route: Replicas) -> None:
+        """Raises ClientError for a read of what is not replicated at the sites of its scope."""
+        known = await self._locations.known_here(self._named(service, head).meta_id)
+        if not set(route.sites) <= set(known):
+            path = printable(shortened(split_target(head.target)[0]))
+            raise ClientError(f"{path} is not replicated at {listed(route.sites)}", status=404)
 
     async def _handle_never(
         self, service: str, incoming: IncomingRequest, route: Replicas | None, meaning: Meaning
