@@ -30,6 +30,7 @@ class Outcome:
     timing: Timing = NO_TIME
     cut: bool = False  # the output was cut off
     refused: bool = False  # this site does not allow it: neither units nor on_error run instead
+    once: bool = False  # with MAYBE: not even a replace operation may run again
 
 
 # -- events ------------------------------------------------------------------------------------------

@@ -56,7 +56,9 @@ class Registries:
         for site in SITES:
             host, port = sites.address(site, sites.service)
             proxy = [sys.executable, "-m", "tests.apps.rules.scope_proxy"]
-            sites.rig.start_beside(site, [*proxy, str(self.proxies[site]), f"{host}:{port}", str(base / f"{site}.headers")])
+            sites.rig.start_beside(
+                site, [*proxy, str(self.proxies[site]), f"{host}:{port}", str(base / f"{site}.headers")]
+            )
             until(lambda s=site: self._is_up(s), f"for the proxy of {site}")  # type: ignore[misc]
 
     def _is_up(self, site: str) -> bool:
@@ -131,6 +133,7 @@ class Registries:
 
     def equal(self) -> dict[str, str]:
         """Wait until both registries have the same; no site may say CONVERGED before. What they have."""
+        until(lambda: self.state("site1") == self.state("site2"), "for both sites to have the same")
         said = self.sites.settled()
         states = [self.state(site) for site in SITES]
         must_be_true(said, states)
@@ -209,6 +212,8 @@ def test_what_an_image_needs_must_be_replicated_first(registries: Registries, tm
     assert answer.status == 201, answer.body
     assert answer.headers["Docker-Content-Digest"] == f"sha256:{digest}"
     assert answer.headers["Location"].endswith(f"/v2/team/alone/manifests/sha256:{digest}")
-    opened = registries.sites.call("site1", "POST", f"/v2/team/b/blobs/uploads/?mount=sha256:{digest}&from=x", None, BOTH)
+    opened = registries.sites.call(
+        "site1", "POST", f"/v2/team/b/blobs/uploads/?mount=sha256:{digest}&from=x", None, BOTH
+    )
     assert opened.status == 202
     assert opened.headers["Docker-Upload-UUID"]

@@ -64,6 +64,7 @@ class Buckets:
 
     def equal(self) -> Any:
         """Wait until both services have the same; no site may say CONVERGED before. What they have."""
+        until(lambda: self.state("site1") == self.state("site2"), "for both sites to have the same")
         said = self.sites.settled()
         states = [self.state(site) for site in SITES]
         must_be_true(said, states)

@@ -48,7 +48,7 @@ from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.interfaces import RunGuard, UpstreamError
-from cheops.log.operation import Command, Kind
+from cheops.log.operation import Command, Kind, Status
 from cheops.node.node import Node
 from cheops.text import printable, shortened
 
@@ -134,7 +134,8 @@ class HttpBackend(Backend):
                 return task
             outcome = await self._send(task)
         except (NoCopyError, CredentialsError, _LostAnswerError) as error:
-            return Outcome(Result.MAYBE if isinstance(error, _LostAnswerError) else Result.RETRY, str(error))
+            is_lost = isinstance(error, _LostAnswerError)
+            return Outcome(Result.MAYBE if is_lost else Result.RETRY, str(error), once=is_lost)
         except UpstreamError as error:
             if error.may_have_had_effect:
                 self._in_doubt[str(step.op)] = None
@@ -180,9 +181,15 @@ class HttpBackend(Backend):
         headers = self.tickets.credentials(request.ticket)
         # They are kept for a while, and not across a restart. It must not run with any others: no service has seen
         # that the client may do it.
-        if headers is None and request.session:
-            return Outcome(Result.MAYBE, _COMPLETION_LOST)
+        if headers is None and request.session and not self._is_said_to_be_undone(resource, step):
+            return Outcome(Result.MAYBE, _COMPLETION_LOST, once=True)
         return Outcome(Result.KO, _CREDENTIALS_LOST) if headers is None else OfClient(headers)
+
+    def _is_said_to_be_undone(self, resource: str, step: Step) -> bool:
+        """Whether the operator has looked, and says that an operation did not run."""
+        replica = self.context.replica(resource)
+        reply = replica.replies.get(step.op, self.context.config.name) if replica and step.op else None
+        return reply is not None and reply.status is Status.PENDING
 
     def _is_undecided(self, resource: str, step: Step) -> bool:
         """Whether it was accepted here, and no service has decided about it yet."""
