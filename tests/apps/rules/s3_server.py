@@ -10,8 +10,8 @@ from pathlib import Path
 
 os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "0"
 
-from moto.iam.models import iam_backends
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.iam.models import iam_backends  # type: ignore[import-not-found]
+from moto.server import DomainDispatcherApplication, create_backend_app  # type: ignore[import-not-found]
 from werkzeug.serving import make_server
 
 ACCOUNT = "123456789012"

@@ -77,7 +77,7 @@ class Registries:
         """`push FOLDER IMAGE`, `pull IMAGE FOLDER`, or a command of skopeo about an image."""
         flags = ("--tls-verify=false",)
         if command == "push":
-            words = ("copy", "--dest-tls-verify=false", f"dir:{names[0]}", self.name(site, names[1]))
+            words: tuple[str, ...] = ("copy", "--dest-tls-verify=false", f"dir:{names[0]}", self.name(site, names[1]))
         elif command == "pull":
             words = ("copy", "--src-tls-verify=false", self.name(site, names[0]), f"dir:{names[1]}")
         else:

@@ -131,7 +131,7 @@ def test_objects_and_uploads_are_the_same_everywhere_also_after_a_cut(buckets: B
     assert "second" not in buckets.equal()
 
 
-def test_what_cannot_be_the_same_everywhere_is_refused(buckets: Buckets, wan: Wan) -> None:
+def test_what_cannot_be_the_same_everywhere_is_refused(buckets: Buckets) -> None:
     buckets.call("site1", BUCKET, put("source", "1"), put("other", "2"))
     opened = ["create_multipart_upload", {"Bucket": "bucket", "Key": "upload"}]
     started, elsewhere = buckets.call("site1", opened)[0], buckets.call("site2", opened)[0]
