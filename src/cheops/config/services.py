@@ -313,6 +313,8 @@ class ReplicationConfig(Section):
                 )
             if self.client is None:
                 raise place(value, "replicate_as").fail("'mapped' needs 'client': how to find out who a client is")
+            if self.sign is not None:
+                raise place(value, "sign").fail("'sign' has one key for all clients, so it is not for 'mapped'")
         elif self.auth is not None and self.auth.folder is not None:
             raise place(value, "auth").fail("'folder' has credentials by client, for 'replicate_as: mapped'")
         elif self.client is not None:
