@@ -150,6 +150,9 @@ def test_images_are_the_same_everywhere_also_after_a_cut(registries: Registries,
     alone = registries.image("alone")
     registries.skopeo("site1", "push", str(alone), "alone:1")  # without a scope, as without Cheops
     assert registries.tags("site2", "alone") == {}
+    registries.scope("site2")  # shared: at the other site
+    registries.skopeo("site1", "push", str(alone), "shared:1")
+    assert (registries.tags("site1", "shared"), registries.tags("site2", "shared").keys()) == ({}, {"1"})
     registries.scope(BOTH)
     first = registries.image("first", layers=2, size=3_000_000)
     registries.skopeo("site1", "push", str(first), "team/app:latest")

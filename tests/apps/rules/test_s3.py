@@ -45,19 +45,20 @@ class Buckets:
         assert not [one for one in found if "error" in one], found
         return [one["ok"] for one in found]
 
-    def tried(self, site: str, *calls: Any, scope: str = BOTH) -> list[Any]:
+    def tried(self, site: str, *calls: Any, scope: str = BOTH, of: str = "") -> list[Any]:
+        """The same, with whatever they give; `of` is the site whose key the client has."""
         host, port = self.sites.address(site, self.sites.service)
-        return self._run(site, f"http://{host}:{port}", "client", f"{{s3: {scope}}}" if scope else "", calls)
+        return self._run(site, f"http://{host}:{port}", of or site, f"{{s3: {scope}}}" if scope else "", calls)
 
     def state(self, site: str) -> Any:
         """What the service itself has."""
         port = self.sites.own(site, self.sites.service)
-        found = self._run(site, f"http://127.0.0.1:{port}", "client", "", [["state", {}]])[0]
+        found = self._run(site, f"http://127.0.0.1:{port}", site, "", [["state", {}]])[0]
         assert "ok" in found, found
         return found["ok"]
 
-    def _run(self, site: str, url: str, who: str, scope: str, calls: Any) -> list[Any]:
-        argv = (python(), str(HERE / "s3_client.py"), url, str(self.base / f"s3-{site}" / who), scope)
+    def _run(self, site: str, url: str, of: str, scope: str, calls: Any) -> list[Any]:
+        argv = (python(), str(HERE / "s3_client.py"), url, str(self.base / f"s3-{of}" / "client"), scope)
         done = self.sites.run(site, *argv, input=json.dumps(calls))
         assert done.returncode == 0, done.stderr
         return list(json.loads(done.stdout))
@@ -93,6 +94,14 @@ def test_objects_and_uploads_are_the_same_everywhere_also_after_a_cut(buckets: B
     # Without a scope, it is as without Cheops.
     buckets.call("site1", ["create_bucket", {"Bucket": "alone"}], scope="")
     buckets.call("site1", ["delete_bucket", {"Bucket": "alone"}], scope="site1")
+    # Shared: a client of site2 at site1.
+    shared = [
+        BUCKET,
+        put("a", "1"),
+        ["delete_object", {"Bucket": "bucket", "Key": "a"}],
+        ["delete_bucket", {"Bucket": "bucket"}],
+    ]
+    assert all("ok" in one for one in buckets.tried("site1", *shared, scope="site2", of="site2"))
     one = {"Bucket": "bucket", "Key": "big file/ö", "Body": f"x*{2 * PART + 7}"}
     more = {"ContentType": "text/x-large", "Metadata": {"who": "me"}, "Tagging": "a=b"}
     buckets.call("site1", BUCKET, put("a b/ü", "small"), ["upload", {**one, "ExtraArgs": more}], tag("a b/ü", "1"))
@@ -114,7 +123,7 @@ def test_objects_and_uploads_are_the_same_everywhere_also_after_a_cut(buckets: B
         ["upload", {"Bucket": "bucket", "Key": "cut", "Body": f"y*{2 * PART}"}],
         ["put_object_acl", {"Bucket": "bucket", "Key": "cut", "ACL": "public-read"}],
         ["create_bucket", {"Bucket": "second"}],
-        ["put_object", {"Bucket": "second", "Key": "k", "Body": "v"}],
+        *(["put_object", {"Bucket": "second", "Key": f"k{n}", "Body": "v"}] for n in range(6)),
     )
     # It is replicated, so it needs no scope.
     buckets.call("site2", put("a b/ü", "from site2"), tag("big file/ö", "2"), scope="")
@@ -122,12 +131,15 @@ def test_objects_and_uploads_are_the_same_everywhere_also_after_a_cut(buckets: B
     buckets.call("site2", ["upload", {"Bucket": "bucket", "Key": "both", "Body": f"z*{PART + 1}"}])
     wan.heal()
     found = buckets.equal()
-    assert found["second"]["objects"].keys() == {"k"}
+    assert len(found["second"]["objects"]) == 6
     assert found["bucket"]["objects"]["cut"]["grants"] == 2
     assert found["bucket"]["objects"]["both"]["etag"].endswith('-2"')
     assert found["bucket"]["objects"]["big file/ö"]["tags"] == [{"Key": "k", "Value": "2"}]
-    delete = [["delete_object", {"Bucket": "second", "Key": "k"}], ["delete_bucket", {"Bucket": "second"}]]
-    buckets.call("site2", *delete, scope="")
+    # What is in a bucket goes before it, at every site.
+    wan.partition(["site1"], ["site2"])
+    deletes = [["delete_object", {"Bucket": "second", "Key": f"k{n}"}] for n in range(6)]
+    buckets.call("site2", *deletes, ["delete_bucket", {"Bucket": "second"}], scope="")
+    wan.heal()
     assert "second" not in buckets.equal()
 
 

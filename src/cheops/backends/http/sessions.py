@@ -24,12 +24,12 @@ from cheops.backends.http.payload import Request
 from cheops.errors import CheopsError, ClientError
 from cheops.store.files import FileStore, make_private
 
-MAX_SESSIONS = 1_000
+MAX_SESSIONS = 1_000  # that are open
 MAX_STEPS = 10_001  # S3 accepts 10,000 parts
 FOLDER = "sessions"
 _JOURNAL = "journal"
 _REMEMBERED_S = 7 * 86_400.0  # after the end of its time
-_MAX_OPENING_BYTES = 4 * 1024 * 1024
+_MAX_REMEMBERED = 10_000  # with those that have expired
 _log = logging.getLogger(__name__)
 
 
@@ -121,7 +121,7 @@ class OpenSessions:
     async def open(self, opening: Opening) -> Session:
         """Durable when this returns. Raises CheopsError if there are too many."""
         self._sweep()
-        if len(self._sessions) >= MAX_SESSIONS:
+        if sum(one.opening.until_s >= self._clock() for one in self._sessions.values()) >= MAX_SESSIONS:
             raise CheopsError(f"{MAX_SESSIONS:,} sessions are open at this site; try again later", status=503)
         session = await asyncio.to_thread(self._create, opening)
         self._sessions[opening.service, opening.handle] = session
@@ -142,12 +142,13 @@ class OpenSessions:
 
     def _sweep(self) -> None:
         """Delete what has expired: first the bodies, later the memory of the handle."""
-        now_s = self._clock()
-        for key, session in list(self._sessions.items()):
-            if session.opening.until_s + _REMEMBERED_S < now_s:
+        now_s, many = self._clock(), len(self._sessions) - _MAX_REMEMBERED
+        for place, (key, session) in enumerate(list(self._sessions.items())):  # the oldest first
+            is_expired = session.opening.until_s < now_s
+            if session.opening.until_s + _REMEMBERED_S < now_s or (is_expired and place < many):
                 shutil.rmtree(session.folder, ignore_errors=True)
                 del self._sessions[key]
-            elif session.opening.until_s < now_s and session.steps:
+            elif is_expired and session.steps:
                 for hash_ in session.files.hashes():
                     session.files.forget(hash_)
                 session.steps = []
