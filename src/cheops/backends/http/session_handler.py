@@ -30,6 +30,7 @@ from cheops.backends.http.secrets import without_secrets
 from cheops.backends.http.sender import read_pieces
 from cheops.backends.http.session_content import content_of, head_of
 from cheops.backends.http.sessions import FOLDER, Opening, OpenSessions, Session, Step
+from cheops.backends.http.spool import write_body
 from cheops.backends.http.translation import iterate_body
 from cheops.config.service_rules import Rule, references
 from cheops.config.services import ServiceConfig
@@ -41,7 +42,6 @@ from cheops.node.node import Node
 from cheops.scope.route import Replicas
 from cheops.text import in_words, printable, shortened
 
-_BLOCK = 1024 * 1024
 _MAX_MESSAGE_BYTES = 4 * 1024 * 1024  # of a request that opens or completes a session, and of the response
 _NOT_FOUND = (404, 410)
 _ACCEPTED = 202
@@ -313,24 +313,13 @@ class SessionHandler:
 
     async def _spool(self, service: str, incoming: IncomingRequest, session: Session) -> tuple[str, int]:
         """Write a body to the folder of its session; its hash and size."""
-        limit_bytes, block = self._node.config.limits.file_bytes, bytearray()
-        most = limit_bytes - session.size
         if incoming.size == 0:
             return "", 0
+        limit_bytes = self._node.config.limits.file_bytes
         writer = await asyncio.to_thread(session.files.begin)
         with writer:
-            async for piece in self._checked_body(service, incoming):
-                block += piece
-                if writer.size + len(block) > most:
-                    raise ClientError(
-                        f"this session has more than {limit_bytes:,} bytes, limits.file_size of this site: it cannot "
-                        "be replicated",
-                        status=413,
-                    )
-                if len(block) >= _BLOCK:
-                    await asyncio.to_thread(writer.write, bytes(block))
-                    block.clear()
-            await asyncio.to_thread(writer.write, bytes(block))
+            body, why = self._checked_body(service, incoming), f"this session has more than {limit_bytes:,} bytes"
+            await write_body(writer, body, limit_bytes - session.size, why)
             size = writer.size
             return (await asyncio.to_thread(writer.keep), size) if size else ("", 0)
 
