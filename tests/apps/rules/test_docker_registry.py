@@ -152,7 +152,7 @@ def test_images_are_the_same_everywhere_also_after_a_cut(registries: Registries,
     assert registries.tags("site2", "alone") == {}
     registries.scope("site2")  # shared: at the other site
     registries.skopeo("site1", "push", str(alone), "shared:1")
-    assert (registries.tags("site1", "shared"), registries.tags("site2", "shared").keys()) == ({}, {"1"})
+    assert [list(registries.tags(site, "shared")) for site in SITES] == [[], ["1"]]
     registries.scope(BOTH)
     first = registries.image("first", layers=2, size=3_000_000)
     registries.skopeo("site1", "push", str(first), "team/app:latest")
