@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OPENSTACK := .venv-openstack
+S3 := .venv-s3
 # Many tests wait for agents, not for the processor: 2 processes per core keep the cores busy.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
 
@@ -41,7 +42,13 @@ $(OPENSTACK)/.installed: tests/apps/openstack/requirements.txt
 	@$(OPENSTACK)/bin/python -m pip install --quiet --disable-pip-version-check setuptools -r $<
 	@touch $@
 
-apps: setup $(OPENSTACK)/.installed ## run the tests with real applications: keystone, glance, etcd, git, Kubernetes
+$(S3)/.installed: tests/apps/rules/requirements.txt
+	@echo "Installing moto and boto3 into $(S3) (320 MB)"
+	@$(PYTHON) -m venv --clear $(S3)
+	@$(S3)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+apps: setup $(OPENSTACK)/.installed $(S3)/.installed ## run the tests with real applications: OpenStack, etcd, git, Kubernetes, S3, registries
 	$(BIN)/pytest tests/apps $(APPS)
 
 check: $(VENV)/.installed ## check style, types, import rules and known security mistakes
@@ -79,5 +86,5 @@ audit: ## look for known vulnerabilities in the pinned dependencies; needs the n
 	scripts/audit $(PYTHON)
 
 clean: ## remove everything the other targets created
-	rm -rf $(VENV) $(OPENSTACK) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(OPENSTACK) $(S3) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

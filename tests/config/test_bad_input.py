@@ -108,7 +108,7 @@ BAD = [
         "site: a\nservices:\n  image: {uri: http://b}",
         (
             "3: services.image.uri: unknown key; did you mean 'url'? Known here: add_carrier, advertise, allow, auth, "
-            "ca, carriers, client, client_cert, client_key, credential_headers, errors, exists and 23 more"
+            "ca, carriers, client, client_cert, client_key, credential_headers, errors, exists and 25 more"
         ),
     ),
     (
@@ -167,6 +167,13 @@ BAD = [
             "3: services.image.replicate_as: 'mapped' needs the credentials of each client: 'auth' with 'folder' or "
             "'command'"
         ),
+    ),
+    (
+        (
+            "site: a\nservices:\n  image: {url: http://b, replicate_as: mapped, auth: {folder: x}, client: {claim: sub}, "
+            "sign: {sigv4: {file: y}}}"
+        ),
+        "3: services.image.sign: 'sign' has one key for all clients, so it is not for 'mapped'",
     ),
     (
         "site: a\nservices:\n  image: {url: http://b, replicate_as: mapped, auth: {folder: x}}",

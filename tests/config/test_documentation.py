@@ -38,7 +38,9 @@ def test_the_documented_defaults_are_the_defaults(tmp_path: Path) -> None:
     needed: dict[str, Any] = {
         "site": "a",
         "security": {},
-        "services": {"t": {"url": "http://127.0.0.1:9292", "auth": {"file": "headers"}}},
+        "services": {
+            "t": {"url": "http://127.0.0.1:9292", "auth": {"file": "headers"}, "sign": {"sigv4": {"file": "key"}}}
+        },
         "types": {"t": {"read": "r", "checkpoint": {"write": "w {state}"}}},
         "notify": {"t": {"webhook": {"url": "http://h.example"}}},
     }
@@ -64,6 +66,8 @@ def test_required_keys_are_marked() -> None:
         "site",
         "demo.wires",
         "services.NAME.url",
+        "services.NAME.sign.sigv4",
+        "services.NAME.sign.sigv4.file",
         "services.NAME.tls.certificate",
         "services.NAME.tls.key",
         "types.NAME.checkpoint.write",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from unittest.mock import patch
 
 from cheops.engine.documents import Started
-from cheops.engine.events import Effect, Event, Resolved, Run, Save, Send, Submitted
+from cheops.engine.events import Effect, Event, Outcome, Ran, Resolved, Result, Run, Save, Send, Submitted
 from cheops.engine.site import Site
 from cheops.engine.status import Overall
 from cheops.log.operation import Command, Kind, Operation
@@ -183,6 +183,27 @@ def test_a_replace_draft_that_fails_behind_an_unknown_one_waits_for_its_turn() -
     unknown = lab.at("a", "n").applied.unknown
     assert unknown
     lab.take("a", Resolved("n", unknown.id, True))
+    lab.run()
+    assert lab.states("n", "ab") == [2, 2]
+    assert lab.status("a", "n").overall is Overall.CONVERGED
+
+
+def test_a_replace_draft_that_can_run_only_once_waits_for_the_operator() -> None:
+    lab = Lab("ab")
+    lab.make("n", COUNTER, "ab")
+    lab.benches["a"].paused = True
+    lab.submit("a", "n", "set 1")
+    running = lab.at("a", "n").slot.running
+    assert running is not None
+    lab.take("a", Ran("n", running.n, (Outcome(Result.MAYBE, "no response", once=True),)))
+    lab.benches["a"].held.clear()
+    lab.now_ms += 60_000
+    lab.resume("a")
+    lab.run()
+    assert lab.states("n", "ab") == [0, 0]
+    assert lab.at("a", "n").applied.unknown is not None
+    assert lab.status("a", "n").overall is not Overall.CONVERGED
+    lab.submit("a", "n", "set 2")  # what replaces it need not wait
     lab.run()
     assert lab.states("n", "ab") == [2, 2]
     assert lab.status("a", "n").overall is Overall.CONVERGED

@@ -7,6 +7,8 @@ import typer
 from rich.console import Console
 
 from cheops.cli.output import Output, OutputOption, emit, print_table, table
+from cheops.config.service_rules import Rule, RuleKind
+from cheops.config.session_rules import SessionRole
 from cheops.config.site import DEFAULT_FILE, read_site
 from cheops.errors import ClientError
 from cheops.text import listed, nearest
@@ -37,18 +39,43 @@ def rules_command(
         data = _explained(service, request, body, config)
         emit(output, data, lambda console: _show(console, data))
         return
-    rows = [{"match": str(one), "is": f"{one.kind.value} {one.part}".strip(), "of": one.of} for one in rules]
+    rows = [{"match": str(one), "is": _does(one), "of": one.of} for one in rules]
 
     def show(console: Console) -> None:
         listing = table("MATCH", "IS", "OF")
         for row in rows:
-            listing.add_row(row["match"], row["is"], row["of"] or ("" if row["is"] == "read" else "its path"))
+            has_path = row["is"].partition(" ")[0] in ("create", "put", "patch", "delete", "never")
+            listing.add_row(row["match"], row["is"], row["of"] or ("its path" if has_path else ""))
         if rows:
             print_table(console, listing)
         else:
             console.print(f"{service} has no rules: its requests are plain REST", soft_wrap=True)
 
     emit(output, rows, show)
+
+
+def _does(rule: Rule) -> str:
+    kind = f"{rule.kind.value} {rule.part}".strip()
+    if rule.step is None:
+        return kind
+    done = f"{rule.step.role.value} {rule.step.session}"
+    return f"{kind}, {done}" if rule.step.role is SessionRole.COMPLETES else done
+
+
+def _session(rule: Rule) -> str:
+    """What becomes of a request of a session."""
+    assert rule.step is not None  # noqa: S101 - its caller has looked
+    name = rule.step.session
+    texts = {
+        SessionRole.OPENS: f"it opens a session '{name}', at one site: the handle is {rule.step.id} of the response. "
+        "Nothing is replicated before the session is complete",
+        SessionRole.USES: f"it uses a session '{name}', at the site where that is open, and is recorded. Its handle is "
+        f"{{{name}}} of the rule",
+        SessionRole.ABORTS: f"it aborts a session '{name}': nothing of it is replicated",
+        SessionRole.COMPLETES: f"it completes a session '{name}': this is one operation. Other sites repeat the "
+        "session, with handles of their own",
+    }
+    return texts[rule.step.role]
 
 
 def _explained(service: str, request: str, body: str, config: Path) -> dict[str, Any]:
@@ -58,8 +85,8 @@ def _explained(service: str, request: str, body: str, config: Path) -> dict[str,
     method, _, target = request.strip().partition(" ")
     if not method.isupper() or not target.strip().startswith("/"):
         raise ClientError(f"--try: expected a method and a path, such as 'POST /v3/kv/put', found '{request}'")
-    target = target.strip()
-    found = rule_for(settings.rules, method, target)
+    target, headers = target.strip(), (("Content-Type", "application/json"),)
+    found = rule_for(settings.rules, method, target, headers)
     if found is None:
         return {
             "request": f"{method} {target}",
@@ -69,11 +96,15 @@ def _explained(service: str, request: str, body: str, config: Path) -> dict[str,
     rule = found[0]
     if needs_body(rule) and not body:
         raise ClientError(f"'{rule}' is about a member of the body: give one with --body")
-    headers = (("Content-Type", "application/json"),)
     meaning = meaning_of(settings.rules, method, target, headers, body.encode())
     assert meaning is not None  # noqa: S101 - there is a rule
     data: dict[str, Any] = {"request": f"{method} {target}", "rule": str(rule), "does": meaning.kind.value}
-    if meaning.kind.value == "read":
+    if rule.kind is RuleKind.SESSION:
+        return {**data, "does": _does(rule), "meaning": _session(rule)}
+    if rule.kind is RuleKind.NEVER:
+        why = f": {rule.why}" if rule.why else ""
+        return {**data, "meaning": f"with '&', and for what is replicated, it is refused (422){why}"}
+    if meaning.kind is RuleKind.READ:
         return {**data, "meaning": "it changes nothing: it goes to one site, and is not logged"}
     name = meaning.item or "an id that the service gives"
     return {
@@ -82,6 +113,8 @@ def _explained(service: str, request: str, body: str, config: Path) -> dict[str,
         "id": meaning.meta_id(service) if meaning.item else None,
         "operation": meaning.type,
         "replaces": list(settings.matrix.wiped_by(meaning.type)),
+        **({"after": list(meaning.after)} if meaning.after else {}),
+        **({"meaning": _session(rule)} if rule.step else {}),
     }
 
 
@@ -106,7 +139,8 @@ def _show(console: Console, data: dict[str, Any]) -> None:
     for key in ("rule", "does", "resource", "id", "operation"):
         if data.get(key):
             console.print(f"{key:<10} {data[key]}", soft_wrap=True, highlight=False)
-    if data.get("replaces"):
-        console.print(f"{'replaces':<10} {', '.join(data['replaces'])}", soft_wrap=True, highlight=False)
+    for key in ("replaces", "after"):
+        if data.get(key):
+            console.print(f"{key:<10} {', '.join(data[key])}", soft_wrap=True, highlight=False)
     if data.get("meaning"):
         console.print(data["meaning"], soft_wrap=True, highlight=False)

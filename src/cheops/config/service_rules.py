@@ -9,6 +9,8 @@ rules:
 `rules: etcd` takes a set that comes with Cheops (cheops/rules/*.yaml, in the same form), `rules: [etcd, {match: …}]`
 a set and rules of one's own; the first rule that matches counts. A request that none matches is plain REST.
 
+Requests that make one change together are a session: see cheops.config.session_rules.
+
 In `match`, `{name}` and `*` stand for one part of the path, `{name**}` and `**` for one or more. A query member that is
 not named must not be there, unless `query` lists it: a query is part of what a request is about.
 """
@@ -19,17 +21,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
+from cheops.config.session_rules import OPTIONS, SessionRole, SessionStep, read_step
 from cheops.config.values import ValueType
 from cheops.text import listed, nearest, printable, shortened
 from cheops.yaml_file import Value, parse_yaml
 
 SERVICE = "service"  # `of: service`: one order for everything that the service does
+REPLICANTS = "replicants"  # `is: read, of: replicants`: with '&', what is not replicated is not there
 ANY_QUERY = "*"
 _METHOD = re.compile(r"[A-Z]{1,32}|\*")
 _VARIABLE = re.compile(r"\{([a-z][a-z_]*)(\*\*)?\}")
-_PLACE = re.compile(r"\$(?:\.[A-Za-z_][\w-]*){1,8}|(?:query|form|header):[\w.-]{1,100}")
+_PLACE = re.compile(r"\$(?:\.[A-Za-z_][\w-]*){1,8}|(?:query|form|header|xml):[\w.-]{1,100}")
 _REFERENCE = re.compile(r"\{([^{}]+)\}")
 _MEMBER = re.compile(r"\$((?:\.[A-Za-z_][\w-]*){1,8})")
 _PART = re.compile(r"[^\s*][^*]{0,60}")
@@ -45,6 +49,11 @@ class RuleKind(StrEnum):
     PATCH = "patch"
     DELETE = "delete"
     ACTION = "action"
+    NEVER = "never"  # it is refused with '&', and if it is about a replicant
+    SESSION = "session"  # a request of a session that is not complete yet; see cheops.config.session_rules
+
+
+_STATED = tuple(kind for kind in RuleKind if kind is not RuleKind.SESSION)  # what `is` may say
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +81,19 @@ class Rule:
     id: str = ""  # where the response to a create has the new id; empty: as the service says
     name: tuple[str, ...] = ()  # where the body of a create has the name that its client chose
     ok: Success = field(default_factory=Success)
+    step: SessionStep | None = None  # its place in a session
+    header: str = ""  # it matches only requests with this header
+    after: tuple[str, ...] = ()  # templates of the paths of other resources that must be there first
+    why: str = ""  # why it is never replicated, and what to do instead
 
     def __str__(self) -> str:
         members = "&".join(f"{name}={value}" if value else name for name, value in self.query)
         return f"{self.method} {self.path}{'?' if members else ''}{members}"
+
+    @property
+    def in_path(self) -> frozenset[str]:
+        """The variables of the path. Their values are spelled as they stand there, percent-encoded."""
+        return frozenset(_pattern(self.path).groupindex)
 
     def match(self, method: str, path: str, query: str) -> dict[str, str] | None:
         """What its variables stand for in a request, or None if it does not match. `path` in its one spelling."""
@@ -114,8 +132,16 @@ class ServiceRules:
         """Whether everything that the service does has one order: then it is one resource."""
         return any(rule.of == SERVICE for rule in self.rules)
 
-    def first(self, method: str, path: str, query: str) -> tuple[Rule, dict[str, str]] | None:
+    @property
+    def has_sessions(self) -> bool:
+        return any(rule.step for rule in self.rules)
+
+    def first(
+        self, method: str, path: str, query: str, headers: Iterable[tuple[str, str]] = ()
+    ) -> tuple[Rule, dict[str, str]] | None:
         for rule in self.rules:
+            if rule.header and rule.header.lower() not in (name.lower() for name, _ in headers):
+                continue
             values = rule.match(method, path, query)
             if values is not None:
                 return rule, values
@@ -189,12 +215,16 @@ def _known_set(value: Value) -> str:
 
 
 def _read_rule(value: Value) -> Rule:
-    record = value.record(required=("match", "is"), optional=("of", "id", "name", "ok", "query"))
+    options = ("is", "of", "id", "name", "ok", "query", "header", "after", "why", *OPTIONS)
+    record = value.record(required=("match",), optional=options)
     method, path, query = _read_match(record["match"])
-    kind, part = _read_kind(record["is"])
     variables = {name for name, _ in _VARIABLE.findall(path)} | {one.strip("{}") for _, one in query if "{" in one}
+    step = read_step(record, variables)
+    kind, part = _kind_of(value, record, step)
     of = _read_subject(record["of"], variables) if "of" in record else ""
-    if kind is RuleKind.READ and (of or part):
+    if (of == REPLICANTS) > (kind is RuleKind.READ):
+        raise record["of"].fail("only a read is 'of: replicants'")
+    if kind is RuleKind.READ and (of not in ("", REPLICANTS) or part):
         raise value.fail("a read is not logged, so it has no 'of': it goes to the copy here, or to the nearest")
     if kind is RuleKind.ACTION and not of:
         raise value.fail('\'of\' is missing: what the action is about, such as of: "/{repo}", "$.key" or service')
@@ -205,14 +235,40 @@ def _read_rule(value: Value) -> Rule:
         method,
         path,
         query,
-        _read_query(record["query"]) if "query" in record else frozenset((ANY_QUERY,) if kind is RuleKind.READ else ()),
+        _read_query(record["query"]) if "query" in record else _any_query(kind),
         kind,
         part,
         of,
-        _read_id(record["id"], kind) if "id" in record else "",
+        _read_id(record["id"], kind) if "id" in record and not step else "",
         _read_name(record["name"], kind) if "name" in record else (),
         _read_success(record["ok"]) if "ok" in record else Success(),
+        step,
+        record["header"].string() if "header" in record else "",
+        tuple(_read_subject(one, variables) for one in record["after"].items()) if "after" in record else (),
+        record["why"].string() if "why" in record else "",
     )
+
+
+def _kind_of(value: Value, record: Mapping[str, Value], step: SessionStep | None) -> tuple[RuleKind, str]:
+    """What the requests of a rule do. A session is one change, and its last request says which."""
+    if step is None or step.role is SessionRole.COMPLETES:
+        if "is" not in record:
+            raise value.fail("'is' is missing: what the request does, such as is: put")
+        kind, part = _read_kind(record["is"])
+        if step and (kind is not RuleKind.PUT or part):
+            raise record["is"].fail(
+                "what completes a session is a 'put' of a resource: other sites may have to repeat it"
+            )
+        return kind, part
+    for key in ("is", "of", "name", "ok", "after", "why", "header"):
+        if key in record:
+            raise record[key].fail("it belongs to the rule that completes the session: only then something is changed")
+    return RuleKind.SESSION, ""
+
+
+def _any_query(kind: RuleKind) -> frozenset[str]:
+    """The query members of a rule that lists none: of what is not replicated, all."""
+    return frozenset((ANY_QUERY,) if kind in (RuleKind.READ, RuleKind.NEVER) else ())
 
 
 def _read_match(value: Value) -> tuple[str, str, tuple[tuple[str, str], ...]]:
@@ -235,8 +291,8 @@ def _read_match(value: Value) -> tuple[str, str, tuple[tuple[str, str], ...]]:
 
 def _read_kind(value: Value) -> tuple[RuleKind, str]:
     word, _, part = value.string().strip().partition(" ")
-    if word not in tuple(RuleKind):
-        known = ", ".join(RuleKind)
+    if word not in _STATED:
+        known = ", ".join(_STATED)
         raise value.fail(f"expected what a request does: {known}; found '{printable(shortened(word))}'")
     if part and not _PART.fullmatch(part.strip()):
         raise value.fail("the part of a resource has no '*', and at most 60 characters")
@@ -246,7 +302,7 @@ def _read_kind(value: Value) -> tuple[RuleKind, str]:
 def _read_subject(value: Value, variables: Iterable[str]) -> str:
     """A template of a path: `$.key` becomes `/$.key/{$.key}`, so that it is the same for all rules of a service."""
     text = value.string().strip()
-    if text == SERVICE:
+    if text in (SERVICE, REPLICANTS):
         return text
     if _PLACE.fullmatch(text):
         return f"/{text}/{{{text}}}"
@@ -259,6 +315,26 @@ def _read_subject(value: Value, variables: Iterable[str]) -> str:
         if name not in variables and not _PLACE.fullmatch(name):
             raise value.fail(f"'{{{printable(shortened(name))}}}' is neither in 'match' nor a member such as {{$.key}}")
     return text
+
+
+def replace_variable(rule: Rule, path: str, query: str, name: str, value: str) -> tuple[str, str]:
+    """The path and query of a request that a rule matches, with another value for one of its variables."""
+    found = _pattern(rule.path).fullmatch(path)
+    if found and name in found.groupdict():
+        path = path[: found.start(name)] + quote(value, safe="") + path[found.end(name) :]
+    held = {member for member, one in rule.query if one == f"{{{name}}}"}
+    parts = (part.partition("=") for part in query.split("&"))
+    spelled = (
+        f"{member}={quote(value, safe='')}" if member in held else member + sign + one for member, sign, one in parts
+    )
+    return path, "&".join(spelled)
+
+
+def target_of_rule(rule: Rule, values: Mapping[str, str]) -> tuple[str, str]:
+    """The path and query of a request that a rule matches, from the values of its variables."""
+    path = _VARIABLE.sub(lambda found: values[found[1]], rule.path)
+    members = ((name, values[one.strip("{}")] if one.startswith("{") else one) for name, one in rule.query)
+    return path, "&".join(f"{name}={quote(one, safe='')}" if one else name for name, one in members)
 
 
 def references(template: str) -> tuple[str, ...]:

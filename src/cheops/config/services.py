@@ -13,22 +13,28 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import ClassVar, Self
 
 from cheops.config.address import Address, address_of_url, is_loopback
 from cheops.config.gateway import ServiceListener
 from cheops.config.request_rules import LOGINS, NEVER, RULES, SECRETS, RequestRule, SecretMembers
+from cheops.config.service_credentials import (
+    HEADER,
+    AuthConfig,
+    ClientConfig,
+    SignConfig,
+    read_id_path,
+    write_id_path,
+)
 from cheops.config.service_rules import MEMBERS, SERVICE_RULES, ServiceRules
 from cheops.config.service_tls import UpstreamTls, check_upstream_tls
-from cheops.config.settings import REQUIRED, Section, inline, is_set, place, section, setting
+from cheops.config.settings import REQUIRED, Section, inline, place, section, setting
 from cheops.config.types import HTTP_BACKEND, HTTP_POLICY, TypeConfig
 from cheops.config.values import (
     BOOLEAN,
     DURATION,
     KIB,
     MIB,
-    PATH,
     URL_WITH_PATH,
     ValueType,
     choice,
@@ -42,7 +48,6 @@ from cheops.yaml_file import Value
 
 TYPE_PREFIX = "http:"
 READ = "GET"  # shows the state of a resource
-LOCATION = "Location"
 EXISTS = ("abort", "adopt", "overwrite")
 ERRORS = ("problem", "openstack", "kubernetes", "s3", "plain")
 FORWARD = ("client", "none")
@@ -53,9 +58,7 @@ CREDENTIAL_HEADERS = (
     *("X-Api-Key", "X-Access-Token", "X-Csrf-Token", "X-Amz-Security-Token", "Private-Token"),
 )
 _AUTHORITY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]{1,253})(?::[0-9]{1,5})?")
-_HEADER = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]{1,100}")
 _PATH = re.compile(r"/[^\s?#]*")
-_ID_PATH = re.compile(r"\$((?:\.[A-Za-z_][\w-]*){1,8})")
 _NAME_IN_BODY = re.compile(r"\{([A-Za-z_][\w.-]*)\}")
 
 # PUT replaces, PATCH is ordered, DELETE wins over everything (it is a kind of operation of its own), and all else is
@@ -76,20 +79,6 @@ BUILTIN_MATRIX = (
     # Two sites that create what clients name have made one resource.
     Entry(CREATE_NAMED, CREATE_NAMED, Result.TAKE_ONE),
 )
-
-
-def _read_id_path(value: Value) -> tuple[str, ...]:
-    text = value.string()
-    if text.lower() == LOCATION.lower():
-        return ()
-    if not (path := _ID_PATH.fullmatch(text)):
-        shown = printable(shortened(text))
-        raise value.fail(f"expected where a new id is, such as $.id, $.image.id or Location, found '{shown}'")
-    return tuple(path[1].split(".")[1:])
-
-
-def _write_id_path(names: tuple[str, ...]) -> str:
-    return ".".join(("$", *names)) if names else LOCATION
 
 
 def _read_items(value: Value) -> tuple[tuple[str, str], ...]:
@@ -136,13 +125,6 @@ def _read_service_matrix(value: Value) -> Matrix:
         raise value.fail(f"together with the built-in entries (see docs/replication.md): {error}") from None
 
 
-def _read_program(value: Value) -> tuple[str, ...]:
-    words = tuple(item.string() for item in value.items())
-    if not words or not words[0]:
-        raise value.fail("expected a program and its arguments, as a list")
-    return words
-
-
 def _read_host(value: Value) -> str:
     text = value.string()
     if not _AUTHORITY.fullmatch(text):
@@ -155,23 +137,9 @@ def _read_headers(value: Value) -> tuple[str, ...]:
     """In addition to the built-in names: a list without one of them would send a secret to other sites."""
     names = tuple(item.string() for item in value.items())
     for name in names:
-        if not _HEADER.fullmatch(name):
+        if not HEADER.fullmatch(name):
             raise value.fail(f"'{printable(shortened(name))}' is not the name of a header")
     return tuple(dict.fromkeys((*CREDENTIAL_HEADERS, *names)))
-
-
-def _read_header(value: Value) -> str:
-    name = value.string()
-    if not _HEADER.fullmatch(name):
-        raise value.fail(f"'{printable(shortened(name))}' is not the name of a header")
-    return name
-
-
-def _read_header_copies(value: Value) -> tuple[tuple[str, str], ...]:
-    for name, at in value.mapping().items():
-        if not _HEADER.fullmatch(name):
-            raise at.fail(f"'{printable(shortened(name))}' is not the name of a header")
-    return tuple((name, _read_header(at)) for name, at in value.mapping().items())
 
 
 @cache
@@ -180,85 +148,11 @@ def _plain_names(headers: tuple[str, ...]) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class AuthConfig(Section):
-    """Where the credentials come from with which this site runs operations: lines of headers, in a file or printed by a
-    command."""
-
-    file: Path | None = setting(PATH, None, "A file with lines of headers, `X-Auth-Token: …`.")
-    command: tuple[str, ...] = setting(
-        ValueType("list of words", _read_program),
-        (),
-        "A program and its arguments that prints such lines. With `replicate_as: mapped` the environment variable "
-        "CHEOPS_CLIENT holds the client; for one that it does not know, the program exits with another code than 0.",
-        shown="none",
-    )
-    folder: Path | None = setting(
-        PATH,
-        None,
-        "For `replicate_as: mapped`: a directory with one such file for each client, named after it "
-        "(percent-encoded, except letters, digits and `_.-~@`).",
-    )
-    every_s: float = setting(
-        DURATION, 60.0, "How long they are used before they are read again; also read again after a 401."
-    )
-
-    def complete(self, value: Value) -> Self:
-        if sum(is_set(value, key) for key in ("file", "command", "folder")) != 1:
-            raise value.fail("expected one of 'file', 'command' and 'folder': where lines of headers come from")
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class ClientConfig(Section):
-    """How the site that receives a change finds out who its client is."""
-
-    ask: str = setting(
-        URL_WITH_PATH,
-        "",
-        "A URL that is requested (`GET`) with the client's own credentials: its response says who the client is. A "
-        "response that is not 2xx refuses the change.",
-        shown="none",
-    )
-    with_headers: tuple[tuple[str, str], ...] = setting(
-        ValueType("headers by header", _read_header_copies),
-        (),
-        "Headers of that request that repeat one of the client's: `{X-Subject-Token: X-Auth-Token}`.",
-        key="with",
-        shown="none",
-    )
-    value: tuple[str, ...] = setting(
-        ValueType("`$.…`", _read_id_path, _write_id_path),
-        (),
-        "Where the client is in the JSON of that response: `$.token.project.id`.",
-        shown="none",
-    )
-    header: str = setting(
-        ValueType("header", _read_header), "", "Or the header of that response that names the client.", shown="none"
-    )
-    claim: str = setting(
-        ValueType("name", Value.string),
-        "",
-        "Instead of `ask`: a claim of the JSON Web Token in `Authorization: Bearer …`, such as `sub`. The service must "
-        "refuse requests with a wrong token.",
-        shown="none",
-    )
-
-    def complete(self, value: Value) -> Self:
-        if bool(self.ask) == bool(self.claim):
-            raise value.fail("expected one of 'ask' and 'claim': how to find out who a client is")
-        if self.ask and bool(self.value) == bool(self.header):
-            raise place(value, "ask").fail("expected one of 'value' and 'header': where the response names the client")
-        if self.claim and (self.value or self.header or self.with_headers):
-            raise place(value, "claim").fail("'value', 'header' and 'with' are about the response to 'ask'")
-        return self
-
-
-@dataclass(frozen=True, slots=True)
 class ReplicationConfig(Section):
     """How the resources of a service are replicated."""
 
     id: tuple[str, ...] = setting(  # names from the root of a response's JSON; empty: the Location header
-        ValueType("`$.…` or `Location`", _read_id_path, _write_id_path),
+        ValueType("`$.…` or `Location`", read_id_path, write_id_path),
         ("id",),
         "Where the id of a new resource is in the service's response: names from the root of its JSON (`$.image.id`), "
         "or `Location` for that header. If there is none, the header is used too.",
@@ -356,6 +250,12 @@ class ReplicationConfig(Section):
         "The credentials with which this site runs changes that were accepted at another site. Without it they run "
         "without credentials. Never used for a request of a client of this site.",
     )
+    sign: SignConfig | None = setting(
+        section(SignConfig),
+        None,
+        "How this site signs the changes that were accepted at another site, with a key of its own. A change that a "
+        "client sends to this site keeps the client's signature.",
+    )
     client: ClientConfig | None = setting(
         section(ClientConfig), None, "How this site finds out who a client is, for `replicate_as: mapped`."
     )
@@ -391,6 +291,12 @@ class ReplicationConfig(Section):
     timeout_s: float = setting(
         DURATION, 60.0, "How long the service may take to respond once it has the whole request."
     )
+    session_s: float = setting(
+        DURATION,
+        86_400.0,
+        "How long a [session](replication.md#sessions), such as a multipart upload, may stay open. After that its "
+        "requests are refused.",
+    )
     keep_response_bytes: int = setting(
         size(maximum=MIB),
         64 * KIB,
@@ -414,6 +320,8 @@ class ReplicationConfig(Section):
                 )
             if self.client is None:
                 raise place(value, "replicate_as").fail("'mapped' needs 'client': how to find out who a client is")
+            if self.sign is not None:
+                raise place(value, "sign").fail("'sign' has one key for all clients, so it is not for 'mapped'")
         elif self.auth is not None and self.auth.folder is not None:
             raise place(value, "auth").fail("'folder' has credentials by client, for 'replicate_as: mapped'")
         elif self.client is not None:

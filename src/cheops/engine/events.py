@@ -31,6 +31,7 @@ class Outcome:
     cut: bool = False  # the output was cut off
     refused: bool = False  # this site does not allow it: neither units nor on_error run instead
     in_doubt: bool = False  # RETRY: it may have had an effect, and may be run again
+    once: bool = False  # with MAYBE: not even a replace operation may run again
 
 
 # -- events ------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def _handle_interruption(replica: Replica, running: Running, outcomes: tuple[Out
         case Purpose.HOOK if op:
             fail(replica, op, f"on_error may not have run: {last.output}", out)
         case Purpose.DRAFT | Purpose.OPERATION if op and maybe:
-            doubt(replica, op, last.output, out)
+            doubt(replica, op, last.output, out, once=last.once)
         case Purpose.DRAFT if op and last.in_doubt:
             replica.drafts.doubt(op.id)
         case Purpose.LEAVE if maybe:
@@ -70,10 +70,11 @@ def _handle_interruption(replica: Replica, running: Running, outcomes: tuple[Out
         out.forget.remove(("started", replica.resource))  # a crash must not make the doubt forgotten
 
 
-def doubt(replica: Replica, op: Operation, why: str, out: Effects) -> None:
-    """An operation may have had its effect, or part of it. A replace operation runs again. One that had failed and ran
-    in units is replayed from a base. For anything else the operator must decide what happened."""
-    if replica.matrix_for(op).is_replace_type(op.key):
+def doubt(replica: Replica, op: Operation, why: str, out: Effects, *, once: bool = False) -> None:
+    """An operation may have had its effect, or part of it. A replace operation runs again, unless it can run only
+    `once`. One that had failed and ran in units is replayed from a base. For anything else the operator must decide
+    what happened."""
+    if replica.matrix_for(op).is_replace_type(op.key) and not once:
         if any(draft.id == op.id for draft in replica.drafts):
             replica.drafts.doubt(op.id)
         return

@@ -127,7 +127,7 @@ def _next_draft(replica: Replica) -> Operation | None:
     if unknown is None:
         return replica.drafts[0]
     for place, draft in enumerate(replica.drafts):
-        if not replica.drafts.may_run_early(draft):
+        if draft.id == unknown.id or not replica.drafts.may_run_early(draft):
             continue
         before = [d.key for d in replica.drafts[:place]]
         matrix = replica.matrix_for(draft)

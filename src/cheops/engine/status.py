@@ -34,8 +34,9 @@ And three things stop it on its way:
                 DECIDED there, and so does everything that depends on it (admission.py).
     not run     the application was not reachable (Result.RETRY): it is run again later.
     unknown     it may or may not have run: a timeout (Result.MAYBE), or a crash between Run and Ran. A replace
-                operation is run again. Anything else is Status.UNKNOWN, until the operator resolves it
-                (`Resolved`) or something runs that wipes it. As a draft it has no verdict until then.
+                operation is run again, unless its outcome says that it can run only `once`. Anything else is
+                Status.UNKNOWN, until the operator resolves it (`Resolved`) or something runs that wipes it. As a draft
+                it has no verdict until then.
 
 The status of a resource sums up its operations over all sites, as one site knows them.
 """

@@ -287,6 +287,8 @@ class ClientConnection:
 
     def begin(self, status: int, reason: bytes, headers: Headers) -> None:
         """Send the head of the final response."""
+        # A client that still waits for 100 may send its body now, or never (botocore): what comes next could be either.
+        self.is_last = self.is_last or self.waits_for_100
         if self.is_last:
             headers = (*headers, ("Connection", "close"))
         event = h11.Response(status_code=status, headers=_encoded(headers), reason=reason)
@@ -338,8 +340,7 @@ class ClientConnection:
         left = _LEFT_OVER_BYTES
         try:
             async with asyncio.timeout(_LINGER_S):
-                # A client that waits for 100 has not sent its body, and now never will.
-                while http.their_state is h11.SEND_BODY and not self.waits_for_100 and left > 0:
+                while http.their_state is h11.SEND_BODY and left > 0:
                     event = await self.body()
                     left -= len(event.data) if isinstance(event, h11.Data) else 0
         except (GatewayRequestError, ClientGoneError, TimeoutError):

@@ -101,6 +101,10 @@ class FileStore:
                 writer.write(chunk)
             return writer.keep()
 
+    def within(self, folder: Path) -> "FileStore":
+        """A store of other files, on the same disk: together they leave as much of it free."""
+        return FileStore(folder, self._room)
+
     def begin(self) -> "FileWriter":
         """A writer for a file that a client uploads: its hash is known only at the end."""
         return FileWriter(self.folder, self._room, self._keep)

@@ -15,17 +15,32 @@ _OWN = ("connection", "transfer-encoding", "host", "content-length", "keep-alive
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
+    def body(self) -> bytes:
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        pieces = []
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            pieces.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(pieces)
+
     def handle_any(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.body()
         connection = http.client.HTTPConnection(sys.argv[2], timeout=60)
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in _OWN}
+        names = dict.fromkeys(name for name in self.headers if name.lower() not in _OWN)
+        headers = {name: ", ".join(self.headers.get_all(name, [])) for name in names}
         headers |= dict(line.split("=", 1) for line in Path(sys.argv[3]).read_text().splitlines() if line)
         connection.request(self.command, self.path, body or None, headers)
         answer = connection.getresponse()
         self.send_response(answer.status)
         for name, value in answer.getheaders():
-            if name.lower() not in _OWN:
+            if name.lower() not in _OWN or (self.command == "HEAD" and name.lower() == "content-length"):
                 self.send_header(name, value)
+        if self.command == "HEAD" or answer.status in (204, 304):  # these have no body
+            self.end_headers()
+            connection.close()
+            return
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         while piece := answer.read1(65536):
@@ -34,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
         connection.close()
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any  # noqa: N815 - the names that http.server calls
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any  # noqa: N815 - the names that http.server calls
 
     def log_message(self, *_: object) -> None:
         """Nothing."""

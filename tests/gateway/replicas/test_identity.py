@@ -8,7 +8,8 @@ import pytest
 
 from cheops.backends.http.identity import ClientIdentifier
 from cheops.config.gateway import GatewayConfig
-from cheops.config.services import ClientConfig, ReplicationConfig, ServiceConfig
+from cheops.config.service_credentials import ClientConfig
+from cheops.config.services import ReplicationConfig, ServiceConfig
 from cheops.errors import ClientError
 from cheops.gateway.upstream import UpstreamClient
 

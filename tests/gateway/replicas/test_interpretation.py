@@ -149,4 +149,13 @@ def test_two_long_parts_never_have_one_type() -> None:
 
 
 def test_kinds_are_what_the_documentation_says() -> None:
-    assert [kind.value for kind in RuleKind] == ["read", "create", "put", "patch", "delete", "action"]
+    assert [kind.value for kind in RuleKind] == [
+        "read",
+        "create",
+        "put",
+        "patch",
+        "delete",
+        "action",
+        "never",
+        "session",
+    ]

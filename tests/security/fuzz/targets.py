@@ -30,7 +30,8 @@ from cheops.backends.http.translation import ResponseIds
 from cheops.client.agent import events_in
 from cheops.config.command import CommandSettings
 from cheops.config.request_rules import SecretMembers
-from cheops.config.services import AuthConfig, ClientConfig, ReplicationConfig, ServiceConfig
+from cheops.config.service_credentials import AuthConfig, ClientConfig
+from cheops.config.services import ReplicationConfig, ServiceConfig
 from cheops.config.site import parse_site
 from cheops.engine.events import (
     Effect,

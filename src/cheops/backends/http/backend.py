@@ -39,6 +39,8 @@ from cheops.backends.http.payload import (
 from cheops.backends.http.reachability import service_finding
 from cheops.backends.http.rules import check_place, check_rules
 from cheops.backends.http.sender import Exchange, Identity, OfClient, OfSite, OperationSender, ServiceReply
+from cheops.backends.http.session_replay import send_session
+from cheops.backends.http.signature import RequestSigner
 from cheops.backends.http.submission import deletion_command
 from cheops.backends.protocol import Backend, BackendContext, Finding
 from cheops.bounded import BoundedMap
@@ -47,17 +49,20 @@ from cheops.config.services import CREATE, READ, ServiceConfig, service_of
 from cheops.config.types import HTTP_BACKEND
 from cheops.engine.events import Outcome, Result, Run, Step
 from cheops.engine.replica import Replica
-from cheops.errors import ClientError
+from cheops.errors import CheopsError, ClientError
 from cheops.gateway.interfaces import RunGuard, UpstreamError
-from cheops.log.operation import Command, Kind
+from cheops.log.operation import Command, Kind, Status
 from cheops.node.node import Node
 from cheops.text import printable, shortened
 
 FILE = "replicas.db"
 _MAX_WAITS = 1_000
-_CREATED = 201
+_CREATED, _CONFLICT = 201, 409
 _CREDENTIALS_LOST = (
     "the client's credentials are not known any more, and without them nobody may run it: send the request again"
+)
+_COMPLETION_LOST = (
+    "it completes a session, and the agent stopped before it knew the response: look whether the service has it"
 )
 _MAY_BE_OURS = (
     "it exists already, and may be of an attempt before, whose response was lost: look at it, and delete it or PUT it"
@@ -73,6 +78,10 @@ _ID_UNKNOWN = (
 )
 _GONE = (404, 410)
 _ONLY_IF_NEW: tuple[Header, ...] = (("If-None-Match", "*"),)
+
+
+class _LostAnswerError(CheopsError):
+    """It is not known whether the service has completed a session. A second attempt could not tell."""
 
 
 class HttpBackend(Backend):
@@ -91,7 +100,9 @@ class HttpBackend(Backend):
         self.guard: RunGuard | None = None
         auths = {name: service.replication.auth for name, service in self._services.items()}
         providers = {name: CredentialProvider(name, auth, context.commands) for name, auth in auths.items() if auth}
-        self.sender = OperationSender(self.copies, providers, context.config.gateway, exchange)
+        signs = {name: service.replication.sign for name, service in self._services.items()}
+        signers = {name: RequestSigner(name, one.sigv4) for name, one in signs.items() if one}
+        self.sender = OperationSender(self.copies, providers, context.config.gateway, signers, exchange)
         self._existing = ExistingResources(self.sender, self.copies)
 
     async def start(self) -> None:
@@ -136,8 +147,9 @@ class HttpBackend(Backend):
             if isinstance(task, Outcome):
                 return task
             outcome = await self._send(replace(task, again=again))
-        except (NoCopyError, CredentialsError) as error:
-            return Outcome(Result.RETRY, str(error))
+        except (NoCopyError, CredentialsError, _LostAnswerError) as error:
+            is_lost = isinstance(error, _LostAnswerError)
+            return Outcome(Result.MAYBE if is_lost else Result.RETRY, str(error), once=is_lost)
         except UpstreamError as error:
             if error.may_have_had_effect:
                 self._in_doubt[str(step.op)] = None
@@ -186,7 +198,15 @@ class HttpBackend(Backend):
         headers = self.tickets.credentials(request.ticket)
         # They are kept for a while, and not across a restart. It must not run with any others: no service has seen
         # that the client may do it.
+        if headers is None and request.session and not self._is_said_to_be_undone(resource, step):
+            return Outcome(Result.MAYBE, _COMPLETION_LOST, once=True)
         return Outcome(Result.KO, _CREDENTIALS_LOST) if headers is None else OfClient(headers)
+
+    def _is_said_to_be_undone(self, resource: str, step: Step) -> bool:
+        """Whether the operator has looked, and says that an operation did not run."""
+        replica = self.context.replica(resource)
+        reply = replica.replies.get(step.op, self.context.config.name) if replica and step.op else None
+        return reply is not None and reply.status is Status.PENDING
 
     def _is_undecided(self, resource: str, step: Step) -> bool:
         """Whether it was accepted here, and no service has decided about it yet."""
@@ -238,7 +258,7 @@ class HttpBackend(Backend):
         path = text_to_local(request.path, self.copies.index.local_of, Form.URL)
         only_if_new = request.named and request.exists in ("abort", "adopt")
         more = _ONLY_IF_NEW if only_if_new else ()
-        reply = await self.sender.send(task.service, request, path, task.body, task.identity, more=more)
+        reply = await self._reply(task, path, more)
         if (outcome := await self._done_before(task, path, reply)) is not None:
             return outcome
         result, note = self._judged(task, reply)
@@ -287,11 +307,28 @@ class HttpBackend(Backend):
         identity = of_site(task.service, copy.client if copy else request.client)
         return (await self.sender.send(task.service, look, path, b"", identity)).status in _GONE
 
-    @staticmethod
-    def _judged(task: Task, reply: ServiceReply) -> tuple[Result, str]:
+    def _waits_for_parts(self, task: Task, reply: ServiceReply) -> bool:
+        """Whether the service refuses to delete what is not empty, and what is in it may be about to be deleted."""
+        is_refused = task.request.deletes and reply.status == _CONFLICT and not task.is_of_client
+        return is_refused and self.copies.index.has_below(task.service.name, task.request.path)
+
+    async def _reply(self, task: Task, path: str, more: tuple[Header, ...]) -> ServiceReply:
+        """The response of the service. Raises UpstreamError."""
+        if not task.request.session:
+            return await self.sender.send(task.service, task.request, path, task.body, task.identity, more=more)
+        try:
+            return await send_session(self.sender, task, path)
+        except UpstreamError as error:
+            if task.completes_own_session and error.may_have_had_effect:
+                raise _LostAnswerError(str(error)) from error
+            raise
+
+    def _judged(self, task: Task, reply: ServiceReply) -> tuple[Result, str]:
         """What a response means, by the rule of the request if it has one; and a note for people."""
         request = task.request
         result = task.result(request.method, reply.status)
+        if self._waits_for_parts(task, reply):
+            return Result.RETRY, "the service does not delete it yet: something that is in it is still here"
         found = rule_for(task.service.replication.rules, request.method, joined(request.path, request.query))
         if found is None or found[0].ok == Success():
             return result, ""

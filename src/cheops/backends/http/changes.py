@@ -18,7 +18,7 @@ from cheops.backends.http.identity import ClientIdentifier
 from cheops.backends.http.ids import RANDOM_BYTES, MetaIdTranslator, NoCopyError, meta_id_of, meta_ids_in, new_meta_id
 from cheops.backends.http.interpretation import MAX_BODY_BYTES
 from cheops.backends.http.locations import Locations, nearest_first
-from cheops.backends.http.order import after, touched
+from cheops.backends.http.order import after, check_needed, needed_by, touched
 from cheops.backends.http.paths import canonical, filled, item_of, split_target, trimmed
 from cheops.backends.http.payload import (
     BASE_REQUEST,
@@ -45,6 +45,7 @@ from cheops.backends.http.request import (
 )
 from cheops.backends.http.rules import check_rules
 from cheops.backends.http.secrets import check_query, without_secrets
+from cheops.backends.http.signature import refuse_signed_chunks
 from cheops.backends.http.spool import spool
 from cheops.backends.http.submission import (
     Change,
@@ -247,6 +248,7 @@ class ChangeHandler:
             if sites_of(replica) and target.meta_id not in self._backend.copies.index.copies and not replica.drafts:
                 # The service here does not have it yet, so it cannot decide; one that has it can.
                 return await self.forward(service, incoming, others)
+        await check_needed(self._node, service, target.meaning, sites)
         return await self._submit(service, incoming, target, preferences_of(incoming.head), sites)
 
     def check(self, service: str, head: RequestHead, target: Target | None) -> None:
@@ -331,6 +333,7 @@ class ChangeHandler:
         )
         check_request(request)
         check_rules(service, request)
+        refuse_signed_chunks(head.headers)
         check_query(query, service.replication.secret)
         if form_of(head) and (first(head, "Content-Encoding") or "identity").strip().lower() != "identity":
             raise ClientError(
@@ -379,13 +382,16 @@ class ChangeHandler:
         """The request for all sites, and the hash of its body if that is a file."""
         head, config = incoming.head, self._config(service)
         _, query = split_target(head.target)
-        body = without_secrets(incoming.body(), first(head, "Content-Type") or "", config.secret)
-        if form_of(head):
+        body = incoming.body()
+        if not target.session:  # what is in a session was looked into before
+            body = without_secrets(body, first(head, "Content-Type") or "", config.secret)
+        if form_of(head) and not target.session:
             body = translate_body(body, MetaIdTranslator(self._reads.response_ids(service, head)))
         credentials = credentials_of(head.headers, config)
         client = await self._identifier.identify(self._node.config.services[service], credentials)
         spooled = await spool(self._node, body, pins)
-        if config.local_members and is_json(first(head, "Content-Type") or "") and spooled.size > MAX_BODY_BYTES:
+        is_looked_into = config.local_members and is_json(first(head, "Content-Type") or "") and not target.session
+        if is_looked_into and spooled.size > MAX_BODY_BYTES:
             raise ClientError(
                 f"a JSON body of more than {MAX_BODY_BYTES // 2**20} MiB is not replicated for this service: members "
                 "that belong to one site must be removed from it",
@@ -402,11 +408,12 @@ class ChangeHandler:
             within=target.within,
             exists=preferences.exists,
             key=preferences.key,
-            ticket=self._backend.tickets.issue(credentials),
+            ticket=self._backend.tickets.issue(credentials, always=bool(target.session)),
             scope=_scope_of_others(first(head, "Scope"), service, self._functions),
             client=client,
             kind=target.meaning.kind.value if target.meaning else "",
             part=target.meaning.part if target.meaning else "",
+            session=target.session,
             host=first(head, "Host") or "",
         )
         if not spooled.file_hash:
@@ -414,7 +421,8 @@ class ChangeHandler:
         self._check_references(request, target)
         turn = self._turns.taken(service, request, await self._node.pump.replica(target.meta_id))
         await self._turns.come(pins.enter_context(turn))
-        others = touched(self._backend.copies.index, service, request, target.meta_id)
+        needed = needed_by(service, target.meaning)
+        others = dict.fromkeys((*touched(self._backend.copies.index, service, request, target.meta_id), *needed))
         befores = [after(await self._node.pump.replica(one)) for one in others]
         return msgspec.structs.replace(request, after=tuple(filter(None, befores))), spooled.file_hash
 

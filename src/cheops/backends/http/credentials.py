@@ -23,7 +23,7 @@ from cheops.backends.command.runner import CommandRunner
 from cheops.backends.http.payload import KeptResponse
 from cheops.bounded import BoundedMap
 from cheops.config.command import CommandSettings
-from cheops.config.services import AuthConfig
+from cheops.config.service_credentials import AuthConfig
 from cheops.errors import CheopsError
 from cheops.text import printable, shortened
 
@@ -122,8 +122,9 @@ class Tickets:
         self._kept: BoundedMap[str, tuple[float, tuple[Header, ...]]] = BoundedMap(MAX_TICKETS)
         self._answers: BoundedMap[str, tuple[float, KeptResponse]] = BoundedMap(_MAX_ANSWERS)
 
-    def issue(self, credentials: tuple[Header, ...]) -> str:
-        if not credentials:
+    def issue(self, credentials: tuple[Header, ...], *, always: bool = False) -> str:
+        """`always`: also for a client without credentials, so that a restart of the agent shows."""
+        if not credentials and not always:
             return NOTHING
         ticket = secrets.token_hex(8)
         self._kept[ticket] = (self._clock() + TICKET_S, credentials)

@@ -49,11 +49,18 @@ class Task:
         return isinstance(self.identity, OfClient)
 
     @property
+    def completes_own_session(self) -> bool:
+        """Whether it completes a session that is open here: to do so twice is an error, whatever its method."""
+        return bool(self.request.session) and self.is_of_client
+
+    @property
     def approved(self) -> str:
         """The operation, if it is a client's and so needs the service's approval; see `Copies.bind`."""
         return self.op if self.is_of_client else ""
 
     def result(self, method: str, status: int) -> Result:
+        if self.completes_own_session and status >= 500:
+            return result_of("POST", status, may_repeat=False, of_client=True)
         return result_of(method, status, may_repeat=self.request.may_repeat, of_client=self.is_of_client)
 
 
@@ -65,8 +72,9 @@ def nothing_to_do(note: str) -> Outcome:
 def outcome_of(task: Task, result: Result, kept: KeptResponse) -> Outcome:
     """The outcome of a request that the service answered."""
     if result is Result.RETRY and kept.status == _UNAUTHORIZED:
-        where = f"services.{task.service.name}.auth"
-        has_auth = task.service.replication.auth is not None
+        config = task.service.replication
+        where = f"services.{task.service.name}.{'sign' if config.sign else 'auth'}"
+        has_auth = config.auth is not None or config.sign is not None
         whose = f"the credentials of {where}" if has_auth else f"a request without credentials; {where} is not set"
         client = f" for '{task.request.client}'" if task.request.client else ""
         return Outcome(result, f"the service answers 401 to {whose}{client}; it is tried again with fresh ones")

@@ -19,7 +19,8 @@ import msgspec
 
 from cheops.backends.http.payload import MAX_CLIENT_CHARACTERS, Header, id_in
 from cheops.bounded import BoundedMap
-from cheops.config.services import ClientConfig, ServiceConfig
+from cheops.config.service_credentials import ClientConfig
+from cheops.config.services import ServiceConfig
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.connection import upstream_address
 from cheops.gateway.headers import RequestHead

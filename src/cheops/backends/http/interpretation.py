@@ -26,6 +26,7 @@ from cheops.text import in_words, printable, shortened
 MAX_BODY_BYTES = 4 * 1024 * 1024  # of a request whose body says what it is about
 WHOLE = "/"  # the resource that is a whole service
 _FORM = "application/x-www-form-urlencoded"
+_NO_OPERATIONS = (RuleKind.READ, RuleKind.NEVER, RuleKind.SESSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Meaning:
     item: str = ""
     part: str = ""
     rule: Rule | None = None
+    after: tuple[str, ...] = ()  # the paths of other resources that must be there first
 
     def meta_id(self, service: str) -> str:
         return meta_id_of("path", service, self.item)
@@ -59,14 +61,19 @@ class Meaning:
         return self.kind is RuleKind.DELETE and not self.part
 
 
-def rule_for(rules: ServiceRules, method: str, target: str) -> tuple[Rule, dict[str, str]] | None:
+def rule_for(
+    rules: ServiceRules, method: str, target: str, headers: tuple[Header, ...] = ()
+) -> tuple[Rule, dict[str, str]] | None:
     path, query = split_target(target)
-    return rules.first(method, canonical(path), query)
+    return rules.first(method, canonical(path), query, headers)
 
 
 def needs_body(rule: Rule) -> bool:
-    """Whether the body of a request says what it is about."""
-    return bool(rule.name) or any(one.startswith(("$.", "form:")) for one in references(rule.of))
+    """Whether the body of a request says what it is about, or what must be there first."""
+    templates = (rule.of, *rule.after)
+    return bool(rule.name) or any(
+        one.startswith(("$.", "form:", "xml:")) for text in templates for one in references(text)
+    )
 
 
 def meaning_of(
@@ -75,11 +82,11 @@ def meaning_of(
     """What the rules say about a request; None if they say nothing. Raises ClientError if the request lacks what its
     rule refers to. `body` is needed only if `needs_body`."""
     path, query = split_target(target)
-    found = rules.first(method, canonical(path), query)
+    found = rules.first(method, canonical(path), query, headers)
     if found is None:
         return None
     rule, values = found
-    if rule.kind is RuleKind.READ:
+    if rule.kind in _NO_OPERATIONS:
         return Meaning(rule.kind, rule=rule)
     part = fill_in(rule.part, values)
     if rule.of == SERVICE:
@@ -89,15 +96,72 @@ def meaning_of(
         item = f"{trimmed(canonical(path)).rstrip('/')}/{quote(name, safe='')}"
     elif rule.of:
         members = {one: _member(rule, one, headers, query, body) for one in references(rule.of) if one not in values}
-        spelled = {one: quote(text, safe="/" if one in values else "") for one, text in (values | members).items()}
+        spelled = {
+            **{one: _spelled(rule, one, values) for one in values},
+            **{k: quote(v, safe="") for k, v in members.items()},
+        }
         item = trimmed(canonical(fill_in(rule.of, spelled)))
     else:
         item = "" if rule.kind is RuleKind.CREATE else trimmed(canonical(path))
     if not rules.is_whole:
-        return Meaning(rule.kind, item, part, rule)
+        return Meaning(rule.kind, item, part, rule, _needed(rule, values, headers, query, body))
     # Everything that the service does has one order, so each of its resources is a part of one.
     within = "/".join(one for one in (item.strip("/") or trimmed(path).strip("/"), part) if one)
     return Meaning(rule.kind, WHOLE, within, rule)
+
+
+def _needed(
+    rule: Rule, values: dict[str, str], headers: tuple[Header, ...], query: str, body: bytes | None
+) -> tuple[str, ...]:
+    """The paths of the resources that a rule says must be there before its request runs."""
+    found = (paths_at(rule, template, values, headers, query, body) for template in rule.after)
+    return tuple(dict.fromkeys(path for paths in found for path in paths))
+
+
+def _spelled(rule: Rule, variable: str, values: dict[str, str]) -> str:
+    """The value of a variable as a part of a path."""
+    return values[variable] if variable in rule.in_path else quote(values[variable], safe="/")
+
+
+def paths_at(  # noqa: PLR0913, PLR0917 - a request's parts
+    rule: Rule, template: str, values: dict[str, str], headers: tuple[Header, ...], query: str, body: bytes | None
+) -> list[str]:
+    """All paths that a template stands for in a request: a place in it may have several values, or none."""
+    paths = [template]
+    for one in references(template):
+        texts = [_spelled(rule, one, values)] if one in values else _all_at(one, headers, query, body)
+        paths = [path.replace(f"{{{one}}}", text) for path in paths for text in texts]
+    return [trimmed(canonical(path)) for path in paths]
+
+
+def _all_at(place: str, headers: tuple[Header, ...], query: str, body: bytes | None) -> list[str]:
+    """The values at a place of a request, spelled as a part of a path. `$.layers.digest` is that of each layer."""
+    kind, _, name = place.partition(":")
+    if place.startswith("$."):
+        texts = [one for one in _values_at(body or b"", tuple(place.split(".")[1:])) if isinstance(one, str) and one]
+    elif kind == "xml":
+        texts = texts_in_xml(body or b"", name)
+    else:
+        members = {"header": headers, "query": parse_qsl(query, keep_blank_values=True)}.get(kind, ())
+        texts = [text for given, text in members if given.lower() == name.lower()]
+    return [quote(text, safe="") for text in texts]
+
+
+def _values_at(body: bytes, names: tuple[str, ...]) -> list[object]:
+    try:
+        found: list[object] = [msgspec.json.decode(body)]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+    for name in names:
+        found = [one for value in found for one in (value if isinstance(value, list) else [value])]
+        found = [value[name] for value in found if isinstance(value, dict) and name in value]
+    return found
+
+
+def texts_in_xml(body: bytes, element: str) -> list[str]:
+    """The texts of all elements with a name."""
+    found = re.findall(rf"<(?:\w+:)?{re.escape(element)}(?:\s[^<>]*)?>([^<]+)<", body.decode("utf-8", "replace"))
+    return [unescape(text.strip()) for text in found]
 
 
 def _member(rule: Rule, place: str, headers: tuple[Header, ...], query: str, body: bytes | None) -> str:
@@ -105,6 +169,8 @@ def _member(rule: Rule, place: str, headers: tuple[Header, ...], query: str, bod
     kind, _, name = place.partition(":")
     if kind == "header":
         found = header(headers, name.lower())
+    elif kind == "xml":
+        found = next(iter(texts_in_xml(body or b"", name)), "")
     elif kind == "query":
         found = dict(parse_qsl(query, keep_blank_values=True)).get(name, "")
     elif kind == "form":
@@ -141,17 +207,19 @@ def check_meaning(service: ServiceConfig, request: Request, meta_id: str, body: 
     """Why an operation is not what this site's rules say about it; None if it is. Whichever site signed it, and
     whatever the rules of that site are."""
     rules, target = service.replication.rules, joined(request.path, request.query)
-    found = rule_for(rules, request.method, target)
+    found = rule_for(rules, request.method, target, request.headers)
     if not request.kind and (found is None or request.deletes or _is_plain(found[0])):
         return None
     same = f"services.{service.name}.rules must be the same at all sites of a resource; those of this site"
-    if found is None or found[0].kind is RuleKind.READ:
+    if found is None or found[0].kind in _NO_OPERATIONS:
         return f"{same} say that it is no change, or do not know it"
     try:
         meaning = meaning_of(rules, request.method, target, request.headers, _content(body, found[0]))
     except ClientError as error:
         return str(error)
     is_same = meaning is not None and (meaning.kind.value, meaning.part) == (request.kind, request.part)
+    if (found[0].step.session if found[0].step else "") != request.session:
+        return f"{same} say that it is something else"
     if meaning is None or not is_same or meaning.meta_id(service.name) != meta_id:
         return f"{same} say that it is something else"
     return None
@@ -213,8 +281,7 @@ def id_at(place: str, headers: tuple[Header, ...], body: bytes) -> str:
     if kind == "header":
         return last_segment(header(headers, name.lower()))
     if kind == "xml":
-        found = re.search(rf"<(?:\w+:)?{re.escape(name)}>([^<]+)<", body.decode("utf-8", "replace"))
-        return unescape(found[1].strip()) if found else ""
+        return next(iter(texts_in_xml(body, name)), "")
     return text_at(body, tuple(place.split(".")[1:]))
 
 

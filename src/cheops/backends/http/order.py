@@ -11,12 +11,17 @@ and no two wait for each other.
 from collections.abc import Iterable, Iterator
 
 from cheops.backends.http.copies import Index
-from cheops.backends.http.ids import is_meta_id, meta_ids_in
+from cheops.backends.http.ids import is_meta_id, meta_id_of, meta_ids_in
+from cheops.backends.http.interpretation import Meaning
 from cheops.backends.http.paths import collection_of, prefixes
 from cheops.backends.http.payload import After, Request
+from cheops.backends.http.submission import sites_of
 from cheops.engine.replica import Replica
+from cheops.errors import ClientError
 from cheops.log.causality import covers
 from cheops.log.operation import Origin
+from cheops.node.node import Node
+from cheops.text import in_words, printable, shortened
 
 
 def touched(index: Index, service: str, request: Request, own: str) -> list[str]:
@@ -25,6 +30,24 @@ def touched(index: Index, service: str, request: Request, own: str) -> list[str]
     named = meta_ids_in(f"{request.path} {request.query} {headers} {request.text}")
     above = (index.whose_path(service, prefix) for prefix in _above(request))
     return [one for one in dict.fromkeys((*named, *filter(None, above))) if one != own and one in index.copies]
+
+
+def needed_by(service: str, meaning: Meaning | None) -> dict[str, str]:
+    """The other replicants that a request needs by its rule, with their paths."""
+    return {meta_id_of("path", service, path): path for path in meaning.after} if meaning else {}
+
+
+async def check_needed(node: Node, service: str, meaning: Meaning | None, sites: tuple[str, ...]) -> None:
+    """Raises ClientError if a request needs what is not at all of its sites: there it could never run."""
+    for meta_id, path in needed_by(service, meaning).items():
+        replica = await node.pump.replica(meta_id)
+        lacking = [site for site in sites if site not in sites_of(replica)]
+        if lacking:
+            raise ClientError(
+                f"it needs {printable(shortened(path))}, which is not replicated at {in_words(lacking)}: first send "
+                "that with the same sites in the scope",
+                status=409,
+            )
 
 
 def _above(request: Request) -> Iterator[str]:

@@ -247,6 +247,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     kind: str = ""  # what it does to `part` of the resource, by a rule; see interpretation.py
     part: str = ""
     after: tuple[After, ...] = ()
+    session: str = ""  # it completes a session of this name, and its body is all that was in it; see session_content.py
 
     @property
     def creates(self) -> bool:
@@ -318,10 +319,15 @@ def request_of(command: Command) -> Request:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise PayloadError(f"not an HTTP request, so it cannot be sent to a service: {error}") from None
     if not request.base:
-        check_request(request)
-        if not _is_sendable(request):
-            raise PayloadError("not an HTTP request: its method, path or headers cannot be sent")
+        check_sendable(request)
     return request
+
+
+def check_sendable(request: Request) -> None:
+    """Raises PayloadError for what cannot be sent to a service, or must not be."""
+    check_request(request)
+    if not _is_sendable(request):
+        raise PayloadError("not an HTTP request: its method, path or headers cannot be sent")
 
 
 def check_request(request: Request) -> None:

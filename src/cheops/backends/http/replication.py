@@ -21,6 +21,7 @@ from cheops.backends.http.interpretation import (
     buffered,
     meaning_of,
     needs_body,
+    paths_at,
     refuse_unexplained,
     refuse_unexplained_query,
     rule_for,
@@ -35,16 +36,17 @@ from cheops.backends.http.request import (
     refuse_whole_collection,
     target_of,
 )
+from cheops.backends.http.session_handler import SessionHandler
 from cheops.backends.http.submission import is_collection
 from cheops.config.request_rules import first_match
-from cheops.config.service_rules import RuleKind, ServiceRules
+from cheops.config.service_rules import REPLICANTS, RuleKind, ServiceRules
 from cheops.errors import CheopsError, ClientError
 from cheops.gateway.headers import SAFE_METHODS, RequestHead, first
 from cheops.gateway.interfaces import DryRunResult, IncomingRequest, Response, RunGuard, UpstreamServices
 from cheops.node.node import Node
 from cheops.scope.route import Replicas
 from cheops.scope.tree import Consistency
-from cheops.text import listed
+from cheops.text import listed, printable, shortened
 
 _FORM = "application/x-www-form-urlencoded"
 _SEARCHING = ("GET", "HEAD")
@@ -61,19 +63,20 @@ class HttpReplication:
         self._locations = Locations(node)
         self._reads = ReadHandler(node, services, self._locations)
         self._changes = ChangeHandler(node, services, self._reads, self._locations, random_bytes)
+        self._sessions = SessionHandler(node, self._reads, self._changes, self._locations)
 
     def guard_runs(self, guard: RunGuard | None) -> None:
         self._backend.guard = guard
 
     def has_copies(self, service: str = "") -> bool:
         index = self._copies.index
-        return index.has_service(service) or self._searches(service) if service else len(index) > 0
+        return index.has_service(service) or self._is_watched(service) if service else len(index) > 0
 
     def concerns(self, service: str, head: RequestHead) -> bool:
         """If the service has replicas here, every request may name or list them. If only other services have, a request
         whose body can contain ids. Otherwise only one with a meta-id in its head."""
         index = self._copies.index
-        if index.has_service(service) or META_ID.search(head.target) or self._searches(service):
+        if index.has_service(service) or META_ID.search(head.target) or self._is_watched(service):
             return True
         if len(index):
             content_type = first(head, "Content-Type") or ""
@@ -84,9 +87,17 @@ class HttpReplication:
     async def handle(self, service: str, incoming: IncomingRequest, route: Replicas | None) -> Response:
         if route is not None:
             self._check(service, route)
+        head = incoming.head
+        found = rule_for(self._rules(service), head.method, head.target, head.headers)
+        if found and found[0].step:
+            return await self._sessions.handle(service, incoming, route, *found)
+        if found and found[0].of == REPLICANTS and route:
+            await self._refuse_not_replicated(service, head, route)
         if incoming.head.method not in SAFE_METHODS:
             incoming = await self._with_what_it_is_about(service, incoming)
             meaning = self._meaning(service, incoming)
+            if meaning is not None and meaning.kind is RuleKind.NEVER:
+                return await self._handle_never(service, incoming, route, meaning)
             if meaning is not None and (meaning.kind is RuleKind.READ or meaning.item):
                 return await self._handle_by_rule(service, incoming, route, meaning)
             if self._rules(service).is_whole and (route or self._copies.index.is_at(service, WHOLE)):
@@ -118,7 +129,8 @@ class HttpReplication:
 
     async def _with_what_it_is_about(self, service: str, incoming: IncomingRequest) -> IncomingRequest:
         """The request, with its body in memory if a rule needs that."""
-        found = rule_for(self._rules(service), incoming.head.method, incoming.head.target)
+        head = incoming.head
+        found = rule_for(self._rules(service), head.method, head.target, head.headers)
         return await buffered(incoming, found[0]) if found and needs_body(found[0]) else incoming
 
     def _meaning(self, service: str, incoming: IncomingRequest) -> Meaning | None:
@@ -146,6 +158,29 @@ class HttpReplication:
         target = Target(meta_id, path, meaning.item, meaning.part, is_named=True, meaning=meaning)
         return await self._changes.change_by_rule(service, incoming, target, sites or (route.sites if route else ()))
 
+    async def _refuse_not_replicated(self, service: str, head: RequestHead, route: Replicas) -> None:
+        """Raises ClientError for a read of what is not replicated at the sites of its scope."""
+        known = await self._locations.known_here(self._named(service, head).meta_id)
+        if not set(route.sites) <= set(known):
+            path = printable(shortened(split_target(head.target)[0]))
+            raise ClientError(f"{path} is not replicated at {listed(route.sites)}", status=404)
+
+    async def _handle_never(
+        self, service: str, incoming: IncomingRequest, route: Replicas | None, meaning: Meaning
+    ) -> Response:
+        """What a rule says is never replicated goes to the service here, unless it is about a replicant."""
+        head, rule = incoming.head, meaning.rule
+        assert rule is not None  # noqa: S101 - it is by a rule
+        path, query = split_target(head.target)
+        values = rule.match(head.method, canonical(path), query) or {}
+        body = incoming.content if isinstance(incoming, BufferedRequest) else None
+        paths = paths_at(rule, rule.of, values, head.headers, query, body) if rule.of else [trimmed(canonical(path))]
+        known = [one for one in paths if await self._locations.known_here(meta_id_of("path", service, one))]
+        if route is None and not known:
+            return await self._reads.local(service, head, incoming)
+        about = f", and it is about {printable(shortened(known[0]))}" if known else ""
+        raise ClientError(f"'{rule}' is never replicated{about}{rule.why and ': ' + rule.why}", status=422)
+
     async def dry_run(self, service: str, head: RequestHead, route: Replicas | None) -> DryRunResult | None:
         if route is not None:
             self._check(service, route)
@@ -162,6 +197,10 @@ class HttpReplication:
 
     def _searches(self, service: str) -> bool:
         return self._node.config.services[service].replication.search
+
+    def _is_watched(self, service: str) -> bool:
+        """Whether the agent must see all requests, also before there are replicants."""
+        return self._searches(service) or self._rules(service).has_sessions
 
     def _is_never(self, service: str, method: str, path: str) -> bool:
         never = self._node.config.services[service].replication.never

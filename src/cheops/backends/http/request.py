@@ -130,6 +130,7 @@ class Target:
     is_named: bool = False
     within: str = ""  # of what is to be created: the replicated collection that it is in
     meaning: Meaning | None = None  # by a rule
+    session: str = ""  # it completes a session of this name
 
 
 def target_of(index: Index, service: str, path: str) -> Target | None:

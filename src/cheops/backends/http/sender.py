@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, urlsplit
 
@@ -18,7 +19,7 @@ import msgspec
 
 from cheops.backends.http.copies import Copies, Copy
 from cheops.backends.http.credentials import CredentialProvider
-from cheops.backends.http.ids import Form, LocalIdTranslator, text_to_local, to_local, to_meta
+from cheops.backends.http.ids import Form, Local, LocalIdTranslator, text_to_local, to_local, to_meta
 from cheops.backends.http.interpretation import id_at, rule_id, without_members
 from cheops.backends.http.paths import ID, collection_of, filled, joined, last_segment, trimmed
 from cheops.backends.http.payload import (
@@ -31,6 +32,7 @@ from cheops.backends.http.payload import (
     without_sessions,
 )
 from cheops.backends.http.secrets import masked
+from cheops.backends.http.signature import CONTENT_HASH, RequestSigner, is_refused_key
 from cheops.backends.http.translation import READABLE_ENCODINGS, ResponseIds, decompressed, hosts_of
 from cheops.config.gateway import GatewayConfig
 from cheops.config.services import HOST_OF_CLIENT, HOST_OF_SERVICE, ServiceConfig
@@ -73,6 +75,14 @@ class ServiceReply(NamedTuple):
         return next((value for given, value in self.headers if given.lower() == name), "")
 
 
+class FileSlice(NamedTuple):
+    """A part of a file."""
+
+    path: Path
+    start: int
+    size: int
+
+
 class FileBody(NamedTuple):
     """A body on disk; `size` as it is sent."""
 
@@ -94,11 +104,13 @@ def _as_bytes(text: str) -> str:
     return text if all(ord(character) < 256 for character in text) else encode_header(text)
 
 
-async def read_pieces(path: Path) -> AsyncGenerator[bytes, None]:
-    """A file, in pieces that are read outside of the event loop."""
+async def read_pieces(path: Path, start: int = 0, size: int | None = None) -> AsyncGenerator[bytes, None]:
+    """A file, or a part of it, in pieces that are read outside of the event loop."""
     file = await asyncio.to_thread(path.open, "rb")
     try:
-        while piece := await asyncio.to_thread(file.read, _CHUNK):
+        file.seek(start)
+        while piece := await asyncio.to_thread(file.read, _CHUNK if size is None else min(size, _CHUNK)):
+            size = None if size is None else size - len(piece)
             yield piece
     finally:
         await asyncio.to_thread(file.close)
@@ -136,10 +148,12 @@ class OperationSender:
         copies: Copies,
         providers: Mapping[str, CredentialProvider],
         settings: GatewayConfig,
+        signers: Mapping[str, RequestSigner] = MappingProxyType({}),
         exchange: Exchange | None = None,
     ) -> None:
         self._copies = copies
         self._providers = providers
+        self._signers = signers
         # No connection is kept open: one that the service closes while it is used again would leave it unknown whether
         # the request arrived.
         self.client = UpstreamClient(replace(settings, warm=0))
@@ -152,7 +166,7 @@ class OperationSender:
         service: ServiceConfig,
         request: Request,
         path: str,
-        body: bytes | Path,
+        body: bytes | Path | FileSlice,
         identity: Identity,
         *,
         method: str = "",
@@ -165,12 +179,17 @@ class OperationSender:
         key = (("Idempotency-Key", request.key),) if request.key else ()
         credentials, provider = await self._credentials(service, identity)
         host = host_for(service, request, identity)
+        signer = self._signers.get(service.name) if isinstance(identity, OfSite) else None
         async with self._carried(service, given, request.scope) as carried:
 
             async def exchange(credentials: tuple[Header, ...]) -> ServiceReply:
                 headers = (("Host", host), *_without(carried, credentials), *key, *more, *credentials)
                 ready = await self._ready(_of_any_site(body, service, request, identity), _form(request))
-                return await self._exchange(service, method or request.method, joined(path, query), headers, ready)
+                verb, target = method or request.method, joined(path, query)
+                if signer:
+                    hash_ = await content_hash(headers, body if isinstance(ready, FileBody) else ready)
+                    headers = await signer.signed(verb, sent_target(service, target), headers, hash_)
+                return await self._exchange(service, verb, target, headers, ready)
 
             reply = await exchange(credentials)
             if reply.status == _UNAUTHORIZED and provider and isinstance(identity, OfSite):
@@ -178,6 +197,9 @@ class OperationSender:
                 reply = await exchange(await provider.headers(identity.client))
                 if reply.status == _UNAUTHORIZED:
                     provider.forget(identity.client)  # a later attempt must not wait for their time to end
+            if signer and is_refused_key(reply.status, reply.body):
+                signer.forget()
+                reply = reply._replace(status=_UNAUTHORIZED)  # the key must change, not the request
             return reply._replace(host=host)
 
     async def _exchange(
@@ -196,7 +218,7 @@ class OperationSender:
             ("Accept-Encoding", "identity"),
             *([("Content-Length", str(upload.size))] if has_length else ()),
         )
-        head = RequestHead(method, service_address(service).path + quote(target, safe=_IN_TARGET), sent)
+        head = RequestHead(method, sent_target(service, target), sent)
         async with self._slots:
             return await self._over_network(service, head, upload)
 
@@ -228,8 +250,13 @@ class OperationSender:
         provider = self._providers.get(service.name)
         return (await provider.headers(identity.client), provider) if provider else ((), None)
 
-    async def _ready(self, body: bytes | Path, form: Form | None) -> bytes | FileBody:
+    def local_of(self, meta_id: str) -> Local | None:
+        return self._copies.index.local_of(meta_id)
+
+    async def _ready(self, body: bytes | Path | FileSlice, form: Form | None) -> bytes | FileBody:
         local_of = self._copies.index.local_of
+        if isinstance(body, FileSlice):
+            return FileBody(read_pieces(*body), body.size)
         if isinstance(body, bytes):
             return to_local(body, local_of, form) if form else body
         if form is None:
@@ -314,12 +341,30 @@ class OperationSender:
         return text_to_local(item, self._copies.index.local_of, Form.URL)
 
 
-def _of_any_site(body: bytes | Path, service: ServiceConfig, request: Request, identity: Identity) -> bytes | Path:
+def _of_any_site(
+    body: bytes | Path | FileSlice, service: ServiceConfig, request: Request, identity: Identity
+) -> bytes | Path | FileSlice:
     """A body without members that belong to the site where its client sent it."""
     local = service.replication.local_members
-    if not local or not request.is_json or isinstance(identity, OfClient):
+    if not local or not request.is_json or isinstance(identity, OfClient) or isinstance(body, FileSlice):
         return body
     return without_members(body if isinstance(body, bytes) else body.read_bytes(), local)
+
+
+def sent_target(service: ServiceConfig, target: str) -> str:
+    """The target of a request, as it goes out."""
+    return service_address(service).path + quote(target, safe=_IN_TARGET)
+
+
+async def content_hash(headers: tuple[Header, ...], body: bytes | Path | FileSlice) -> str:
+    """What is signed of a body: the hash that the client gave, or else its own. The service compares it."""
+    given = next((value for name, value in headers if name.lower() == CONTENT_HASH), "")
+    if given or isinstance(body, bytes):
+        return given or hashlib.sha256(body if isinstance(body, bytes) else b"").hexdigest()
+    digest = hashlib.sha256()
+    async for piece in read_pieces(body) if isinstance(body, Path) else read_pieces(*body):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def host_for(service: ServiceConfig, request: Request, identity: Identity) -> str:
@@ -354,6 +399,8 @@ def _without(headers: tuple[Header, ...], others: tuple[Header, ...]) -> tuple[H
 
 
 def _form(request: Request) -> Form | None:
+    if request.session:  # what is uploaded in a session stays as it is, whatever it looks like
+        return None
     if request.is_json:
         return Form.JSON
     return Form.URL if request.is_form else None

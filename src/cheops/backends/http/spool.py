@@ -40,19 +40,24 @@ async def _in_file(node: Node, block: bytearray, body: AsyncIterator[bytes], pin
     most = node.config.limits.file_bytes
     writing: FileWriter = await asyncio.to_thread(node.files.begin)
     with writing:
-        async for piece in body:
-            block += piece
-            if writing.size + len(block) > most:
-                raise ClientError(
-                    f"the body has more than {most:,} bytes, limits.file_size of this site, so it cannot be replicated",
-                    status=413,
-                )
-            if len(block) >= _BLOCK:
-                await asyncio.to_thread(writing.write, bytes(block))
-                block.clear()
-        await asyncio.to_thread(writing.write, bytes(block))
+        await write_body(writing, body, most, f"the body has more than {most:,} bytes", block)
         # Pinned before it exists: a file with the same content may just be about to be deleted with its operation.
         hash_ = writing.hash
         pins.enter_context(node.file_references.pin([hash_]))
         await asyncio.to_thread(writing.keep)
     return SpooledBody(file_hash=hash_, size=writing.size)
+
+
+async def write_body(
+    writer: FileWriter, body: AsyncIterator[bytes], most: int, too_large: str, begun: bytearray | None = None
+) -> None:
+    """Write a body of which `begun` was read before. Raises ClientError, with `too_large`, beyond `most` bytes."""
+    block = begun or bytearray()
+    async for piece in body:
+        block += piece
+        if writer.size + len(block) > most:
+            raise ClientError(f"{too_large}, limits.file_size of this site, so it cannot be replicated", status=413)
+        if len(block) >= _BLOCK:
+            await asyncio.to_thread(writer.write, bytes(block))
+            block.clear()
+    await asyncio.to_thread(writer.write, bytes(block))

@@ -1,0 +1,58 @@
+"""`cheops scope rules`: what becomes of a request."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import run_here
+
+SITE = """
+site: site1
+services:
+  store: {url: "http://127.0.0.1:9000", rules: s3}
+  images: {url: "http://127.0.0.1:9002", rules: docker-registry}
+"""
+
+
+def tried(folder: Path, *argv: str) -> list[str]:
+    (folder / "site.yaml").write_text(SITE)
+    done = run_here("scope", "rules", *argv, "--config", str(folder / "site.yaml"))
+    assert done.code == 0, done.err
+    return done.out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("service", "request_", "lines"),
+    [
+        ("store", "POST /b/k?uploads", ["does       opens upload", "it opens a session 'upload', at one site: "]),
+        ("store", "PUT /b/k?partNumber=1&uploadId=u", ["does       uses upload", "it uses a session 'upload', "]),
+        (
+            "store",
+            "POST /b/k?uploadId=u",
+            ["resource   /b/k", "it completes a session 'upload': this is one operation"],
+        ),
+        ("store", "DELETE /b/k?uploadId=u", ["does       aborts upload", "it aborts a session 'upload': nothing"]),
+        (
+            "store",
+            "PUT /b?versioning",
+            ["does       never", "with '&', and for what is replicated, it is refused (422): "],
+        ),
+        ("images", "PATCH /v2/a/b/blobs/uploads/u?_state=s", ["does       uses upload"]),
+        ("images", "HEAD /v2/a/blobs/sha256:1", ["does       read"]),
+    ],
+)
+def test_requests_of_sessions_are_explained(tmp_path: Path, service: str, request_: str, lines: list[str]) -> None:
+    found = tried(tmp_path, service, "--try", request_)
+    for line in lines:
+        assert any(one.startswith(line) for one in found), found
+
+
+def test_what_must_be_there_first(tmp_path: Path) -> None:
+    body = '{"config": {"digest": "sha256:1"}, "layers": [{"digest": "sha256:2"}]}'
+    found = tried(tmp_path, "images", "--try", "PUT /v2/app/manifests/latest", "--body", body)
+    assert "after      /v2/app/blobs/sha256:1, /v2/app/blobs/sha256:2" in found
+
+
+def test_the_list(tmp_path: Path) -> None:
+    found = " ".join(" ".join(tried(tmp_path, "images")).split())
+    assert "blobs/uploads/{upload}?digest={digest} put, completes upload /v2/{name}/blobs/{digest}" in found
