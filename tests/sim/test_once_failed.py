@@ -65,6 +65,10 @@ from cheops.sim.workload import PROFILES
         (7002, 5, "byzantine"),
         # The seal of a hostile site alone made the resource of the others look like the younger one.
         (1626, 5, "byzantine"),
+        # A site had begun the resource with fewer sites, and those that had not known of it refused that.
+        (446, 5, "byzantine"),
+        # A site gave way only to those that had signed, and not to those that had taken their seal.
+        (2497, 5, "byzantine"),
         # A site was alone on the list: its seals, its snapshots, and lists that lead to others.
         (28, 3, "moving"),
         (231, 3, "moving"),

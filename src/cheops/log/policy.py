@@ -238,11 +238,15 @@ def _beginning_list_problem(
     held = history.ops.get(op.id)
     if policy.operate is SiteGroup.MESH or (held is not None and not held.deps):
         return None  # of a second content, the list that it would leave out may be that of the first
-    if endorsed and policy.sites is not SiteGroup.CREATOR:
-        return None  # the site that has taken it may change the list too
+    if endorsed and (policy.sites is not SiteGroup.CREATOR or _is_older_list(op, history)):
+        return None  # the site that has taken it may change the list too, or the list stays what it is
     if _leads_to_known_list(op, waiting, history):
         return None
     return _list_problem(op, policy, history)
+
+
+def _is_older_list(op: Operation, history: History) -> bool:
+    return history.site_list_op is not None and op.stamp < history.site_list_op.stamp
 
 
 def _leads_to_known_list(op: Operation, waiting: Iterable[Operation], history: History) -> bool:
