@@ -37,7 +37,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A client submits an operation. `sites` is needed for a new resource, and to change them (SITES)."""
+    """A client submits an operation. `sites` is needed for a new resource, and to change them (SITES). With `revision`
+    it is refused if the resource has changed here since then (see Replica.revision)."""
 
     request: str
     resource: str
@@ -47,6 +48,7 @@ class Submitted:
     rtype: str = ""
     sites: tuple[str, ...] | None = None
     matrix: Matrix | None = None
+    revision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,13 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
+class Retried:
+    """The operator has everything run again that failed at this site and not at its origin."""
+
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
 class Queried:
     """A client queries the status of a resource, which is loaded; with `refresh`, the other sites are asked too."""
 
@@ -165,6 +174,7 @@ Event: TypeAlias = (
     | Recovered
     | Enumerated
     | Resolved
+    | Retried
     | Queried
     | ClientLeft
     | MatricesReceived
@@ -190,7 +200,7 @@ class Step:
     payload: Command
     of_type: bool = False  # a command of the type itself, not one that came with an operation
     reads: bool = False  # its output is a state: nothing else may be in it
-    of_base: bool = False  # writes the state of a checkpoint, which may be another site's
+    of_base: bool = False  # writes a whole state, which may be another site's: of a checkpoint, or a forced operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ documents. The others are empty after a restart; peers are asked again, and clie
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from hashlib import sha256
 
 from cheops.engine.documents import (
     Document,
@@ -107,6 +108,12 @@ class Replica:
     @property
     def next_reply(self) -> int:
         return self.replies.next_n(self.origin)
+
+    @property
+    def revision(self) -> str:
+        """A text that is another one as soon as an operation is added, or a run has ended here."""
+        known = sorted((*self.history.known.items(), *((draft.origin, draft.seq) for draft in self.drafts)))
+        return sha256(repr((known, self.next_reply)).encode()).hexdigest()[:16]
 
     def peer(self, site: str) -> PeerProgress:
         if site not in self.peers:

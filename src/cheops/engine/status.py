@@ -26,7 +26,8 @@ An operation may skip APPLIED, at one site or at all of them:
     orphaned    it was submitted without knowledge of what a seal covers (cheops.log.seals): no effect anywhere.
     silent      it changes the list of sites, or is a seal: there is nothing to run.
     failed      it succeeded at its origin and failed here: Status.KO. The replicas differ (DIVERGED) until `decompose`,
-                `on_error`, or an operation that replaces it fixes that. It is SETTLED nevertheless.
+                `on_error`, the operator (`Retried`), or an operation that replaces it fixes that. It is SETTLED
+                nevertheless, except while it is run again.
 
 And three things stop it on its way:
 
