@@ -214,7 +214,7 @@ def _create(name: str, context: BackendContext) -> Backend:
 
 
 def is_settled_everywhere(replica: Replica, id_: OpId) -> bool:
-    """Whether every site of a resource has settled an operation, and none needs it again: what failed may be retried."""
+    """Whether every site of a resource has settled an operation, and it failed at none: that one may try it again."""
     for site in replica.sites:
         view, reply = replica.peers.get(site), replica.replies.get(id_, site)
         if reply is not None and reply.status in (Status.KO, Status.PENDING) and id_ not in replica.history.fates:

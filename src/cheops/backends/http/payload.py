@@ -171,6 +171,7 @@ BODY = "body"  # the name of the file
 MAX_INLINE_BYTES = 32 * 1024
 MAX_LINE_BYTES = 128 * 1024
 DELETE = "delete"
+CREATE_METHOD = "POST"
 COLLECTING = frozenset(("MKCOL", "MKCALENDAR"))  # methods that create a collection under a name of the client's choice
 NAMING = COLLECTING | {"PUT"}  # methods that create anything under such a name
 _MAX_TYPE_CHARACTERS = 100
@@ -243,9 +244,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     kind: str = ""  # what it does to `part` of the resource, by a rule; see interpretation.py
     part: str = ""
     after: tuple[After, ...] = ()
+    state: bool = False  # sets the whole state, as a repair has read it at one site; see restoration.py
+    made_at: str = ""  # with `state`: the path at which it is created where there is none; empty if clients name it
 
     @property
     def creates(self) -> bool:
+        if self.state:
+            return False
         if self.kind:
             return self.kind == CREATE
         return bool(self.item) and self.method != "DELETE"
@@ -324,7 +329,7 @@ def check_request(request: Request) -> None:
     """Raises PayloadError for what is no change of the service's resources, whichever site signed it."""
     if request.method in _NO_OPERATIONS:
         raise PayloadError(f"{request.method} is not an operation: only changes of one resource are replicated")
-    if leaves_service(request.path) or leaves_service(request.item):
+    if any(map(leaves_service, (request.path, request.item, request.made_at))):
         raise PayloadError("its path leaves the service: it has '..', or control characters, or is no path")
     if named := next((name for name, _ in request.headers if _plain(name) in _OVERRIDES), None):
         raise PayloadError(f"'{printable(shortened(named))}' makes another request of it than its method and path say")
@@ -348,6 +353,7 @@ def _is_sendable(request: Request) -> bool:
     return bool(
         _TOKEN.fullmatch(request.method)
         and _PATH.fullmatch(request.path)
+        and (not request.made_at or _PATH.fullmatch(request.made_at))
         and _QUERY.fullmatch(request.query)
         and _HOST.fullmatch(request.host)
         and all(_TOKEN.fullmatch(name) for name, _ in request.headers)
